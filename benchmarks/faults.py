@@ -5,25 +5,32 @@
 
 Each fault is planted in the port to Paddle in a copy of tagger.py, by one replaced text. The table has the record at
 which it was expected to show first, written down before it was ever run, and where it was found, with the multiple of
-what is allowed there. All copies run in one process of each framework, one after the other. The exit status is 1 if a
+what is allowed there. PyTorch runs once and is calibrated; all ports run in one process. The exit status is 1 if a
 fault was not found at its place, or if the port without a fault differs.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import click
 from rich.console import Console
 from rich.table import Table
 
-SCRIPT = Path(__file__).with_name("tagger.py")
+from xdevice.twins.parity.recording import recording_to
+from xdevice.twins.parity.run_folders import report_of_two
+from xdevice.twins.parity.tolerances import Strictness
+
+if TYPE_CHECKING:
+    from xdevice.twins.parity.parity_report import Divergence
+
+FILE, SCRIPT, PORT = Path(__file__), Path(__file__).with_name("tagger.py"), "paddle"
+"""This file, the script, and the backend to which it is ported; `function_faults.py` has others."""
 HONEST = "no fault"
 Place = tuple[str, int]
 
@@ -101,38 +108,30 @@ FAULTS: dict[str, tuple[str, str, Place]] = {
 }  # fmt: skip
 
 
-def run_copies(names: list[str]) -> None:
-    """Trains once for each fault, whose name is in the names of what is recorded then. PyTorch has no faults."""
-    is_port = os.environ["XDEVICE_BACKEND"] == "paddle"
-    for name in names:
+def run_copies(folder: Path, names: list[str]) -> None:
+    """Trains the port once for each fault, and records each in a folder of its own."""
+    for number, name in enumerate(names):
         text = SCRIPT.read_text()
-        if is_port and name != HONEST:
+        if name != HONEST:
             old, new, _ = FAULTS[name]
             assert old in text, f"{name}: {SCRIPT} has no {old!r}"
             text = text.replace(old, new)
-        text = text.replace('record("', f'record("{name}: ')
-        exec(compile(text, str(SCRIPT), "exec"), {"__name__": "__main__"})
+        with recording_to(folder / str(number)):
+            exec(compile(text, str(SCRIPT), "exec"), {"__name__": "__main__"})
 
 
-def compared(names: list[str]) -> Any:
-    """The report of the command, as JSON."""
+def compared(names: list[str]) -> list[Divergence | None]:
+    """Where each port differs first from the original in PyTorch."""
     with tempfile.TemporaryDirectory() as folder:
-        report = os.path.join(folder, "report.json")
-        options = ["--backends", "torch,paddle", "--calibrate", "--json", report]
-        command = [sys.executable, "-m", "xdevice", "parity", __file__, *options, "--", "--here", *names]
+        reference = Path(folder) / "reference"
+        options = ["--backends", "torch", "--calibrate", "--save", str(reference)]
+        command = [sys.executable, "-m", "xdevice", "parity", str(SCRIPT), *options]
         if subprocess.run(command, stdout=subprocess.DEVNULL).returncode > 1:
-            raise click.ClickException("a backend did not run")
-        return json.loads(Path(report).read_text())
-
-
-def first_of(report: Any, fault: str) -> tuple[Place, Any] | None:
-    """Where a fault was found first, in the order of the program, and the comparison there."""
-    found = []
-    for order, series in enumerate(report["names"]):
-        name, _, record = series["name"].rpartition(": ")
-        steps = series["backends"]["paddle"]["steps"] if name == fault else []
-        found += [(one["step"], order, record, one) for one in steps if not one["ok"]]
-    return None if not found else ((min(found)[2], min(found)[0]), min(found)[3])
+            raise click.ClickException("PyTorch did not run")
+        ports = [sys.executable, str(FILE), "--into", folder, *names]
+        subprocess.run(ports, check=True, env={**os.environ, "XDEVICE_BACKEND": PORT})
+        reports = [report_of_two(reference, Path(folder) / str(n), Strictness()) for n in range(len(names))]
+    return [report.first for report in reports]
 
 
 def shown(place: Place | None) -> str:
@@ -141,22 +140,21 @@ def shown(place: Place | None) -> str:
 
 @click.command()
 @click.argument("texts", nargs=-1)
-@click.option("--here", is_flag=True, hidden=True, help="Train, in a process of `xdevice parity`.")
-def main(texts: tuple[str, ...], here: bool) -> None:
+@click.option("--into", hidden=True, help="Train the ports with these faults, and record them in this folder.")
+def main(texts: tuple[str, ...], into: str | None) -> None:
     """Prints the place that each fault was expected at, and the place where it was found."""
-    if here:
-        run_copies(list(texts))
+    if into is not None:
+        run_copies(Path(into), list(texts))
         return
     names = [HONEST, *(name for name in FAULTS if not texts or any(text in name for text in texts))]
-    report, right = compared(names), 0
+    right = 0
     table = Table("fault", "expected at", "found at", "times the allowed")
-    for name in names:
+    for name, first in zip(names, compared(names), strict=True):
         expected = FAULTS[name][2] if name in FAULTS else None
-        found = first_of(report, name)
-        place = found[0] if found else None
+        place = None if first is None else (first.value.name, first.value.step)
         right += place == expected
-        excess = found[1]["excess"] if found else None
-        table.add_row(name, shown(expected), shown(place), "" if excess is None else f"{float(excess):.3g}")
+        excess = "" if first is None else f"{first.value.comparison.excess:.3g}"
+        table.add_row(name, shown(expected), shown(place), excess)
     Console().print(table, f"{right} of {len(names)} at their place")
     sys.exit(right < len(names))
 

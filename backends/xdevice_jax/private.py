@@ -38,6 +38,11 @@ PATCHES: Final = (
     ),
     Patch("virtual GPUs", "jax._src.interpreters.pxla", ("batched_device_put",), "it may lack a dtype", "process"),
     Patch("virtual GPUs", "jax._src.pjit", ("_get_fastpath_data",), "the same", "process"),
+    Patch(
+        "operations", "jax._src.core.EvalTrace", ("process_primitive",),
+        "each primitive with its values; a jaxpr that is evaluated by hand has no gradients on the way", "block",
+    ),
+    Patch("operations", "jax", ("grad", "value_and_grad"), "the gradients of parameters, with their names", "block"),
     Patch("--xd-cuda", "jax", ("devices",), "\"cuda\" is a virtual GPU", "process"),
 )  # fmt: skip
 

@@ -41,6 +41,8 @@ PATCHES: Final = (
         "parallel", "paddle.base.core.eager", ("run_partial_grad",),
         "`paddle.grad` in two threads at once segfaults (3.3.1; PaddlePaddle/Paddle#36078)", "block",
     ),
+    Patch("operations", "paddle._C_ops", ("*",), "each operation that Paddle runs", "block"),
+    Patch("operations", "paddle.Tensor", CHECKED, "the same", "block"),
     Patch("virtual GPUs", "paddle._C_ops", ("*",), "Paddle compares no devices, and leaves empty results", "process"),
     Patch("virtual GPUs", "paddle._legacy_C_ops", ("*",), "the same", "process"),
     Patch("virtual GPUs", "paddle.Tensor", CHECKED, "the same", "process"),

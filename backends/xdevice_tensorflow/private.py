@@ -50,6 +50,10 @@ PATCHES: Final = (
 
 PRIVATE: Final = (
     Private(
+        "operations", "tensorflow.python.framework.op_callbacks", ("add_op_callback", "remove_op_callback"),
+        "each operation with its values; `tf.debugging` keeps them in files alone",
+    ),
+    Private(
         "deterministic", "tensorflow.python.framework.config",
         ("disable_op_determinism", "is_op_determinism_enabled"),
         "the public `enable_op_determinism` cannot be undone; no upstream issue known",

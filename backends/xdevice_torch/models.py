@@ -19,7 +19,7 @@ import copy
 import pickle
 import sys
 import zipfile
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
@@ -142,6 +142,16 @@ def move(model: Any, native: torch.device) -> Any:
         # a rate on the host serves parameters anywhere, one on another GPU serves none here
         group.update((key, x.to(native)) for key, x in group.items() if isinstance(x, torch.Tensor) and not x.is_cpu)
     return model
+
+
+@contextmanager
+def _trainable() -> Iterator[None]:
+    """Ends inference mode for the block: what is made in it cannot be trained outside."""
+    if not torch.is_inference_mode_enabled():
+        yield
+        return
+    with torch.inference_mode(False), torch.no_grad():
+        yield
 
 
 def copied(model: Module, native: torch.device) -> Any:
@@ -378,11 +388,13 @@ class TorchModels(Models):
         return isinstance(x, torch.nn.Parameter)
 
     def move_model(self, model: Any, device: Device) -> Any:
-        return move(model, self.to_native(device))
+        with _trainable():
+            return move(model, self.to_native(device))
 
     def copy_model(self, model: Any, device: Device) -> Any:
         if isinstance(model, torch.nn.Module):
-            return copied(model, self.to_native(device))
+            with _trainable():
+                return copied(model, self.to_native(device))
         raise self.no_copy_of_optimizer(
             "copy the model, make an optimizer for the copy, and load_state_dict() the state"
         )

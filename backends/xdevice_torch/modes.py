@@ -26,22 +26,22 @@ _pop: Callable[[], Any] = private.get("torch._C._pop_torch_function_stack")
 _push: Callable[[Any], None] = private.get("torch._C._push_on_torch_function_stack")
 
 
-def _scope_class() -> type | None:
+def _scope_classes() -> tuple[type, ...]:
     if function_modes is None:
-        return None
+        return ()
     with torch.device("cpu"):
-        return type(function_modes()[-1])
+        return (type(function_modes()[-1]),)
 
 
-SCOPE = _scope_class()
-"""The class of the mode that `with torch.device(...)` puts on."""
+SCOPES = _scope_classes()
+"""The class of the mode that `with torch.device(...)` enters, in a tuple; empty if PyTorch does not show it."""
 
 
 def set_scopes_aside() -> Sequence[Any]:
     """Takes the scopes of devices off this thread and returns them. Takes none if there are other modes."""
     count = count_function_modes()
     for i in range(count):
-        if not isinstance(_mode_at(i), SCOPE):
+        if not isinstance(_mode_at(i), SCOPES):
             return ()
     return [_pop() for _ in range(count)]
 

@@ -8,17 +8,20 @@ functions of `torch.utils.data` draw where their generator is, as outside the bl
 from __future__ import annotations
 
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from .private import private
 
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
 _Context: Any = private.get("torch.utils._device.DeviceContext", object)
 _DRAWS = (torch.randperm, torch.randint, torch.rand)
 
 
-class _Scope(_Context):
+class _Scope(_Context):  # type: ignore[misc]  # a private class
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         # in this order, because torch.compile traces it and cannot look at frames
         generator = kwargs.get("generator") if kwargs else None
@@ -31,6 +34,7 @@ def _is_of_loaders() -> bool:
     return str(sys._getframe(2).f_globals.get("__name__")).startswith("torch.utils.data.")
 
 
-def scope(native: torch.device) -> Any:
+def scope(native: torch.device) -> AbstractContextManager[Any]:
     """Returns a context manager in which PyTorch makes tensors on a device."""
-    return native if _Context is object else _Scope(native)
+    chosen: AbstractContextManager[Any] = native if _Context is object else _Scope(native)
+    return chosen

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 import xdevice
 from xdevice import Device
 from xdevice.base import devices
+from xdevice.errors import shown
 
 ACCELERATORS = ("gpu", "cuda", "rocm", "hip", "mps", "xpu")
 FORMS = (
@@ -51,7 +52,7 @@ def test_random_text_is_a_device_or_the_named_error(text):
     except xdevice.errors.DeviceError as error:
         device, said = None, str(error)
     if device is None:
-        assert repr(text) in said
+        assert shown(text) in said
         assert "accepted" in said
     else:
         assert xdevice.device(str(device)) == device

@@ -298,7 +298,7 @@ def test_what_tensorflow_has_loaded_is_a_model(tmp_path):
     assert xdevice.to_device({"model": loaded, "x": tf.ones(2)}, there)["model"] is loaded
     assert xdevice.device_of(loaded) is xdevice.device_of(loaded.rest[0]) is there
     loaded.weight.assign([5.0, 6.0])
-    with there:
+    with xdevice.use_backend("tensorflow"), there:
         result = loaded.call(xdevice.to_device(tf.ones(2), there))
     assert xdevice.to_numpy(result).tolist() == [8.0, 9.0]
     xdevice.save(tmp_path / "model.safetensors", loaded)

@@ -165,6 +165,21 @@ def calls_of_layers(xd: Any) -> Any:
     return len(list(traced.calls))
 
 
+def operations(xd: Any) -> Any:
+    names: list[str] = []
+
+    def run(name: str, arguments: Any, go: Any, *_: Any) -> Any:
+        names.append(name)
+        return go()
+
+    if xd.backend().name in ("numpy", "mxnet"):  # which show none
+        return None
+    net = network(xd)
+    with xd.backend().operation_calls(run, lambda *_: None):
+        forward(xd, net)
+    return bool(names)
+
+
 def optimizers(xd: Any) -> Any:
     net, optimizer, step = trained(xd)
     step()
@@ -203,7 +218,8 @@ STEPS: Steps = {
     "compile": ("compile", compiled), "transfers": ("transfers", transfers), "blocking": ("blocking", blocking),
     "streams": ("streams", streams), "graphs": ("graphs", graphs), "parallel": ("parallel", side_by_side),
     "prefetch": ("prefetch", prefetched), "saving": ("saving", saved), "layers": ("layers", layers),
-    "calls of layers": ("layers' calls", calls_of_layers), "optimizers": ("optimizers", optimizers),
+    "calls of layers": ("layers' calls", calls_of_layers), "operations": ("operations", operations),
+    "optimizers": ("optimizers", optimizers),
     "state of optimizers": ("optimizers", state_of_optimizers), "replicas": ("replicas", replicas),
     "deterministic": ("deterministic", deterministic),
 }  # fmt: skip

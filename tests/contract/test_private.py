@@ -23,6 +23,7 @@ PAGE = ROOT / "docs/reference/private.md"
 PRIVATE_MODULES = ("tensorflow.python", "keras.src", "paddle.base")
 """Modules without an underscore that their frameworks do not document."""
 ASKING = {f"private.{method}" for method in ("get", "has", "field", "place")}
+WITH_OPERATIONS = ("torch", "tensorflow", "paddle", "jax")
 OF_PYTHON = {"_replace", "_asdict", "_make", "_obj", "_getframe", "_fields_"}
 OF_CTYPES = {"_name"}
 
@@ -145,7 +146,11 @@ def compare(name):
         stack.enter_context(backend.thread_state()())
         if name == "tensorflow":
             stack.enter_context(backend.calls(backend.samples().network(3, 1)))
-        elif name in WITH_MODELS:  # a network of PyTorch's imports torch._dynamo, which keeps what is replaced
+        if name in WITH_OPERATIONS:
+            stack.enter_context(backend.operation_calls(lambda name, arguments, go, *_: go(), lambda *_: None))
+        if (
+            name in WITH_MODELS and name != "tensorflow"
+        ):  # a network of PyTorch's imports torch._dynamo, which keeps what is replaced
             stack.enter_context(backend.outermost(lambda *_: None))
         inside = replaced(backend)
     require_listed(inside, rows)

@@ -31,7 +31,7 @@ def source():
 
 
 def batches():
-    return xdevice.prefetch(source(), "cpu", depth=500)
+    return iter(xdevice.prefetch(source(), "cpu", depth=500))
 
 
 def in_a_daemon(act):

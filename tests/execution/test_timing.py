@@ -407,7 +407,7 @@ def test_prefetch_keeps_its_stream_for_the_next_one_and_shares_it_with_nobody(li
     for _ in range(3):
         assert len(list(xdevice.prefetch([np.ones(2)] * 2, "gpu:1"))) == 2
     assert made == [xdevice.gpu(1)]
-    both = [xdevice.prefetch([np.ones(2)] * 4, "gpu:1") for _ in range(2)]
+    both = [iter(xdevice.prefetch([np.ones(2)] * 4, "gpu:1")) for _ in range(2)]
     for batches in both:
         next(batches)
     assert made == [xdevice.gpu(1)] * 2

@@ -54,6 +54,20 @@ def test_prefetch_takes_batches(xd):
         assert [read(part) for part in xdevice.prefetch(xdevice.math.batches(x, 2, shuffle=True), "cpu")] == expected
 
 
+def test_each_loop_begins_anew_and_draws_another_order(xd):
+    x = xdevice.tensor([float(i) for i in range(20)])
+    loader = xdevice.math.batches(x, 10)
+    assert len(loader) == 2
+    assert [[read(part) for part in loader] for _ in range(2)] == [[[*range(10)], [*range(10, 20)]]] * 2
+    with xdevice.random.seed(3):
+        loader = xdevice.math.batches(x, 10, shuffle=True)
+        epochs = [[row for part in loader for row in read(part)] for _ in range(3)]
+    with xdevice.random.seed(3):
+        assert epochs == [read(xdevice.random.permutation(20)) for _ in range(3)]
+    feed = xdevice.prefetch(loader, "cpu")
+    assert [sum(len(read(part)) for part in feed) for _ in range(3)] == [20] * 3
+
+
 def test_rows_in_order_are_views_where_the_framework_has_them():
     with xdevice.use_backend("numpy"):
         x = np.zeros((4, 2), "float32")

@@ -151,6 +151,95 @@ class TestLoaders:
             found.extend(number(batch) for batch in xdevice.prefetch(make(failing=5), "cpu"))
         assert found == [0, 1, 2, 3, 4]
 
+    def test_each_loop_begins_the_loader_anew(self, loader):
+        """As over what `accelerator.prepare(loader)` gives, which prefetch stands in for."""
+        _, make = loader
+        source = make()
+        feed = xdevice.prefetch(source, "cpu")
+        assert [number(batch) for batch in feed] == list(range(COUNT))
+        if hasattr(source, "__next__"):
+            with pytest.raises(
+                xdevice.errors.UnsupportedError, match="gave batches before, and gives none now; give prefetch"
+            ):
+                list(feed)
+            return
+        for batch in feed:
+            if number(batch) == 2:
+                break
+        assert [number(batch) for batch in feed] == list(range(COUNT))
+
+
+class Restarting:
+    """A loader that is its own iterator, as many are: each `iter` begins it anew."""
+
+    def __iter__(self):
+        self.i = 0
+        return self
+
+    def __next__(self):
+        self.i += 1
+        if self.i > 3:
+            raise StopIteration
+        return row(self.i)
+
+
+def test_a_loader_that_is_its_own_iterator_serves_all_epochs(backend):
+    feed = xdevice.prefetch(Restarting(), "cpu")
+    for _ in range(3):
+        assert [number([x[None]]) for x in feed] == [1, 2, 3]
+
+
+@pytest.mark.parametrize("make", [lambda rows: map(row, rows), lambda rows: zip(map(row, rows)), Restarting])
+def test_batches_that_a_broken_off_loop_has_lost_are_named(backend, make):
+    source = make() if make is Restarting else make(range(5))
+    feed = xdevice.prefetch(source, "cpu")
+    for _ in feed:
+        break
+    with pytest.raises(
+        xdevice.errors.UnsupportedError, match=r"a (map|zip|Restarting), once more: .* did not come to its end"
+    ):
+        next(iter(feed))
+
+
+def test_a_source_that_hides_a_generator_is_named_in_the_second_epoch(backend):
+    class Hiding:
+        def __init__(self):
+            self.rows = map(row, range(3))
+
+        def __iter__(self):
+            return self.rows
+
+    feed = xdevice.prefetch(Hiding(), "cpu")
+    assert len(list(feed)) == 3
+    with pytest.raises(xdevice.errors.UnsupportedError, match="Hiding, once more: it gave batches before"):
+        list(feed)
+
+
+def test_a_collection_may_be_empty_and_filled_again(backend):
+    rows = [row(1)]
+    feed = xdevice.prefetch(rows, "cpu")
+    assert len(feed) == len(list(feed)) == 1
+    rows.clear()
+    assert list(feed) == []
+    rows.append(row(2))
+    assert len(list(feed)) == 1
+    with pytest.raises(TypeError):
+        len(xdevice.prefetch(map(row, range(3)), "cpu"))
+
+
+def test_a_step_may_delete_its_batch():
+    """As one does that donates it to a compiled function."""
+    framework("jax")
+    with xdevice.use_backend("jax") as backend:
+        places = {xdevice.cpu(), backend.samples().other_device() or xdevice.cpu()}
+        for place in places:
+            rows = [xdevice.ones(3, device=place), {"x": xdevice.zeros(2, device=place)}]
+            feed = xdevice.prefetch(rows, place)
+            for _ in range(2):
+                for batch in feed:
+                    (batch["x"] if isinstance(batch, dict) else batch).delete()
+            assert xdevice.to_numpy(rows[0]).tolist() == [1.0] * 3
+
 
 WORKERS = """
 import gc, multiprocessing, sys, threading
@@ -225,7 +314,7 @@ def test_loaders_with_worker_processes(name):
 
 
 def test_the_batches_before_an_exception_come_first(backend):
-    batches = xdevice.prefetch(generator(failing=4), "cpu", depth=2)
+    batches = iter(xdevice.prefetch(generator(failing=4), "cpu", depth=2))
     assert [number(next(batches)) for _ in range(4)] == [0, 1, 2, 3]
     with pytest.raises(ValueError, match="row 4"):
         next(batches)
@@ -307,11 +396,11 @@ def test_a_model_in_a_batch_is_refused_unless_it_is_there(name):
         net, place = mx.gluon.Parameter("w", shape=(1,)), "cpu:1"
         net.initialize()
     with xdevice.use_backend(name):
-        assert next(xdevice.prefetch([{"net": net}], "cpu"))["net"] is net
+        assert next(iter(xdevice.prefetch([{"net": net}], "cpu")))["net"] is net
         if not xdevice.backend().has(xdevice.device(place)):
             pytest.skip(f"{name} has no {place} here")
         with pytest.raises(xdevice.errors.UnsupportedError, match=r"batch\['net'\], a \w+, which would move in place"):
-            next(xdevice.prefetch([{"net": net}], place))
+            next(iter(xdevice.prefetch([{"net": net}], place)))
 
 
 def test_dtypes_are_those_of_tensor(backend):
@@ -340,7 +429,7 @@ def test_no_more_than_depth_batches_are_made_in_advance(backend):
 
     for depth in (1, 3):
         made.clear()
-        batches = xdevice.prefetch(source(), "cpu", depth=depth)
+        batches = iter(xdevice.prefetch(source(), "cpu", depth=depth))
         for taken in range(1, 5):
             next(batches)
             deadline = time.monotonic() + 200
@@ -361,7 +450,7 @@ def test_the_next_batch_is_made_while_the_current_one_is_used(backend):
         made.set()
         yield row(1)
 
-    batches = xdevice.prefetch(source(), "cpu", depth=1)
+    batches = iter(xdevice.prefetch(source(), "cpu", depth=1))
     next(batches)
     using.set()
     assert made.wait(200), "nothing was made before it was asked for"
@@ -387,7 +476,7 @@ def test_iter_is_called_in_the_callers_thread_and_next_in_another(backend):
 
 def test_a_generator_that_was_never_started_has_no_thread(backend):
     before = left()
-    batches = xdevice.prefetch(generator(), "cpu")
+    batches = iter(xdevice.prefetch(generator(), "cpu"))
     assert left() == before
     batches.close()
 

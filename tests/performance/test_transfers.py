@@ -491,3 +491,17 @@ def test_a_backend_loaded_inside_of_the_block_is_seen():
     )
     done = python("-c", code)
     assert done.returncode == 0, done.stderr
+
+
+# MXNet asks SciPy for a name that has moved
+@pytest.mark.filterwarnings("ignore:Please import `csr_matrix` from the `scipy.sparse` namespace:DeprecationWarning")
+@pytest.mark.parametrize("kind", ["csr", "row_sparse"])
+@pytest.mark.parametrize("read", [lambda x: x.asnumpy(), repr, str])
+def test_a_sparse_array_of_mxnet_is_read_as_a_dense_one(kind, read):
+    if "mxnet" not in FRAMEWORKS:
+        pytest.skip("no mxnet")
+    with xdevice.use_backend("mxnet") as backend:
+        x = backend.framework.nd.array([[1, 0, 3], [0, 2, 0]]).tostype(kind)
+        with xdevice.transfers() as seen:
+            read(x)
+        assert [transfer.nbytes for transfer in seen] == [24]

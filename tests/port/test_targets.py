@@ -66,6 +66,9 @@ THERE = "torch.accelerator.is_available()"
          "def f(s: torch.Stream):\n    with s: pass"),
         ("with torch.cuda.stream(unknown): pass", "with torch.cuda.stream(unknown): pass"),
         ("s = torch.cuda.Stream()\nh = s.cuda_stream", "s = torch.cuda.Stream()\nh = s.cuda_stream"),
+        ("ok = torch.cuda.current_stream() != torch.cuda.default_stream()",
+         "ok = torch.cuda.current_stream() != torch.cuda.default_stream()"),
+        ("d = torch.device('cuda', i)", f'd = torch.device(str({ACCELERATOR} or "cpu"), i)'),
         ("e = torch.cuda.Event(True, blocking=True)", "e = torch.Event(enable_timing=True, blocking=True)"),
         # what others are given
         ("f(torch.cuda.synchronize)", "f(torch.accelerator.synchronize)"),

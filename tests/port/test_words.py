@@ -77,6 +77,10 @@ TORCH = {  # the row, a program, and what it prints on two virtual GPUs
         "torch.cuda.reset_accumulated_memory_stats()\nprint('done')",
         NOT_COUNTED,
     ),
+    "torch.cuda.OutOfMemoryError": (
+        "try:\n    raise torch.cuda.OutOfMemoryError\nexcept torch.cuda.OutOfMemoryError:\n    print('caught')",
+        "caught",
+    ),
     "torch.cuda.mem_get_info": ("free, total = torch.cuda.mem_get_info()\nprint(free <= total)", NOT_COUNTED),
     "torch.cuda.memory_cached": ("print(torch.cuda.memory_cached() > 0)", NOT_COUNTED),
     "torch.cuda.max_memory_cached": ("print(torch.cuda.max_memory_cached() > 0)", NOT_COUNTED),

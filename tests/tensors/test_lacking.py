@@ -41,7 +41,7 @@ def test_nothing_is_made_of_it(xd, lack, place, tmp_path):
         lambda: xdevice.random.normal(2, device=place),
         lambda: xdevice.load(tmp_path / "x", device=place),
         lambda: xdevice.array_namespace().ones(2, device=place),
-        lambda: next(xdevice.prefetch([{"x": x}], place)),
+        lambda: next(iter(xdevice.prefetch([{"x": x}], place))),
         lambda: xdevice.split_batch([x], [place]),
     ):
         with pytest.raises(xdevice.errors.DTypeError, match=rf"is float32, which {place} .*cannot hold; stay on cpu:0"):

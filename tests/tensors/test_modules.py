@@ -267,3 +267,25 @@ def test_what_torchscript_would_leave_behind_is_named():
     assert scripted[0].weight.grad is None
     assert xdevice.to_device(frozen, "cpu") is frozen
     assert xdevice.device_of(scripted) is xdevice.cpu()
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda net: xdevice.copy_to(net, "cpu"),
+        lambda net: xdevice.parallel.replicate(net, ["cpu", "cpu"])[1],
+        lambda net: xdevice.copy_to({"net": net}, "cpu")["net"],
+        lambda net: xdevice.to_device(net, "cpu"),
+    ],
+)
+def test_a_model_made_in_inference_mode_can_be_trained_outside(make):
+    net = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2))
+    with torch.inference_mode():
+        net = make(net)
+        assert torch.is_inference_mode_enabled()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    before = net[0].weight.detach().clone()
+    (net(torch.tensor([[1.0, 2.0], [3.0, 5.0]])) ** 3).sum().backward()
+    optimizer.step()
+    assert not any(x.is_inference() for x in (*net.parameters(), *net.buffers()))
+    assert before.shape == net[0].weight.shape

@@ -160,6 +160,8 @@ def _comparison_options(command: Callable[..., Any]) -> Callable[..., Any]:
     is_flag=True,
     help="Also compare what the layers of its models compute, and name the first that differs.",
 )
+@click.option("--operations", is_flag=True, help="Also name the first operation, forward and backward, that differs.")
+@click.option("--backward", is_flag=True, help="Also compare each gradient, in the order of the backward pass.")
 @click.option("--float64", is_flag=True, help="Run everything in float64, where rounding cannot hide a fault.")
 @click.option("--calibrate", is_flag=True, help="Measure what rounding does, by five more runs of the reference.")
 @_comparison_options
@@ -174,6 +176,8 @@ def parity(
     save: Path | None,
     overwrite: bool,
     is_traced: bool,
+    operations: bool,
+    backward: bool,
     float64: bool,
     calibrate: bool,
     **options: Any,
@@ -202,9 +206,13 @@ def parity(
         is_traced,
         floats.FLOAT64 if float64 else "",
         calibrate,
+        operations or backward,
+        backward,
     )
     if plan.reference not in names:
         raise click.UsageError(f"the reference {plan.reference} is not among the backends {', '.join(names)}")
+    if plan.is_traced and plan.keeps_operations:
+        raise click.UsageError("--trace keeps layers, --operations and --backward what is in them; choose one")
     # with --save one backend makes sense: its recordings are compared later, by `compare-runs`
     if len(names) == 1 and save is None:
         raise click.UsageError(

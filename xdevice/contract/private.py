@@ -39,8 +39,8 @@ CORE: Final = ("tensors", "containers", "models", "conversion", "random numbers"
 """The capabilities of the device layer, which is to need few private names."""
 
 CAPABILITIES: Final = (
-    *CORE, "optimizers", "layers", "layers' calls", "saving", "data loaders", "gradients", "arithmetic", "nn",
-    "compile", "deterministic", "memory", "streams", "graphs", "parallel", "prefetch", "blocking", "transfers",
+    *CORE, "optimizers", "layers", "layers' calls", "operations", "saving", "data loaders", "gradients", "arithmetic",
+    "nn", "compile", "deterministic", "memory", "streams", "graphs", "parallel", "prefetch", "blocking", "transfers",
     "replicas", "several processes", "virtual GPUs", "--xd-cuda", "samples",
 )  # fmt: skip
 """The closed list of words by which errors and `xdevice info` say what needs a name."""

@@ -17,8 +17,10 @@ if TYPE_CHECKING:
     from xdevice.replicas.operands import Operand
 
 
-def batches(arrays: Any, size: int, *, shuffle: bool = False, drop_last: bool = False) -> Iterator[Any]:
-    """Yields parts of `size` rows, in order or shuffled: `for x, y in xdevice.math.batches((x, y), 32):`.
+def batches(arrays: Any, size: int, *, shuffle: bool = False, drop_last: bool = False) -> Batches:
+    """Parts of `size` rows, in order or shuffled: `for x, y in xdevice.math.batches((x, y), 32):`.
+
+    Each loop over it begins anew.
 
     Young: it may change in a minor version.
 
@@ -26,7 +28,8 @@ def batches(arrays: Any, size: int, *, shuffle: bool = False, drop_last: bool = 
         arrays: a tensor, or a container of tensors that are all as long along the first axis. Each batch is a container
             of the same type; what is no tensor is in every batch.
         size: 1 or more. The last batch may be shorter.
-        shuffle: in the order of `xdevice.random.permutation`, drawn at this call: seeded, the same on every backend.
+        shuffle: in the order of `xdevice.random.permutation`, drawn at this call, and anew for each further loop:
+            seeded, the same on every backend.
         drop_last: leave out a last batch that is shorter.
 
     Raises, at the call:
@@ -45,31 +48,53 @@ def batches(arrays: Any, size: int, *, shuffle: bool = False, drop_last: bool = 
         raise ArgumentError(f"batches takes a size of 1 or more, not {shown(size)} of type {type(size).__qualname__}")
     operands = tensors_in(arrays, "arrays", "split into batches")
     length = length_of(operands)
-    # drawn at the call: a generator would draw when it is first asked
-    order = to_numpy(random.permutation(length, "cpu", "int32")) if shuffle else None
     sizes = [min(size, length - start) for start in range(0, length, size)]
     if drop_last and sizes and sizes[-1] < size:
         del sizes[-1]
-    return _batches(arrays, operands, length, sizes, order)
+    return Batches(arrays, operands, length, sizes, shuffle)
 
 
-def _batches(
-    arrays: Any, operands: list[Operand], length: int, sizes: list[int], order: np.ndarray[Any, Any] | None
-) -> Iterator[Any]:
-    if not sizes:
-        return
-    if order is None:
+class Batches:
+    """What `batches` gives: each loop over it takes the parts from the first one on."""
+
+    def __init__(self, arrays: Any, operands: list[Operand], length: int, sizes: list[int], shuffle: bool) -> None:
+        self._arrays = arrays
+        self._operands = operands
+        self._length = length
+        self._sizes = sizes
+        self._shuffle = shuffle
+        # drawn at the call: a loop may run in another thread, or outside of a seed's block
+        self._order = self._draw() if shuffle else None
+
+    def __len__(self) -> int:
+        return len(self._sizes)
+
+    def __iter__(self) -> Iterator[Any]:
+        if not self._shuffle:
+            return self._in_order()
+        order, self._order = self._order, None
+        return self._shuffled(self._draw() if order is None else order)
+
+    def _draw(self) -> np.ndarray[Any, Any]:
+        order: np.ndarray[Any, Any] = to_numpy(random.permutation(self._length, "cpu", "int32"))
+        return order
+
+    def _in_order(self) -> Iterator[Any]:
+        if not self._sizes:
+            return
         # `split` takes lengths that add up to the whole
-        rest = length - sum(sizes)
-        parts = [operand.backend.split(operand.value, [*sizes, *[rest] * bool(rest)]) for operand in operands]
-        for i in range(len(sizes)):
-            yield rebuilt(arrays, operands, [part[i] for part in parts])
-        return
-    start = 0
-    for size in sizes:
-        rows = order[start : start + size]
-        yield rebuilt(arrays, operands, [_taken(operand, rows) for operand in operands])
-        start += size
+        rest = self._length - sum(self._sizes)
+        lengths = [*self._sizes, *[rest] * bool(rest)]
+        parts = [operand.backend.split(operand.value, lengths) for operand in self._operands]
+        for i in range(len(self._sizes)):
+            yield rebuilt(self._arrays, self._operands, [part[i] for part in parts])
+
+    def _shuffled(self, order: np.ndarray[Any, Any]) -> Iterator[Any]:
+        start = 0
+        for size in self._sizes:
+            rows = order[start : start + size]
+            yield rebuilt(self._arrays, self._operands, [_taken(operand, rows) for operand in self._operands])
+            start += size
 
 
 def _taken(operand: Operand, rows: np.ndarray[Any, Any]) -> Any:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import threading
 import warnings
+from collections.abc import Collection
 from contextlib import ExitStack
 from contextvars import copy_context
 from functools import partial
@@ -36,9 +37,10 @@ if TYPE_CHECKING:
 __all__ = ["prefetch"]
 
 
-def prefetch(iterable: Iterable[Any], device: object, depth: int = 2) -> Generator[Any, None, None]:
-    """Yields the batches of `iterable` on a device, copying the next ones while the current one is computed on.
+def prefetch(iterable: Iterable[Any], device: object, depth: int = 2) -> Feed:
+    """The batches of `iterable` on a device: the next ones are copied while the current one is computed on.
 
+    Each loop over it begins `iterable` anew, so it is made once and serves all epochs. Its `len` is that of `iterable`.
     Tensors stay with their backend, NumPy arrays become tensors of the selected backend, and objects that are no
     numbers pass through. No batch shares memory with its source, which may fill one buffer again and again. The source
     runs in a thread, which ends with the source, with an exception, and when the consumer leaves its loop.
@@ -59,7 +61,8 @@ def prefetch(iterable: Iterable[Any], device: object, depth: int = 2) -> Generat
     Raises:
         ArgumentError, DeviceNotFoundError: a depth below 1, or `iterable` is not one; no such device.
         ContainerError: a batch with an object whose tensors would stay behind, as with `to_device`.
-        UnsupportedError: a batch with a model or a variable that is not on the device.
+        UnsupportedError: a batch with a model or a variable that is not on the device; a second loop over what can be
+            begun only once, such as a generator.
         Any error of the source, in place of the batch; Paddle and tf.data change the error: docs/reference/async.md.
 
     Costs some 50 us a batch besides the copy, in the thread.
@@ -74,37 +77,69 @@ def prefetch(iterable: Iterable[Any], device: object, depth: int = 2) -> Generat
             f"the depth of prefetch must be an int of 1 or more, not {shown(depth)}; without prefetching, write "
             f"xdevice.to_device(batch, device) in the loop"
         )
-    # asked here, because a generator would raise only when its first batch is taken
+    # asked here, because a loop would raise only when its first batch is taken
     if not (hasattr(type(iterable), "__iter__") or hasattr(type(iterable), "__getitem__")):
         raise ArgumentError(
             f"prefetch takes a loader, a generator or a list of batches, not {shown(iterable)} of type "
             f"{type(iterable).__qualname__}"
         )
-    # here and not in the generator, so that the error is raised in the line that is wrong
+    # here and not in the loop, so that the error is raised in the line that is wrong
     refuse_in_capture("prefetch")
     backend = selection.current()
     place = backend.require(place)
-    return _batches(iterable, place, depth, backend)
+    return Feed(iterable, place, depth, backend)
 
 
-def _batches(source: Iterable[Any], place: Device, depth: int, backend: Backend) -> Generator[Any, None, None]:
-    producer = _Producer(source, place, depth, backend)
-    try:
-        producer.start()
-        while True:
-            staged = producer.take()
-            if staged is None:
-                return
-            for owner, event in staged.events:
-                # asked for each batch: the consumer may have entered another stream since the last one
-                current = owner.current_stream(place)
-                owner.stream_wait(current, event)
-                # the batch's memory belongs to the stream for copies, and is used on the consumer's
-                keep(staged.batch, owner, {place: current})
-            yield staged.batch
-            del staged  # the name would keep this batch's memory while the consumer waits for the next one
-    finally:
-        producer.stop()
+class Feed:
+    """What `prefetch` gives: each loop over it takes the batches of the source anew."""
+
+    def __init__(self, source: Iterable[Any], place: Device, depth: int, backend: Backend) -> None:
+        self._source = source
+        self._place = place
+        self._depth = depth
+        self._backend = backend
+        self._has_batches = False
+        """Whether an earlier loop was given any."""
+        self._is_whole = True
+        """Whether the last loop has taken all batches: else some that were made in advance are lost."""
+
+    def __len__(self) -> int:
+        return len(self._source)  # type: ignore[arg-type]  # raises TypeError where the source has none
+
+    def __iter__(self) -> Generator[Any, None, None]:
+        producer = _Producer(self._source, self._place, self._depth, self._backend)
+        if not (self._is_whole or producer.is_ours):
+            raise self._used_up("has given batches to a loop that did not come to its end")
+        self._is_whole = False
+        place, count = self._place, 0
+        try:
+            producer.start()
+            while True:
+                staged = producer.take()
+                if staged is None:
+                    break
+                for owner, event in staged.events:
+                    # asked for each batch: the consumer may have entered another stream since the last one
+                    current = owner.current_stream(place)
+                    owner.stream_wait(current, event)
+                    # the batch's memory belongs to the stream for copies, and is used on the consumer's
+                    keep(staged.batch, owner, {place: current})
+                count += 1
+                yield staged.batch
+                del staged  # the name would keep this batch's memory while the consumer waits for the next one
+        finally:
+            producer.stop()
+        # a collection may be empty by now
+        if not count and self._has_batches and not isinstance(self._source, Collection):
+            raise self._used_up("gave batches before, and gives none now")
+        self._has_batches |= count > 0
+        self._is_whole = True
+
+    def _used_up(self, why: str) -> UnsupportedError:
+        return UnsupportedError(
+            f"prefetch cannot begin its source, a {type(self._source).__qualname__}, once more: it {why}; give it a "
+            f"loader or a list, which each loop begins anew, or call prefetch with a new source for each loop"
+        )
 
 
 class _Staged(NamedTuple):
@@ -153,7 +188,8 @@ class _Producer(workers.Worker):
         super().__init__("xdevice-prefetch")
         owner = registry.owner_of(type(source))
         self._iterator = iter(source) if owner is None else owner.iterate(source)
-        self._is_ours = self._iterator is not source  # a generator that was handed in belongs to the user
+        self.is_ours = self._iterator is not source
+        """Whether the iterator was made here: a generator that was handed in belongs to the user."""
         self._place = place
         self._backend = backend
         self._lanes = _lanes(backend, place)
@@ -227,7 +263,7 @@ class _Producer(workers.Worker):
 
     def _produce(self) -> None:
         with ExitStack() as stack:
-            if self._is_ours:
+            if self.is_ours:
                 stack.callback(getattr(self._iterator, "close", lambda: None))
             self._enter(self._backend, stack)
             for state in self._states:  # entering a stream can change the current device, so these come after

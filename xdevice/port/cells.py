@@ -24,9 +24,9 @@ from .values import NOTHING, UNKNOWN, Atom, Value, of, union
 Task = PythonModule | Function
 """The unit that is interpreted at one time."""
 
-MOST_READINGS: Final = 500
+MOST_READINGS: Final = 100
 """How often a module or a function is interpreted, before whatever it hands on may be anything. The most that any had
-of PyTorch's torchtitan, Keras, and the models of Hugging Face's transformers was 203."""
+of PyTorch's torchtitan and of Keras was 10."""
 
 
 class Cells:

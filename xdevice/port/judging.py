@@ -50,6 +50,9 @@ OTHER_ARGUMENTS: Final = left_open("arguments that the neutral word does not hav
 OTHER_GPU: Final = left_open("after set_device this is another GPU than the first", "XD151")
 
 
+_OF_CUDA_STREAMS: Final = {"cuda_stream", "cuda_event", "default_stream", "ExternalStream"}
+
+
 class JudgedModule:
     """A module whose uses of devices are judged."""
 
@@ -91,10 +94,9 @@ class JudgedModule:
 
     @cached_property
     def has_handles(self) -> bool:
-        """Whether the module asks a stream or an event for CUDA's own handle."""
-        return any(
-            isinstance(node, ast.Attribute) and node.attr in ("cuda_stream", "cuda_event") for node in self.nodes
-        )
+        """Whether the module asks a stream or an event for CUDA's own handle, or works with streams that stay CUDA's:
+        a stream of `torch.cuda` is not equal to the same one of PyTorch's own."""
+        return any(isinstance(node, ast.Attribute) and node.attr in _OF_CUDA_STREAMS for node in self.nodes)
 
     @property
     def asks_xdevice(self) -> bool:

@@ -145,22 +145,22 @@ def hits(module: PythonModule) -> Iterator[Hit]:
     """The findings of all rules in a module, in no order."""
     view = _View(module)
     is_test = _TESTS.search(module.source.path) is not None
-    found: list[Hit] = []
+    all_hits: list[Hit] = []
     for node in view.nodes:
         for rule in _BY_TYPE.get(type(node), ()):
             for code, text, *parts in rule(view, node):
                 if is_test and code in _IN_TESTS:
                     code, text = "XD403", f"{text} (in a test)"
-                found.append(Hit(code, node, text, parts[0] if parts else node))
-    guards = _guards(view, found)
-    for hit in found:
+                all_hits.append(Hit(code, node, text, parts[0] if parts else node))
+    guards = _guards(view, all_hits)
+    for hit in all_hits:
         yield replace(hit, guard=guards.get(hit.node)) if hit.code in _GUARDED else hit
 
 
-def _guards(view: _View, found: list[Hit]) -> dict[ast.AST, ast.AST]:
+def _guards(view: _View, all_hits: list[Hit]) -> dict[ast.AST, ast.AST]:
     """The nodes that are reached only behind a test which is a finding itself, each with the outermost such test."""
     guards: dict[ast.AST, ast.AST] = {}
-    for hit in found:  # the outer ones first
+    for hit in all_hits:  # the outer ones first
         if hit.code in _GUARDED:
             test = _whole_test(view, hit.node)
             for guarded in (*guarded_by(test, view.parents), *_after_exit(view, test)):

@@ -154,6 +154,8 @@ class NeutralSites(JudgedSites):
                 takes_device = parent.arg in _ON_DEVICE and (is_move or framework_of(name) == "torch")
             else:
                 takes_device = is_move or name in _TAKE_DEVICES or name.startswith("torch.cuda.")
+                if name == "torch.device" and len(call.args) + len(call.keywords) > 1:
+                    return "text"  # beside an index it takes the kind of device as text
             if takes_device:
                 return "device"
             if name in rules_of_words.WITH_DEVICES:

@@ -18,7 +18,9 @@ from .rules_of_calls import stands_loose
 from .values import DEVICES, NUMBERS, Value, is_known, may_be, means_of, only
 from .words import ROWS, Row
 
-_HANDLES: Final = left_open("cuda_stream or cuda_event is read here, which PyTorch's own streams do not have", "XD162")
+_HANDLES: Final = left_open(
+    "this file needs CUDA's own streams: default_stream, ExternalStream, cuda_stream or cuda_event", "XD162"
+)
 NAMED: Final = "the table of words has it"
 TOO_NEW: Final = "XD171"
 _STREAMS: Final = {

@@ -217,6 +217,7 @@ _TORCH: Final = (
     Row("torch.cuda.max_memory_cached", "torch.accelerator.max_memory_reserved()", "2.9", "", "renamed", "0"),
     Row("torch.cuda.reset_max_memory_allocated", "torch.accelerator.reset_peak_memory_stats()", "2.9", "", "renamed"),
     Row("torch.cuda.reset_max_memory_cached", "torch.accelerator.reset_peak_memory_stats()", "2.9", "", "renamed"),
+    Row("torch.cuda.OutOfMemoryError", "torch.OutOfMemoryError", "2.5", "", "renamed", differs="the same class"),
     *_none("torch.cuda.memory_summary torch.cuda.memory_snapshot torch.cuda.ipc_collect", "CUDA's allocator has it"),
     Row("x.pin_memory()", differs="neutral as it is: it pins for the accelerator that there is"),
     # random numbers

@@ -4,6 +4,7 @@ containers."""
 from __future__ import annotations
 
 from xdevice.base.dtypes import dtype_name
+from xdevice.core import registry
 from xdevice.errors import UnsupportedError, listed, note
 
 from .refusals import operators_compute_elsewhere, traced
@@ -107,16 +108,23 @@ def copy(backend: Backend, kind: str, x: Any, target: Device) -> Any:
         from . import unlisted
 
         return another(backend, x, unlisted.copy(backend, x, target), "copying")
-    return _separate(backend, x, another(backend, x, backend.copy(x, target), "copying"))
+    return _separate(x, another(backend, x, backend.copy(x, target), "copying"))
 
 
 def leaf(backend: Backend, x: Any, target: Device) -> Any:
     """Returns a copy of a tensor with respect to which gradients can be taken."""
-    return _separate(backend, x, backend.leaf(x, target))
+    return _separate(x, backend.leaf(x, target))
 
 
-def _separate(backend: Backend, x: Any, new: Any) -> Any:
-    if type(x).__module__.partition(".")[0] not in backend.modules:
+@registry.kept_by_type
+def _may_carry(cls: type) -> bool:
+    """Whether a type of tensors is a user's own, whose objects may have attributes."""
+    owned = registry.kind_of(cls)
+    return owned is None or cls.__module__.partition(".")[0] not in owned.backend.modules
+
+
+def _separate(x: Any, new: Any) -> Any:
+    if _may_carry(type(x)):
         from xdevice.containers import strangers
 
         strangers.separate(x, new)

@@ -18,4 +18,5 @@ class JaxPrefetch(Prefetch):
         if not isinstance(x, jax.Array):
             return self.from_numpy(x, device)
         require_values(x)
-        return x if x.sharding.device_set == {self.to_native(device)} else self.move(x, device)
+        # an array that is there would be shared, and a step that donates its batch would delete the source's
+        return self.copy(x, device) if x.sharding.device_set == {self.to_native(device)} else self.move(x, device)

@@ -6,13 +6,17 @@ only the outputs are compared.
 
 from __future__ import annotations
 
+import sys
 from contextlib import ExitStack, contextmanager
+from functools import partial, wraps
 from typing import TYPE_CHECKING, Any
 
 import jax
 
+from xdevice.contract.patching import Patches
 from xdevice.twins.contract import calls as common
 from xdevice.twins.contract.layers import Calls
+from xdevice_jax.private import private
 
 from . import linen
 from .modules import MODES, equinox, is_nnx, walk
@@ -20,6 +24,7 @@ from .modules import MODES, equinox, is_nnx, walk
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from contextlib import AbstractContextManager
+    from types import FrameType
 
     from xdevice.twins.contract.calls import Around, Call
 
@@ -47,6 +52,26 @@ class JaxCalls(Calls):
             "seeing the calls of all models of a program", "name the model: xdevice.parity.capture_intermediates(model)"
         )
 
+    @contextmanager
+    def operation_calls(self, run: common.Run, leaf: common.Leaf) -> Iterator[None]:
+        private.require("operations")
+
+        def replaced(original: Any) -> Any:
+            @wraps(original)
+            def process(trace: Any, primitive: Any, args: Any, params: Any) -> Any:
+                return run(
+                    str(primitive), tuple(args), lambda: original(trace, primitive, args, params), None, _is_backward()
+                )
+
+            return process
+
+        # without compiled functions, each primitive comes by with its values
+        with jax.disable_jit(), Patches() as patches:
+            patches.replace(jax, "grad", partial(_with_leaves, leaf, False))
+            patches.replace(jax, "value_and_grad", partial(_with_leaves, leaf, True))
+            patches.replace(*private.place("jax._src.core.EvalTrace.process_primitive"), replaced)
+            yield
+
     def infer(self, model: Any, inputs: tuple[Any, ...], /, **named: Any) -> Any:
         if linen.is_linen(model):
             return model(*inputs, **named)
@@ -63,6 +88,39 @@ class JaxCalls(Calls):
 
     def has_channels_last(self, model: Any) -> bool | None:
         return is_nnx(model) or linen.is_linen(model)
+
+
+def _with_leaves(leaf: common.Leaf, gives_value: bool, original: Any) -> Any:
+    """`jax.grad` or `value_and_grad`, whose functions report the gradients that they return."""
+
+    @wraps(original)
+    def transform(fun: Any, argnums: Any = 0, has_aux: bool = False, **options: Any) -> Any:
+        compute = original(fun, argnums, has_aux, **options)
+
+        @wraps(fun)
+        def differentiated(*args: Any, **kwargs: Any) -> Any:
+            result = compute(*args, **kwargs)
+            gradients = result[1] if gives_value else result[0] if has_aux else result
+            values = args[argnums] if isinstance(argnums, int) else tuple(args[number] for number in argnums)
+            pairs = zip(jax.tree_util.tree_leaves_with_path(values), jax.tree.leaves(gradients), strict=True)
+            for (path, x), gradient in reversed(list(pairs)):
+                if not isinstance(gradient, jax.core.Tracer):
+                    leaf(x, gradient, jax.tree_util.keystr(path))
+            return result
+
+        return differentiated
+
+    return transform
+
+
+def _is_backward() -> bool:
+    """Whether JAX is going backward: its own function for that is being called."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code.co_name == "backward_pass":
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _owner(cls: type) -> type:

@@ -15,7 +15,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 import jax
-from jaxlib.mlir.ir import WalkResult
+from jaxlib.mlir.ir import WalkResult  # type: ignore[attr-defined]  # the stub lacks it
 
 from xdevice.virtual.contract.limited_gpus import LimitedGpus
 from xdevice.virtual.contract.virtual_gpus import VirtualGpus
@@ -122,7 +122,9 @@ class JaxVirtualGpus(LimitedGpus, VirtualGpus):
         return counted
 
     def _count(self, natives: Iterable[Any]) -> None:
-        for native in natives if self.ledger is not None else ():
+        if self.ledger is None:
+            return
+        for native in natives:
             place = self.from_native(native)
             if place is not None and place.kind == "gpu":
                 self.ledger.see(place.index, alive(native))

@@ -204,7 +204,7 @@ def round(x: Any) -> Any:
     low = _np.floor(x)
     rest = x - low
     is_up = logical_or(rest > 0.5, logical_and(rest == 0.5, _np.mod(low, 2) != 0))
-    return where(is_up, low + 1, low)
+    return _np.copysign(where(is_up, low + 1, low), x)  # of -0.5 it is -0.0
 
 
 @_kernel
@@ -356,8 +356,23 @@ def matmul(x1: Any, x2: Any) -> Any:
     dtype = np.dtype(x1.dtype)  # read once, as the shapes: MXNet makes each anew, in a microsecond
     if dtype.kind != "f":
         return _whole_product(x1, x2)
-    is_plain = len(x2.shape) == 2 <= len(x1.shape) and dtype != np.float16
-    return _dot(x1, x2) if is_plain else _np.matmul(x1, x2)  # the gradient of `matmul` takes twice as long
+    shape1, shape2 = x1.shape, x2.shape
+    if len(shape2) == 2 <= len(shape1) and dtype != np.float16:
+        return _dot(x1, x2)  # the gradient of `matmul` takes twice as long
+    # where both are broadcast, the gradient of `matmul` is wrong (1.9.1)
+    stack = _stack_of_both(shape1, shape2)
+    if stack is not None:
+        x1, x2 = (broadcast_to(x, (*stack, *x.shape[-2:])) for x in (x1, x2))
+    return _np.matmul(x1, x2)
+
+
+def _stack_of_both(shape1: tuple[int, ...], shape2: tuple[int, ...]) -> tuple[int, ...] | None:
+    """The stack that `matmul` broadcasts both operands of these shapes to; None where it broadcasts one or none."""
+    stack1, stack2 = shape1[:-2], shape2[:-2]
+    if stack1 == stack2 or not stack1 or not stack2:
+        return None
+    stack = np.broadcast_shapes(stack1, stack2)
+    return None if stack in (stack1, stack2) else stack
 
 
 _dot = operator("np", "dot")

@@ -4,6 +4,7 @@ classes."""
 from __future__ import annotations
 
 from contextlib import contextmanager
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import mxnet as mx
@@ -28,9 +29,10 @@ def _family(cls: type) -> list[type]:
 
 
 def _size(x: Any) -> int:
+    # a sparse array has no `size`, and is read as a dense one
     # in MXNet's older semantics a 0 in a shape means that the size is not known
     with mx.util.np_shape(True):
-        return int(x.size) * np.dtype(x.dtype).itemsize
+        return prod(x.shape) * np.dtype(x.dtype).itemsize
 
 
 class MxnetTransfers(Transfers):

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from xdevice.base.dtypes import host_dtype
+from xdevice.errors import UnsupportedError
 from xdevice.math.contract.tables import named
 
 if TYPE_CHECKING:
@@ -27,6 +28,14 @@ TAKE_NUMBERS = frozenset[str]()
 TAKES_MASKS = True
 ONE_DEVICE = True
 RESHAPE_IS_VIEW = True
+
+
+def require(x: Any) -> None:
+    if isinstance(x, np.matrix):
+        raise UnsupportedError(
+            f"numpy does not support arithmetic of a {type(x).__qualname__} here: a matrix keeps two dimensions and "
+            f"multiplies otherwise; make it an array: numpy.asarray(x)"
+        )
 
 
 def settled(x: Any) -> Array:

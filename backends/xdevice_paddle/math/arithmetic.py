@@ -223,10 +223,19 @@ expand_dims = paddle.unsqueeze
 
 def matmul(x1: Any, x2: Any) -> Any:
     if x1.dtype is paddle.float32 or paddle.is_floating_point(x1):  # `is` first: the call takes as long as the product
+        # of stacks of different ranks the gradient is an error (3.3.1)
+        if 2 < x1.ndim < x2.ndim:
+            x1 = _of_rank(x1, x2.ndim)
+        elif 2 < x2.ndim < x1.ndim:
+            x2 = _of_rank(x2, x1.ndim)
         return product(x1, x2)
     if x1.ndim < 2 or x2.ndim < 2 or x1.shape[-1] != x2.shape[-2]:  # `multiply` would broadcast
         raise ValueError(f"no product of {x1.shape} and {x2.shape}")
     return paddle.sum(paddle.multiply(paddle.unsqueeze(x1, -1), paddle.unsqueeze(x2, -3)), -2, dtype=x1.dtype)
+
+
+def _of_rank(x: Any, rank: int) -> Any:
+    return reshape(x, [1] * (rank - x.ndim) + x.shape)
 
 
 permute_dims = paddle.transpose
@@ -241,5 +250,34 @@ view = reshape
 
 # the extensions
 
+
+def solve(x1: Any, x2: Any) -> Any:
+    # the kernel of Paddle's own gradient ends the process by SIGSEGV unless both gradients are computed (3.3.1)
+    if paddle.in_dynamic_mode() and paddle.is_grad_enabled() and not (x1.stop_gradient and x2.stop_gradient):
+        return _Solve.apply(x1, x2)
+    return paddle.linalg.solve(x1, x2)
+
+
+class _Solve(paddle.autograd.PyLayer):  # type: ignore[misc]
+    @staticmethod
+    def forward(ctx: Any, x1: Any, x2: Any) -> Any:
+        result = paddle.linalg.solve(x1, x2)
+        ctx.save_for_backward(x1, result)
+        ctx.are_constant = x1.stop_gradient, x2.stop_gradient
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Any) -> Any:
+        x1, result = ctx.saved_tensor()
+        of_x2 = solve(_adjoint(x1), gradient)
+        of_x1 = None if ctx.are_constant[0] else -product(of_x2, _adjoint(result))
+        return of_x1, None if ctx.are_constant[1] else of_x2
+
+
+def _adjoint(x: Any) -> Any:
+    return conj(paddle.swapaxes(x, -1, -2))
+
+
 linalg = SimpleNamespace(**vars(paddle.linalg))
+linalg.solve = solve
 linalg.slogdet = lambda x: tuple(paddle.unbind(paddle.linalg.slogdet(x), 0))

@@ -7,16 +7,17 @@ that Python could see. So a model with such a layer is refused.
 from __future__ import annotations
 
 from contextlib import ExitStack, contextmanager
-from functools import partial
+from functools import partial, wraps
 from typing import TYPE_CHECKING, Any
 
 import paddle
 from paddle.nn import Layer
 
+from xdevice.contract.patching import Patches
 from xdevice.twins.contract import calls as common
 from xdevice.twins.contract.dialects import AVERAGES
 from xdevice.twins.contract.layers import Calls
-from xdevice_paddle.private import private
+from xdevice_paddle.private import CHECKED, private
 
 from .layers import BATCH_NORMS, data_format, use_global_stats
 
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from xdevice.twins.contract.calls import Around, Call
+
+
+_operators: Any = private["paddle._C_ops"]
 
 
 class PaddleCalls(Calls):
@@ -43,22 +47,59 @@ class PaddleCalls(Calls):
             if path in layer_paths or next(iter(layer.children()), None) is None:
                 paths[id(layer)] = path
         with ExitStack() as stack:
-
-            def follow(result: Any, put: Callable[[int, Any], None]) -> Any:
-                for number, x in enumerate(common.tensors(self, result)):
-                    if not getattr(x, "stop_gradient", True):
-                        stack.callback(x.register_hook(partial(put, number)).remove)
-                return result
-
-            watch = common.Watch(self, paths, follow=follow)
+            watch = common.Watch(self, paths, follow=self._follower(stack))
             stack.enter_context(common.recording(watch, Layer))
             yield watch.calls
+
+    def _follower(self, stack: ExitStack) -> Callable[[Any, Callable[[int, Any], None]], Any]:
+        def follow(result: Any, put: Callable[[int, Any], None]) -> Any:
+            for number, x in enumerate(common.tensors(self, result)):
+                if not getattr(x, "stop_gradient", True):
+                    stack.callback(x.register_hook(partial(put, number)).remove)
+            return result
+
+        return follow
+
+    @contextmanager
+    def operation_calls(self, run: common.Run, leaf: common.Leaf) -> Iterator[None]:
+        private.require("operations")
+        functions = [(_operators, name) for name, x in vars(_operators).items() if callable(x)]
+        methods = [(paddle.Tensor, name) for name in CHECKED]
+        with ExitStack() as stack:
+            follow = self._follower(stack)
+            hooked: dict[int, Any] = {}
+
+            def follow_leaves(arguments: Any) -> None:
+                for x in common.tensors(self, arguments):
+                    if isinstance(x, paddle.Tensor) and x.is_leaf and not x.stop_gradient and id(x) not in hooked:
+                        hooked[id(x)] = x  # its id stays its own while it lives
+                        stack.callback(x.register_hook(partial(leaf, x)).remove)
+
+            def replaced(name: str, original: Any) -> Any:
+                @wraps(original)
+                def compute(*args: Any, **kwargs: Any) -> Any:
+                    follow_leaves((args, kwargs))
+                    return run(name, (args, kwargs), lambda: original(*args, **kwargs), follow)
+
+                return compute
+
+            paddle.jit.enable_to_static(False)
+            stack.callback(paddle.jit.enable_to_static, True)
+            patches = stack.enter_context(Patches())
+            for owner, name in functions + methods:
+                patches.replace(owner, name, partial(replaced, name))
+            yield
 
     def outermost(self, around: Around) -> AbstractContextManager[Any]:
         private.require("layers' calls")
         return common.outermost(Layer, around)
 
     def infer(self, model: Any, inputs: tuple[Any, ...], /, **named: Any) -> Any:
+        with self.evaluating(model), paddle.no_grad():
+            return model(*inputs, **named)
+
+    @contextmanager
+    def evaluating(self, model: Any) -> Iterator[None]:
         layers = model.sublayers(include_self=True)
         training = [layer for layer in layers if layer.training]
         # a BatchNorm with use_global_stats=False takes the batch's statistics even in evaluation mode
@@ -71,14 +112,16 @@ class PaddleCalls(Calls):
         ]
         model.eval()
         try:
-            with paddle.no_grad():
-                return model(*inputs, **named)
+            yield
         finally:
             for layer in training:
                 layer.training = True
             with paddle.no_grad():
                 for x, own in kept:
                     x.copy_(own, True)
+
+    def is_training(self, model: Any) -> bool | None:
+        return bool(model.training)
 
     def has_channels_last(self, model: Any) -> bool | None:
         private.require("layers")

@@ -11,6 +11,7 @@ How the calls are seen:
 
 from __future__ import annotations
 
+import sys
 from contextlib import contextmanager
 from functools import partial, wraps
 from types import FunctionType
@@ -30,6 +31,7 @@ from xdevice_tensorflow.private import private
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
+    from types import FrameType
 
     from xdevice.twins.contract.calls import Around, Call
 
@@ -42,6 +44,10 @@ _followed: Final[list[list[tuple[Any, Callable[[Any], None]]]]] = []
 output."""
 
 
+_leaves: Final[list[Any]] = []
+"""The functions that the open blocks of `operation_calls` call with gradients of variables."""
+
+
 def _asking_for_more(original: Any) -> Any:
     @wraps(original)
     def gradient(self: Any, target: Any, sources: Any, *args: Any, **kwargs: Any) -> Any:
@@ -52,9 +58,29 @@ def _asking_for_more(original: Any) -> Any:
         for (_, put), dy in zip(outputs, more, strict=True):
             if dy is not None:
                 put(dy)
+        for leaf in _leaves:
+            # a backward pass comes to the last parameter first
+            pairs = list(zip(tf.nest.flatten(sources), tf.nest.flatten(gradients), strict=True))
+            for x, dy in reversed(pairs):
+                if dy is not None:
+                    leaf(tf.convert_to_tensor(x), tf.convert_to_tensor(dy), getattr(x, "path", getattr(x, "name", "")))
         return gradients
 
     return gradient
+
+
+def _is_backward() -> bool:
+    """Whether a tape is computing gradients."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code.co_name == "imperative_grad":
+            return True
+        frame = frame.f_back
+    return False
+
+
+_add_callback = private["tensorflow.python.framework.op_callbacks.add_op_callback"]
+_remove_callback = private["tensorflow.python.framework.op_callbacks.remove_op_callback"]
 
 
 class TensorflowCalls(Calls):
@@ -72,6 +98,16 @@ class TensorflowCalls(Calls):
                     activated.append(layer)
                 elif function is not None:
                     activations.append(function)
+        with self._following() as follow, Patches() as patches:
+            watch = common.Watch(self, paths, activations, follow)
+            for layer in activated:
+                patches.replace(layer, "activation", partial(common.activated, layer))
+            with common.recording(watch, keras.Layer):
+                yield watch.calls
+
+    @contextmanager
+    def _following(self) -> Iterator[Any]:
+        """Gives a function that follows the gradients of tensors while the block is open."""
         followed: list[tuple[Any, Callable[[Any], None]]] = []
 
         def follow(result: Any, put: Callable[[int, Any], None]) -> Any:
@@ -80,16 +116,34 @@ class TensorflowCalls(Calls):
                     followed.append((x, partial(put, number)))
             return result
 
-        watch = common.Watch(self, paths, activations, follow)
-        with Patches() as patches, common.recording(watch, keras.Layer):
-            for layer in activated:
-                patches.replace(layer, "activation", partial(common.activated, layer))
+        with Patches() as patches:
             patches.replace(tf.GradientTape, "gradient", _asking_for_more)
             _followed.append(followed)
             try:
-                yield watch.calls
+                yield follow
             finally:
                 _followed.remove(followed)
+
+    @contextmanager
+    def operation_calls(self, run: common.Run, leaf: common.Leaf) -> Iterator[None]:
+        private.require("operations")
+        before = tf.config.functions_run_eagerly()
+        with self._following() as follow:
+
+            def note(kind: Any, inputs: Any, attributes: Any, outputs: Any, *_: Any, **named: Any) -> None:
+                # what the tape runs is followed from the other side, where the program's line is known
+                if tf.executing_eagerly() and not _is_backward():
+                    run(str(kind), tuple(inputs), lambda: list(outputs), follow)
+
+            tf.config.run_functions_eagerly(True)
+            _add_callback(note)
+            _leaves.append(leaf)
+            try:
+                yield
+            finally:
+                _leaves.remove(leaf)
+                _remove_callback(note)
+                tf.config.run_functions_eagerly(before)
 
     def outermost(self, around: Around) -> AbstractContextManager[Any]:
         return common.outermost(keras.Layer, around)

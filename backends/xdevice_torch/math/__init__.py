@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from xdevice.math.contract.arithmetic import Arithmetic, Scopes
-from xdevice_torch.modes import SCOPE, count_function_modes, put_scopes_back, set_scopes_aside
+from xdevice_torch.modes import SCOPES, count_function_modes, put_scopes_back, set_scopes_aside
 
 from .compiling import TorchCompiling
 from .gradients import TorchGradients
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class TorchArithmetic(Arithmetic):
-    scopes = None if SCOPE is None else Scopes(count_function_modes, set_scopes_aside, put_scopes_back)
+    scopes = None if not SCOPES else Scopes(count_function_modes, set_scopes_aside, put_scopes_back)
 
     def namespace(self) -> ModuleType:
         from . import arithmetic

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from xdevice.base.dtypes import dtype_name
 from xdevice.math.contract.arithmetic import HOST
 
 # PyTorch's own functions that are kernels as they are
@@ -175,7 +176,7 @@ def cross(x1: Tensor, x2: Tensor, axis: int) -> Tensor:
 
 
 def nonzero(x: Tensor) -> tuple[Tensor, ...]:
-    return torch.nonzero(x, as_tuple=True)
+    return torch.nonzero(x.bool() if dtype_name(x.dtype) in _UNSIGNED else x, as_tuple=True)
 
 
 def norm(x: Tensor, axes: tuple[int, ...], keepdims: bool) -> Tensor:

@@ -21,7 +21,7 @@ from torch.overrides import TorchFunctionMode
 
 from xdevice.errors import UnsupportedError
 from xdevice.math.contract.compiling import Compiling
-from xdevice_torch.modes import SCOPE, Mode, dispatch_modes, function_modes
+from xdevice_torch.modes import SCOPES, Mode, dispatch_modes, function_modes
 from xdevice_torch.private import private
 from xdevice_torch.trees import leaves, replaced
 
@@ -434,7 +434,7 @@ def _is_all(tensors: list[Any]) -> bool:
         or _transformation() is not None
         or torch.jit.is_tracing()  # type: ignore[attr-defined, no-untyped-call]
         or torch.compiler.is_compiling()
-        or not all(isinstance(mode, SCOPE) for mode in function_modes())
+        or not all(isinstance(mode, SCOPES) for mode in function_modes())
     ):
         return False
     return all(type(x) in _PLAIN and x.grad_fn is None and x.grad is None and not x.__dict__ for x in tensors)

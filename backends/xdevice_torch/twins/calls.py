@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.nn import Module
+from torch.overrides import TorchFunctionMode
 
 from xdevice.twins.contract import calls as common
 from xdevice.twins.contract.layers import Calls
@@ -27,6 +28,11 @@ if TYPE_CHECKING:
     from xdevice.twins.contract.calls import Around, Call
 
 
+_NOT_COMPUTED = frozenset(
+    ("__get__", "__set__", "size", "dim", "stride", "numel", "item", "tolist", "backward", "register_hook",
+     "requires_grad_", "detach", "numpy", "__repr__", "__format__", "is_floating_point", "is_complex")
+)  # fmt: skip
+"""Functions on tensors that give no tensor, or the same."""
 _compiled_call = private.field("torch.nn.Module._compiled_call_impl")
 
 
@@ -46,6 +52,23 @@ def _refuse_hidden(path: str, module: Module, backend: Calls) -> None:
         )
 
 
+class _Operations(TorchFunctionMode):
+    """Passes each function of PyTorch that gets a tensor to `run`. A mode above autograd sees what the program calls,
+    and tensors whose gradients can be followed."""
+
+    def __init__(self, run: common.Run, follow: Any, follow_leaves: Any) -> None:
+        super().__init__()
+        self._run, self._follow, self._follow_leaves = run, follow, follow_leaves
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        named = kwargs or {}
+        name = getattr(func, "__name__", "")
+        if name in _NOT_COMPUTED or not callable(func):
+            return func(*args, **named)
+        self._follow_leaves((args, named))
+        return self._run(name, (args, named), lambda: func(*args, **named), self._follow)
+
+
 class TorchCalls(Calls):
     @contextmanager
     def calls(self, model: Any) -> Iterator[list[Call]]:
@@ -59,13 +82,7 @@ class TorchCalls(Calls):
             if path in layer_paths or next(module.children(), None) is None
         }
         with ExitStack() as stack:
-
-            def follow(result: Any, put: Callable[[int, Any], None]) -> Any:
-                for number, x in enumerate(common.tensors(self, result)):
-                    if getattr(x, "requires_grad", False):
-                        stack.callback(x.register_hook(partial(put, number)).remove)
-                return result
-
+            follow = self._follower(stack)
             for module in model.modules():
                 if isinstance(module, torch.nn.TransformerEncoder | torch.nn.TransformerEncoderLayer):
                     stack.callback(module.register_forward_pre_hook(lambda *_: None).remove)
@@ -73,18 +90,50 @@ class TorchCalls(Calls):
             stack.enter_context(common.recording(watch, Module, is_compiling=torch.compiler.is_compiling))
             yield watch.calls
 
+    def _follower(self, stack: ExitStack) -> Callable[[Any, Callable[[int, Any], None]], Any]:
+        def follow(result: Any, put: Callable[[int, Any], None]) -> Any:
+            for number, x in enumerate(common.tensors(self, result)):
+                if getattr(x, "requires_grad", False):
+                    stack.callback(x.register_hook(partial(put, number)).remove)
+            return result
+
+        return follow
+
+    @contextmanager
+    def operation_calls(self, run: common.Run, leaf: common.Leaf) -> Iterator[None]:
+        with ExitStack() as stack:
+            if hasattr(torch.compiler, "set_stance"):  # since 2.6
+                stack.enter_context(torch.compiler.set_stance("force_eager"))
+            hooked: dict[int, Any] = {}
+
+            def follow_leaves(arguments: Any) -> None:
+                for x in common.tensors(self, arguments):
+                    if isinstance(x, torch.Tensor) and x.requires_grad and x.is_leaf and id(x) not in hooked:
+                        hooked[id(x)] = x  # its id stays its own while it lives
+                        stack.callback(x.register_hook(partial(leaf, x)).remove)
+
+            stack.enter_context(_Operations(run, self._follower(stack), follow_leaves))
+            yield
+
     def outermost(self, around: Around) -> AbstractContextManager[Any]:
         return common.outermost(Module, around, torch.compiler.is_compiling)
 
     def infer(self, model: Any, inputs: tuple[Any, ...], /, **named: Any) -> Any:
+        with self.evaluating(model), torch.no_grad():
+            return model(*inputs, **named)
+
+    @contextmanager
+    def evaluating(self, model: Any) -> Iterator[None]:
         training = [module for module in model.modules() if module.training]
         model.eval()
         try:
-            with torch.no_grad():
-                return model(*inputs, **named)
+            yield
         finally:
             for module in training:
                 module.training = True
+
+    def is_training(self, model: Any) -> bool | None:
+        return bool(model.training)
 
     def has_channels_last(self, model: Any) -> bool | None:
         return False

@@ -141,3 +141,28 @@ def test_torch_compile_takes_it_with_the_functions_beside_it():
         return changed + xdevice.math.einsum("i,i", x, x) + xdevice.math.top_k(x, 1)[0]
 
     assert computed(torch.tensor([1.0, 2.0, 3.0])).tolist() == [22.0, 21.0, 26.0]
+
+
+class Own(np.matrix):
+    pass
+
+
+@pytest.mark.parametrize("cls", [np.matrix, Own])
+def test_a_matrix_of_numpy_is_refused_where_its_rules_would_count(cls):
+    """It keeps two dimensions: `at(x)[0, 0]` would be a row of it."""
+    with xdevice.use_backend("numpy"):
+        x, xp = np.ones((2, 2), "float32").view(cls), xdevice.array_namespace(np.ones(2))
+        for call in (
+            lambda: xdevice.math.at(x)[0, 0].set(9.0),
+            lambda: xdevice.math.at(np.ones((2, 2), "float32"))[0].set(x),
+            lambda: xp.sum(x, axis=0),
+            lambda: xp.multiply(x, 2.0),
+            lambda: xp.multiply(np.ones((2, 2), "float32"), x),
+            lambda: xdevice.nn.softmax(x, axis=1),
+            lambda: xdevice.nn.cross_entropy(x, np.array([0, 1])),
+        ):
+            with pytest.raises(
+                xdevice.errors.UnsupportedError, match=r"a matrix keeps two dimensions .*numpy.asarray\(x\)"
+            ):
+                call()
+        assert type(xdevice.copy_to(x, "cpu")) is cls

@@ -153,6 +153,24 @@ def test_complex_numbers(xp, name):
     assert xp.finfo(xp.complex128).dtype == xp.float64
 
 
+@pytest.mark.parametrize("dtype", ["bool", "uint8", "uint16", "uint32", "uint64", "int64", "float32"])
+def test_places_of_what_is_not_zero(name, xp, dtype):
+    if dtype not in xdevice.backend().dtypes:
+        pytest.skip(f"{name} has no {dtype}")
+    x = xp.asarray(np.array([[0, 3], [1, 0], [0, 2]], dtype))
+    for places, wanted in zip(xp.nonzero(x), ([0, 1, 2], [1, 0, 1]), strict=True):
+        assert xdevice.to_numpy(places).tolist() == wanted
+        assert xdevice.to_numpy(places).dtype == "int64"
+    assert xdevice.to_numpy(xp.count_nonzero(x, axis=0)).tolist() == [1, 2]
+
+
+def test_what_is_rounded_to_zero_keeps_its_sign(xp):
+    x = np.array([-0.5, -0.2, -0.0, 0.0, 0.5, 1.5, 2.5, -1.5, -2.5, np.inf, -np.inf, np.nan], "float32")
+    rounded = xdevice.to_numpy(xp.round(xp.asarray(x)))
+    np.testing.assert_array_equal(rounded, np.round(x))
+    np.testing.assert_array_equal(np.signbit(rounded[:-1]), np.signbit(np.round(x[:-1])))
+
+
 def test_sets_and_places(xp):
     x = np.array([[3, 1, 3], [0, 1, 7]])
     here = xp.asarray(x)

@@ -4,8 +4,7 @@ and for other values, and what a program would repeat wrongly is refused."""
 from __future__ import annotations
 
 import copy
-import pickle
-import sys
+import math
 import warnings
 from contextlib import contextmanager
 from itertools import cycle
@@ -217,7 +216,7 @@ REFUSED = {
     "a comparison": lambda x: x if torch.equal(x, here) else -x,
     "an address": lambda x: x * (x.data_ptr() % 2),
     "memory": lambda x: torch.from_dlpack(x),
-    "a pickle": lambda x: (x, len(pickle.dumps(x))),
+    "a pickle": lambda x: (x, len(x.__reduce_ex__(2))),
     "a deep copy": lambda x: copy.deepcopy(x),
     "a shape by values": lambda x: x[x > 0],
     "places by values": torch.nonzero,
@@ -273,11 +272,11 @@ def test_an_operation_of_another_library_is_refused():
 
 def test_a_symbol_that_was_kept_is_refused():
     def keep(x):
-        sys.kept = x  # of libraries `compile` does not see what is changed
+        math.kept = x  # of libraries `compile` does not see what is changed
         return x * 2
 
     xdevice.compile(keep)(torch.ones(3))
-    kept = vars(sys).pop("kept")
+    kept = vars(math).pop("kept")
     assert "without values" in repr(kept)
     with pytest.raises(xdevice.errors.UnsupportedError, match="return from the function what is needed"):
         kept + 1

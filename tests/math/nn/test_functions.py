@@ -386,7 +386,7 @@ def test_what_is_refused_by_name(xp, name):
         (xdevice.errors.ShapeError, "takes x of the shape", lambda: nn.max_pool2d(floats, 2)),
         (xdevice.errors.ShapeError, "takes x of the shape", lambda: nn.conv2d(xp.ones((1, 2, 0, 5)), kernel)),
         (xdevice.errors.ShapeError, "takes kernel of the shape", lambda: nn.conv2d(images, floats)),
-        (xdevice.errors.ShapeError, "2 channels, the kernel", lambda: nn.conv2d(images, xp.ones((3, 1, 2, 2)))),
+        (xdevice.errors.ShapeError, "2 channels, and the kernel", lambda: nn.conv2d(images, xp.ones((3, 1, 2, 2)))),
         (xdevice.errors.ShapeError, "a bias of the shape", lambda: nn.conv2d(images, kernel, xp.ones(2))),
         (xdevice.errors.ShapeError, "does not fit into", lambda: nn.conv2d(images, xp.ones((3, 2, 5, 5)))),
         (xdevice.errors.ShapeError, "does not fit into", lambda: nn.avg_pool2d(images, 6)),

@@ -167,6 +167,74 @@ def test_the_count_of_batches_is_never_missing(one, other):
     xdevice.assert_parity(xdevice.models.convert_state(source, other, like=target), target)
 
 
+@pytest.mark.parametrize("name", WITH_MODELS)
+def test_layers_of_one_framework_with_other_names_are_paired(name):
+    source, renamed = network(name), {"torch": "ModuleDict", "paddle": "LayerDict"}.get(name)
+    if renamed is None:  # Keras and Gluon number their layers anew for each model
+        xdevice.load(xdevice.models.convert_state(source, name, like=(twin := network(name))), into=twin)
+        xdevice.assert_parity(twin, source)
+        return
+    nn = xdevice.backend(name).framework.nn
+    (one, other), place = (getattr(nn, renamed)({key: nn.Linear(4, 4)}) for key in ("one", "two")), (1, 2)
+    xdevice.load(xdevice.models.convert_state(one, name, like=other), into=other)
+    xdevice.assert_parity(one, other)
+    change(other, lambda path, x: x + 1e-3 * np.eye(4, dtype=x.dtype)[place[0], place[1] - 1] * (x.ndim == 2))
+    assert difference(one, other).leaf == "two.weight"
+
+
+def test_a_layer_of_one_framework_that_is_laid_out_otherwise_is_compared_as_it_computes():
+    import torch
+
+    conv1d = pytest.importorskip("transformers.pytorch_utils").Conv1D
+    linear, twin = torch.nn.Sequential(torch.nn.Linear(4, 4)), torch.nn.Sequential(conv1d(4, 4))
+    twin.load_state_dict(linear.state_dict())
+    found = difference({"net": linear}, {"net": twin})
+    assert (found.leaf, "equal where one is transposed" in found.text) == ("['net'].0.weight", True)
+    xdevice.load(xdevice.models.convert_state(linear, "torch", like=twin), into=twin)
+    xdevice.assert_parity(linear, twin)
+    xdevice.assert_parity(twin, linear)
+
+
+def test_modules_of_two_libraries_of_one_framework_are_paired():
+    eqx, nnx = pytest.importorskip("equinox"), pytest.importorskip("flax.nnx")
+    jax = xdevice.backend("jax").framework
+    ours = nnx.Linear(4, 4, rngs=nnx.Rngs(0))
+    theirs = eqx.nn.Linear(4, 4, key=jax.random.key(0))
+    assert difference(ours, theirs).problem == "values"
+    swapped = eqx.tree_at(lambda x: (x.weight, x.bias), theirs, (ours.kernel[...], ours.bias[...]))
+    assert difference(ours, swapped).leaf == "weight"  # Equinox has its weight transposed
+    right = eqx.tree_at(lambda x: (x.weight, x.bias), theirs, (ours.kernel[...].T, ours.bias[...]))
+    assert difference(ours, right).problem == "settings"  # JAX's libraries do not list layers without parameters
+    xdevice.assert_parity(xdevice.models.convert_state(ours, "jax", like=right), right)
+
+
+@pytest.mark.parametrize("name", ["torch", "paddle"])
+def test_two_classes_of_one_name_are_not_one_class(name):
+    nn = xdevice.backend(name).framework.nn
+    base = nn.Module if name == "torch" else nn.Layer
+
+    def written(turns):
+        class Own(base):
+            def __init__(self):
+                super().__init__()
+                self.weight = nn.Linear(4, 4).weight
+
+            def forward(self, x):
+                return x @ (self.weight.T if turns else self.weight)
+
+        if turns:
+            Own.__qualname__ += " of another file"
+        return nn.Sequential(Own())
+
+    one, same, other = written(False), written(False), written(True)
+    for twin in (same, other):
+        twin[0].weight = one[0].weight
+    xdevice.assert_parity(one, same)
+    found = difference(one, other)
+    assert found.problem == "settings"
+    assert "0: class is " in found.text
+
+
 def test_shapes_kinds_and_open_pairs_are_differences():
     import paddle
     import torch
@@ -326,3 +394,66 @@ def test_a_model_with_an_unknown_layer_is_recorded_as_it_is(tmp_path):
     with recording_to(tmp_path):
         xdevice.parity.log("net", {"net": Net(), "optimizer": torch.optim.SGD(Net().parameters())})
     assert {leaf.path for leaf in Recording(tmp_path).entries[0].read()} >= {"['net'].scale", "['net'].fc.weight"}
+
+
+def trained(name, eps=1e-5, momentum=0.1, dropout=0.1):
+    if name == "torch":
+        from torch import nn
+
+        return nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4, eps, momentum), nn.Dropout(dropout), nn.Linear(4, 3))
+    if name == "paddle":
+        from paddle import nn
+
+        norm = nn.BatchNorm1D(4, 1 - momentum, eps)
+        return nn.Sequential(nn.Linear(4, 4), norm, nn.Dropout(dropout), nn.Linear(4, 3))
+    import keras
+    from keras import layers
+
+    norm = layers.BatchNormalization(epsilon=eps, momentum=1 - momentum)
+    return keras.Sequential([keras.Input((4,)), layers.Dense(4), norm, layers.Dropout(dropout), layers.Dense(3)])
+
+
+def parity_warning(actual, expected, inputs):
+    with pytest.warns(UserWarning, match="the outputs agree, in evaluation mode; set differently:") as caught:
+        xdevice.assert_parity(actual, expected, inputs=inputs)
+    return str(caught[0].message)
+
+
+@pytest.mark.parametrize("name", [name for name in ("paddle", "tensorflow", "torch") if name in WITH_MODELS])
+def test_what_models_are_set_to_is_compared_before_they_run(name):
+    source, x = trained("torch"), np.random.default_rng(0).normal(size=(6, 4)).astype("float32")
+
+    def twin(**settings):
+        model = trained(name, **settings)
+        xdevice.load(xdevice.models.convert_state(source, name, like=model), into=model)
+        return model
+
+    xdevice.assert_parity(twin(), source, inputs=x)
+    for setting, value in (("momentum", 0.2), ("dropout", 0.3)):
+        text = parity_warning(twin(**{setting: value}), source, x)
+        assert str(value) in text
+        assert "p is" in text if setting == "dropout" else "momentum is" in text
+    found = difference(twin(eps=1e-2, momentum=0.2), source, inputs=x)
+    assert found.text.startswith("set differently:\n  1: ")
+    assert found.text.index("eps is") < found.text.index("the values differ") < found.text.index("the first layer")
+    assert any("momentum is" in line for line in found.settings)
+    with pytest.raises(xdevice.errors.ArgumentError) as caught:
+        xdevice.assert_parity(twin(momentum=0.2), source, inputs=x[:, :3])
+    assert "momentum is" in caught.value.__notes__[0]
+
+
+def test_what_optimizers_are_set_to_and_the_mode_are_compared():
+    import torch
+
+    net = trained("torch")
+    one, other = (torch.optim.Adam(net.parameters(), eps=eps) for eps in (1e-8, 1e-7))
+    assert difference(one, other).settings[0].startswith("eps: 1e-08 in torch's Adam, 1e-07")
+    assert "['adam'].eps: " in difference({"net": net, "adam": one}, {"net": net, "adam": other}).text
+    xdevice.assert_parity(one, torch.optim.Adam(net.parameters()))
+    twin = trained("torch").eval()
+    twin.load_state_dict(net.state_dict())
+    assert xdevice.parity.compare(net, twin).settings == ("mode is training in actual, evaluation in expected",)
+    if "tensorflow" in WITH_MODELS:
+        keras = trained("tensorflow")
+        (line,) = difference(net, keras).settings
+        assert line == "not compared: training or evaluation mode, which tensorflow does not tell"

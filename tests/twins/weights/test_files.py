@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.environment import BACKENDS, WITH_MODELS, python, with_64_bit
+from helpers.environment import BACKENDS, WITH_MODELS, framework, python, with_64_bit
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors import SafetensorError
@@ -1025,3 +1025,58 @@ def test_any_container_comes_back(tree, name, path):
     for key, array in leaves.items():
         assert dtype_name(loaded[key].dtype) == array.dtype.name
         same(backend.to_numpy(loaded[key]), array)
+
+
+@pytest.mark.parametrize("kind", ["BCOO", "CSR", "COO"])
+@pytest.mark.parametrize("inside", [lambda x: x, lambda x: {"a": x}, lambda x: [1 * [x]]])
+def test_a_sparse_array_of_several_parts_is_refused_before_anything_is_written(path, kind, inside):
+    """The file would have its values and indices, and not its shape."""
+    jax = framework("jax")
+    sparse = pytest.importorskip("jax.experimental.sparse")
+    x = inside(getattr(sparse, kind).fromdense(jax.numpy.eye(3) * 2.5))
+    with pytest.raises(
+        xdevice.errors.UnsupportedError, match=rf"is a {kind}, whose tensors mean something together only"
+    ):
+        xdevice.save(path, x)
+    assert not path.exists()
+
+
+def test_packed_sequences_are_refused_as_sparse_arrays_are(path):
+    torch = framework("torch")
+    packed = torch.nn.utils.rnn.pack_sequence([torch.ones(3), torch.ones(2)])
+    with pytest.raises(xdevice.errors.UnsupportedError, match=r"x\['x'\] is a PackedSequence.*pad_packed_sequence"):
+        xdevice.save(path, {"x": packed})
+
+
+class Tied:
+    """Models of PyTorch whose two layers have one weight."""
+
+    @staticmethod
+    def make(torch):
+        net = torch.nn.Sequential(torch.nn.Embedding(4, 3), torch.nn.Linear(3, 4, bias=False))
+        net[1].weight = net[0].weight
+        return net
+
+
+@pytest.mark.parametrize("copied", [lambda x: x, lambda x: x.clone()])
+def test_a_checkpoint_of_pytorch_with_tied_weights_goes_into_a_tied_model(path, copied):
+    torch, path = framework("torch"), path.with_suffix(".pt")
+    source, target = Tied.make(torch), Tied.make(torch)
+    torch.save({name: copied(x) for name, x in source.state_dict().items()}, path)
+    xdevice.load(path, into=target)
+    assert target[1].weight is target[0].weight
+    assert torch.equal(target[0].weight, source[0].weight)
+    torch.save({"0.weight": torch.ones(4, 3), "1.weight": torch.zeros(4, 3)}, path)
+    with pytest.raises(xdevice.errors.StateError):
+        xdevice.load(path, into=target)
+    assert torch.equal(target[0].weight, source[0].weight)
+
+
+@pytest.mark.filterwarnings("ignore:Sparse", "ignore:Validating sparse tensor:UserWarning")
+@pytest.mark.parametrize("sparse", [lambda x: x.to_sparse(), lambda x: x.to_sparse_csr()])
+def test_a_sparse_tensor_in_a_checkpoint_of_pytorch_is_named(path, sparse):
+    torch, path = framework("torch"), path.with_suffix(".pt")
+    torch.save({"dense": torch.ones(2), "edges": sparse(torch.eye(3))}, path)
+    for read in (lambda: xdevice.load(path), lambda: xdevice.load(path, into={"edges": torch.eye(3)})):
+        with pytest.raises(xdevice.errors.UnsupportedError, match=r"edges in .* is sparse, and is not read"):
+            read()

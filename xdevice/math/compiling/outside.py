@@ -1,35 +1,41 @@
 """The values that a function reads besides its arguments: global variables, those of functions around it, defaults.
 
-The list of what may be read is closed:
+The list of what may be read is closed, and everything else is refused by name:
 
 | value | its changes |
 |---|---|
 | numbers, texts, tensors, dtypes, devices | are another value of the variable, which is seen |
 | dicts, lists, sets and tuples of what is in this table | are seen: the parts are compared at each call |
-| plain functions and classes of the program | are seen: code, defaults, and what they read in turn |
-| what Python, a framework or an installed package has under a name of its own | do not count |
-| everything else | cannot be seen, so it is refused by name |
+| plain functions, methods, `partial`s | are seen: code, defaults, attributes, and what they read in turn |
+| classes of the program, enumerations | are seen: all that they and their bases have by a name |
+| what a framework, an installed package or a module of `_STATELESS` has under a name of its own | do not count |
 """
 
 from __future__ import annotations
 
 import builtins
+import dis
 import random
 import sys
-import sysconfig
-from enum import Enum, EnumMeta
-from functools import partial
-from itertools import repeat
+from collections import namedtuple
+from enum import Enum
+from functools import cache, cached_property, partial
 from numbers import Number
 from operator import attrgetter, is_
+from pathlib import Path
 from types import (
     BuiltinFunctionType,
     CodeType,
+    DynamicClassAttribute,
     EllipsisType,
     FunctionType,
+    GetSetDescriptorType,
+    MemberDescriptorType,
     MethodType,
     ModuleType,
     NoneType,
+    NotImplementedType,
+    WrapperDescriptorType,
 )
 from typing import TYPE_CHECKING, Any, Final
 
@@ -42,18 +48,35 @@ from xdevice.math.arithmetic.namespace import Namespace
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Sequence
 
+CODE: Final = (FunctionType, MethodType, partial, type, Enum)
+"""What an argument may be whose own variables count, too."""
 _GONE: Final = object()
 _OF_NAMESPACES: Final = Namespace.__module__.rpartition(".")[0]
-"""The package of what is bound to a namespace, such as `xp.reshape`."""
-_CONSTANT: Final = frozenset((NoneType, bool, str, bytes, range, slice, EllipsisType, Device))
-_FROZEN: Final = frozenset((tuple, frozenset))
-_CONTAINERS: Final = frozenset((dict, list, set))
-_PARTS_OF_A_FUNCTION: Final = attrgetter("__code__", "__defaults__", "__kwdefaults__")
-_LOOKS_UP: Final = (globals, eval, exec, __import__)
-"""Functions of Python that find variables by texts."""
-_GENERATED: Final = frozenset(("__init__", "__new__", "__eq__", "__repr__", "__hash__", "__setattr__", "__delattr__"))
-"""The methods that dataclasses and named tuples generate."""
-_INSTALLED: Final = tuple(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib"))
+"""The package of namespaces, and of what their functions are bound to."""
+_CONSTANT: Final = frozenset((
+    NoneType, NotImplementedType, bool, str, bytes, range, slice, EllipsisType, Device, CodeType, GetSetDescriptorType,
+    MemberDescriptorType, WrapperDescriptorType, type(vars(namedtuple("_Pair", "x"))["x"]),
+))  # fmt: skip
+_CONTAINERS: Final = frozenset((dict, list, set, tuple, frozenset))
+_PARTS_OF_A_FUNCTION: Final = attrgetter("__code__", "__defaults__", "__kwdefaults__", "__dict__")
+_PARTS_OF_A_METHOD: Final = attrgetter("__func__", "__self__")
+_PARTS_OF_A_PARTIAL: Final = attrgetter("func", "args", "keywords", "__dict__")
+_PARTS_OF_A_PROPERTY: Final = attrgetter("fget", "fset", "fdel")
+_LOOKS_UP: Final = (globals, eval, exec, __import__, open, input, builtins)
+"""What of Python's finds variables by texts, or reads from elsewhere."""
+_ELSEWHERE: Final = frozenset(("__globals__", "__builtins__", "__closure__", "__subclasses__", "f_globals", "f_locals"))
+"""Attributes that lead to variables of other code."""
+_OF_PYTHON: Final = frozenset((
+    "__abstractmethods__", "__annotate__", "__annotate_func__", "__annotations__", "__annotations_cache__",
+    "__dataclass_fields__", "__dataclass_params__", "__orig_bases__", "__parameters__", "__slotnames__", "_abc_impl",
+))  # fmt: skip
+"""Names that Python itself keeps in a class."""
+_STATELESS: Final = frozenset((
+    "abc", "builtins", "cmath", "collections", "contextlib", "copy", "dataclasses", "decimal", "enum", "fractions",
+    "functools", "itertools", "math", "numbers", "operator", "random", "re", "reprlib", "statistics", "string", "types",
+    "typing", "warnings",
+))  # fmt: skip
+"""Modules of Python's that give the same at each call; drawing is seen by the state of its generator."""
 
 
 class Outside:
@@ -82,27 +105,28 @@ class Outside:
         if value is _GONE or id(value) in self._visited:
             return
         self._visited[id(value)] = value
-        # by text: what they read cannot be told from the code
         if any(value is one for one in _LOOKS_UP):
             raise _unseen(name, value)
         cls = type(value)
         if is_constant(value, self._own):
             return
-        if cls in _FROZEN:
-            for part in value:
-                self._visit(part, name)
-        elif cls in _CONTAINERS:
+        if cls in _CONTAINERS:
             self._watch(partial(_parts, value), name)
         elif cls is FunctionType:
             self._visit_function(value, name)
+        elif cls is MethodType:
+            self._watch(lambda: _PARTS_OF_A_METHOD(value), name)
+        elif cls is partial:
+            self._watch(lambda: _PARTS_OF_A_PARTIAL(value), name)
         elif isinstance(value, type) and is_of_library(cls.__module__):
-            self._watch(partial(_read_in_class, value), value.__qualname__)
+            self._watch(lambda: value.__mro__, name)
+            self._watch(partial(_parts_of_a_class, value), name)
+        elif isinstance(value, Enum):
+            self._watch(lambda: (cls, *vars(value).values()), name)
         elif not _is_tensor(value):
             raise _unseen(name, value)
 
     def _visit_function(self, function: FunctionType, name: str) -> None:
-        if function.__dict__.keys() - {"__wrapped__"}:
-            raise _unseen(name, function, " with attributes")
         variables = function.__globals__
         module = variables.get("__name__", "")
         if module.partition(".")[0] == "xdevice":
@@ -114,12 +138,15 @@ class Outside:
             self._watch(lambda: map(_in_cell, cells), *function.__code__.co_freevars)
         if is_of_library(module, self._own):  # it was made around others, which are in its cells
             return
-        names = sorted(_names(function.__code__))
-        self._watch(lambda: map(variables.get, names, repeat(_GONE)), *names)
-        for unbound in names:
-            if unbound not in variables:  # a function of Python, an attribute, or a module that is imported inside
-                self._visit(vars(builtins).get(unbound, _GONE), unbound)
-                self._visit(sys.modules.get(unbound, _GONE), unbound)
+        codes = _codes(function.__code__)
+        names = sorted({name for code in codes for name in code.co_names})
+        for unseen in _ELSEWHERE.intersection(names):
+            raise _unseen(f"{name} reads {unseen}, which", function)
+        for imported in {name for code in codes for name in _imports(code)}:
+            if not is_of_library(imported, self._own):
+                raise _unseen(imported, sys.modules.get(imported))
+        python = vars(builtins)
+        self._watch(lambda: [variables[x] if x in variables else python.get(x, _GONE) for x in names], *names)
 
     def _watch(self, read: Callable[[], Iterable[Any]], *names: str) -> None:
         """Notes the values that `read` gives now, and what can be read in them. One name is that of all of them."""
@@ -135,69 +162,76 @@ def is_constant(value: Any, own: Container[str] = ()) -> bool:
     """Whether nothing in a value can change: a number, a text, a dtype, or what a library holds under its name.
     Packages in `own` do not count as libraries."""
     cls = type(value)
-    if cls in _CONSTANT or isinstance(value, Enum | EnumMeta | CodeType | Namespace):
+    if cls in _CONSTANT or cls.__module__ == "dataclasses" or cls.__module__.startswith(_OF_NAMESPACES):
         return True
     if isinstance(value, ModuleType):
         return is_of_library(value.__name__, own)
-    if isinstance(value, partial | MethodType):
-        function = value.func if isinstance(value, partial) else value.__func__
-        return getattr(function, "__module__", "").startswith(_OF_NAMESPACES)
     # functions of C have no variables; a bound one may change what it is bound to
-    if isinstance(value, BuiltinFunctionType) and isinstance(value.__self__, type | ModuleType | None):
-        return True
+    if isinstance(value, BuiltinFunctionType):
+        owner = value.__self__
+        return owner is None or isinstance(owner, type) or (isinstance(owner, ModuleType) and is_constant(owner, own))
     module, name = getattr(value, "__module__", None) or cls.__module__, getattr(value, "__name__", "")
     if is_of_library(module, own) and getattr(sys.modules.get(module), name, _GONE) is value:
         return True
-    return is_of_library(cls.__module__) and (isinstance(value, Number) or _is_dtype(value))
+    return is_of_library(cls.__module__) and (isinstance(value, Number | Enum) or _is_dtype(value))
 
 
 def is_of_library(module: Any, own: Container[str] = ()) -> bool:
-    """Whether a module is part of Python, of xdevice, of a framework or of an installed package."""
+    """Whether a module is part of xdevice, of a framework or of an installed package, or one of Python's that gives the
+    same at each call."""
     # asked by name: the module need not be imported for it
     root = str(module).partition(".")[0]
-    if root in sys.stdlib_module_names or root.startswith("xdevice"):
+    if root in sys.stdlib_module_names:
+        return root.lstrip("_") in _STATELESS
+    # a framework may lie anywhere, and functions of it in modules with names of their own
+    if root.startswith("xdevice") or any(root in backend.modules for backend in registry.list_loaded()):
         return True
-    if any(root in backend.modules for backend in registry.list_loaded()):
-        return True
-    file = getattr(sys.modules.get(module), "__file__", None) or ""
-    is_installed = file.startswith(_INSTALLED) or "site-packages" in file or "dist-packages" in file
     # the package of the compiled function itself is a program, even where it is installed
-    return is_installed and root not in own
+    return root not in own and _is_installed(getattr(sys.modules.get(root), "__file__", None) or "")
 
 
-def _unseen(name: str, value: Any, more: str = "") -> UnsupportedError:
+@cache
+def _is_installed(file: str) -> bool:
+    """Whether a package with this `__init__`, or this module, lies where pip installs, wherever that is."""
+    path = Path(file)
+    folder = path.parent.parent if path.stem == "__init__" else path.parent
+    return "dist-packages" in file or any(folder.glob("*.dist-info"))
+
+
+def _unseen(name: str, value: Any) -> UnsupportedError:
     return UnsupportedError(
-        f"{name} is {shown(value)} of type {type(value).__qualname__}{more}, and a compiled function would not see "
+        f"{name} is {shown(value)} of type {type(value).__qualname__}, and a compiled function would not see "
         f"that it changes; pass what is needed of it as an argument, as tensors and numbers"
     )
 
 
 def _is_tensor(value: Any) -> bool:
     owned = registry.kind_of(type(value))
-    return owned is not None and owned.kind != "model" and not owned.backend.is_host_only
+    if owned is None or owned.kind == "model" or owned.backend.is_host_only:
+        return False
+    return not getattr(value, "__dict__", None)
 
 
 def _parts(container: Any) -> list[Any]:
-    return [*container, *container.values()] if type(container) is dict else [*container]
+    return [*container, *container.values()] if isinstance(container, dict) else [*container]
 
 
-def _read_in_class(cls: type) -> list[Any]:
-    """The functions and other values that can be read by name in a class and its bases."""
-    bases = [base for base in cls.__mro__ if not is_of_library(base.__module__)]
-    values = ((name, _unwrapped(value)) for base in bases for name, value in vars(base).items())
-    return [value for name, value in values if _is_read(name, value)]
+def _parts_of_a_class(cls: type) -> list[Any]:
+    """Returns the names in a class, and the values and functions behind them."""
+    parts: list[Any] = []
+    for name, value in vars(cls).items():
+        if name not in _OF_PYTHON:
+            parts += name, *_behind(value)
+    return parts
 
 
-def _unwrapped(value: Any) -> Any:
-    """The function in a property, a class method or the like."""
-    inner = (getattr(value, name) for name in ("fget", "__func__", "func") if hasattr(value, name))
-    return next(inner, value)
-
-
-def _is_read(name: str, value: Any) -> bool:
-    if isinstance(value, FunctionType):
-        return name not in _GENERATED and not is_of_library(value.__globals__.get("__name__"))
-    return not name.startswith("__") and not hasattr(type(value), "__get__")
+def _behind(value: Any) -> tuple[Any, ...]:
+    """The functions in a property, a class method or the like, or the value itself."""
+    if isinstance(value, property | DynamicClassAttribute):
+        return tuple(_PARTS_OF_A_PROPERTY(value))
+    if isinstance(value, cached_property):
+        return (value.func,)
+    return (value.__func__,) if isinstance(value, staticmethod | classmethod) else (value,)
 
 
 def _in_cell(cell: Any) -> Any:
@@ -207,10 +241,14 @@ def _in_cell(cell: Any) -> Any:
         return _GONE
 
 
-def _names(code: CodeType) -> set[str]:
-    """Returns all names that code, and that of functions in it, looks up: of variables, of attributes, of modules."""
-    names = set(code.co_names)
-    return names.union(*[_names(inner) for inner in code.co_consts if isinstance(inner, CodeType)])
+def _codes(code: CodeType) -> list[CodeType]:
+    """Returns code, and that of all functions in it."""
+    inner = [constant for constant in code.co_consts if isinstance(constant, CodeType)]
+    return [code, *(one for part in inner for one in _codes(part))]
+
+
+def _imports(code: CodeType) -> list[str]:
+    return [str(one.argval) for one in dis.get_instructions(code) if one.opname == "IMPORT_NAME"]
 
 
 def _is_dtype(value: Any) -> bool:

@@ -9,19 +9,23 @@ from __future__ import annotations
 
 import sys
 import warnings
+from collections import defaultdict, deque
 from functools import wraps
+from numbers import Number
 from threading import local
-from types import FunctionType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import numpy
 
 from xdevice.base.devices import Device
 from xdevice.containers import trees
+from xdevice.containers.attributes import attributes
 from xdevice.contract import Backend
 from xdevice.core import registry, scopes, selection
 from xdevice.errors import ArgumentError, DeviceMismatchError, shown
 from xdevice.math.contract.compiling import Compiling
 
-from .outside import Outside, is_constant, random_states
+from .outside import CODE, Outside, is_constant, random_states
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -61,8 +65,8 @@ def compile(function: F) -> F:
             tensors of two backends. DeviceMismatchError: tensors on two devices: compile the work of each.
         UnsupportedError: on JAX, TensorFlow and PyTorch, if the function reads a value (`item`, `to_numpy`), draws
             random numbers, asks where a tensor is, changes an argument or a variable of the program, or uses a variable
-            of the program that is neither a number, a text, a tensor, a function, a class nor a container of these:
-            pass what is needed of it as an argument.
+            that is not on the closed list of what is seen when it changes (numbers, texts, tensors, functions, classes,
+            containers of these: docs/reference/compiling.md): pass what is needed of it as an argument.
 
     Example:
         >>> step = xdevice.compile(lambda params, lr: {"w": params["w"] - lr * params["w"]})
@@ -95,8 +99,8 @@ class _Arguments:
         for i, x in enumerate(self.walk[1]):
             owner, value = self._owner_of(x)
             if owner is None:
-                self._require_fixed(i, x)
-                self.structure += type(x), x.hex() if isinstance(x, float) else x  # 0.0 equals -0.0
+                _require_fixed(self._name(i), x)
+                self.structure += _key(x)
                 continue
             if self.backend is not None and owner is not self.backend:
                 raise ArgumentError(
@@ -109,6 +113,13 @@ class _Arguments:
             self.structure.append(type(value))
         if self.backend is None:
             raise ArgumentError("compile takes a function of tensors, and there is none among its arguments")
+        # what a container has beside its tensors, such as numbers in attributes of a subclass of list
+        beside = trees.Tree([*map(_beside, _nodes(self.walk[0]))])
+        self.structure.append(_structure(beside.root))
+        self.beside = [leaf for leaf in beside.named_leaves() if id(leaf.value) not in {*map(id, self.walk[1])}]
+        for path, x in self.beside:
+            _require_fixed(f"beside the items of an argument, {path[path.index(']') + 1 :]}", x)
+            self.structure += _key(x)
 
     def _owner_of(self, x: Any) -> tuple[Backend | None, Any]:
         """Returns the backend of a tensor or of a variable, and the tensor in it; None for what is neither."""
@@ -118,13 +129,6 @@ class _Arguments:
         self.has_symbols |= owned.kind == "symbol"
         value = owned.backend.tensor_of(x) if owned.kind == "model" else x
         return (None, x) if value is None else (owned.backend, value)
-
-    def _require_fixed(self, i: int, x: Any) -> None:
-        if not _is_fixed(x):
-            raise ArgumentError(
-                f"{self._name(i)} is {shown(x)} of type {type(x).__qualname__}, and a compiled function takes tensors, "
-                f"numbers, texts, functions and containers of these; pass the tensors in it as a dict"
-            )
 
     def _name(self, i: int) -> str:
         return "argument" + trees.Tree(None, walk=self.walk).path(i)
@@ -163,7 +167,8 @@ class _Pattern:
         root, leaves, _ = arguments.walk
         self.backend: Backend = arguments.backend
         # their variables count as those of the compiled function do
-        self.code: list[Any] = [x for x in leaves if isinstance(x, FunctionType | type)] + _classes(root)
+        self.code: list[Any] = [x for x in [*leaves, *(leaf.value for leaf in arguments.beside)] if isinstance(x, CODE)]
+        self.code += [type(node[0]) for node in _nodes(root)]
         """The functions and classes among the arguments, and the classes of their containers."""
         self.numbers = [x for x in leaves if type(x) is int]
         self._places = arguments.places
@@ -303,6 +308,7 @@ class _Program:
         self._backend = pattern.backend
         self._now = local()  # the arguments of the call that may be tracing
         self._compiled = pattern.backend.compile(self._trace, device)
+        self._blank = self._backend.from_numpy(numpy.zeros(0, "float32"), device)
 
     def run(self, call: Call, tensors: list[Any]) -> Any:
         self._now.call = call
@@ -356,7 +362,8 @@ class _Program:
             if owned is not None and owned.backend is self._backend and owned.kind != "model":
                 tensors.append(x)
                 places.append(i)
-                leaves[i] = None  # else the template would keep the compiler's symbols
+                # else the template would keep the compiler's symbols; without a tensor it may have fewer leaves
+                leaves[i] = self._blank
             elif not _is_fixed(x):
                 raise self._backend.unsupported(
                     f"compiling a function that gives {shown(x)} of type {type(x).__qualname__}",
@@ -398,18 +405,42 @@ def _builder(template: Walked, places: list[int]) -> Build:
 
 def _is_fixed(x: Any) -> bool:
     """Whether an argument may be this, beside tensors and containers: the function is compiled for each value of it."""
-    return isinstance(x, FunctionType | type) or is_constant(x)
+    return isinstance(x, CODE) or is_constant(x)
 
 
-def _classes(node: Any) -> list[type]:
-    if node is None:
-        return []
-    x, *_, inner = node
-    return [type(x), *(cls for child in inner.values() for cls in _classes(child))]
+def _require_fixed(name: str, x: Any) -> None:
+    if not _is_fixed(x):
+        raise ArgumentError(
+            f"{name} is {shown(x)} of type {type(x).__qualname__}, and a compiled function takes tensors, numbers, "
+            f"texts, functions and containers of these; pass the tensors in it as a dict"
+        )
+
+
+def _nodes(root: Any) -> list[Any]:
+    """A container and all containers in it, as they were walked."""
+    return [] if root is None else [root, *(node for child in root[4].values() for node in _nodes(child))]
+
+
+def _beside(node: Any) -> dict[str, Any]:
+    """What a container has that is not walked."""
+    x, _, _, children, _ = node
+    walked = {*map(id, children)}
+    kind = type(x).__qualname__
+    beside = {f"{kind}.{name}": value for name, value in attributes(x).items() if id(value) not in walked}
+    for name in ("default_factory", "maxlen"):
+        if isinstance(x, defaultdict | deque) and hasattr(x, name):
+            beside[name] = getattr(x, name)
+    return beside
 
 
 def _structure(node: Any) -> Any:
     if node is None:
         return None
     x, _, keys, _, inner = node
-    return type(x), tuple(keys), tuple((i, _structure(child)) for i, child in inner.items())
+    return type(x), tuple(map(_key, keys)), tuple((i, _structure(child)) for i, child in inner.items())
+
+
+def _key(x: Any) -> tuple[type, Any]:
+    """What tells a value from others, even from those that it equals: 0.0 from -0.0, 1 from True, `range(0, 1, 2)` from
+    `range(1)`."""
+    return type(x), repr(x) if isinstance(x, Number | range) else x

@@ -22,7 +22,7 @@ class Prefetch(Primitives):
         """Begins to copy a tensor, or a NumPy array, from the host to a device, and returns the new tensor. The copy
         goes through pinned memory where the framework has it, and is ordered on this thread's current stream. When the
         method returns, `x` has been read, so that its owner may write into it, and the new tensor shares no memory that
-        anybody can write into."""
+        anybody can write into, donate or delete."""
         raise self.unsupported("copying in the background", "override Backend.stage()")
 
     def iterate(self, source: Any) -> Iterator[Any]:

@@ -83,7 +83,7 @@ def end(name: str, place: str) -> None:
     """Ends the process while a prefetch is under way: its thread must not keep the process from ending."""
     global _unfinished
     with xdevice.use_backend(name):
-        batches = xdevice.prefetch(_batches(), place)
+        batches = iter(xdevice.prefetch(_batches(), place))
         first = xdevice.to_numpy(next(batches)).tolist()
     _unfinished = batches  # kept alive to the end of the process
     print(json.dumps({"first batch": first}), flush=True)

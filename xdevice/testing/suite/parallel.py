@@ -170,7 +170,7 @@ class ParallelChecks(Suite):
             yield plain("float32")
             raise Planned("in the source")
 
-        batches = xdevice.prefetch(source(), self.home)
+        batches = iter(xdevice.prefetch(source(), self.home))
         self.assert_holds(next(batches), plain("float32"))
         with pytest.raises(Planned, match="in the source"):
             next(batches)
@@ -178,7 +178,7 @@ class ParallelChecks(Suite):
     @needs("Prefetch")
     def test_a_prefetch_that_is_broken_off_ends_its_thread(self) -> None:
         before = threading.active_count()
-        batches = xdevice.prefetch((plain("float32") for _ in range(1000)), self.home)
+        batches = iter(xdevice.prefetch((plain("float32") for _ in range(1000)), self.home))
         next(batches)
         batches.close()
         self.assert_threads(before)
@@ -200,7 +200,7 @@ class ParallelChecks(Suite):
         for actual, expected in zip(batches, arrays, strict=True):
             assert_same(actual.reshape(3, 4), expected)
         self.assert_threads(before)
-        broken_off = xdevice.prefetch(self.samples.loader(arrays), self.home)
+        broken_off = iter(xdevice.prefetch(self.samples.loader(arrays), self.home))
         next(broken_off)
         broken_off.close()
         self.assert_threads(before)

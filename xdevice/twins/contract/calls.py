@@ -46,6 +46,11 @@ Around = Callable[[Any, Any, Callable[[], Any]], Any]
 """A function that is called in place of a layer. It gets the layer, its arguments, and a function that makes the call,
 and returns what the call is to return."""
 
+Run = Callable[..., Any]
+"""A function that runs an operation, given its name, its arguments, and a function that makes the call
+(`Backend.operation_calls`)."""
+Leaf = Callable[..., None]
+"""A function that is called with a parameter, its gradient, and the name that its framework has for it, if any."""
 
 FAILED: Final = "xdevice_failed_in"
 """The attribute that an error gets which comes out of a recorded layer: the layer's path."""
@@ -132,7 +137,7 @@ class Watch:
             raise self._backend.unsupported(
                 f"seeing the calls of layers inside {tracer}, where they have no values", "call the model without it"
             )
-        return next(_leaves(self._backend, arguments, "symbol"), None) is not None
+        return next(symbols(self._backend, arguments), None) is not None
 
     def copies(self, value: Any) -> tuple[Any, ...]:
         """Returns copies, on the host, of the tensors in a value and in the containers inside it."""
@@ -261,6 +266,11 @@ def tensors(backend: Primitives, value: Any) -> Iterator[Any]:
     """Yields the tensors in a value and in the containers inside it, and also NumPy arrays, which Keras's layers take
     too."""
     return _leaves(backend, value, "tensor")
+
+
+def symbols(backend: Primitives, value: Any) -> Iterator[Any]:
+    """Yields the symbols, stand-ins for tensors without values, in a value and in the containers inside it."""
+    return _leaves(backend, value, "symbol")
 
 
 def replaced(backend: Primitives, value: Any, new: Iterator[Any]) -> Any:

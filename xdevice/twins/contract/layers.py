@@ -7,16 +7,17 @@ The kinds of layers with parameters are in the module `layouts`, layers without 
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from xdevice.contract.conversion import Conversion
 from xdevice.contract.models import Models
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
-    from .calls import Around, Call
+    from .calls import Around, Call, Leaf, Run
     from .layouts import Layer, Part, Settings
 
 
@@ -97,6 +98,23 @@ class Calls(Layers, Conversion):
         """Returns what a model returns for these arguments in evaluation mode, not recorded for gradients. Afterwards
         the model is in the mode that it was in before. Raises `UnsupportedError` if models take no keywords."""
         raise self.unsupported("calling models", "call the model")
+
+    def operation_calls(self, run: Run, leaf: Leaf) -> AbstractContextManager[None]:
+        """Returns a context manager. While the block is open, each operation of this thread on tensors with values is
+        passed to `run(name, arguments, go, follow, is_backward)`, which calls `go()` and returns its result;
+        `follow(result, put)` sees to it that `put(number, gradient)` is called with each gradient that reaches an
+        output. `leaf(x, gradient, name)` is called with each gradient of a parameter or input that the program
+        computes, in the order of the backward pass. The functions that a compiler has made run without it."""
+        raise self.unsupported("seeing operations", "compare layers, or what the program records")
+
+    @contextmanager
+    def evaluating(self, model: Any) -> Iterator[None]:
+        """Inside the block the model is in evaluation mode, if it has a mode; afterwards in its own."""
+        yield
+
+    def is_training(self, model: Any) -> bool | None:
+        """Whether a model is in training mode; None if it has no mode of its own."""
+        return None
 
     def has_channels_last(self, model: Any) -> bool | None:
         """Whether a model takes images whose channels are the last axis, behind rows and columns; None if it does not

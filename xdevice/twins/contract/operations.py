@@ -380,9 +380,10 @@ def plain(path: str, kind: str, **settings: object) -> Layer:
 
 def other(path: str, layer: object, details: str = "") -> Layer:
     """Returns the entry for a layer of an unknown class, or for something about a layer that no setting expresses. Two
-    such entries of one framework with the same text count as equal."""
-    name = type(layer).__name__
-    return Layer(path, OTHER, (), {"type": f"{name}({details})" if details else name})
+    such entries of one framework with the same text and class count as equal."""
+    cls = type(layer)
+    text = f"{cls.__name__}({details})" if details else cls.__name__
+    return Layer(path, OTHER, (), {"type": text, "class": f"{cls.__module__}.{cls.__qualname__}"})
 
 
 def is_rewritten(layer: object, package: str, *methods: str) -> bool:

@@ -7,7 +7,7 @@
 - report the other differences (`differences`).
 
 The meaning of a parameter comes from its layer, in the source or in the target, or from `kinds`. In a state without its
-module names and shapes may tell it, beside a target; that is listed (`told`).
+module names and shapes may tell it, beside a target; that is listed (`recognition`).
 """
 
 from __future__ import annotations
@@ -164,10 +164,10 @@ def _read(
         tensors = flat_states.with_ties(tensors, wanted, remarks, state.done)
         _require_merged(tensors if isinstance(tensors, dict) else (), wanted)
         written_by = source.origin if is_file else ""
-        asked = flat_states.Asked(
+        stated = flat_states.StateRequest(
             kinds, names, skip, request.layout, written_by, is_file, remarks, state.done, state.differences
         )
-        origin = flat_states.read_state(tensors, wanted, asked)
+        origin = flat_states.read_state(tensors, wanted, stated)
     if skip:
         origin, wanted = _left_out(origin, wanted, skip, state)
     if kinds:

@@ -144,6 +144,8 @@ class Lister:
     def _add(self, difference: SettingDifference) -> str:
         line = difference.line(self._source.name, self._target.name)
         self._add_lines([line])
+        if not difference.is_on_one_side:
+            self._state.told_by_both.append(line)
         return line
 
     def _add_lines(self, lines: Iterable[str]) -> None:

@@ -18,7 +18,7 @@ from xdevice.twins.weights.disk import path_text
 from xdevice.twins.weights.format import FileTensor, Header
 from xdevice.twins.weights.nested import state_in
 
-from . import told
+from . import recognition
 from .reading import Twin, check_shapes, is_skipped, single, some_of, spelled_out, without_owner
 
 if TYPE_CHECKING:
@@ -51,12 +51,12 @@ def state_of(source: Any, paths: Collection[str], done: list[str]) -> Any:
     that was done for that."""
     if registry.kind_of(type(source)) is not None:
         return source
-    found = state_in(source, "the source")
-    if found.key:
-        done.append(_TAKEN.format(found.key))
-    elif found.left:
-        done.append(f"left out {some_of(found.left)}, which are no tensors of the state")
-    state = plain_names(_unwrapped(found.state, done), done)
+    nested = state_in(source, "the source")
+    if nested.key:
+        done.append(_TAKEN.format(nested.key))
+    elif nested.left:
+        done.append(f"left out {some_of(nested.left)}, which are no tensors of the state")
+    state = plain_names(_unwrapped(nested.state, done), done)
     return _renamed(_with_lists(state, paths, done), paths, done)
 
 
@@ -167,7 +167,7 @@ def _paths_in(name: str) -> Iterator[str]:
 # the tensors
 
 
-def read_state(source: Any, wanted: Twin | None, asked: Asked) -> Twin:
+def read_state(source: Any, wanted: Twin | None, request: StateRequest) -> Twin:
     """Reads a flat dict of tensors. The kinds of its layers are those that `kinds=` says, or the target has at the same
     path. For the rest of them names and shapes tell it, if there is a target beside which they can be held.
 
@@ -176,26 +176,26 @@ def read_state(source: Any, wanted: Twin | None, asked: Asked) -> Twin:
     """
     backend = _backend_of(source)
     variables = {name: _tensor(backend, value) for name, value in source.items()}
-    stated = spelled_out(asked.kinds, variables, None)
-    back = {there: here for here, there in asked.names.items()}
+    stated = spelled_out(request.kinds, variables, None)
+    back = {there: here for here, there in request.names.items()}
     by_like = {} if wanted is None else {back.get(one.path, one.path): one.kind for one in wanted.layers}
-    kinds = {path: kind for path, kind in {**by_like, **stated}.items() if not is_skipped(path, asked.skip)}
-    origin = asked.origin if asked.is_file else backend.name
-    dialects = told.dialects_of(origin, asked.layout)
-    every = told.readings(dialects, variables, kinds, wanted, back)
+    kinds = {path: kind for path, kind in {**by_like, **stated}.items() if not is_skipped(path, request.skip)}
+    origin = request.origin if request.is_file else backend.name
+    dialects = recognition.dialects_of(origin, request.layout)
+    every = recognition.readings(dialects, variables, kinds, wanted, back)
     # a dict of NumPy's or JAX's is laid out as PyTorch's, unless its names say otherwise
-    reading = told.only_one(every, is_free=not asked.is_file or origin in ("numpy", "jax"))
+    reading = recognition.only_one(every, is_free=not request.is_file or origin in ("numpy", "jax"))
     _require_stated(reading, stated, dialects[reading.dialect], variables)
     layers = [
         layer
         for layer in reading.layers
-        if (wanted is not None or layer.path in kinds) and not is_skipped(layer.path, asked.skip)
+        if (wanted is not None or layer.path in kinds) and not is_skipped(layer.path, request.skip)
     ]
-    unknown = {name: x for name, x in without_owner(variables, layers).items() if not is_skipped(name, asked.skip)}
+    unknown = {name: x for name, x in without_owner(variables, layers).items() if not is_skipped(name, request.skip)}
     if wanted is None and unknown:
         raise StateError(
             f"nothing says what these parameters are: {some_of(unknown)}; "
-            f"{advice(unknown) or _ways_out(told.asked(unknown, reading))}"
+            f"{advice(unknown) or _ways_out(recognition.question(unknown, reading))}"
         )
     _require_certain(reading, layers)
     if wanted is not None and wanted.layers and not layers:
@@ -204,16 +204,16 @@ def read_state(source: Any, wanted: Twin | None, asked: Asked) -> Twin:
             f"{advice(unknown) or 'names= or kinds= say which layer is which; or give the model instead of its state'}"
         )
     if by_names := [layer.path for layer in layers if layer.path not in kinds]:
-        asked.doubts.append(
-            f"not compared: of which kind {some_of(by_names)} are, and which is which of one kind and shape: only "
-            "names, shapes and their order tell it"
+        request.doubts.append(
+            f"not compared: the kinds of {some_of(by_names)}, and which of one kind and shape is which: only names, "
+            "shapes and their order tell it"
         )
     if reading.dialect not in ("torch", backend.name):
-        asked.done.append(f"read as {reading.dialect} lays out parameters")
+        request.done.append(f"read as {reading.dialect} lays out parameters")
     return Twin(backend, layers, variables, [single(name, x) for name, x in unknown.items()])
 
 
-def _require_stated(reading: told.Reading, stated: Names, way: PartsOf, variables: Mapping[str, Any]) -> None:
+def _require_stated(reading: recognition.Reading, stated: Names, way: PartsOf, variables: Mapping[str, Any]) -> None:
     """Raises `StateError` if the state has no layer of a kind that `kinds=` says, or of other shapes."""
     for path in reading.lacking:
         if path in stated:
@@ -226,7 +226,7 @@ def _require_stated(reading: told.Reading, stated: Names, way: PartsOf, variable
         check_shapes(layer, variables)
 
 
-def _require_certain(reading: told.Reading, layers: Sequence[Layer]) -> None:
+def _require_certain(reading: recognition.Reading, layers: Sequence[Layer]) -> None:
     doubtful = [layer for layer in layers if layer.path in reading.doubts]
     if not doubtful:
         return
@@ -235,7 +235,7 @@ def _require_certain(reading: told.Reading, layers: Sequence[Layer]) -> None:
     names = [part.name for layer in doubtful for part in layer.parts]
     raise StateError(
         f"{shown(path)} may be {' or '.join(reading.doubts[path])}: names and shapes do not tell it{more}. Give the "
-        f"model instead of its state, or say it; a guess is {told.asked(names, reading)}"
+        f"model instead of its state, or say it; a guess is {recognition.question(names, reading)}"
     )
 
 
@@ -246,7 +246,7 @@ def _ways_out(line: str) -> str:
     )
 
 
-class Asked(NamedTuple):
+class StateRequest(NamedTuple):
     """What the user and the file say of a state."""
 
     kinds: Names

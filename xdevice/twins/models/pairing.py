@@ -224,8 +224,12 @@ def check_pair(source: Twin, one: Layer, target: Twin, other: Layer) -> None:
     ]
     if same_kind and not off:
         return
-    told = [f"kinds={{{this.path!r}: {that.kind!r}}}" for this, that in ((one, other), (other, one)) if is_unread(this)]
-    instead = f"say {' or '.join(told)} if only names and shapes mislead, or " if told and not same_kind else "say "
+    hints = [
+        f"kinds={{{this.path!r}: {that.kind!r}}}" for this, that in ((one, other), (other, one)) if is_unread(this)
+    ]
+    instead = "say "
+    if hints and not same_kind:
+        instead = f"say {' or '.join(hints)} if names and shapes mislead, or "
     rows = of_rows(one, ours.get("weight"), other, theirs.get("weight"))
     what = f"of the shapes {', '.join(off)}" if same_kind else f"a {one.kind} and a {other.kind}"
     raise StateError(

@@ -76,6 +76,7 @@ class State(dict[str, Any]):
         self.unmapped: dict[str, str] = {}
         self.differences: list[str] = []
         self.settings: list[str] = []
+        self.told_by_both: list[str] = []  # those of `settings` of which both models tell the value
         self.pairs: dict[str, str] = {}
         self._forms: dict[str, str] = {}
         self.done: list[str] = []

@@ -4,18 +4,20 @@ has it), then compared in structure (`structures`) and element by element (`elem
 
 from __future__ import annotations
 
+import warnings
 from itertools import accumulate
 from typing import TYPE_CHECKING, Final
 
-from xdevice.errors import ArgumentError, ParityError, listed
+from xdevice.errors import ArgumentError, ParityError, XDeviceError, listed
 from xdevice.twins.models.reading import check_skip
+from xdevice.twins.tracing import functions
 
 from . import structures
 from .comparison import Comparison, difference
 from .elements import compare_elements
 from .explaining import is_statistic
-from .host_leaves import unique_paths
-from .model_pairs import read_pair, run_pair
+from .host_leaves import leaves, unique_paths
+from .model_pairs import read_pair, read_settings, run_pair
 from .tolerances import Strictness
 
 if TYPE_CHECKING:
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
 
     from .host_leaves import HostLeaf
     from .model_pairs import ReadPair
+
+    Names = Mapping[str, str]
 
 _LISTED: Final = 20
 """How many parameters without a counterpart a message names."""
@@ -66,7 +70,9 @@ def assert_parity(
         check_device, check_dtype: whether the tensors must be on the same device, and of the same dtype.
         equal_nan: whether NaN equals NaN.
         inputs: a tensor, a tuple or a dict of keywords, for two models: what they return for it is compared instead.
-        names: with `inputs`, which layer of `actual` corresponds to which of `expected`, as in `convert_state`.
+            Either may be a function, or a pair `(apply, parameters)`; models run in evaluation mode.
+        names: with `inputs`, which layer of `actual` corresponds to which of `expected`, as in `convert_state`; with a
+            function, which name that it gives by `log`.
         skip: without `inputs`, paths of layers of two models that are not compared, as in `convert_state`.
 
     Raises:
@@ -83,6 +89,8 @@ def assert_parity(
     comparison = _compare(actual, expected, rule, inputs, names, skip)
     if not comparison.ok:
         raise ParityError(comparison.text, comparison)
+    if comparison.settings and inputs is not None:
+        warnings.warn(comparison.text, UserWarning, stacklevel=2)
 
 
 def compare(
@@ -128,16 +136,54 @@ def _compare(
     if inputs is not None:
         if skipped:
             raise ArgumentError("skip= leaves out parameters, and inputs= compares what both models return; give one")
-        outputs = run_pair(actual, expected, inputs, names or {})
-        comparison = compare_leaves(outputs.actual, outputs.expected, rule)
-        return comparison if comparison.ok else comparison._replace(text=f"{comparison.text}\n{outputs.where()}")
+        return _of_outputs(actual, expected, rule, inputs, names or {})
+    for side, x in (("actual", actual), ("expected", expected)):
+        # a partial, or a dataclass that can be called, is a container as well
+        if callable(x) and functions.is_function(x) and [leaf.value for leaf in leaves(x)] == [x]:
+            raise ArgumentError(
+                f"{side} is the function {functions.name_of(x)}, of which nothing but what it returns can be compared; "
+                "give inputs=x, which both are called with"
+            )
     if names is not None:
         raise ArgumentError("names= says which layers inputs= pairs; give both, or convert_state(..., names=...)")
     pair = read_pair(actual, expected, skipped)
     if pair.unmapped:
         return _of_unmapped(pair)
     comparison = compare_leaves(pair.actual, pair.expected, rule)
-    return _of_settings(pair.settings) if comparison.ok and pair.settings else comparison
+    if not comparison.ok:
+        return _before(comparison, pair.settings + pair.modes, pair.told_by_both)
+    return _of_settings(pair.settings, pair.modes) if pair.settings else comparison._replace(settings=tuple(pair.modes))
+
+
+def _of_outputs(actual: object, expected: object, rule: Strictness, inputs: object, names: Names) -> Comparison:
+    """The `Comparison` of what two models return. What they are set to is read before they run."""
+    settings, told = read_settings(actual, expected, names)
+    try:
+        outputs = run_pair(actual, expected, inputs, names)
+    except XDeviceError as error:
+        if told and hasattr(error, "add_note"):  # since Python 3.11
+            error.add_note(f"set differently:{_listed(told)}")
+        raise
+    comparison = compare_leaves(outputs.actual, outputs.expected, rule)
+    if not comparison.ok:
+        comparison = comparison._replace(text=f"{comparison.text}\n{outputs.where()}")
+        return _before(comparison, settings, told)
+    if not told:
+        return comparison
+    # in evaluation mode a dropout does nothing, and a batch norm's momentum neither
+    text = (
+        f"the outputs agree, in evaluation mode; set differently:{_first_of([f'{chr(10)}  {line}' for line in told])}"
+    )
+    return comparison._replace(settings=tuple(told), text=text)
+
+
+def _before(comparison: Comparison, settings: list[str], told: list[str]) -> Comparison:
+    """The `Comparison` with what the two are set to ahead of it: what both tell, and what could not be compared."""
+    if not told:
+        return comparison._replace(settings=tuple(settings))
+    rest = [line for line in settings if line not in told]
+    text = f"set differently:{_listed(told)}{_listed(rest) if rest else ''}\n{comparison.text}"
+    return comparison._replace(settings=tuple(settings), text=text)
 
 
 def compare_leaves(actual: list[HostLeaf], expected: list[HostLeaf], rule: Strictness) -> Comparison:
@@ -186,15 +232,17 @@ def _of_unmapped(pair: ReadPair) -> Comparison:
     return difference("structure", next(iter(pair.unmapped)), None, None, text)
 
 
-def _of_settings(settings: list[str]) -> Comparison:
+def _of_settings(settings: list[str], modes: list[str]) -> Comparison:
     """The `Comparison` of two models whose parameters agree, but whose layers' settings differ or could not be
     compared."""
-    lines = _first_of([f"\n  {line}" for line in settings])
-    text = (
-        "the parameters agree, and the layers are not shown to be set alike; not compared, or set differently:"
-        f"{lines}{_BOTH}"
-    )
-    return difference("settings", settings[0].partition(":")[0], None, None, text)
+    lines = _first_of([f"\n  {line}" for line in (*settings, *modes)])
+    text = f"the parameters agree, but these settings differ or could not be compared:{lines}{_BOTH}"
+    apart = difference("settings", settings[0].partition(":")[0], None, None, text)
+    return apart._replace(settings=(*settings, *modes))
+
+
+def _listed(lines: list[str]) -> str:
+    return _first_of([f"\n  {line}" for line in lines])
 
 
 def _first_of(lines: list[str]) -> str:

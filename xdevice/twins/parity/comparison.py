@@ -20,7 +20,7 @@ class Comparison(NamedTuple):
     ok: bool
     problem: Problem | None = None
     """What differs. Values are compared only if structure, shapes, dtypes and devices agree, and the settings of models
-    only if the values agree too."""
+    make a problem only if the values agree too."""
     leaf: str = ""
     """The path of the leaf in the value: `['x'][1]`, `0.weight`; empty if the value itself is a tensor."""
     worst: tuple[int, ...] | None = None
@@ -39,6 +39,9 @@ class Comparison(NamedTuple):
     off: int = 0
     total: int = 0
     """`off` is how many elements of the leaf are off; `total` is how many elements the leaf has."""
+    settings: tuple[str, ...] = ()
+    """Lines about what two models, or two optimizers, are set to, read before anything was computed: what differs, and
+    what could not be compared."""
     text: str = ""
     """The result in words. If all is equal, the text only names what was not compared: a count of batches that only one
     side has."""

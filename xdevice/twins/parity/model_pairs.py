@@ -1,28 +1,36 @@
-"""Reads two values for a comparison. If they are models of two frameworks, one model's state is converted to the other
-model's names and layouts first; with `inputs=` both run, and what they return is read.
+"""Reads two values for a comparison. If they are models whose layers are not the same ones, one model's state is
+converted to the other model's names and layouts first; with `inputs=` both run, and what they return is read.
 
 If parameters were paired by name, a square kernel that should be transposed would be compared untransposed, and a
-parameter that the two frameworks name differently would seem to be missing. So `convert_state` pairs the layers, and a
-parameter that it cannot map is reported as a difference.
+parameter that the two models name differently would seem to be missing. So `convert_state` pairs the layers, and a
+parameter that it cannot map is reported as a difference. Only where a parameter of the same name belongs to the same
+kind of layer and has the same layout in both models do names decide.
 """
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy
+
+from xdevice.base.dtypes import dtype_name
 from xdevice.containers import trees
 from xdevice.contract.private import AbsentNameError
-from xdevice.errors import ArgumentError, StateError, UnsupportedError
+from xdevice.core import registry
+from xdevice.errors import ArgumentError, NotATensorError, StateError, UnsupportedError, XDeviceError
 from xdevice.twins import owners
 from xdevice.twins.contract import layouts
 from xdevice.twins.models.converting import convert_state
 from xdevice.twins.models.differences import between
+from xdevice.twins.models.optimizer_states import compare_optimizers
 from xdevice.twins.models.pairing import pair_layers
 from xdevice.twins.models.reading import read_model
 from xdevice.twins.models.state import State
 from xdevice.twins.tracing import distances, model_runs
 from xdevice.twins.tracing.layerwise import TracedRun, TwoRuns
 
+from . import parting
 from .host_leaves import PYTHON, joined, leaves, read, read_leaf, read_tensor
 
 if TYPE_CHECKING:
@@ -46,6 +54,11 @@ class ReadPair(NamedTuple):
     settings: list[str] = []  # noqa: RUF012  # a NamedTuple's default, which nobody changes
     """Lines about settings of the two models that differ, or that could not be compared: because of them, the models
     may give different outputs although their parameters are equal."""
+    told_by_both: list[str] = []  # noqa: RUF012
+    """Those lines of `settings` of which both models tell the value."""
+    modes: list[str] = []  # noqa: RUF012
+    """A line for each two models of which one is in training mode. It is no difference by itself: the mode changes with
+    each epoch."""
 
     def swapped(self) -> ReadPair:
         return self._replace(actual=self.expected, expected=self.actual)
@@ -61,6 +74,37 @@ class _LayeredModel(NamedTuple):
     @property
     def parts(self) -> list[Part]:
         return [part for layer in self.layers for part in layer.parts]
+
+    def places(self) -> dict[str, _Place]:
+        """Where each parameter of a known layer is, by the parameter's name."""
+        variables = dict(self.backend.variables(self.itself))
+        return {
+            part.name: _Place(layer.kind, part, tuple(variables[part.name].shape))
+            for layer in self.layers
+            for part in layer.parts
+        }
+
+
+class _Place(NamedTuple):
+    """A parameter in its layer."""
+
+    kind: str
+    part: Part
+    shape: tuple[int, ...]
+
+    def is_like(self, other: _Place) -> bool:
+        """Whether `other` is the same parameter of a layer of the same kind, in the same layout."""
+        one, two = self.part.rule, other.part.rule
+        if (self.kind, self.part.of) != (other.kind, other.part.of):
+            return False
+        if one is two:
+            return True
+        # many rules are made for one layer, so they are compared by what they do
+        if self.shape != other.shape or one.refusal != two.refusal:
+            return False
+        numbers = numpy.arange(math.prod(self.shape)).reshape(self.shape)
+        pairs = zip(one.canonical(numbers), two.canonical(numbers), strict=True)
+        return all(numpy.array_equal(mine, its) for mine, its in pairs)
 
 
 def read_pair(actual: object, expected: object, skip: Sequence[str] = ()) -> ReadPair:
@@ -85,7 +129,62 @@ def read_pair(actual: object, expected: object, skip: Sequence[str] = ()) -> Rea
         [one for path, x in theirs for one in (pairs[path].expected if path in pairs else read_leaf(path, x))],
         {path: why for pair in pairs.values() for path, why in pair.unmapped.items()},
         [joined(path, line) for path, pair in pairs.items() for line in pair.settings],
+        [joined(path, line) for path, pair in pairs.items() for line in pair.told_by_both],
+        [joined(path, line) for path, value in ours if path in there for line in _modes(value, there[path])],
     )
+
+
+def _modes(actual: Any, expected: Any) -> list[str]:
+    """A line for two models of which one is in training mode and the other is not, or does not tell."""
+    ours, theirs = _layered(actual), _layered(expected)
+    if ours is None or theirs is None:
+        return []
+    one, other = (model.backend.is_training(model.itself) for model in (ours, theirs))
+    if one == other:
+        return []
+    if one is None or other is None:
+        silent = (ours if one is None else theirs).backend.name
+        return [f"not compared: training or evaluation mode, which {silent} does not tell"]
+    mode = {True: "training", False: "evaluation"}
+    return [f"mode is {mode[one]} in actual, {mode[other]} in expected"]
+
+
+def read_settings(actual: object, expected: object, names: Mapping[str, str]) -> tuple[list[str], list[str]]:
+    """Lines about what two models are set to: all, and those of which both tell the value. Empty for other values.
+    Nothing is run."""
+    ours, theirs = _layered(actual), _layered(expected)
+    if ours is None or theirs is None:
+        return [], []
+    if ours.backend is theirs.backend and not names and _are_laid_out_alike(ours, theirs):
+        lines = between(ours.backend, actual, expected)
+        return lines, lines
+    try:
+        state = convert_state(ours.itself, theirs.backend, like=theirs.itself, names=dict(names), device="cpu")
+    except XDeviceError as error:
+        return [
+            f"not compared: what the layers are set to, since nothing says which is which: {_first_line(error)}"
+        ], []
+    dtypes = _dtypes_apart(ours, theirs)
+    return [*dtypes, *state.settings], [*dtypes, *state.told_by_both]
+
+
+def _first_line(error: XDeviceError) -> str:
+    return str(error).partition("\n")[0]
+
+
+def _dtypes_apart(ours: _LayeredModel, theirs: _LayeredModel) -> list[str]:
+    """A line that names the dtypes of two models' parameters, if they differ."""
+    one, other = (
+        sorted({dtype for _, x in model.backend.variables(model.itself) if _is_float(dtype := dtype_name(x.dtype))})
+        for model in (ours, theirs)
+    )
+    if one == other:
+        return []
+    return [f"dtype is {' and '.join(one)} in {ours.backend.name}, {' and '.join(other)} in {theirs.backend.name}"]
+
+
+def _is_float(dtype: str) -> bool:
+    return "float" in dtype
 
 
 def _nodes(x: object, beside: object) -> list[Leaf]:
@@ -118,14 +217,52 @@ def _match(path: str, actual: Any, expected: Any, skip: Sequence[str]) -> ReadPa
     if isinstance(expected, State) and ours is not None:
         return _beside_state(path, expected, ours).swapped()
     if ours is None or theirs is None:
-        return None
-    # one framework: parameters have the same names, and only settings could hide a difference
-    if ours.backend is theirs.backend and not skip:
+        return _optimizers(path, actual, expected)
+    # the same names of the same layers: only settings could hide a difference
+    if ours.backend is theirs.backend and not skip and _are_laid_out_alike(ours, theirs):
         lines = between(ours.backend, actual, expected)
-        return _apart(path, ours, theirs, {})._replace(settings=lines) if lines else None
-    if _is_target(ours, theirs):
-        return _convert(path, theirs, ours, skip).swapped()
-    return _convert(path, ours, theirs, skip)
+        return _apart(path, ours, theirs, {})._replace(settings=lines, told_by_both=lines) if lines else None
+    is_swapped = _is_target(ours, theirs)
+    pair = _convert(path, theirs, ours, skip).swapped() if is_swapped else _convert(path, ours, theirs, skip)
+    if pair.unmapped and ours.backend is theirs.backend:
+        # of one framework it says more which layers differ than that one of the two lacks some
+        lines = between(ours.backend, actual, expected)
+        return pair._replace(unmapped=_by_path(path, lines) or pair.unmapped)
+    return pair
+
+
+def _optimizers(path: str, actual: Any, expected: Any) -> ReadPair | None:
+    """The state of two optimizers under its own names, with what they are set to. None for other values, for optimizers
+    whose formula is not known, and where their settings agree."""
+    kinds = [registry.kind_of(type(x)) for x in (actual, expected)]
+    if not all(kind is not None and kind.kind == "model" for kind in kinds):
+        return None
+    try:
+        lines = compare_optimizers(actual, expected)
+    except (UnsupportedError, NotATensorError):
+        return None
+    if not lines:
+        return None
+    return ReadPair(list(read_leaf(path, actual)), list(read_leaf(path, expected)), {}, lines, lines)
+
+
+def _by_path(path: str, lines: list[str]) -> dict[str, str]:
+    """Lines such as `0: eps is 1e-05, expected 0.001`, by the path of the layer that they are about."""
+    texts: dict[str, str] = {}
+    for line in lines:
+        place, _, text = joined(path, line).partition(": ")
+        texts[place] = f"{texts[place]}; {text}" if place in texts else text
+    return texts
+
+
+def _are_laid_out_alike(ours: _LayeredModel, theirs: _LayeredModel) -> bool:
+    """Whether each parameter that a layer of the one model has is, under the same name, that of a layer of the same
+    kind in the other, in the same layout: PyTorch's Linear and the Conv1D of transformers have the same names, and one
+    has its weight transposed."""
+    here, there = ours.places(), theirs.places()
+    if here.keys() != there.keys():
+        return False
+    return all(here[name].is_like(there[name]) for name in here)
 
 
 def _is_target(ours: _LayeredModel, theirs: _LayeredModel) -> bool:
@@ -150,7 +287,8 @@ def _convert(path: str, source: _LayeredModel, target: _LayeredModel, skip: Sequ
         origin = " and ".join(origins)
         value = target.backend.to_numpy(tensor)
         converted.append(leaf._replace(value=value, origin=origin if origin != name else ""))
-    return ReadPair(converted, _read_needed(path, target, state), {}, state.settings)
+    needed = _read_needed(path, target, state)
+    return ReadPair(converted, needed, {}, state.settings, state.told_by_both)
 
 
 def _apart(path: str, source: _LayeredModel, target: _LayeredModel, unmapped: dict[str, str]) -> ReadPair:
@@ -189,8 +327,10 @@ class ModelOutputs(NamedTuple):
     names: Mapping[str, str]
 
     def where(self) -> str:
-        """A text that names the first layer whose output differs between the models. Called when the models' outputs
-        differ."""
+        """A text that names the first layer whose output differs between the models, or between a model and a function
+        the operation and the layer. Called when the models' outputs differ."""
+        if any(run.subject.function is not None for run in self.runs):
+            return parting.where(*self.runs, self.names)
         try:
             source, target = (read_model(run.backend, run.trace.model) for run in self.runs)
             pairs = pair_layers(source, target, self.names)
@@ -211,12 +351,12 @@ class ModelOutputs(NamedTuple):
 
 
 def run_pair(actual: Any, expected: Any, inputs: Any, names: Mapping[str, str]) -> ModelOutputs:
-    """Runs both models and reads their outputs to the host. The axes of `actual`'s outputs are put into the order that
-    `expected` has: channels last, or first.
+    """Runs both models, or functions, and reads their outputs to the host. The axes of `actual`'s outputs are put into
+    the order that `expected` has: channels last, or first.
 
     Raises:
-        NotATensorError: an argument is not a model, or `inputs` holds no tensors. UnsupportedError: a framework whose
-            layers cannot be traced.
+        NotATensorError: an argument is neither a model nor a function, or `inputs` holds no tensors.
+        UnsupportedError: a framework whose layers cannot be traced.
     """
     runs = model_runs.run_both(actual, expected, inputs)
     # outputs that are not tensors are left out

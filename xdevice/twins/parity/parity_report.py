@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
     from rich.table import Table
 
+    from xdevice.twins.tracing.operations import Errors
+
     from .noise import Noise
     from .record_files import RecordedCall
     from .tolerances import Strictness
@@ -24,6 +26,9 @@ if TYPE_CHECKING:
 State = Literal["reference", "agrees", "diverges", "did not run", "not compared"]
 AGREE, DIVERGED, NOT_RUN = 0, 1, 2
 """The exit statuses of `xdevice parity` and `xdevice compare-runs`."""
+
+
+_TEXTS = ("text", "settings")
 
 
 class ComparedValue(NamedTuple):
@@ -39,6 +44,25 @@ class ComparedValue(NamedTuple):
     actual_line: str = ""
     """The line that recorded the backend's value, such as `/home/ann/train.py:41`; empty if none is known."""
     expected_line: str = ""
+
+
+GRADIENT_COLUMNS = ("gradient of", "largest absolute", "largest relative", "cosine", "within tolerance")
+
+
+class GradientRow(NamedTuple):
+    """The comparison of one gradient: that of a parameter, or of an input."""
+
+    name: str
+    errors: Errors | None
+    """None if the backend has computed no gradient of this size."""
+    is_off: bool
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        if self.errors is None:
+            return (self.name, "no gradient of this size", "-", "-", "-")
+        numbers = f"{self.errors.abs:.3g}", f"{self.errors.rel:.3g}", f"{self.errors.cosine:.6f}"
+        return (self.name, *numbers, f"{self.errors.within:.1%}")
 
 
 class Divergence(NamedTuple):
@@ -81,6 +105,10 @@ class BackendRow:
     """Why the backend did not run."""
     python: str = ""
     values: list[ComparedValue] = field(default_factory=list)
+    partings: dict[str, str] = field(default_factory=dict)
+    """The first operation and the first gradient that differ, in words, by `operations` and `operations, backward`."""
+    gradients: list[GradientRow] = field(default_factory=list)
+    """How far the gradients are apart, in the order of the reference's backward pass, if they were asked for."""
 
     @property
     def first(self) -> Divergence | None:
@@ -128,6 +156,16 @@ class ParityReport:
             row.backend: sorted((value for value in row.values if value.name == name), key=lambda value: value.step)
             for row in self.compared_rows()
         }
+
+    def further_partings(self) -> list[str]:
+        """The first operations and gradients that differ, but for what `first` says already."""
+        said = "" if self.first is None else self.first.value.comparison.text
+        return [
+            f"{name}, on {row.backend}: {text}"
+            for row in self.rows
+            for name, text in row.partings.items()
+            if text != said
+        ]
 
     def as_json(self) -> dict[str, Any]:
         """The report as a dict for JSON. Numbers that JSON cannot express are strings: "inf", "nan"."""
@@ -234,7 +272,13 @@ def _row_json(row: BackendRow) -> dict[str, Any]:
         "backend": row.backend, "state": row.state, "reference": row.reference or None, "version": row.version,
         "seconds": row.seconds, "records": row.records, "error": row.error or None, "python": row.python or None,
         "first_divergence": _divergence_json(row.first),
+        "partings": row.partings, "gradients": [_gradient_json(one) for one in row.gradients],
     }  # fmt: skip
+
+
+def _gradient_json(row: GradientRow) -> dict[str, Any]:
+    errors = {} if row.errors is None else {name: _value_json(x) for name, x in row.errors._asdict().items()}
+    return {"name": row.name, "ok": not row.is_off, **errors}
 
 
 def _divergence_json(divergence: Divergence | None) -> dict[str, Any] | None:
@@ -261,7 +305,7 @@ def _series_json(series: list[ComparedValue]) -> dict[str, Any]:
 
 
 def _comparison_json(comparison: Comparison) -> dict[str, Any]:
-    values = {name: _value_json(value) for name, value in comparison._asdict().items() if name != "text"}
+    values = {name: _value_json(value) for name, value in comparison._asdict().items() if name not in _TEXTS}
     return values | {"worst": None if comparison.worst is None else list(comparison.worst)}
 
 
@@ -287,6 +331,9 @@ def show(report: ParityReport) -> None:
     console.print(_backends_table(report))
     if report.compared_rows() and report.names():
         console.print(_names_table(report))
+    for row in report.rows:
+        if row.gradients:
+            console.print(_gradients_table(row))
     for note in report.notes:
         say(note)
     for row in report.rows:
@@ -295,6 +342,8 @@ def show(report: ParityReport) -> None:
     if report.first is not None:
         say("First divergence", "bold red")
         say(str(report.first))
+    for text in report.further_partings():
+        say(text)
 
 
 _COLORS = {"agrees": "green", "reference": "default", "not compared": "default"}
@@ -311,6 +360,18 @@ def _backends_table(report: ParityReport) -> Table:
         state = f"[{_COLORS.get(row.state, 'red')}]{row.state}[/]"
         cells = row.backend, row.version or "-", state, str(row.records), row.seconds_text, escape(_notes(row))
         table.add_row(*cells, style="red" if row.state == "did not run" else None)
+    return table
+
+
+def _gradients_table(row: BackendRow) -> Table:
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table(title=f"gradients of {row.backend}, in the order of the backward pass of {row.reference}")
+    for heading in GRADIENT_COLUMNS:
+        table.add_column(heading, overflow="fold", justify="left" if heading == GRADIENT_COLUMNS[0] else "right")
+    for one in row.gradients:
+        table.add_row(*map(escape, one.cells), style="red" if one.is_off else None)
     return table
 
 

@@ -6,7 +6,9 @@ from __future__ import annotations
 import os
 from contextlib import contextmanager
 
-TYPE_CHECKING = False  # outside a parity run this module is all that `log` imports
+from xdevice.twins.tracing.named_values import listeners
+
+TYPE_CHECKING = False  # outside a parity run this module is nearly all that `log` imports
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
@@ -44,6 +46,8 @@ def log(name: str, value: object) -> None:
         >>> for step in range(3):
         ...     xdevice.parity.log("loss", xdevice.ones(1) * step)
     """
+    for listener in listeners:
+        listener(name, value)
     if _recorder is not None:
         _recorder.add(name, value)
 

@@ -6,7 +6,7 @@ import math
 from html import escape
 from typing import TYPE_CHECKING, Final
 
-from .parity_report import error_text, excess_text, line_text, worst
+from .parity_report import GRADIENT_COLUMNS, error_text, excess_text, line_text, worst
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -45,12 +45,14 @@ def page(report: ParityReport, title: str) -> str:
         f"<body><h1>{escape(title)}</h1>",
         _verdict(report),
         *(f"<p>{escape(note)}</p>" for note in report.notes),
+        *(f"<p>{escape(text)}</p>" for text in report.further_partings()),
         "<h2>Backends</h2>",
         _backends(report.rows),
         "<h2>Recorded names</h2>",
         "<p>Error is the worst absolute one of a step; the dashed line is where the tolerance of that value ends. "
         "Steps count from 0.</p>",
         *(_name(name, report) for name in report.names()),
+        _gradients(report.rows),
         "</body></html>",
     ]
     return "\n".join(parts) + "\n"
@@ -80,6 +82,16 @@ def _backends(rows: Iterable[BackendRow]) -> str:
         if last:
             errors.append(f"<p>{escape(row.backend)} {escape(why)}</p><pre>{escape(last)}</pre>")
     return _table(_OF_BACKENDS, lines) + "".join(errors)
+
+
+def _gradients(rows: Iterable[BackendRow]) -> str:
+    """The gradients of each backend, in the order of the reference's backward pass, if they were asked for."""
+    tables = []
+    for row in rows:
+        lines = [_row("bad" if one.is_off else "good", GRADIENT_COLUMNS, one.cells) for one in row.gradients]
+        if lines:
+            tables.append(f"<h2>Gradients of {escape(row.backend)}</h2>{_table(GRADIENT_COLUMNS, lines)}")
+    return "".join(tables)
 
 
 def _name(name: str, report: ParityReport) -> str:

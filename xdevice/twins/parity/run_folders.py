@@ -10,10 +10,13 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from xdevice.base import floats
 from xdevice.errors import RecordingError, listed
+from xdevice.twins.tracing.operations import Two
 
-from . import traced_calls
+from . import operations_script, traced_calls
+from .comparison import difference
 from .noise import VARIANTS, measure, moved_nothing
-from .parity_report import BackendRow, ComparedValue, ParityReport, compare_recordings
+from .parity_report import BackendRow, ComparedValue, GradientRow, ParityReport, compare_recordings
+from .parting import text_of
 from .record_files import INDEX, Recording, reading
 from .script_runs import RUN, Ended, place_of
 
@@ -21,12 +24,16 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
+    from xdevice.twins.tracing.operations import Errors, Log
+
     from .noise import Noise
     from .record_files import RecordedCall
     from .tolerances import Strictness
     from .traced_calls import Traces
 
 _SHORT: Final = ("float32", "complex64")
+_GRADIENTS: Final = 10
+"""A gradient may be off by this many times the limit for outputs."""
 _NAMED: Final = 4
 """How many recorded values a note in the report names at most."""
 _UNMOVED: Final = (
@@ -43,6 +50,9 @@ class RunFolder(NamedTuple):
     ended: list[Ended]
     recordings: Mapping[str, Recording]
     traces: Mapping[str, Traces]
+    operations: Mapping[str, Log]
+    has_gradients: bool
+    """Whether the gradients were asked for."""
     calibration: Mapping[str, Recording]
     """The recordings of the reference's further runs, by the value of XDEVICE_FLOATS that each run had."""
 
@@ -56,7 +66,9 @@ class RunFolder(NamedTuple):
 
     def is_complete(self, backend: str) -> bool:
         """Whether a backend has recorded something, and its process ended well."""
-        return self.count(backend) > 0 and not any(one.error for one in self.ended if one.backend == backend)
+        return (self.count(backend) > 0 or backend in self.operations) and not any(
+            one.error for one in self.ended if one.backend == backend
+        )
 
     def is_float64(self, backend: str) -> bool:
         """Whether the backend's run used float64 as the default dtype (XDEVICE_FLOATS=float64)."""
@@ -114,7 +126,9 @@ def load(folder: Path) -> RunFolder:
         only = Recording(folder)
         versions = list(only.header["versions"])
         name = only.header["backend"] or (versions[0] if len(versions) == 1 else folder.name)
-        return RunFolder(folder, name, [Ended(name, None, "", "")], {name: only}, _traces({name: folder}), {})
+        return RunFolder(
+            folder, name, [Ended(name, None, "", "")], {name: only}, _traces({name: folder}), {}, False, {}
+        )
     path = folder / RUN
     if not path.exists():
         raise RecordingError(_no_recording(folder))
@@ -127,7 +141,10 @@ def load(folder: Path) -> RunFolder:
     recordings = {name: Recording(own) for name, own in there.items() if (own / INDEX).exists()}
     if any(one.error for one in ended if one.backend == reference):
         further = []  # there is nothing to calibrate, and the reference's row of the report says why
-    return RunFolder(folder, reference, ended, recordings, _traces(there), _calibration(folder, further))
+    operations = {name: log for name, own in there.items() if (log := operations_script.read(own)) is not None}
+    calibration = _calibration(folder, further)
+    has_gradients = bool(about.get("gradients"))
+    return RunFolder(folder, reference, ended, recordings, _traces(there), operations, has_gradients, calibration)
 
 
 def _traces(folders: Mapping[str, Path]) -> dict[str, Traces]:
@@ -159,14 +176,21 @@ def _no_recording(folder: Path) -> str:
 def report_of_run(folder: Path, rule: Strictness) -> ParityReport:
     """Compares each backend with the reference, in the folder that `script_runs.run` wrote, and returns the report."""
     run = load(folder)
-    if not run.recordings and not run.traces and all(not one.error for one in run.ended):
+    if not run.recordings and not run.traces and not run.operations and all(not one.error for one in run.ended):
         note = (
             "nothing was recorded; the script says what to compare: xdevice.parity.log('loss', loss); or --trace keeps "
             "what the layers of its models compute"
         )
         return ParityReport([_failed(one, "recorded nothing") for one in run.ended], [note])
     rows = [_row(run, one, run, run.reference, rule) for one in run.ended]
-    return ParityReport(rows, [*run.notes(), *(note for traces in run.traces.values() for note in traces.refusals)])
+    refusals = [note for traces in run.traces.values() for note in traces.refusals]
+    return ParityReport(rows, [*run.notes(), *refusals, *_full(run)])
+
+
+def _full(run: RunFolder) -> Iterator[str]:
+    for name, log in run.operations.items():
+        if log.is_full:
+            yield f"only the first {len(log.operations)} operations of {name} were kept; give the script fewer steps"
 
 
 def report_of_two(first: Path, second: Path, rule: Strictness) -> ParityReport:
@@ -197,7 +221,7 @@ def _row(run: RunFolder, ended: Ended, other: RunFolder, reference: str, rule: S
     if is_one_run and name == reference:
         if not ended.error:
             row.state = "reference"
-        if not row.records and not ended.error:
+        if not row.records and not ended.error and name not in run.operations:
             return _failed(
                 ended,
                 "recorded nothing, so there is nothing to hold the others against; "
@@ -215,9 +239,38 @@ def _row(run: RunFolder, ended: Ended, other: RunFolder, reference: str, rule: S
     )  # fmt: skip
     if name in run.traces and reference in other.traces:
         row.values += _of_traces(run.traces[name], other.traces[reference], other.calls(reference))
-    if row.first is not None and not ended.error:
+    _compare_operations(row, run, other, reference)
+    if not ended.error and (row.first is not None or any(one.is_off for one in row.gradients)):
         row.state = "diverges"
     return row
+
+
+def _compare_operations(row: BackendRow, run: RunFolder, other: RunFolder, reference: str) -> None:
+    """Adds to a row the first operations from which the two programs part, and the gradients, if they were kept."""
+    ours, theirs = run.operations.get(row.backend), other.operations.get(reference)
+    if ours is None or theirs is None:
+        return
+    two, before = Two(ours, theirs), row.first
+    if run.has_gradients:
+        limit = _GRADIENTS * two.limit
+        row.gradients = [GradientRow(name, errors, _is_off(errors, limit)) for name, errors in two.gradients()]
+    # what gives right values is right: only where something else says that the two part is there a place to look for
+    if before is None and row.values and not any(one.is_off for one in row.gradients):
+        return
+    for what, is_backward in (("operations", False), ("operations, backward", True)):
+        place = two.part(is_backward)
+        if place is None or (place.share < 1 and not row.values):
+            continue
+        text = text_of(place, row.backend, reference)
+        order = (-1.0,) if before is None else (before.value.order[0] - 0.5,)
+        error = place.errors.abs if place.errors else None
+        comparison = difference("values", "", None, None, text)._replace(abs=error)
+        row.values.append(ComparedValue(what, 0, order, comparison))
+        row.partings[what] = text
+
+
+def _is_off(errors: Errors | None, limit: float) -> bool:
+    return errors is None or errors.share > limit
 
 
 def _of_traces(actual: Traces, expected: Traces, calls: list[RecordedCall]) -> Iterator[ComparedValue]:

@@ -37,6 +37,7 @@ CALIBRATION: Final = "calibration"
 """The name of the folder, in a run's folder, for the further runs of the reference, which measure what rounding alone
 does."""
 _TRACING: Final = ("-m", "xdevice.twins.parity.tracing_script")
+_OPERATIONS: Final = ("-m", "xdevice.twins.parity.operations_script")
 _IN_FLOAT64: Final = ("-m", "xdevice.twins.parity.in_float64")
 _SHOWN: Final = 6
 """How many of the last lines that a failed process wrote to standard error are shown."""
@@ -59,6 +60,10 @@ class RunPlan(NamedTuple):
     """The value of XDEVICE_FLOATS in the usual run of each backend; calibration runs have values of their own."""
     calibrates: bool = False
     """Whether the script is run several more times on the reference, to measure what rounding alone does."""
+    keeps_operations: bool = False
+    """Whether the operations of each backend's usual run are kept, and the gradients that it computes."""
+    keeps_gradients: bool = False
+    """Whether the gradients are reported one by one."""
 
     def scripts(self) -> list[ScriptRun]:
         """The runs in their order: one on each backend, and the calibration runs of the reference, if asked for."""
@@ -123,7 +128,12 @@ def run(plan: RunPlan, folder: Path, watcher: Watcher) -> list[Ended]:
         ended = [processes.ended.get(script.name) or processes.interrupted(script) for script in scripts]
         rows = [one._asdict() for one in ended]
         count = len(plan.backends)
-        about = {"reference": plan.reference, "backends": rows[:count], "calibration": rows[count:]}
+        about = {
+            "gradients": plan.keeps_gradients,
+            "reference": plan.reference,
+            "backends": rows[:count],
+            "calibration": rows[count:],
+        }
         (folder / RUN).write_text(json.dumps(about, indent=2) + "\n")
     return ended
 
@@ -198,6 +208,8 @@ class _RunningScripts:
 
 def _module(plan: RunPlan, script: ScriptRun) -> tuple[str, ...]:
     """The module that runs the script in a process; none if Python itself runs it."""
+    if plan.keeps_operations and script.name == script.backend:
+        return _OPERATIONS
     if plan.is_traced:
         return _TRACING
     return _IN_FLOAT64 if script.floats == floats.FLOAT64 else ()

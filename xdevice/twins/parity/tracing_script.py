@@ -214,13 +214,14 @@ def main() -> None:
         print(
             f"nothing is traced: {error}", file=sys.stderr
         )  # values that the script records are compared nevertheless
-        _run(script)
+        run_script(script)
         return
     with block:
-        _run(script)
+        run_script(script)
 
 
-def _run(script: str) -> None:
+def run_script(script: str) -> None:
+    """Runs a script as Python does, in float64 if the process is to."""
     if floats.is_float64():
         in_float64.run(script)
     else:

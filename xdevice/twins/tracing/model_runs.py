@@ -1,32 +1,36 @@
-"""Runs models in evaluation mode on inputs of any framework, and traces the calls of their layers."""
+"""Runs models in evaluation mode, and functions as they are, on inputs of any framework, and traces the calls of their
+layers and what they name by `xdevice.parity.log`."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from contextlib import nullcontext
-from dataclasses import dataclass
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy
 
 from xdevice.base.devices import CPU
 from xdevice.core import registry
-from xdevice.errors import ArgumentError, NotATensorError, XDeviceError, shown
+from xdevice.errors import ArgumentError, NotATensorError, UnsupportedError, XDeviceError, shown
 from xdevice.tensors.refusals import require_dtype
 from xdevice.twins import owners
 from xdevice.twins.contract import calls as layer_calls
 
-from . import distances
-from .traces import capture_intermediates
+from . import distances, functions
+from .operations import Log, Writer
+from .traces import trace_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from xdevice.base.devices import Device
     from xdevice.contract import Backend
     from xdevice.twins.contract.calls import Call
 
+    from .functions import Function
     from .traces import Trace
 
     Array = numpy.ndarray[Any, Any]
@@ -44,16 +48,29 @@ sequence."""
 
 @dataclass(frozen=True)
 class ModelRun:
-    """One run of a model: what it returned, and the trace of its layers' calls."""
+    """One run of a model, or of a function: what it returned, and the trace of its layers' calls."""
 
     backend: Backend
     trace: Trace
     result: Any
+    model: Any
+    """The model whose layers are seen; None if a function holds none, or a compiler hides them."""
+    subject: _Subject
+    arrays: Arrays
+    log: Log | None = None
+    """The operations of the run, if they were kept."""
+
+    def again(self) -> ModelRun:
+        """The same run once more, without what a compiler has made, and with its operations."""
+        log = Log(self.backend.name)
+        writer = Writer(self.backend, log)
+        with self.backend.operation_calls(writer.run, writer.leaf):
+            run = _run_whole(self.subject, self.arrays)
+        return replace(run, log=log)
 
     @cached_property
     def has_channels_last(self) -> bool | None:
-        answer: bool | None = self.backend.has_channels_last(self.trace.model)
-        return answer
+        return self.subject.has_channels_last
 
     @cached_property
     def outputs(self) -> list[Array]:
@@ -62,12 +79,11 @@ class ModelRun:
 
 
 def run_both(first: Any, second: Any, inputs: Any) -> tuple[ModelRun, ModelRun]:
-    """Runs two models on the same inputs. The inputs have the layout that the first model takes."""
+    """Runs two models, or functions, on the same inputs. The inputs have the layout that the first takes."""
     arrays = arrays_of(inputs)
-    for model in (first, second):
-        _owner(model)
-    ours = run(first, arrays)
-    return ours, run(second, taken_by(second, arrays, ours))
+    one, other = _subject(first), _subject(second)
+    ours = _run_whole(one, arrays)
+    return ours, _run_whole(other, _taken(other, arrays, ours))
 
 
 def arrays_of(inputs: Any) -> Arrays:
@@ -92,7 +108,11 @@ def arrays_of(inputs: Any) -> Arrays:
 def taken_by(model: Any, arrays: Arrays, first: ModelRun) -> Arrays:
     """The inputs of the first run in the layout that `model` takes: images have their channels where this model has
     them."""
-    here, there = first.has_channels_last, _owner(model).has_channels_last(model)
+    return _taken(_subject(model), arrays, first)
+
+
+def _taken(subject: _Subject, arrays: Arrays, first: ModelRun) -> Arrays:
+    here, there = first.has_channels_last, subject.has_channels_last
     if here is None or there is None or here == there:
         return arrays
     return {name: distances.moved(x, there) if _is_image(x, first) else x for name, x in arrays.items()}
@@ -103,7 +123,7 @@ def _is_image(x: Array, first: ModelRun) -> bool:
     first run decides."""
     if x.ndim != 3:
         return x.ndim > 3
-    kinds = {layer.path: layer.kind for layer in first.backend.layers(first.trace.model)}
+    kinds = {layer.path: layer.kind for layer in first.backend.layers(first.model)}
     for call in first.trace.calls:
         taken = call.inputs[0].shape if call.inputs else ()
         if call.path in kinds and len(taken) == 3 and taken[:2] == x.shape[:2]:
@@ -111,13 +131,54 @@ def _is_image(x: Array, first: ModelRun) -> bool:
     return False
 
 
-def _owner(model: Any) -> Backend:
-    owner = owners.backend_of_model(model)
-    if owner is None:
+class _Subject(NamedTuple):
+    """What is run: a model or a function."""
+
+    itself: Any
+    backend: Backend
+    model: Any
+    """The model whose layers are seen: itself, or the one that a function calls; None if there is none."""
+    function: Function | None
+
+    @property
+    def name(self) -> str:
+        return type(self.itself).__name__ if self.function is None else f"function {self.function.name}"
+
+    @property
+    def place(self) -> Device:
+        """Where the inputs are put."""
+        if self.model is not None:
+            return next((device for _, device in self.backend.model_devices(self.model)), CPU)
+        held = None if self.function is None else self.function.tensor
+        return CPU if held is None else self.backend.device_of(held)
+
+    @property
+    def has_channels_last(self) -> bool | None:
+        """Where the model takes the channels of images; None for a function, which takes the inputs as they are."""
+        if self.model is None or (self.function is not None and not self.function.is_of_model):
+            return None
+        answer: bool | None = self.backend.has_channels_last(self.model)
+        return answer
+
+    def infer(self, tensors: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
+        if self.function is None:
+            return self.backend.infer(self.itself, tensors, **named)
+        with ExitStack() as stack:
+            for model in self.function.models:
+                stack.enter_context(self.backend.evaluating(model))
+            return self.function.itself(*tensors, **named)
+
+
+def _subject(x: Any) -> _Subject:
+    owner = owners.backend_of_model(x)
+    if owner is not None:
+        return _Subject(x, owner, x, None)
+    if not functions.is_function(x):
         raise NotATensorError(
-            f"with inputs= both values are models, not {shown(model, 60)} of type {type(model).__qualname__}"
+            f"with inputs= both values are models or functions, not {shown(x, 60)} of type {type(x).__qualname__}"
         )
-    return owner
+    function = functions.function_of(x)
+    return _Subject(function.itself, function.backend, functions.bound(function), function)
 
 
 def message(error: BaseException) -> str:
@@ -145,23 +206,41 @@ def _turned(arrays: Arrays, is_last: bool | None) -> str:
 def run(model: Any, arrays: Arrays, give: Callable[[Call, Any], Any] | None = None) -> ModelRun:
     """Calls a model on copies of the inputs, and traces it. With `give`, which is called with each layer's call and
     result, the model goes on with what `give` returns in place of that result."""
-    backend = _owner(model)
-    place = next((device for _, device in backend.model_devices(model)), CPU)
+    return _run(_subject(model), arrays, give)
+
+
+def _run_whole(subject: _Subject, arrays: Arrays) -> ModelRun:
+    """Runs a model or a function whose outputs are what counts: a compiler may hide the layers."""
+    try:
+        return _run(subject, arrays)
+    except UnsupportedError:
+        if subject.model is None:
+            raise
+        return _run(subject, arrays, has_layers=False)
+
+
+def _run(
+    subject: _Subject, arrays: Arrays, give: Callable[[Call, Any], Any] | None = None, has_layers: bool = True
+) -> ModelRun:
+    backend, model = subject.backend, subject.model if has_layers else None
     # before the model runs: JAX would narrow float64 in silence
     for x in arrays.values():
-        require_dtype(backend, x.dtype.name, "inputs=", "give inputs of another dtype", place=place)
-    tensors = {name: backend.from_numpy(numpy.array(x, order="C"), place) for name, x in arrays.items()}
+        require_dtype(backend, x.dtype.name, "inputs=", "give inputs of another dtype", place=subject.place)
+    tensors = {name: backend.from_numpy(numpy.array(x, order="C"), subject.place) for name, x in arrays.items()}
     named = {name: x for name, x in tensors.items() if isinstance(name, str)}
-    with capture_intermediates(model) as traced, nullcontext() if give is None else layer_calls.standing_in(give):
+    with ExitStack() as stack:
+        if give is not None:
+            stack.enter_context(layer_calls.standing_in(give))
+        traced = stack.enter_context(trace_of(subject.itself, backend, model))
         try:
-            result = backend.infer(model, () if named else tuple(tensors.values()), **named)
+            result = subject.infer(() if named else tuple(tensors.values()), named)
         except (XDeviceError, TimeoutError):
             raise
         except Exception as error:  # each framework and layer raises errors of its own
             shapes = ", ".join(f"{name} {x.shape}" if named else str(x.shape) for name, x in arrays.items())
             raise ArgumentError(
-                f"a {type(model).__name__} of {backend.name} failed {_where(error, traced)} on inputs= of the shape "
+                f"a {subject.name} of {backend.name} failed {_where(error, traced)} on inputs= of the shape "
                 f"{shapes}, which are as the first model, the source, takes them"
-                f"{_turned(arrays, backend.has_channels_last(model))}: {type(error).__name__}: {message(error)}"
+                f"{_turned(arrays, subject.has_channels_last)}: {type(error).__name__}: {message(error)}"
             ) from error
-    return ModelRun(backend, traced, result)
+    return ModelRun(backend, traced, result, model, subject, arrays)

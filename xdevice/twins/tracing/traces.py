@@ -3,7 +3,8 @@ to the host."""
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+import threading
+from contextlib import contextmanager, nullcontext
 from html import escape
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -11,20 +12,23 @@ import numpy
 
 from xdevice.errors import NotATensorError, shown
 from xdevice.twins import owners
+from xdevice.twins.contract.calls import Call, Watch, symbols
 
+from . import functions, named_values
 from .distances import wide
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from xdevice.contract import Backend
-    from xdevice.twins.contract.calls import Call
 
     Array = numpy.ndarray[Any, Any]
 
 _SHOWN: Final = 60
 """How many calls a table shows at most. Of a longer trace, it shows the first and the last calls."""
 _NOTHING: Final = "no layer was called in this thread or task, or a compiler has hidden them"
+RECORD: Final = "log"
+"""The type of a call that is none, but a value that the program has named."""
 _HEADINGS: Final = ("layer", "type", "output", "mean", "std", "gradient")
 
 
@@ -39,7 +43,8 @@ class LayerCall(NamedTuple):
     number: int
     """How many earlier calls of the same layer the trace has."""
     type: str
-    """The name of the layer's class. The activation inside a Keras layer is a function: for it, the function's name."""
+    """The name of the layer's class. The activation inside a Keras layer is a function: for it, the function's name.
+    `log` for a value that the program names by `xdevice.parity.log`."""
     inputs: tuple[Array, ...]
     """The tensors among the arguments of the call, also those in containers."""
     outputs: tuple[Array, ...]
@@ -53,7 +58,7 @@ class Trace:
     Young: it may change in a minor version.
 
     Attributes:
-        model: the model.
+        model: the model, or the function.
         backend: the name of the model's framework.
         calls: a list of `LayerCall`: path, number, type, inputs, outputs, gradients.
     """
@@ -63,6 +68,8 @@ class Trace:
         self.backend = backend.name
         self._backend = backend
         self._recorded = recorded
+        self.hidden: list[str] = []
+        """The names of values that had no numbers, because a compiler traced the function."""
         self._read: list[LayerCall] = []
         self._is_open = True
 
@@ -83,13 +90,16 @@ class Trace:
         return calls
 
     def _one(self, call: Call, number: int) -> LayerCall:
-        name = getattr(call.layer, "__name__", type(call.layer).__name__)
+        name = call.layer if call.layer is RECORD else getattr(call.layer, "__name__", type(call.layer).__name__)
         inputs, outputs = (tuple(map(self._array, tensors)) for tensors in (call.inputs, call.outputs))
         gradients = tuple(None if dy is None else self._array(dy) for dy in call.gradients)
         return LayerCall(call.path, number, name, inputs, outputs, gradients)
 
     def _array(self, x: Any) -> Array:
         return numpy.asarray(self._backend.to_numpy(x))
+
+    def add(self, call: Call) -> None:
+        self._recorded.append(call)
 
     def finish(self) -> None:
         """Called when the block of `capture_intermediates` ends: from then on, `calls` is read to the host only
@@ -115,7 +125,12 @@ class Trace:
 
     def _title(self) -> str:
         calls = f"{len(self)} call{'' if len(self) == 1 else 's'} of layers"
-        return f"{type(self.model).__name__} of {self.backend}: {calls}"
+        return f"{self._name} of {self.backend}: {calls}"
+
+    @property
+    def _name(self) -> str:
+        is_function = functions.is_function(self.model)
+        return functions.name_of(self.model) if is_function else type(self.model).__name__
 
     def _rows(self) -> list[tuple[str, ...]]:
         calls, half = self.calls, _SHOWN // 2
@@ -127,7 +142,8 @@ class Trace:
 
 @contextmanager
 def capture_intermediates(model: Any) -> Iterator[Trace]:
-    """Records the inputs and outputs of each layer of a model while the block runs, in the order of the calls.
+    """Records the inputs and outputs of each layer of a model while the block runs, in the order of the calls, and what
+    it names by `xdevice.parity.log`.
 
     Young: it may change in a minor version.
 
@@ -137,10 +153,12 @@ def capture_intermediates(model: Any) -> Iterator[Trace]:
     changed.
 
     Args:
-        model: a built model of PyTorch, Paddle, Gluon or Keras.
+        model: a built model of PyTorch, Paddle, Gluon, Keras or Flax; or a function, of which the layers of the one
+            model that it calls are recorded, and what it names by `xdevice.parity.log`.
 
     Raises:
-        NotATensorError: `model` is not a model. NotBuiltError: it has no variables yet; call it once before.
+        NotATensorError: `model` is neither. ArgumentError: nothing says of which framework a function is.
+        NotBuiltError: it has no variables yet; call it once before.
         UnsupportedError: layers that a compiler hides (torch.compile, TorchScript, a hybridized Gluon block,
             paddle.jit.to_static, tf.function), or PyTorch's DataParallel over several devices.
 
@@ -153,14 +171,46 @@ def capture_intermediates(model: Any) -> Iterator[Trace]:
         xdevice.errors.NotATensorError: trace takes a model, not ...
     """
     backend = owners.backend_of_model(model)
-    if backend is None:
-        raise NotATensorError(f"trace takes a model, not {shown(model, 60)} of type {type(model).__qualname__}")
-    with backend.calls(model) as recorded:
-        traced = Trace(model, backend, recorded)
-        try:
-            yield traced
-        finally:
-            traced.finish()
+    if backend is not None:
+        block = trace_of(model, backend, model)
+    elif functions.is_function(model):
+        function = functions.function_of(model)
+        block = trace_of(function.itself, function.backend, functions.bound(function))
+    else:
+        raise NotATensorError(
+            f"trace takes a model or a function, not {shown(model, 60)} of type {type(model).__qualname__}"
+        )
+    with block as traced:
+        yield traced
+
+
+@contextmanager
+def trace_of(itself: Any, backend: Backend, model: Any) -> Iterator[Trace]:
+    """A trace of `itself`, a model or a function, in which the layers of `model` are seen, if there is one."""
+    with nullcontext([]) if model is None else backend.calls(model) as recorded:
+        traced = Trace(itself, backend, recorded)
+        with named_values.listening(_note_named(backend, traced)):
+            try:
+                yield traced
+            finally:
+                traced.finish()
+
+
+def _note_named(backend: Backend, traced: Trace) -> Callable[[str, object], None]:
+    """A function that takes note of a named value of this thread as of a layer that gives it."""
+    watch, thread = Watch(backend, {}), threading.get_ident()
+
+    def note(name: str, value: object) -> None:
+        if threading.get_ident() != thread:
+            return
+        if next(symbols(backend, value), None) is not None:
+            traced.hidden.append(name)  # a compiler runs the function without values
+            return
+        copies = watch.copies(value)
+        if copies:
+            traced.add(Call(name, RECORD, (), copies, [None] * len(copies)))
+
+    return note
 
 
 def _row(call: LayerCall) -> tuple[str, ...]:

@@ -73,9 +73,9 @@ def _of_kind(path: str, kind: foreign.Kind) -> Header:
     origin = kind.framework or ""
     backend = registry.load("numpy" if kind.read is not None else origin)
     with path_errors(f"{path!r:.1000} cannot be read"):
-        found = state_in((kind.read or backend.own_file)(path), path)
-    tensors = {name: _opened(path, name, value) for name, value in found.state.items()}
-    return Header(tensors, {}, found.key, origin)
+        nested = state_in((kind.read or backend.own_file)(path), path)
+    tensors = {name: _opened(path, name, value) for name, value in nested.state.items()}
+    return Header(tensors, {}, nested.key, origin)
 
 
 def _opened(path: str, name: str, value: Any) -> OpenedTensor:

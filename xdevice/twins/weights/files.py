@@ -106,7 +106,8 @@ def save(path: Path, x: Any) -> None:
 
     Raises:
         NotATensorError: a leaf is neither a tensor nor a model. ContainerError: two leaves have the same name.
-        UnsupportedError: a sparse or masked tensor. DTypeError: complex128, or another dtype that the format lacks.
+        UnsupportedError: a sparse or masked tensor, also one of several parts, as a BCOO. DTypeError: complex128, or
+            another dtype that the format lacks.
         NotBuiltError: a model has no variables yet. ArgumentError: `path` is not a path.
         MissingFileError, FilePathError: no such folder; a folder has that name; the disk is full, ...
 
@@ -175,6 +176,7 @@ def _leaves(x: Any, verb: str) -> Iterator[tuple[str, _Keys, Any]]:
         return
     refuse_non_container(x, verb)
     tree = trees.Tree(x)
+    tree.refuse_sparse("x", verb)  # the file would lack what rebuilds it, such as its shape
     for keys, leaf in zip(tree.paths(), tree.leaves, strict=True):
         yield ".".join(map(str, keys)), keys, leaf
 

@@ -122,9 +122,9 @@ def _read(dialect: str, way: PartsOf, variables: Variables, kinds: Names, wanted
         expected = wanted.shapes(beside) if wanted is not None and beside is not None else {}
         misfits += not _fits(layer, variables) or _differs(layer, variables, expected)
     used = {part.name for layer in layers for part in layer.parts}
-    found, doubts = _by_names(way, {name: x for name, x in variables.items() if name not in used}, wanted)
+    by_names, doubts = _by_names(way, {name: x for name, x in variables.items() if name not in used}, wanted)
     places = {name: place for place, name in enumerate(variables)}
-    layers += sorted(found, key=lambda layer: places[layer.parts[0].name])
+    layers += sorted(by_names, key=lambda layer: places[layer.parts[0].name])
     explained = sum(len(layer.parts) for layer in layers)
     signatures = () if wanted is None else wanted.signatures()
     fitting = [layer for layer in layers if _fits(layer, variables)]
@@ -245,7 +245,7 @@ def _likely_first(possible: list[Layer]) -> list[Layer]:
 # asking
 
 
-def asked(unknown: Iterable[str], reading: Reading) -> str:
+def question(unknown: Iterable[str], reading: Reading) -> str:
     """A line for `kinds=` that says what the unknown tensors are, as far as names and shapes tell it."""
     names = list(unknown)
     kinds = {layer.path: layer.kind for layer in reading.layers if any(part.name in names for part in layer.parts)}

@@ -1,0 +1,118 @@
+"""`python -m xdevice.twins.parity.operations_script script.py`: runs a script as Python does, and keeps the operations
+that it runs and the gradients that it computes, with the numbers (`xdevice.twins.tracing.operations`).
+
+They are written into the folder `operations` beside the recording when the program ends: `operations.json` has the
+names, lines and keys, `arrays.npz` the numbers by their keys.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy
+
+from xdevice.core import registry, selection
+from xdevice.errors import UnsupportedError, XDeviceError
+from xdevice.twins.tracing import named_values
+from xdevice.twins.tracing.operations import Gradient, Log, Operation, Writer
+
+from . import in_float64, recording
+from .record_files import reading
+from .tracing_script import run_script
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from xdevice.contract import Backend
+
+FOLDER: Final = "operations"
+_LISTS: Final = "operations.json"
+_ARRAYS: Final = "arrays.npz"
+
+
+def read(folder: Path) -> Log | None:
+    """Reads the operations that a backend's process has kept; None if its folder has none.
+
+    Raises:
+        RecordingError: the files are damaged.
+    """
+    path = folder / FOLDER / _LISTS
+    if not path.exists():
+        return None
+    with reading(path):
+        about = json.loads(path.read_text(encoding="utf-8"))
+        log = Log(about["owner"])
+        log.operations = [
+            Operation(name, line, tuple(inputs), tuple(outputs), is_backward)
+            for name, line, inputs, outputs, is_backward in about["operations"]
+        ]
+        log.gradients = [Gradient(*one) for one in about["gradients"]]
+        log.roots, log.is_full = about["roots"], about["is_full"]
+        with numpy.load(path.with_name(_ARRAYS), allow_pickle=False) as arrays:
+            log.arrays = dict(zip(about["keys"], (arrays[name] for name in arrays.files), strict=True))
+    return log
+
+
+def _write(log: Log, folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / _ARRAYS).open("wb") as file:
+        numpy.savez(file, *log.arrays.values())
+    about = {
+        "owner": log.owner, "operations": log.operations, "gradients": log.gradients, "roots": log.roots,
+        "is_full": log.is_full, "keys": list(log.arrays),
+    }  # fmt: skip
+    (folder / _LISTS).write_text(json.dumps(about), encoding="utf-8")
+
+
+def _naming(backend: Backend, writer: Writer) -> Callable[..., Any]:
+    """A function to be called around each model of the program: it tells the writer the names of its parameters."""
+    done: dict[int, Any] = {}
+
+    def around(model: Any, arguments: Any, call: Callable[[], Any]) -> Any:
+        result = call()  # which builds a model of Keras
+        if id(model) not in done:
+            done[id(model)] = model
+            try:
+                writer.name_all(backend.variables(model))
+            except XDeviceError:  # such as a loss, which has none
+                return result
+        return result
+
+    return around
+
+
+def main() -> None:
+    """Runs the script that the command-line arguments name."""
+    script = in_float64.script_to_run()
+    backend = registry.load(os.environ[selection.VARIABLE])
+    log = Log(backend.name)
+    writer, process = Writer(backend, log), os.getpid()
+
+    def close() -> None:
+        if os.getpid() == process:
+            _write(log, Path(os.environ[recording.VARIABLE]) / FOLDER)
+
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(backend.operation_calls(writer.run, writer.leaf))
+        except UnsupportedError as error:
+            print(f"no operations are kept: {error}", file=sys.stderr)  # what the script records is compared
+            run_script(script)
+            return
+        try:
+            stack.enter_context(backend.outermost(_naming(backend, writer)))
+        except UnsupportedError as error:
+            print(f"parameters have no names: {error}", file=sys.stderr)
+        stack.enter_context(named_values.listening(writer.named))
+        atexit.register(close)
+        run_script(script)
+
+
+if __name__ == "__main__":
+    main()

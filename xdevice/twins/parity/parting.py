@@ -1,0 +1,133 @@
+"""Where a function and a model, or two functions, part: the values that they name, the layer, and the operation.
+
+Both run once more, without what a compiler has made of them, and each operation is kept with the numbers that it gave
+(`xdevice.twins.tracing.operations`). A layer is right if the operation that gave its output is; values with a name are
+compared in their order.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy
+
+from xdevice.errors import UnsupportedError, listed
+from xdevice.twins.tracing import distances
+from xdevice.twins.tracing.operations import Two
+from xdevice.twins.tracing.traces import RECORD
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from xdevice.twins.tracing.model_runs import ModelRun
+    from xdevice.twins.tracing.operations import Parting
+    from xdevice.twins.tracing.traces import LayerCall
+
+_ADVICE = "name values by xdevice.parity.log(name, value) in both, and the first that differs is named"
+
+
+class _Named(NamedTuple):
+    """A value that both name."""
+
+    name: str
+    ours: Any
+    theirs: Any
+
+
+def where(actual: ModelRun, expected: ModelRun, names: Mapping[str, str]) -> str:
+    """A text that says where two runs part whose outputs differ."""
+    lines = []
+    try:
+        runs = actual.again(), expected.again()
+    except UnsupportedError as error:
+        runs = actual, expected
+        lines.append(f"no operation is named: {error}")
+    named = list(_named(*runs, names))
+    lines += _first_named(runs, named)
+    if all(run.log is not None for run in runs):
+        lines += _by_operations(*runs)
+    elif not named:
+        lines.append(_ADVICE)
+    for run in runs:
+        if run.trace.hidden:
+            lines.append(
+                f"not compared: {listed(dict.fromkeys(run.trace.hidden), 4)} of {run.backend.name}, without values"
+            )
+    return "\n".join(lines)
+
+
+# what both name
+
+
+def _named(actual: ModelRun, expected: ModelRun, names: Mapping[str, str]) -> Iterator[_Named]:
+    """The values with a name on both sides: two records, or a record and a layer's output."""
+    left: dict[str, list[LayerCall]] = {}
+    for call in actual.trace.calls:
+        left.setdefault(names.get(call.path, call.path), []).append(call)
+    for call in expected.trace.calls:
+        candidates = left.get(call.path)
+        if candidates and RECORD in (call.type, candidates[0].type):
+            mine = candidates.pop(0)
+            yield _Named(
+                f"{call.path}{f', step {call.number}' if call.number else ''}", mine.outputs[0], call.outputs[0]
+            )
+
+
+def _first_named(runs: tuple[ModelRun, ModelRun], named: list[_Named]) -> Iterator[str]:
+    limit = distances.limit([one.theirs for one in named])
+    before = ""
+    for one in named:
+        error = distances.error_of(one.ours, one.theirs)
+        if error is None or error > limit:
+            far = "of another shape" if error in (None, numpy.inf) else f"off by {error:.2g} of its largest value"
+            agree = f"; {before}, before it, agrees" if before else ""
+            yield f"the first named value that differs is {one.name}: it is {far}{agree}"
+            return
+        before = one.name
+    if named:
+        yield f"all {len(named)} named values agree, the last of which is {before}"
+
+
+# operations and layers
+
+
+def _by_operations(actual: ModelRun, expected: ModelRun) -> Iterator[str]:
+    assert actual.log is not None
+    assert expected.log is not None
+    two = Two(actual.log, expected.log)
+    for run, log in ((actual, actual.log), (expected, expected.log)):
+        log.roots = [log.key(x) for x in run.outputs]
+    place = two.part()
+    if place is None:
+        yield "each operation gives what the other side computes too: rounding alone may do this, or an order of axes"
+        return
+    yield text_of(place, actual.backend.name, expected.backend.name)
+    for run, is_right in ((actual, two.is_right_in_actual), (expected, two.is_right)):
+        if layer := _first_layer(run, lambda key, check=is_right: check(key, place.share)):
+            yield f"the first layer of {run.backend.name} that differs is {layer}"
+    for log in (actual.log, expected.log):
+        if log.is_full:
+            yield f"only the first {len(log.operations)} operations of {log.owner} were kept"
+
+
+def text_of(place: Parting, ours: str, theirs: str) -> str:
+    if place.expected is None:
+        return f"the first operation that only {ours} computes is {place.actual}"
+    if place.actual is None:
+        return f"the first operation that only {theirs} computes is {place.expected}"
+    text = f"the first operation that differs is {place.actual} of {ours}, where {theirs} has {place.expected}"
+    if place.closest is None:
+        return text
+    mine, its = place.closest
+    if (mine, its) == (place.actual, place.expected):
+        return f"{text}; {place.errors}"
+    return f"{text}; from there on {mine} of {ours} and {its} of {theirs} are closest: {place.errors}"
+
+
+def _first_layer(run: ModelRun, is_right: Any) -> str:
+    """The first layer of a run whose output is not right."""
+    for call in run.trace.calls:
+        if call.type != RECORD and call.outputs and not is_right(run.log.key(call.outputs[0])):  # type: ignore[union-attr]
+            again = f", call {call.number + 1}" if call.number else ""
+            return f"{call.path or 'the model'} ({call.type}{again})"
+    return ""

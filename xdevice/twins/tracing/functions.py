@@ -1,0 +1,220 @@
+"""Functions as models: which framework a function computes with, and which model it calls.
+
+Nothing in a plain function says what it takes. Its code does: the tensors and models that it holds, in closures,
+partials, bound methods and globals that its code names, or else the frameworks among those globals.
+"""
+
+from __future__ import annotations
+
+import inspect
+from contextlib import suppress
+from functools import partial
+from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from xdevice.core import frameworks, registry
+from xdevice.errors import ArgumentError, NotBuiltError, UnsupportedError, listed, shown
+from xdevice.twins import owners
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from xdevice.contract import Backend
+
+_MOST: Final = 5_000
+"""How many objects are looked at in one function."""
+_OURS: Final = "xdevice"
+
+
+class Function(NamedTuple):
+    """A function that is compared as a model is."""
+
+    itself: Any
+    """What is called, with the inputs alone."""
+    backend: Backend
+    model: Any
+    """The one model that the function calls; None if it holds none, or several."""
+    models: tuple[Any, ...]
+    """All models of the backend that the function holds."""
+    tensor: Any
+    """A tensor that the function holds, on whose device it gets its inputs; None if it holds none."""
+
+    @property
+    def name(self) -> str:
+        return name_of(self.itself)
+
+    @property
+    def is_of_model(self) -> bool:
+        """Whether the function is a method of the model, or what a compiler has made of it, so that it takes what the
+        model takes."""
+        return getattr(self.itself, "__self__", None) is self.model is not None
+
+
+def name_of(function: Any) -> str:
+    while isinstance(function, partial):
+        function = function.func
+    return getattr(function, "__qualname__", type(function).__qualname__).replace("<locals>.", "")
+
+
+def is_function(x: object) -> bool:
+    """Whether `x` can be compared as a function: a callable that is no model, no class and no tensor, or a pair of an
+    `apply` and its parameters, as users of haiku have."""
+    if isinstance(x, tuple) and len(x) == 2:
+        return not isinstance(x[1], str) and (is_function(x[0]) or hasattr(x[0], "apply"))
+    if not callable(x) or isinstance(x, type):
+        return False
+    kind = registry.kind_of(type(x))
+    return kind is None and owners.backend_of_model(x) is None
+
+
+def function_of(x: Any) -> Function:
+    """The function with its framework.
+
+    Raises:
+        ArgumentError: nothing in the function says which framework it takes, or several are possible.
+    """
+    itself = _applied(x) if isinstance(x, tuple) else x
+    search = _Search(itself)
+    backend = registry.load(search.framework())
+    models = [model for model in search.models if owners.backend_of_model(model) is backend]
+    tensor = next((one for one in search.tensors if _owner_name(one) == backend.name), None)
+    return Function(itself, backend, models[0] if len(models) == 1 else None, tuple(models), tensor)
+
+
+def _applied(pair: tuple[Any, Any]) -> Any:
+    """The function of a pair: haiku's `apply` takes a random key behind the parameters, which is None here."""
+    function, parameters = pair
+    function = getattr(function, "apply", function)
+    try:
+        names = list(inspect.signature(function).parameters)
+    except (TypeError, ValueError):  # of a function without a signature, as those in C
+        names = []
+    return partial(function, parameters, None) if names[1:2] == ["rng"] else partial(function, parameters)
+
+
+def _owner_name(x: object) -> str:
+    kind = registry.kind_of(type(x))
+    return kind.backend.name if kind is not None else ""
+
+
+class _Search:
+    """What a function holds, as far as its code names it."""
+
+    def __init__(self, function: Any) -> None:
+        self._function = function
+        self.models: list[Any] = []
+        self.tensors: list[Any] = []
+        self._mentioned: dict[str, None] = {}
+        self._walk(function)
+
+    def framework(self) -> str:
+        """The name of the framework that the function computes with. NumPy counts only where nothing else does."""
+        owned = dict.fromkeys(_owner_name(x) for x in self.tensors)
+        owned |= dict.fromkeys(owner.name for x in self.models if (owner := owners.backend_of_model(x)) is not None)
+        for names in (owned, self._mentioned):
+            others = [name for name in names if name != "numpy"]
+            if len(others) > 1:
+                raise ArgumentError(
+                    f"{name_of(self._function)} names {listed(others, 3)}, so that nothing says which of them it "
+                    "takes; give a function that uses one framework alone"
+                )
+            if others:
+                return others[0]
+        if owned or self._mentioned:
+            return "numpy"
+        raise ArgumentError(
+            f"nothing in {name_of(self._function)}, {shown(self._function, 60)}, says which framework it takes: it "
+            "holds no tensor and no model, and names no framework; give functools.partial(function, parameters), or a "
+            "function that uses one, such as jax.numpy"
+        )
+
+    def _walk(self, function: Any) -> None:
+        seen: set[int] = set()
+        kept: list[Any] = []  # an id is one object's only as long as the object lives
+        left = [function]
+        while left and len(kept) < _MOST:
+            x = left.pop()
+            if id(x) in seen:
+                continue
+            seen.add(id(x))
+            kept.append(x)
+            left += reversed(list(self._inside(x)))
+
+    def _inside(self, x: Any) -> Iterable[Any]:
+        """Takes note of what `x` is, and returns what to look at in it."""
+        if x is None or isinstance(x, str | bytes | int | float | complex | CodeType | type):
+            return ()
+        kind = registry.kind_of(type(x))
+        if kind is not None and kind.kind == "tensor":
+            self.tensors.append(x)
+            return ()
+        if owners.backend_of_model(x) is not None:
+            self.models.append(x)
+            return ()
+        if isinstance(x, ModuleType):
+            self._mention(x.__name__)
+            return ()
+        if isinstance(x, dict):
+            return x.values()
+        if isinstance(x, list | tuple | set | frozenset):
+            return x
+        return self._in_code(x)
+
+    def _in_code(self, x: Any) -> Iterable[Any]:
+        if isinstance(x, partial):
+            return [x.func, x.args, x.keywords]
+        if isinstance(x, MethodType):
+            return [x.__self__, x.__func__]
+        # a function of a framework says which, and its insides nothing more
+        if self._mention(_module_of(x)):
+            return [] if not hasattr(x, "__wrapped__") else [x.__wrapped__]
+        if isinstance(x, FunctionType):
+            return [*_named(x), x.__defaults__, x.__kwdefaults__]
+        if hasattr(x, "__wrapped__"):
+            return [x.__wrapped__]
+        return vars(x).values() if hasattr(x, "__dict__") else ()
+
+    def _mention(self, module: str) -> bool:
+        """Takes note of a framework by the name of one of its modules. Returns whether there is nothing more to see."""
+        root = module.partition(".")[0]
+        name = frameworks.LIBRARIES.get(root) or next((one.name for one in frameworks.KNOWN if root in one.modules), "")
+        if name:
+            self._mentioned[name] = None
+        return bool(name) or root.startswith(_OURS)
+
+
+def _module_of(x: Any) -> str:
+    """The name of the module that a function, or the class of a callable object, comes from."""
+    owner: Any = x if isinstance(x, FunctionType) else type(x)
+    if isinstance(x, BuiltinFunctionType):  # such as torch.tanh, which names no module, and is of a class of PyTorch's
+        owner = x if x.__module__ else x.__self__ if isinstance(x.__self__, type) else type(x.__self__)
+    return getattr(owner, "__module__", None) or ""
+
+
+def _named(function: FunctionType) -> Iterator[Any]:
+    """The values of a function's closure, and of the globals that its code names."""
+    for cell in function.__closure__ or ():
+        with suppress(ValueError):  # a variable that has no value yet
+            yield cell.cell_contents
+    for name in _names_in(function.__code__):
+        if name in function.__globals__:
+            yield function.__globals__[name]
+
+
+def _names_in(code: CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _names_in(constant)
+
+
+def bound(function: Function) -> Any:
+    """The function's model, if its layers can be listed; None if not, as those of a module of linen that is bound to no
+    variables."""
+    if function.model is None:
+        return None
+    try:
+        list(function.backend.layers(function.model))
+    except (UnsupportedError, NotBuiltError):
+        return None
+    return function.model
