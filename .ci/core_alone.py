@@ -29,7 +29,7 @@ SAMPLES = (
     "xdevice/testing/contract/",
     *(f"backends/xdevice_{name}/testing/" for name in BACKENDS),
 )
-TESTS = ("base", "containers", "core", "cuda", "execution", "replicas", "tensors")
+TESTS = ("base", "containers", "core", "cuda_driver", "execution", "replicas", "tensors")
 OF_THE_PLUGIN = "tests/tensors/test_lacking.py"
 ALONE = ("timeout", "xdist", "_hypothesis_pytestplugin")  # pytest's plugins, without the one that a product brings
 AT_LEAST = 1_050  # they were 1,081 of 1,421 when this was written

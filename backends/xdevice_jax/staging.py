@@ -1,5 +1,5 @@
 """Copies arrays between the host and an NVIDIA GPU through the ring (buffers of page-locked memory that xdevice keeps
-for this, `xdevice.cuda.ring`), and reads small ones by the driver itself.
+for this, `xdevice.cuda_driver.ring`), and reads small ones by the driver itself.
 
 Facts about JAX that the code depends on:
 
@@ -20,7 +20,7 @@ import numpy as np
 
 from xdevice.base.dtypes import DTYPES, host_dtype
 from xdevice.contract import staging
-from xdevice.cuda import ring
+from xdevice.cuda_driver import ring
 
 if TYPE_CHECKING:
     from collections.abc import Hashable

@@ -17,7 +17,7 @@ from typing import Final
 
 import jax
 
-from xdevice.cuda import nvidia
+from xdevice.cuda_driver import nvidia
 
 from .private import private
 

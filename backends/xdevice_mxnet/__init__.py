@@ -34,7 +34,7 @@ from xdevice.base import devices
 from xdevice.contract import VIRTUAL_GPU, Backend, DeviceInfo, Kind, Memory
 from xdevice.contract.environment import is_blocking_wanted
 from xdevice.contract.loader import importing
-from xdevice.cuda import nvidia
+from xdevice.cuda_driver import nvidia
 from xdevice.errors import ShapeError
 
 from .numpy_names import restored

@@ -1,5 +1,5 @@
 """Copies large arrays between the host and an NVIDIA GPU through the ring (buffers of page-locked memory that xdevice
-keeps for this, `xdevice.cuda.ring`).
+keeps for this, `xdevice.cuda_driver.ring`).
 
 Rules for this module, and why:
 
@@ -18,7 +18,7 @@ import numpy as np
 
 from xdevice.base.dtypes import dtype_name, host_dtype
 from xdevice.contract import staging
-from xdevice.cuda import ring
+from xdevice.cuda_driver import ring
 
 if TYPE_CHECKING:
     from xdevice.contract.replicas import Replicas

@@ -10,7 +10,7 @@ import paddle
 from xdevice.base import devices
 from xdevice.contract.accelerators import choose
 from xdevice.contract.environment import virtual_gpus_wanted
-from xdevice.cuda import nvidia
+from xdevice.cuda_driver import nvidia
 
 from . import virtual_devices
 

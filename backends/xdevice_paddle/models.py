@@ -175,7 +175,7 @@ class PaddleModels(Models):
     def times_written(self, x: Any) -> int | None:
         return int(x.inplace_version)
 
-    def settings(self, optimizer: Any) -> str:
+    def hyperparameters(self, optimizer: Any) -> str:
         return f"rate {optimizer.get_lr()}" if isinstance(optimizer, paddle.optimizer.Optimizer) else ""
 
     def container_way(self, x: Any) -> Way | None:

@@ -1,5 +1,5 @@
 """Copies large tensors between the host and an NVIDIA GPU through the ring (buffers of page-locked memory that xdevice
-keeps for this, `xdevice.cuda.ring`).
+keeps for this, `xdevice.cuda_driver.ring`).
 
 Rules for this module, and why:
 
@@ -19,7 +19,7 @@ import tensorflow as tf
 from xdevice.base.dtypes import DTYPES, host_dtype
 from xdevice.contract import staging
 from xdevice.contract.dlpack import Lent
-from xdevice.cuda import ring
+from xdevice.cuda_driver import ring
 
 if TYPE_CHECKING:
     import numpy as np

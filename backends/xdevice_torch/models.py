@@ -440,7 +440,7 @@ class TorchModels(Models):
         count: int | None = _version.__get__(x) if _version is not None and not x.is_inference() else None
         return count
 
-    def settings(self, optimizer: Any) -> str:
+    def hyperparameters(self, optimizer: Any) -> str:
         if not isinstance(optimizer, torch.optim.Optimizer):
             return ""
         groups = [

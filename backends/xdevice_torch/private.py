@@ -166,7 +166,7 @@ PRIVATE: Final = (
         ("_len_torch_function_stack", "_get_function_stack_at", "_pop_torch_function_stack",
          "_push_on_torch_function_stack"),
         "computing past the scopes of devices, which PyTorch calls for each operation and attribute. Without it, a "
-        "step inside of `with device:` takes twice as long",
+        "step inside `with device:` takes twice as long",
     ),
     Private(
         "arithmetic", "torch", ("_foreach_mul",), "copies of all parameters in one kernel. Without it, one each"

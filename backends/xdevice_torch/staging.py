@@ -1,5 +1,5 @@
 """Copies tensors between the host and GPUs: large ones through the ring (buffers of page-locked memory that xdevice
-keeps for this, `xdevice.cuda.ring`), and some in the background.
+keeps for this, `xdevice.cuda_driver.ring`), and some in the background.
 
 Nothing may go through the ring while a CUDA graph is recorded, because each replay would copy whatever is in the ring
 at that time. Memory that is page-locked already is copied faster without the ring.
@@ -71,7 +71,7 @@ def has_modes() -> bool:
 def _is_staged(x: torch.Tensor, native: torch.device) -> bool:
     if not x.is_cuda and native.type != "cuda":
         return False
-    from xdevice.cuda import ring
+    from xdevice.cuda_driver import ring
 
     if x.is_cuda and native.type == "cpu":
         return x.numel() * x.element_size() >= TO_HOST and ring.is_measured() and not _is_recorded(x.device)
@@ -108,14 +108,14 @@ def _through_ring(source: torch.Tensor, native: torch.device) -> torch.Tensor | 
 
 
 def _to_host(source: torch.Tensor, target: torch.Tensor) -> bool:
-    from xdevice.cuda import ring
+    from xdevice.cuda_driver import ring
 
     stream = torch.cuda.current_stream(source.device).cuda_stream
     return ring.to_host(source, source.data_ptr(), target, target.data_ptr(), target.nbytes, stream)
 
 
 def _to_gpu(owner: Any, address: int, target: torch.Tensor) -> bool:
-    from xdevice.cuda import ring
+    from xdevice.cuda_driver import ring
 
     stream = torch.cuda.current_stream(target.device).cuda_stream
     return ring.to_gpu(owner, address, target, target.data_ptr(), target.nbytes, stream)
@@ -126,7 +126,7 @@ def array(values: np.ndarray[Any, Any], native: torch.device) -> torch.Tensor | 
     way."""
     if native.type != "cuda" or values.nbytes < TO_GPU or not values.flags.c_contiguous:
         return None
-    from xdevice.cuda import ring
+    from xdevice.cuda_driver import ring
 
     if not ring.is_measured() or has_modes() or _is_recorded(native):
         return None

@@ -14,7 +14,7 @@ from helpers.environment import printed, python
 
 import xdevice
 from xdevice.base import devices
-from xdevice.cuda import nvidia
+from xdevice.cuda_driver import nvidia
 from xdevice.distributed import engines
 from xdevice.distributed.contract.collectives import free_port, own_part, refusal_of_order, require_fit
 

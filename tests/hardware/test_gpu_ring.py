@@ -10,7 +10,7 @@ import pytest
 from helpers.environment import NO_KERNELS, python
 
 import xdevice
-from xdevice.cuda import ring
+from xdevice.cuda_driver import ring
 
 pytestmark = pytest.mark.gpu
 

@@ -175,7 +175,7 @@ def test_what_others_refer_to_is_written_into(backend, there):
 
 def test_parameters_in_a_list_stay_those_of_their_optimizer(there, backend):
     if backend.name not in ("torch", "paddle"):
-        pytest.skip("it has no parameters outside of layers")
+        pytest.skip("it has no parameters outside layers")
     weight = next(iter(dict(layer(backend).named_parameters()).values()))
     net = model(backend, weights=[weight])
     xdevice.to_device(net, there)

@@ -49,8 +49,7 @@ def register_container(
         move: `move(x, device)` returns `x` itself or a new object, on a `Device`. `copy_to` calls it on a deep copy.
 
     Raises:
-        ContainerError: not a type; a type of tensors or models; one of `flatten` and `rebuild` without the other, or
-            either beside `move`.
+        ContainerError: not a type; a type of tensors or models; functions that do not go together.
 
     Example:
         >>> @xdevice.register_container

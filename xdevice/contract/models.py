@@ -122,7 +122,7 @@ class Models(Primitives):
         count."""
         return None
 
-    def settings(self, optimizer: Any) -> str:
+    def hyperparameters(self, optimizer: Any) -> str:
         """Returns the numbers by which an optimizer steps and which are not among its variables, such as its rate, in
         one text; "" for a model, and if there are none."""
         return ""

@@ -1,7 +1,7 @@
 """Copies between the host and an NVIDIA GPU by way of page-locked memory, which adapters use in `move`.
 
-The ring (the page-locked buffers of `xdevice.cuda.ring`) reads and writes memory without the framework's knowledge. So
-an adapter that gives it memory must see to it that
+The ring (the page-locked buffers of `xdevice.cuda_driver.ring`) reads and writes memory without the framework's
+knowledge. So an adapter that gives it memory must see to it that
 
 - memory that is read has been computed, and stays until it is read; memory that is written was made for the copy, and
   nobody else has seen it yet;
@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from xdevice.cuda import ring
+from xdevice.cuda_driver import ring
 
 from .conversion import aligned
 

@@ -96,7 +96,7 @@ def broadcast(session: Session, x: Any, root: int) -> Any:
     settings = "".join(
         f"; {operand.name} {text}"
         for operand in operands
-        if operand.kind == "model" and (text := operand.backend.settings(operand.value))
+        if operand.kind == "model" and (text := operand.backend.hyperparameters(operand.value))
     )
 
     def call() -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from xdevice.contract import Backend
 from xdevice.core import registry
-from xdevice.cuda import nvidia
+from xdevice.cuda_driver import nvidia
 from xdevice.errors import ArgumentError, LaunchError, SettingError, shown
 
 if TYPE_CHECKING:

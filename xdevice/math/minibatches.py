@@ -63,7 +63,7 @@ class Batches:
         self._length = length
         self._sizes = sizes
         self._shuffle = shuffle
-        # drawn at the call: a loop may run in another thread, or outside of a seed's block
+        # drawn at the call: a loop may run in another thread, or outside a seed's block
         self._order = self._draw() if shuffle else None
 
     def __len__(self) -> int:

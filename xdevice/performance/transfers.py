@@ -107,25 +107,14 @@ class transfers:
 
     Young: it may change in a minor version.
 
-    A transfer is a read by the host (`.item()`, `float(x)`, `print(x)`, `xdevice.item(x)`, ...) or a copy between
-    devices. A read of a tensor on the CPU counts too, because on a GPU it would be a transfer; its `physical` is False.
-    A transfer is explicit if the program asks for it by name: `to_device`, `to_numpy`, `item` and other functions of
-    xdevice, `x.to(...)`, `x.cpu()`, `x.numpy()`, `x.item()`, `jax.device_get(x)`. Implicit are `float(x)`, `if x`,
-    `np.asarray(x)`, `print(x)`, and copies that an operation makes. The modes are those of `jax.transfer_guard`:
-
-    | mode | implicit transfers | explicit transfers |
-    |---|---|---|
-    | "allow" | are recorded | are recorded |
-    | "log" | give a `TransferWarning`, too | are recorded |
-    | "log_explicit" | give a `TransferWarning`, too | give a `TransferWarning`, too |
-    | "disallow" | raise `TransferError`, before the read | are recorded |
-    | "disallow_explicit" | raise `TransferError`, before the read | raise `TransferError` |
-
-    A block sees its own thread or task, and tasks started with its context, on every backend. Blocks nest, hold across
-    an `await`, and may be left in any order. docs/reference/async.md lists what each backend cannot show.
+    A transfer is a read by the host or a copy between devices; a read of a tensor on the CPU counts too, with
+    `physical` False. It is explicit if the program asks for it by name (`to_device`, `item`, `x.cpu()`, `x.numpy()`),
+    and else implicit (`float(x)`, `if x`, `print(x)`, `np.asarray(x)`, copies that an operation makes). Blocks see
+    their own thread or task, nest, and hold across an `await`. docs/reference/async.md lists what stays unseen.
 
     Args:
-        mode: one of these five. All give the log. A warning is given at the line that made the transfer.
+        mode: as in `jax.transfer_guard`. "allow" records, "log" also warns of implicit transfers at their line,
+            "disallow" refuses them before the read; "log_explicit" and "disallow_explicit" do so for all transfers.
 
     Raises:
         ArgumentError, ScopeError: another mode; the block is left without having been entered.
@@ -233,7 +222,7 @@ def _report(transfer: Transfer) -> None:
     if refusing:
         hint = "" if record.explicit else "; or, if it has to be here, ask for it by name: xdevice.item(x)"
         raise TransferError(
-            f'{record}, inside of xdevice.transfers("{min(refusing)}"); keep the value on its device, and read it '
+            f'{record}, inside xdevice.transfers("{min(refusing)}"); keep the value on its device, and read it '
             f"after the block, or once in many steps{hint}",
             record,
         )

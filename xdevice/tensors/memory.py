@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from xdevice.base.devices import parse
 from xdevice.core import scopes, selection
-from xdevice.cuda import ring
+from xdevice.cuda_driver import ring
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

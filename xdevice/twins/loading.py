@@ -27,8 +27,7 @@ def load(
 ) -> Any:
     """Loads the tensors of a safetensors file onto a device of any backend, or into a model's own variables.
 
-    `load(state, into=model)` writes named tensors of the model's framework instead, as `models.convert_state` gives
-    them or a `state_dict` has them.
+    `load(state, into=model)` writes named tensors, as `models.convert_state` or a `state_dict` has them.
 
     Returns a flat dict of tensors by name, none of which requires gradients; with `into`, that model or container.
     Costs one read of the file, which may be deleted afterwards, and on a GPU one copy: docs/reference/files.md.
@@ -38,8 +37,7 @@ def load(
         device, backend: where tensors are made, and of which framework; by default as by `xdevice.tensor`.
         into: a model or container with the names, shapes and dtypes of the file, all of which are checked before the
             first tensor is written. A Keras optimizer must be built. Tensors by name are written into one model.
-        strict: for tensors by name, whether every variable must be given, and `unmapped` of a `State` be empty. Other
-            names, shapes or dtypes than the model's are always an error.
+        strict: for tensors by name, whether every variable must be given, and `unmapped` of a `State` be empty.
 
     Raises:
         MissingFileError: no such file. FilePathError: not readable. FileFormatError: damaged, or of another format.

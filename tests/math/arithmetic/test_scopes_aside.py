@@ -1,4 +1,4 @@
-"""Inside of `with torch.device(...)`, PyTorch calls the scope for each operation and attribute: xdevice's own functions
+"""Inside `with torch.device(...)`, PyTorch calls the scope for each operation and attribute: xdevice's own functions
 go past it, and the program's functions do not."""
 
 from __future__ import annotations

@@ -74,7 +74,7 @@ _OUR_OWN = {
 """What the core decides for all adapters."""
 _OF_THE_FRAMEWORK = {
     "on_choice", "hardware", "empty_cache", "operand_device", "own_file", "take_for_cuda", "register_tree_node",
-    "times_written", "settings",
+    "times_written", "hyperparameters",
     "has_layers", "write_layers", "has_optimizer", "attributes_of", "move_held", "is_parameter",
     "parameters_of",
 }  # fmt: skip

@@ -10,7 +10,7 @@ import pytest
 from helpers.environment import BACKENDS, python
 
 import xdevice
-from xdevice.twins.tracing.operations import Errors, Log, Operation, Two, Writer, errors
+from xdevice.twins.tracing.operations import Errors, Log, LogWriter, Operation, Two, errors
 
 NAMES = [name for name in ("torch", "jax", "tensorflow", "paddle") if name in BACKENDS]
 PAIRS = [(one, other) for one in NAMES for other in NAMES if one != other and "torch" in (one, other)]
@@ -54,7 +54,7 @@ def step(name, fault=""):
     """The log of one step."""
     backend = xdevice.backend(name)
     log = Log(name)
-    writer = Writer(backend, log)
+    writer = LogWriter(backend, log)
     p = {key: backend.from_numpy(value.copy(), xdevice.cpu()) for key, value in WEIGHTS.items()}
     x, y = (backend.from_numpy(array.copy(), xdevice.cpu()) for array in (X, Y))
     with backend.operation_calls(writer.run, writer.leaf):

@@ -105,7 +105,7 @@ def _reduction(function: str, method: str) -> Callable[..., Any]:
 
     def reduction(self: Reducing, x: Any, /, *, axis: Axis = None, keepdims: bool = False, **spelling: NoReturn) -> Any:
         if spelling:
-            spellings.refuse(function, spelling, "axis=, keepdims=")
+            spellings.refuse(f"xp.{function}", spelling, "axis=, keepdims=")
         return getattr(self, method)(function, x, axis, keepdims)
 
     return reduction

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Aside:
-    """`with Aside(backend) as aside:` sets the scopes aside, and `aside.inside(function)` is called inside of them."""
+    """`with Aside(backend) as aside:` sets the scopes aside, and `aside.inside(function)` is called inside them."""
 
     def __init__(self, backend: Backend | None) -> None:
         self._scopes = None if backend is None else backend.scopes
@@ -41,7 +41,7 @@ class Aside:
             self._scopes.put_back(self._taken)
 
     def inside(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """The function, to be called in this block, inside of the scopes that are set aside."""
+        """The function, to be called in this block, inside the scopes that are set aside."""
         scopes = self._scopes
         if scopes is None or not self._taken:
             return function

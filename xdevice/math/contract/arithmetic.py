@@ -167,7 +167,7 @@ class Scopes(NamedTuple):
     """The scopes of devices that a framework calls for each operation and each attribute of a tensor."""
 
     are_open: Callable[[], object]
-    """Whether this thread is inside of any; the framework's own test, as it is called each time."""
+    """Whether this thread is inside any; the framework's own test, as it is called each time."""
     set_aside: Callable[[], Sequence[Any]]
     """Takes them off this thread and returns them; returns nothing, and takes none, if something else of the program's
     looks at each operation, too."""
@@ -180,7 +180,7 @@ class Arithmetic(Primitives):
 
     needs: ClassVar[tuple[str, ...]] = ("namespace",)
     scopes: ClassVar[Scopes | None] = None
-    """For a framework whose scopes slow down what is called inside of them: how the core does without."""
+    """For a framework whose scopes slow down what is called inside them: how the core does without."""
 
     def namespace(self) -> Any:
         """Returns the kernels that `xdevice.array_namespace` is built from, as attributes of a module or object. The

@@ -68,8 +68,7 @@ def convert_state(
     """The parameters and running statistics of a model, in the layouts of another framework.
 
     Young: it may change in a minor version. Gives a `State`, whose `unmapped` and `differences` say what could not be
-    kept: print it. The tensors share no memory with the source and do not require gradients. docs/reference/models.md
-    says how layers are paired and laid out. Costs a copy of every tensor; with `inputs=`, a few runs of both models.
+    kept: docs/reference/models.md has the rules. Costs a copy of every tensor; with `inputs=`, some runs of both models.
 
     Args:
         source: a built model; tensors in dicts and lists, those of NumPy as PyTorch has them; or a checkpoint's path.
@@ -77,16 +76,16 @@ def convert_state(
         like: a built model of the target. The result has the names and devices of `like`; without it, the source's.
         kinds: the kind of layers in a dict, or of your own classes, by path, `*` or class: `{"MyNorm": "rms_norm"}`.
         names: which layer of the source is which of `like`, or which rows: `{"h.*.fc1": "b.*.up", "wpe[2:]": "pos"}`.
-        device: where to put the tensors; without it, they are where their counterparts in `like` or the source are.
+        device: where to put the tensors; by default where they are in `like` or the source.
         inputs: a batch, as the source takes it (a dict is keywords): tells layers apart, and compares the outputs.
-        dtype: what floats are cast to: "bfloat16", or "like" for the dtypes of `like`.
-        skip: paths of layers, of either model, that are left out with all below them: a head of another size.
-        layout: whose layers a dict or a file has, if it does not say it: "torch", "paddle", "flax", ...
+        dtype: the dtype of floats: "bfloat16", or "like" for the dtypes of `like`.
+        skip: paths of layers, of either model, that are left out with all below them.
+        layout: the framework of a dict or a file that does not say it: "torch", "paddle", "flax", ...
 
     Raises:
         StateError: layers that pair in several ways or in none, or tensors whose kind is unknown or does not fit.
-        DTypeError, DeviceNotFoundError: the target lacks the dtype or the device, or would narrow the dtype.
-        NotATensorError, NotBuiltError, UnsupportedError, ArgumentError: an argument is not what is said above.
+        DTypeError, DeviceNotFoundError: the target lacks them. NotATensorError, NotBuiltError, UnsupportedError,
+            ArgumentError: an argument is not what is said above.
 
     Example:
         >>> list(xdevice.models.convert_state({"fc.weight": xdevice.zeros(2, 3)}, "numpy", kinds={"fc": "linear"}))

@@ -117,7 +117,7 @@ def convert_optimizer(
 
     Example:
         >>> state = xdevice.models.convert_state({}, "numpy", kinds={})
-        ...     xdevice.models.convert_optimizer("sgd", "sgd", state, models=(None, None))
+        >>> xdevice.models.convert_optimizer("sgd", "sgd", state, models=(None, None))
         Traceback (most recent call last):
         xdevice.errors.NotATensorError: expected an optimizer of a framework, not 'sgd' of type str
     """

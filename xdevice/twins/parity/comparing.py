@@ -64,15 +64,13 @@ def assert_parity(
     times: 30 ms for a million elements. With `inputs` both models run too.
 
     Args:
-        actual: a tensor, model, container or number, of any backend.
-        expected: the value that `actual` should equal, of any backend.
+        actual, expected: tensors, models, containers or numbers, of any backend.
         rtol, atol: replace the tolerances of the dtype. Ints and bools must be equal in any case.
         check_device, check_dtype: whether the tensors must be on the same device, and of the same dtype.
         equal_nan: whether NaN equals NaN.
-        inputs: a tensor, a tuple or a dict of keywords, for two models: what they return for it is compared instead.
-            Either may be a function, or a pair `(apply, parameters)`; models run in evaluation mode.
-        names: with `inputs`, which layer of `actual` corresponds to which of `expected`, as in `convert_state`; with a
-            function, which name that it gives by `log`.
+        inputs: a tensor, a tuple or a dict of keywords, for two models, functions or pairs `(apply, parameters)`: their
+            outputs are compared. Models run in evaluation mode.
+        names: with `inputs`, which layer, or name given by `log`, of `actual` is which of `expected`.
         skip: without `inputs`, paths of layers of two models that are not compared, as in `convert_state`.
 
     Raises:
@@ -157,32 +155,31 @@ def _compare(
 
 def _of_outputs(actual: object, expected: object, rule: Strictness, inputs: object, names: Names) -> Comparison:
     """The `Comparison` of what two models return. What they are set to is read before they run."""
-    settings, told = read_settings(actual, expected, names)
+    settings, different = read_settings(actual, expected, names)
     try:
         outputs = run_pair(actual, expected, inputs, names)
     except XDeviceError as error:
-        if told and hasattr(error, "add_note"):  # since Python 3.11
-            error.add_note(f"set differently:{_listed(told)}")
+        if different and hasattr(error, "add_note"):  # since Python 3.11
+            error.add_note(f"set differently:{_listed(different)}")
         raise
     comparison = compare_leaves(outputs.actual, outputs.expected, rule)
     if not comparison.ok:
         comparison = comparison._replace(text=f"{comparison.text}\n{outputs.where()}")
-        return _before(comparison, settings, told)
-    if not told:
+        return _before(comparison, settings, different)
+    if not different:
         return comparison
     # in evaluation mode a dropout does nothing, and a batch norm's momentum neither
-    text = (
-        f"the outputs agree, in evaluation mode; set differently:{_first_of([f'{chr(10)}  {line}' for line in told])}"
-    )
-    return comparison._replace(settings=tuple(told), text=text)
+    lines = [f"\n  {line}" for line in different]
+    text = f"the outputs agree, in evaluation mode; set differently:{_first_of(lines)}"
+    return comparison._replace(settings=tuple(different), text=text)
 
 
-def _before(comparison: Comparison, settings: list[str], told: list[str]) -> Comparison:
+def _before(comparison: Comparison, settings: list[str], different: list[str]) -> Comparison:
     """The `Comparison` with what the two are set to ahead of it: what both tell, and what could not be compared."""
-    if not told:
+    if not different:
         return comparison._replace(settings=tuple(settings))
-    rest = [line for line in settings if line not in told]
-    text = f"set differently:{_listed(told)}{_listed(rest) if rest else ''}\n{comparison.text}"
+    rest = [line for line in settings if line not in different]
+    text = f"set differently:{_listed(different)}{_listed(rest) if rest else ''}\n{comparison.text}"
     return comparison._replace(settings=tuple(settings), text=text)
 
 

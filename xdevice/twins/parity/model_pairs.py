@@ -75,24 +75,24 @@ class _LayeredModel(NamedTuple):
     def parts(self) -> list[Part]:
         return [part for layer in self.layers for part in layer.parts]
 
-    def places(self) -> dict[str, _Place]:
+    def places(self) -> dict[str, _ParameterPlace]:
         """Where each parameter of a known layer is, by the parameter's name."""
         variables = dict(self.backend.variables(self.itself))
         return {
-            part.name: _Place(layer.kind, part, tuple(variables[part.name].shape))
+            part.name: _ParameterPlace(layer.kind, part, tuple(variables[part.name].shape))
             for layer in self.layers
             for part in layer.parts
         }
 
 
-class _Place(NamedTuple):
+class _ParameterPlace(NamedTuple):
     """A parameter in its layer."""
 
     kind: str
     part: Part
     shape: tuple[int, ...]
 
-    def is_like(self, other: _Place) -> bool:
+    def is_like(self, other: _ParameterPlace) -> bool:
         """Whether `other` is the same parameter of a layer of the same kind, in the same layout."""
         one, two = self.part.rule, other.part.rule
         if (self.kind, self.part.of) != (other.kind, other.part.of):

@@ -20,7 +20,7 @@ import numpy
 from xdevice.core import registry, selection
 from xdevice.errors import UnsupportedError, XDeviceError
 from xdevice.twins.tracing import named_values
-from xdevice.twins.tracing.operations import Gradient, Log, Operation, Writer
+from xdevice.twins.tracing.operations import Gradient, Log, LogWriter, Operation
 
 from . import in_float64, recording
 from .record_files import reading
@@ -70,7 +70,7 @@ def _write(log: Log, folder: Path) -> None:
     (folder / _LISTS).write_text(json.dumps(about), encoding="utf-8")
 
 
-def _naming(backend: Backend, writer: Writer) -> Callable[..., Any]:
+def _naming(backend: Backend, writer: LogWriter) -> Callable[..., Any]:
     """A function to be called around each model of the program: it tells the writer the names of its parameters."""
     done: dict[int, Any] = {}
 
@@ -92,7 +92,7 @@ def main() -> None:
     script = in_float64.script_to_run()
     backend = registry.load(os.environ[selection.VARIABLE])
     log = Log(backend.name)
-    writer, process = Writer(backend, log), os.getpid()
+    writer, process = LogWriter(backend, log), os.getpid()
 
     def close() -> None:
         if os.getpid() == process:

@@ -26,7 +26,7 @@ _MOST: Final = 5_000
 _OURS: Final = "xdevice"
 
 
-class Function(NamedTuple):
+class TracedFunction(NamedTuple):
     """A function that is compared as a model is."""
 
     itself: Any
@@ -67,18 +67,18 @@ def is_function(x: object) -> bool:
     return kind is None and owners.backend_of_model(x) is None
 
 
-def function_of(x: Any) -> Function:
+def function_of(x: Any) -> TracedFunction:
     """The function with its framework.
 
     Raises:
         ArgumentError: nothing in the function says which framework it takes, or several are possible.
     """
     itself = _applied(x) if isinstance(x, tuple) else x
-    search = _Search(itself)
+    search = _ModelSearch(itself)
     backend = registry.load(search.framework())
     models = [model for model in search.models if owners.backend_of_model(model) is backend]
     tensor = next((one for one in search.tensors if _owner_name(one) == backend.name), None)
-    return Function(itself, backend, models[0] if len(models) == 1 else None, tuple(models), tensor)
+    return TracedFunction(itself, backend, models[0] if len(models) == 1 else None, tuple(models), tensor)
 
 
 def _applied(pair: tuple[Any, Any]) -> Any:
@@ -97,7 +97,7 @@ def _owner_name(x: object) -> str:
     return kind.backend.name if kind is not None else ""
 
 
-class _Search:
+class _ModelSearch:
     """What a function holds, as far as its code names it."""
 
     def __init__(self, function: Any) -> None:
@@ -129,14 +129,14 @@ class _Search:
         )
 
     def _walk(self, function: Any) -> None:
-        seen: set[int] = set()
+        visited: set[int] = set()
         kept: list[Any] = []  # an id is one object's only as long as the object lives
         left = [function]
         while left and len(kept) < _MOST:
             x = left.pop()
-            if id(x) in seen:
+            if id(x) in visited:
                 continue
-            seen.add(id(x))
+            visited.add(id(x))
             kept.append(x)
             left += reversed(list(self._inside(x)))
 
@@ -208,7 +208,7 @@ def _names_in(code: CodeType) -> Iterator[str]:
             yield from _names_in(constant)
 
 
-def bound(function: Function) -> Any:
+def bound(function: TracedFunction) -> Any:
     """The function's model, if its layers can be listed; None if not, as those of a module of linen that is bound to no
     variables."""
     if function.model is None:

@@ -20,7 +20,7 @@ from xdevice.twins import owners
 from xdevice.twins.contract import calls as layer_calls
 
 from . import distances, functions
-from .operations import Log, Writer
+from .operations import Log, LogWriter
 from .traces import trace_of
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from xdevice.contract import Backend
     from xdevice.twins.contract.calls import Call
 
-    from .functions import Function
+    from .functions import TracedFunction
     from .traces import Trace
 
     Array = numpy.ndarray[Any, Any]
@@ -63,7 +63,7 @@ class ModelRun:
     def again(self) -> ModelRun:
         """The same run once more, without what a compiler has made, and with its operations."""
         log = Log(self.backend.name)
-        writer = Writer(self.backend, log)
+        writer = LogWriter(self.backend, log)
         with self.backend.operation_calls(writer.run, writer.leaf):
             run = _run_whole(self.subject, self.arrays)
         return replace(run, log=log)
@@ -138,7 +138,7 @@ class _Subject(NamedTuple):
     backend: Backend
     model: Any
     """The model whose layers are seen: itself, or the one that a function calls; None if there is none."""
-    function: Function | None
+    function: TracedFunction | None
 
     @property
     def name(self) -> str:
@@ -149,8 +149,8 @@ class _Subject(NamedTuple):
         """Where the inputs are put."""
         if self.model is not None:
             return next((device for _, device in self.backend.model_devices(self.model)), CPU)
-        held = None if self.function is None else self.function.tensor
-        return CPU if held is None else self.backend.device_of(held)
+        tensor = None if self.function is None else self.function.tensor
+        return CPU if tensor is None else self.backend.device_of(tensor)
 
     @property
     def has_channels_last(self) -> bool | None:

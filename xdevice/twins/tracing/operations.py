@@ -123,7 +123,7 @@ class Log:
         return key
 
 
-class Writer:
+class LogWriter:
     """Keeps the operations of a backend in a log; `Backend.operation_calls` calls it."""
 
     def __init__(self, backend: Backend, log: Log) -> None:

@@ -148,13 +148,11 @@ def capture_intermediates(model: Any) -> Iterator[Trace]:
     Young: it may change in a minor version.
 
     Yields a `Trace`, whose `calls` give for each call of a layer its path, its inputs, its outputs, and the gradients
-    of the outputs if the block runs backward too. docs/reference/tracing.md says which calls are recorded: only calls
-    in this thread or task, and in tasks that `xdevice.parallel.run` starts. Traces may be nested; the model is not
-    changed.
+    of the outputs if the block runs backward too. docs/reference/tracing.md says which calls are recorded. Traces may
+    be nested; the model is not changed.
 
     Args:
-        model: a built model of PyTorch, Paddle, Gluon, Keras or Flax; or a function, of which the layers of the one
-            model that it calls are recorded, and what it names by `xdevice.parity.log`.
+        model: a built model of PyTorch, Paddle, Gluon, Keras or Flax; or a function that calls one model.
 
     Raises:
         NotATensorError: `model` is neither. ArgumentError: nothing says of which framework a function is.
@@ -168,7 +166,7 @@ def capture_intermediates(model: Any) -> Iterator[Trace]:
         >>> with xdevice.parity.capture_intermediates(xdevice.ones(2)):
         ...     pass
         Traceback (most recent call last):
-        xdevice.errors.NotATensorError: trace takes a model, not ...
+        xdevice.errors.NotATensorError: capture_intermediates takes a model or a function, not ...
     """
     backend = owners.backend_of_model(model)
     if backend is not None:
@@ -178,7 +176,8 @@ def capture_intermediates(model: Any) -> Iterator[Trace]:
         block = trace_of(function.itself, function.backend, functions.bound(function))
     else:
         raise NotATensorError(
-            f"trace takes a model or a function, not {shown(model, 60)} of type {type(model).__qualname__}"
+            f"capture_intermediates takes a model or a function, not {shown(model, 60)} of type "
+            f"{type(model).__qualname__}"
         )
     with block as traced:
         yield traced

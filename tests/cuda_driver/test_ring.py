@@ -15,7 +15,7 @@ from collections import defaultdict
 import numpy as np
 import pytest
 
-from xdevice.cuda import ring
+from xdevice.cuda_driver import ring
 
 STREAM = 7
 SLOT = 1 << 14
