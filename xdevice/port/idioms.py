@@ -158,7 +158,7 @@ CALLS: Final[dict[str, Idiom]] = {
         torch.distributed.is_nccl_available jax.default_backend torch.cuda.Event torch.cuda.Stream
         torch.cuda.current_stream torch.cuda.stream torch.xpu.memory_allocated torch.npu.memory_allocated
         torch.xpu.max_memory_allocated torch.npu.max_memory_allocated
-    """, "a property of one vendor's device"),
+    """, "a vendor-specific property"),
     **_calls("XD157", "no_word", "", """
         torch.cuda.empty_cache torch.xpu.empty_cache torch.npu.empty_cache
         torch.mps.empty_cache paddle.device.cuda.empty_cache tensorflow.config.experimental.set_memory_growth

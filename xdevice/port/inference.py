@@ -69,7 +69,7 @@ class Inference:
                 self.put((function, arg.arg), self.annotated(arg.annotation, function.module) or UNKNOWN)
 
     def foreign(self, name: str) -> Value:
-        """What is outside of the project under a full name: one value, however often the name occurs."""
+        """What is outside the project under a full name: one value, however often the name occurs."""
         value = self._foreign.get(name)
         if value is None:
             value = self._foreign[name] = of("foreign", name)

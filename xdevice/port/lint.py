@@ -208,7 +208,7 @@ def _start(source: Source, node: Any) -> Place:
 
 
 def with_guarded(findings: Iterable[Finding]) -> list[Finding]:
-    """The findings, in which a test for devices of one vendor has taken in those that are only reached behind it."""
+    """The findings, in which a test for vendor-specific devices has taken in those that are only reached behind it."""
     findings = list(findings)
     tests = {(finding.path, (finding.line, finding.col)): finding for finding in findings}
     behind: dict[Finding, list[Finding]] = {}

@@ -118,7 +118,7 @@ class Class:
                 waiting += cls._heirs
 
     def _changes_with_bases(self) -> bool:
-        """Finds the lineage and the bases outside of the project again; returns whether they differ from before."""
+        """Finds the lineage and the bases outside the project again; returns whether they differ from before."""
         before = self.lineage, self.foreign_bases
         self.lineage = tuple(self._find_lineage())
         atoms = {atom for cls in self.lineage for atom in cls.bases if atom.kind != "class"}
