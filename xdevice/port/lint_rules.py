@@ -30,7 +30,7 @@ class Rule(NamedTuple):
 
 RULES: Final[dict[str, Rule]] = {
     "XD201": Rule("a time is taken without waiting for the work", False),
-    "XD202": Rule("a vendor-specific device, or one of GPUs alone, is written as text", True),
+    "XD202": Rule("a vendor-specific device, or one of GPUs alone, is written down as text", True),
     "XD203": Rule("`.cuda()` without an index in a program of several devices goes to the current one", False),
     "XD204": Rule("a copy to the host that is not waited for can be read before it is there", False),
     "XD205": Rule("torch.load without map_location wants the devices of the machine that saved", True),
@@ -45,7 +45,7 @@ RULES: Final[dict[str, Rule]] = {
     "XD212": Rule("the result of a copy is thrown away", False),
     "XD214": Rule("CUDA_VISIBLE_DEVICES is set after the framework was imported", False),
     "XD217": Rule("a name of CUDA alone, where there is a word for all devices", True),
-    "XD218": Rule("`.cuda()` moves to NVIDIA GPUs only", True),
+    "XD218": Rule("`.cuda()` moves to CUDA-only devices", True),
     "XD219": Rule("a name of CUDA alone, for which there is no other word", True),
     "XD220": Rule("an array is made on the default device, where the device of the others is at hand", False),
     "XD222": Rule("a function's default names a device", False),
@@ -441,7 +441,7 @@ def _compare_with_text(view: _View, comparison: ast.Compare, node: ast.expr, tex
             if not view.knows_other_vendors(comparison):
                 yield (
                     "XD217",
-                    f'"cuda" is the type of one vendor\'s GPUs; use {_DEVICE_TYPE.advice}',
+                    f'"cuda" is a CUDA-only type; use {_DEVICE_TYPE.advice}',
                 )
         case ast.Attribute(attr=name) if text and name in _PLACES and not view.full(node):
             yield (

@@ -68,7 +68,7 @@ def convert_state(
     """The parameters and running statistics of a model, in the layouts of another framework.
 
     Young: it may change in a minor version. Gives a `State`, whose `unmapped` and `differences` say what could not be
-    kept: docs/reference/models.md has the rules. Costs a copy of every tensor; with `inputs=`, some runs of both models.
+    kept: docs/reference/models.md has the rules. Costs a copy of every tensor; with `inputs=`, runs of both.
 
     Args:
         source: a built model; tensors in dicts and lists, those of NumPy as PyTorch has them; or a checkpoint's path.
