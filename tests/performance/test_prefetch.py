@@ -159,7 +159,7 @@ class TestLoaders:
         assert [number(batch) for batch in feed] == list(range(COUNT))
         if hasattr(source, "__next__"):
             with pytest.raises(
-                xdevice.errors.UnsupportedError, match="gave batches before, and gives none now; give prefetch"
+                xdevice.errors.UnsupportedError, match="gave batches before, and gives none now; give it"
             ):
                 list(feed)
             return

@@ -389,6 +389,31 @@ def test_a_test_stays_where_it_guards_what_only_one_vendor_has(project):
     assert run(".", "--fix")[0] == 0
 
 
+@pytest.mark.parametrize("target", ["accelerator", "xdevice"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        'd = "cuda" if torch.cuda.is_available() else "cpu"',
+        'd = torch.device("cuda:0" if torch.cuda.is_available() else "cpu")',
+        'if torch.cuda.is_available():\n    x = x.to("cuda")',
+        'if not torch.cuda.is_available():\n    raise E\nx = torch.zeros(1, device="cuda")',
+    ],
+)
+def test_a_test_and_the_text_that_it_guards_are_fixed_together(project, target, line):
+    (project / "net.py").write_text(f"import torch\nx = torch.ones(2)\n{line}\n")
+    assert run(".", "--fix", "--to", target)[0] == 0
+    written = (project / "net.py").read_text()
+    assert ("cuda" if target == "accelerator" else "torch.cuda") not in written  # xdevice's "cuda" is any vendor's GPU
+
+
+@pytest.mark.parametrize("target", ["accelerator", "xdevice"])
+def test_a_test_stays_where_a_use_behind_it_is_ignored(project, target):
+    text = "import torch\nx = torch.ones(2)\nif torch.cuda.is_available():\n    x = x.cuda()  # xdevice: ignore\n"
+    (project / "net.py").write_text(text)
+    assert run(".", "--fix", "--to", target)[0] == 1
+    assert (project / "net.py").read_text() == text
+
+
 def test_a_notebook_is_fixed(project):
     text = "import torch\ny = torch.ones(1)\nx = y.cuda()\n"
     cells = [{"cell_type": "code", "source": text.splitlines(keepends=True)}]

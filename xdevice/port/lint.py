@@ -24,6 +24,8 @@ from .sites import Site
 from .sources import Cell, PythonModule, Source
 
 _COMMENT: Final = re.compile(r"#\s*xdevice:\s*(ignore|off|on)\b\s*(?:\[([^\]]*)\])?")
+_REPORTED: Final = re.compile(r"cuda\.|^\.cuda|CUDA|is_cuda|with_cuda")
+"""The idioms that lint reports wherever they are."""
 _STREAMS: Final = re.compile("stream|event", re.IGNORECASE)
 _SECTION: Final = re.compile(r"^\s*\[tool\.xdevice\b", re.MULTILINE)
 
@@ -60,6 +62,7 @@ class Finding:
     lines: range  # of the whole statement
     part: tuple[Place, Place]  # of the expression that `port` would rewrite, in `Source.text`
     guard: tuple[str, Place] | None = None  # the path, line and column of the test that guards it
+    guarded: tuple[tuple[Place, Place], ...] = ()  # what is reached only if it is true, in `Source.text`
     fix: tuple[Change, ...] = ()
     behind: tuple[Finding, ...] = ()  # the findings that this one, a test, guards
 
@@ -189,10 +192,15 @@ def _chosen(module: PythonModule, choice: Choice) -> Iterator[Finding]:
             end,
             source.place(node.lineno)[1],
             range(source.place(first)[0], source.place(last)[0] + 1),
-            ((part.lineno, part.col_offset), (part.end_lineno, part.end_col_offset)),
+            _span(part),
             (source.path, _start(source, hit.guard)) if hit.guard is not None else None,
+            tuple(map(_span, hit.guarded)),
         )
     module.release()
+
+
+def _span(node: Any) -> tuple[Place, Place]:
+    return (node.lineno, node.col_offset), (node.end_lineno, node.end_col_offset)
 
 
 def _start(source: Source, node: Any) -> Place:
@@ -270,12 +278,17 @@ def fixed(findings: Iterable[Finding], examined: Examined) -> dict[Source, bytes
     """The new bytes of the files in which `port` rewrites a finding, or one that the finding guards. Streams and events
     of a file are rewritten together or not at all, because PyTorch's do not mix with CUDA's."""
     places = _sites_by_place(examined)
-    chosen: dict[str, list[Site]] = {}
+    by_path: dict[str, list[Finding]] = {}
     for finding in findings:
-        chosen.setdefault(finding.path, []).extend(_sites_to_fix(finding, places))
+        by_path.setdefault(finding.path, []).extend((finding, *finding.behind))
     new = {}
     for source in examined.sources:
-        sites = chosen.get(source.path, [])
+        chosen = by_path.get(source.path, [])
+        own = {finding: _site_of(finding, places) or _covering(finding, examined, source) for finding in chosen}
+        sites = [site for site in own.values() if site is not None]
+        # from the inner tests to the outer ones: what an inner one keeps, the outer one guards
+        for finding in reversed(chosen):
+            _complete(finding, sites, examined.of(source), own[finding])
         left = [site for site in examined.of(source) if site.verdict == "rewritten" and site not in sites]
         if any(_STREAMS.search(site.idiom) for site in left):
             sites = [site for site in sites if not _STREAMS.search(site.idiom)]
@@ -284,13 +297,34 @@ def fixed(findings: Iterable[Finding], examined: Examined) -> dict[Source, bytes
     return new
 
 
-def _sites_to_fix(finding: Finding, places: dict[object, Site]) -> Iterator[Site]:
-    own = _site_of(finding, places)
-    inner = [_site_of(guarded, places) for guarded in finding.behind]
-    yield from filter(None, inner)
-    # a test for any vendor's devices must not lead to what only one vendor has
-    if own is not None and None not in inner:
-        yield own
+def _covering(finding: Finding, examined: Examined, source: Source) -> Site | None:
+    """The site that is rewritten with the finding in it, as `"cuda" if torch.cuda.is_available() else "cpu"` may be."""
+    if finding.code not in lint_rules.BY_PORT:
+        return None
+    start, end = (source.offset(*place) for place in finding.part)
+    for site in examined.of(source):
+        if site.verdict == "rewritten" and any(edit.start <= start and end <= edit.end for edit in site.edits):
+            return site
+    return None
+
+
+def _complete(test: Finding, sites: list[Site], all_sites: list[Site], own: Site | None) -> None:
+    """Adds the sites that a test guards and lint does not report, as in `"cuda" if torch.cuda.is_available() else
+    "cpu"`; takes the test out where it guards what stays, because a test for any vendor's devices must not lead to what
+    only one vendor has."""
+    if own is None or own not in sites:
+        return
+    inside = [site for site in all_sites if site is not own and _is_in(site, test.guarded)]
+    more = [site for site in inside if site.verdict == "rewritten" and not _REPORTED.search(site.idiom)]
+    stays = [site for site in inside if site.vendor and site not in (*sites, *more) and site.verdict != "neutral"]
+    if stays or any(finding.code == "XD219" for finding in test.behind):
+        sites.remove(own)
+    else:
+        sites += [site for site in more if site not in sites]
+
+
+def _is_in(site: Site, spans: Iterable[tuple[Place, Place]]) -> bool:
+    return any(start <= (site.line, site.col) and site.end <= end for start, end in spans)
 
 
 def _changes(examined: Examined, source: Source, site: Site) -> Iterator[Change]:

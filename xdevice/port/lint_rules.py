@@ -132,13 +132,14 @@ _CONVENTIONS: Final = {"tf": "tensorflow", "jnp": "jax.numpy", "npx": "mxnet.npx
 @dataclass(frozen=True)
 class Hit:
     """What a rule has found. `part` is the inner node that `port` would rewrite; `guard` the test for devices of one
-    vendor without which the node is not reached."""
+    vendor without which the node is not reached; `guarded` is reached only if the node is true."""
 
     code: str
     node: ast.AST
     text: str
     part: ast.AST
     guard: ast.AST | None = None
+    guarded: tuple[ast.AST, ...] = ()
 
 
 def hits(module: PythonModule) -> Iterator[Hit]:
@@ -154,7 +155,14 @@ def hits(module: PythonModule) -> Iterator[Hit]:
                 all_hits.append(Hit(code, node, text, parts[0] if parts else node))
     guards = _guards(view, all_hits)
     for hit in all_hits:
-        yield replace(hit, guard=guards.get(hit.node)) if hit.code in _GUARDED else hit
+        if hit.code in _GUARDED:
+            hit = replace(hit, guard=guards.get(hit.node), guarded=_guarded_by(view, hit.node))
+        yield hit
+
+
+def _guarded_by(view: _View, node: ast.AST) -> tuple[ast.AST, ...]:
+    test = _whole_test(view, node)
+    return (*guarded_by(test, view.parents), *_after_exit(view, test))
 
 
 def _guards(view: _View, all_hits: list[Hit]) -> dict[ast.AST, ast.AST]:
@@ -162,8 +170,7 @@ def _guards(view: _View, all_hits: list[Hit]) -> dict[ast.AST, ast.AST]:
     guards: dict[ast.AST, ast.AST] = {}
     for hit in all_hits:  # the outer ones first
         if hit.code in _GUARDED:
-            test = _whole_test(view, hit.node)
-            for guarded in (*guarded_by(test, view.parents), *_after_exit(view, test)):
+            for guarded in _guarded_by(view, hit.node):
                 for node in ast.walk(guarded):
                     guards.setdefault(node, guards.get(hit.node, hit.node))
     return guards

@@ -100,9 +100,9 @@ class Unlisted:
             return
         holding = _Holding(attributes, Tree([attribute.value for attribute in attributes], True, True))
         self._holdings.append(holding)
-        known = self._known  # listed now, because a move may replace what is listed
+        own = self._known  # listed now, because a move may replace what is listed
         for inner, value, owned in holding.owned():
-            if owned.kind == "model" and id(value) not in known and not self._is_owner(owned.backend, value):
+            if owned.kind == "model" and id(value) not in own and not self._is_owner(owned.backend, value):
                 self._add(inner, owned.backend, value)
 
     def _is_owner(self, backend: Backend, model: Any) -> bool:
@@ -206,28 +206,28 @@ def is_all_on(backend: Backend, model: Any, target: Device) -> bool:
 
 def move(backend: Backend, model: Any, target: Device) -> Any:
     """Moves a model and all that it holds; returns the model, or the object that its own method gives instead."""
-    held = Unlisted(backend, model)
-    held.check(target)
+    rest = Unlisted(backend, model)
+    rest.check(target)
     moved = backend.move_model(model, target)
     moved = model if moved is None else moved
-    held.follow(moved, target, is_copy=False)
+    rest.follow(moved, target, is_copy=False)
     return moved
 
 
 def copy(backend: Backend, model: Any, target: Device) -> Any:
-    held = Unlisted(backend, model)
-    held.check(target)
+    rest = Unlisted(backend, model)
+    rest.check(target)
     twin = backend.copy_model(model, target)
     if twin is not model:
-        held.follow(twin, target, is_copy=True)
+        rest.follow(twin, target, is_copy=True)
     return twin
 
 
 def refuse_unsaved(backend: Backend, model: Any) -> None:
     """Raises `UnsupportedError` for a model that holds layers or parameters that its state does not have."""
-    held = Unlisted(backend, model)
-    layers = [(name, one) for name, _, one in held.models[1:]]
-    parameters = [(name, x) for name, x, owner in held.tensors() if owner.is_parameter(x)]
+    rest = Unlisted(backend, model)
+    layers = [(name, one) for name, _, one in rest.models[1:]]
+    parameters = [(name, x) for name, x, owner in rest.tensors() if owner.is_parameter(x)]
     for name, x in (*layers, *parameters):
         raise backend.unsupported(
             f"saving {name}, a {type(x).__qualname__} that this {type(model).__qualname__} holds in a plain attribute, "

@@ -67,8 +67,12 @@ def arrays(module: Any) -> Iterator[tuple[str, jax.Array, Callable[[jax.Array], 
 def layers(module: Any) -> Iterator[LinenLayer]:
     """Yields the layers whose kind the names and shapes of their parameters tell."""
     groups = _groups(module)
+    # names tell the kind of parameters only
+    own = module.variables.keys() - {*_COLLECTIONS, *_PASSING}
     for path, leaves in groups.items():
         owner, _, last = path.rpartition(".")
+        if path.partition(".")[0] in own:
+            continue
         if last in _CELL and _is_cell(owner, groups):
             if last == "ii":
                 yield LinenLayer(owner.removesuffix(".cell"), "lstm")

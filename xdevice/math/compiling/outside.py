@@ -58,9 +58,9 @@ _CONSTANT: Final = frozenset((
     MemberDescriptorType, WrapperDescriptorType, type(vars(namedtuple("_Pair", "x"))["x"]),
 ))  # fmt: skip
 _CONTAINERS: Final = frozenset((dict, list, set, tuple, frozenset))
-_PARTS_OF_A_FUNCTION: Final = attrgetter("__code__", "__defaults__", "__kwdefaults__", "__dict__")
+_PARTS_OF_A_FUNCTION: Final = attrgetter("__code__", "__defaults__", "__kwdefaults__")
 _PARTS_OF_A_METHOD: Final = attrgetter("__func__", "__self__")
-_PARTS_OF_A_PARTIAL: Final = attrgetter("func", "args", "keywords", "__dict__")
+_PARTS_OF_A_PARTIAL: Final = attrgetter("func", "args", "keywords")
 _PARTS_OF_A_PROPERTY: Final = attrgetter("fget", "fset", "fdel")
 _LOOKS_UP: Final = (globals, eval, exec, __import__, open, input, builtins)
 """What of Python's finds variables by texts, or reads from elsewhere."""
@@ -117,7 +117,7 @@ class Outside:
         elif cls is MethodType:
             self._watch(lambda: _PARTS_OF_A_METHOD(value), name)
         elif cls is partial:
-            self._watch(lambda: _PARTS_OF_A_PARTIAL(value), name)
+            self._watch(lambda: (*_PARTS_OF_A_PARTIAL(value), *_attributes(value)), name)
         elif isinstance(value, type) and is_of_library(cls.__module__):
             self._watch(lambda: value.__mro__, name)
             self._watch(partial(_parts_of_a_class, value), name)
@@ -134,6 +134,7 @@ class Outside:
             self._visit(vars(function).get("__wrapped__", _GONE), name)
             return
         self._watch(partial(_PARTS_OF_A_FUNCTION, function), f"a default of {name}")
+        self._watch(partial(_attributes, function), f"an attribute of {name}")
         if cells := function.__closure__:
             self._watch(lambda: map(_in_cell, cells), *function.__code__.co_freevars)
         if is_of_library(module, self._own):  # it was made around others, which are in its cells
@@ -214,6 +215,11 @@ def _is_tensor(value: Any) -> bool:
 
 def _parts(container: Any) -> list[Any]:
     return [*container, *container.values()] if isinstance(container, dict) else [*container]
+
+
+def _attributes(function: FunctionType | partial[Any]) -> list[Any]:
+    """Returns what is in the attributes of a function; its signature, which is in one, says what its code says."""
+    return [part for item in vars(function).items() if item[0] != "__signature__" for part in item]
 
 
 def _parts_of_a_class(cls: type) -> list[Any]:
