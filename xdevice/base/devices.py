@@ -224,7 +224,7 @@ def parse(spec: object) -> Device:
         return _parse_text(str(spec))
     if spec is None or isinstance(spec, bool | int | float):
         raise DeviceError(f"{shown(spec)} is not a device; accepted: {_ACCEPTED}{_index_hint(spec)}")
-    if isinstance(spec, list | tuple):
+    if type(spec) in (list, tuple):  # a device object of a framework may be a named tuple
         raise DeviceError(
             f"{shown(spec)} is a {type(spec).__qualname__}, expected one device; for several, "
             "xdevice.parallel.replicate(x, devices) copies a model or parameters to each, "
