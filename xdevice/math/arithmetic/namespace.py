@@ -44,6 +44,7 @@ class Namespace:
 
     def __init__(self, checks: Checks) -> None:
         functions = {**elementwise.functions(checks), **reducing.functions(checks)}
+        functions["sum"].__signature__ = _without_spelling(functions["sum"])  # type: ignore[attr-defined]
         for room in (Creation(checks), Manipulation(checks), Reducing(checks), Sets(checks), Types(checks)):
             functions |= _functions(room)
         functions = {name: aside(checks.backend.scopes, function) for name, function in functions.items()}
@@ -81,15 +82,21 @@ def _functions(room: object) -> dict[str, Callable[..., Any]]:
     methods = {name: method for name, method in vars(type(room)).items() if not name.startswith("_")}
     for name, method in methods.items():
         method.__name__ = method.__qualname__ = name  # what an error for a wrong keyword says
+        method.__signature__ = _without_spelling(method)
     return {name: _bound(method, room, name) for name, method in methods.items()}
 
 
 def _bound(method: Callable[..., Any], room: object, name: str) -> Callable[..., Any]:
     function = update_wrapper(partial(method, room), getattr(room, name))
-    signature = inspect.signature(function)
-    own = [parameter for parameter in signature.parameters.values() if parameter.kind is not parameter.VAR_KEYWORD]
-    function.__signature__ = signature.replace(parameters=own)  # type: ignore[attr-defined]  # that of the standard
+    del function.__signature__  # type: ignore[attr-defined]  # it has `self`; that of `__wrapped__` has not
     return function
+
+
+def _without_spelling(method: Callable[..., Any]) -> inspect.Signature:
+    """The signature that the standard gives a function: without the keywords that are only answered."""
+    signature = inspect.signature(method)
+    own = [parameter for parameter in signature.parameters.values() if parameter.kind is not parameter.VAR_KEYWORD]
+    return signature.replace(parameters=own)
 
 
 def array_namespace(*xs: Any) -> Any:
