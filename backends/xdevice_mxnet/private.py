@@ -34,11 +34,9 @@ PATCHES: Final = (
     ),
     Patch("virtual GPUs", "mxnet.base._LIB", ("MXAutogradMarkVariables",), "the same", "process"),
     Patch(
-        "virtual GPUs", "mxnet.base._LIB", ("MXNDArrayFree",), "MXNet does not count the memory of CPUs", "process"
-    ),
-    Patch(
-        "virtual GPUs", "mxnet.ndarray._internal.NDArrayBase", ("__init__",),
-        "the same; and every array is made by it: virtual GPUs may lack its dtype", "process",
+        "virtual GPUs", "mxnet.ndarray._internal.NDArrayBase", ("__init__", "__del__"),
+        "MXNet does not count the memory of CPUs, and every array is made by it: virtual GPUs may lack its dtype",
+        "process",
     ),
     Patch(
         "tensors", "mxnet.util", ("_set_np_array_logged",),

@@ -526,7 +526,7 @@ def test_layouts_that_are_not_there_are_refused_by_name(gpu):
     with pytest.raises(xdevice.errors.UnsupportedError, match="do not support sparse_csc tensors"):
         torch.eye(3, device=gpu).to_sparse_csc()
     model = torch.nn.DataParallel(torch.nn.Linear(2, 1).to("vgpu:0"), device_ids=[0, 1])
-    with pytest.raises(xdevice.errors.UnsupportedError, match=r"DataParallel .*use xdevice\.replicate"):
+    with pytest.raises(xdevice.errors.UnsupportedError, match=r"DataParallel .*use xdevice\.parallel\.replicate"):
         model(torch.ones(2, 2, device="vgpu:0"))
 
 

@@ -10,7 +10,7 @@ another. MXNet is retired: this will stay.
 | `MXImperativeInvokeEx` | `invoke` | all operators are called through it; copies to another device are let through |
 | `MXAutogradBackwardEx` | `_with_gradients` | `backward` takes gradients from the caller |
 | `MXAutogradMarkVariables` | `_with_gradients` | `attach_grad` may be given memory on another device |
-| `MXNDArrayFree`, and `NDArrayBase.__init__` | `free`, `_checking` | only for virtual GPUs of a character: each array \
+| `NDArrayBase.__del__`, `__init__` | `free`, `_checking` | only for virtual GPUs of a character: each array \
 is checked when it is made, and its memory counted until it is freed |
 
 A hybridized block refuses two devices by itself.
@@ -38,6 +38,7 @@ _get_context = ctypes.PyDLL(library._name).MXNDArrayGetContext  # an object of i
 _get_context.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p]
 
 _MAKE = private.place("mxnet.ndarray._internal.NDArrayBase.__init__")
+_END = private.place("mxnet.ndarray._internal.NDArrayBase.__del__")
 _CPU = mx.Context.devstr2type["cpu"]
 """MXNet's number for the kind of device "cpu". Arrays on "cpu_pinned" are not checked, because a key-value store passes
 them to an operator together with arrays on devices."""
@@ -142,13 +143,14 @@ class MxnetVirtualGpus(LimitedGpus, VirtualGpus):
         owner, name = _MAKE
         setattr(owner, name, self._checking(getattr(owner, name)))
         if self.is_limited():
-            ledger, call = self.count_memory(), library.MXNDArrayFree
+            ledger, (cls, end) = self.count_memory(), _END
+            delete = getattr(cls, end)
 
-            def free(handle: Any) -> int:
-                ledger.drop(handle.value)
-                return int(call(handle))
+            def free(array: Any) -> None:
+                ledger.drop(array.handle.value if array.handle is not None else None)
+                delete(array)
 
-            library.MXNDArrayFree = free
+            setattr(cls, end, free)
 
     def lack_error(self, text: str) -> Exception:
         error: Exception = mx.MXNetError(text)
