@@ -19,7 +19,7 @@ SHAPED = {
     "rand": lambda xp, s: xdevice.random.uniform(s),
     "random.uniform": lambda xp, s: random.uniform(s),
     "random.normal": lambda xp, s: random.normal(s),
-    "random.integers": lambda xp, s: random.integers((s,), high=5),
+    "random.integers": lambda xp, s: random.integers(s, high=5),
     "random.bernoulli": lambda xp, s: random.bernoulli(s),
 }
 SEVERAL = {
