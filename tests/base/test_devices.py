@@ -75,10 +75,11 @@ def test_a_near_miss_is_pointed_out():
         xdevice.device("gqu:1")
 
 
-@pytest.mark.parametrize("thing", [0, 1, -1, True, False, None, 1.0, object(), [], b"gpu", int])
+@pytest.mark.parametrize("thing", [0, 1, -1, True, False, None, 1.0, object(), [], (), b"gpu", int])
 def test_things_that_are_no_device_are_refused(thing):
+    advice = "expected one device" if isinstance(thing, list | tuple) else "accepted"
     for takes_a_device in (xdevice.device, Device):
-        with pytest.raises(xdevice.errors.DeviceError, match="accepted") as raised:
+        with pytest.raises(xdevice.errors.DeviceError, match=advice) as raised:
             takes_a_device(thing)
         assert isinstance(raised.value, TypeError)
 

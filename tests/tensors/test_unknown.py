@@ -243,7 +243,7 @@ def test_arrays_on_several_devices_are_told_apart_by_which():
 
 
 def test_the_state_of_an_optimizer_moves_whatever_containers_it_is_in(torch):
-    p = torch.nn.Parameter(torch.ones(2))
+    p = torch.nn.Parameter(torch.ones(2, device="meta"))
     optimizer = torch.optim.SGD([p], lr=torch.tensor(0.1))
     state = {"pair": (torch.ones(1), torch.zeros(1)), "inner": {"m": [torch.ones(1)]}, "step": torch.ones(())}
     optimizer.state[p] = state
@@ -255,7 +255,7 @@ def test_the_state_of_an_optimizer_moves_whatever_containers_it_is_in(torch):
 
 
 def test_state_of_an_unknown_type_moves_nothing(torch):
-    p = torch.nn.Parameter(torch.ones(2))
+    p = torch.nn.Parameter(torch.ones(2, device="meta"))
     optimizer = torch.optim.SGD([p])
     optimizer.state[p] = {"m": torch.ones(1), "factors": SimpleNamespace(left=torch.ones(1))}
     with pytest.raises(UnsupportedError, match="'factors' is of type SimpleNamespace"):
@@ -264,7 +264,7 @@ def test_state_of_an_unknown_type_moves_nothing(torch):
 
 
 def test_an_optimizer_around_another_one_is_refused(torch):
-    p = torch.nn.Parameter(torch.ones(2))
+    p = torch.nn.Parameter(torch.ones(2, device="meta"))
     inner, outer = torch.optim.Adam([p]), torch.optim.SGD([p])
     outer.base_optimizer = inner
     outer.state[p] = {"m": torch.ones(1)}

@@ -71,7 +71,7 @@ def flatten(x: Any, whole: bool = False, once: bool = False) -> Walked:
             try:
                 root = _walk(x, way, whole, {} if once else None, leaves, kinds)
             except RecursionError:
-                raise _too_deep(x) from None
+                raise too_deep(x) from None
         if ways is walks:  # else a backend was loaded during the walk, and types may be walked differently now
             return root, leaves, kinds
 
@@ -144,7 +144,7 @@ def rebuild(walk: Walked, changed: Sequence[Any], touched: Container[int] = ()) 
             return _write(root, list(changed))
         return _rebuild(root, iter(changed), touched, {})
     except RecursionError:
-        raise _too_deep(container) from None
+        raise too_deep(container) from None
 
 
 class Tree:
@@ -166,7 +166,7 @@ class Tree:
         try:
             return list(_paths(self.root, (), set() if self.is_once else None))
         except RecursionError:
-            raise _too_deep(self.root[0]) from None
+            raise too_deep(self.root[0]) from None
 
     def path(self, index: int) -> str:
         """Returns the path to a leaf, as one writes it behind the container's name."""
@@ -248,7 +248,8 @@ def searched(x: Any, whole: bool = False, walk: Walked | None = None) -> Tree:
         walk = None
 
 
-def _too_deep(x: Any) -> ContainerError:
+def too_deep(x: Any) -> ContainerError:
+    """Returns the error for a container in which a walk has run into Python's limit of recursion."""
     return ContainerError(
         f"a {type(x).__qualname__} contains itself, or is nested hundreds deep; "
         "pass the tensors in a container without cycles"

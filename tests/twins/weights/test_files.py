@@ -246,6 +246,18 @@ def test_names_that_a_file_cannot_have_are_refused(container, said, path):
     assert not path.exists()
 
 
+@pytest.mark.parametrize("kind", [list, dict])
+def test_a_module_in_a_container_that_contains_itself_is_refused(kind, path):
+    equinox = pytest.importorskip("equinox")
+    layer = equinox.nn.Linear(1, 1, key=framework("jax").random.key(0))
+    cycle = [layer] if kind is list else {"layer": layer}
+    cycle.append(cycle) if kind is list else cycle.update(again=cycle)
+    for verb in (xdevice.save, lambda path, x: xdevice.load(path, into=x)):
+        with pytest.raises(xdevice.errors.ContainerError, match="pass the tensors in a container without cycles"):
+            verb(path, cycle)
+    assert not path.exists()
+
+
 @pytest.mark.parametrize("leaf", [3, "text", None, 2.5, np.float32(1), object()])
 def test_a_leaf_that_is_no_tensor_is_named(leaf, path):
     with pytest.raises(xdevice.errors.NotATensorError, match=r"\['config'\]\[1\] is .*cannot hold"):

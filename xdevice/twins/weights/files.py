@@ -163,15 +163,22 @@ def _variables(x: Any, verb: str) -> _Variables:
     return variables
 
 
-def _leaves(x: Any, verb: str) -> Iterator[tuple[str, _Keys, Any]]:
-    """Yields for each tensor or model in `x` the beginning of its names in the file, the keys that lead to it, and the
+def _leaves(x: Any, verb: str) -> list[tuple[str, _Keys, Any]]:
+    """Returns for each tensor or model in `x` the beginning of its names in the file, the keys that lead to it, and the
     tensor or model itself."""
+    try:
+        return list(_walk(x, verb))
+    except RecursionError:
+        raise trees.too_deep(x) from None
+
+
+def _walk(x: Any, verb: str) -> Iterator[tuple[str, _Keys, Any]]:
     if registry.kind_of(type(x)) is not None or owners.backend_of_model(x) is not None:
         yield "", (), x
         return
     if _has_modules(x):
         for key, child in x.items() if isinstance(x, dict) else enumerate(x):
-            for prefix, keys, leaf in _leaves(child, verb):
+            for prefix, keys, leaf in _walk(child, verb):
                 yield f"{key}.{prefix}" if prefix else str(key), (key, *keys), leaf
         return
     refuse_non_container(x, verb)
@@ -183,8 +190,16 @@ def _leaves(x: Any, verb: str) -> Iterator[tuple[str, _Keys, Any]]:
 
 def _has_modules(x: Any) -> bool:
     """Whether a model that moves as a container, as those of Flax and Equinox do, is somewhere in a dict or list."""
-    children = x.values() if isinstance(x, dict) else x if isinstance(x, list | tuple) else ()
-    return any(_is_module(child) or _has_modules(child) for child in children)
+    inner, visited = [x], set[int]()
+    for container in inner:  # which grows meanwhile
+        children = container.values() if isinstance(container, dict) else container
+        if id(container) in visited or not isinstance(container, dict | list | tuple):
+            continue
+        visited.add(id(container))
+        if any(map(_is_module, children)):
+            return True
+        inner += children
+    return False
 
 
 def _is_module(x: Any) -> bool:
