@@ -217,6 +217,16 @@ def test_a_flat_attention_is_found_by_its_names(name):
     assert set(lost.unmapped.values()) == {"nothing says how many heads; give like="}
 
 
+@pytest.mark.parametrize(("sizes", "form"), [((4, 4), "in_proj_weight"), ((3, 4), "q_proj_weight")])
+@pytest.mark.parametrize("separator", [".", "/"])
+def test_shapes_tell_the_form_of_an_attention_in_a_state_of_flax(sizes, form, separator):
+    inputs = {"query": 4, "key": sizes[0], "value": sizes[1]}
+    state = {separator.join(("a", name, "kernel")): np.ones((size, 2, 2)) for name, size in inputs.items()}
+    state[separator.join(("a", "out", "kernel"))] = np.ones((2, 2, 4))
+    converted = xdevice.models.convert_state(state, "torch", kinds={"a": "multihead_attention"}, layout="flax")
+    assert f"a.{form}" in converted
+
+
 # Transformers
 
 

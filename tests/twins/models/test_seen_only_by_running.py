@@ -116,7 +116,7 @@ def test_settings_that_were_not_compared(theirs, mine, line):
     state = xdevice.models.convert_state(source, "paddle", like=target)
     assert line in told(state)
     xdevice.load(state, into=target)
-    with pytest.raises(xdevice.errors.ParityError, match="set differently"):
+    with pytest.raises(xdevice.errors.ParityError, match="the parameters agree, but these settings differ"):
         xdevice.assert_parity(target, source)
 
 
@@ -142,8 +142,11 @@ def test_equal_paths_say_which_layer_is_which_whatever_is_computed():
 def test_a_list_of_many_parameters_stays_readable():
     torch, paddle = pytest.importorskip("torch"), pytest.importorskip("paddle")
     normed = torch.nn.utils.parametrizations.spectral_norm
-    source = torch.nn.Sequential(*(normed(torch.nn.Conv1d(2, 2, 3)) for _ in range(9)))
-    target = paddle.nn.Sequential(*(paddle.nn.Conv1D(2, 2, 3) for _ in range(9)))
+    source, target = torch.nn.Sequential(), paddle.nn.Sequential()
+    for number in range(24):
+        source.extend([normed(torch.nn.Conv1d(2, 2, 3)), torch.nn.Dropout(0.5)])
+        target.add_sublayer(str(2 * number), paddle.nn.Conv1D(2, 2, 3))
+        target.add_sublayer(str(2 * number + 1), paddle.nn.Dropout(0.4))
     with pytest.raises(xdevice.errors.ParityError) as error:
         xdevice.assert_parity(source, target)
     assert len(str(error.value)) <= 1500

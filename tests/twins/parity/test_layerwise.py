@@ -55,8 +55,9 @@ def keras_net(eps=1e-5):
     layers = keras.layers
     return keras.Sequential(
         [
-            keras.Input((17, 17, 3)), layers.Conv2D(4, 3, padding="same"), layers.BatchNormalization(epsilon=eps),
-            layers.ReLU(), layers.MaxPooling2D(2), layers.Dropout(0.5), layers.Conv2D(6, 3),
+            keras.Input((17, 17, 3)), layers.Conv2D(4, 3, padding="same"),
+            layers.BatchNormalization(epsilon=eps, momentum=0.9), layers.ReLU(), layers.MaxPooling2D(2),
+            layers.Dropout(0.5), layers.Conv2D(6, 3),
             layers.GlobalAveragePooling2D(), layers.Dense(5),
         ]
     )  # fmt: skip

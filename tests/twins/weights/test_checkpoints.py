@@ -108,6 +108,12 @@ def zipped(*names):
     return file.getvalue()
 
 
+def saved_by_pytorch(value):
+    file = io.BytesIO()
+    torch.save(value, file)
+    return file.getvalue()
+
+
 @pytest.mark.parametrize(
     ("name", "content", "said"),
     [
@@ -119,6 +125,14 @@ def zipped(*names):
         ("a.npy", b"\x93NUMPY\x01\0" + bytes(50), r"an array of NumPy.*numpy\.load"),
         ("a.params", b"\x12\x01" + bytes(14) + b"\x01" + bytes(50), "damaged, or of a kind that is not read"),
         ("a.pdparams", pickle.dumps({"w": io.BytesIO}, protocol=4), r"without running code.*paddle\.load"),
+        ("a.pdparams", pickle.dumps([{"lr": 0.1}]), r"a\.pdparams holds no tensor: 0 is a dict; .* is a pickle"),
+        ("a.pdparams", pickle.dumps(3), r"a\.pdparams holds a int; .* is a pickle"),
+        (
+            "a.pt",
+            saved_by_pytorch({"epoch": 3}),
+            r"a\.pt holds no tensor: 'epoch' is a int; .* is a checkpoint of PyTorch",
+        ),
+        ("a.pt", saved_by_pytorch(3), r"a\.pt holds a int; .* is a checkpoint of PyTorch"),
         ("a.gguf", b"GGUF\x03\0\0\0" + bytes(50), "GGUF.*quantised"),
         ("a.onnx", b"\x08\x07\x12\x07pytorch" + bytes(50), "ONNX"),
         ("a.safetensors", b"version https://git-lfs.github.com/spec/v1\n", "Git LFS.*git lfs pull"),

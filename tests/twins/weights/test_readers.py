@@ -31,7 +31,7 @@ def in_keras():
 
     layers = keras.layers
     model = keras.Sequential([
-        keras.Input((6, 6, 3)), layers.Conv2D(4, 3, name="stem"), layers.BatchNormalization(),
+        keras.Input((6, 6, 3)), layers.Conv2D(4, 3, name="stem"), layers.BatchNormalization(momentum=0.9),
         layers.GlobalAveragePooling2D(), layers.Dense(5, activation="relu"), layers.Dense(2, name="head"),
     ])  # fmt: skip
     random = np.random.default_rng(0)

@@ -19,7 +19,7 @@ from xdevice.twins.weights.format import FileTensor, Header
 from xdevice.twins.weights.nested import state_in
 
 from . import recognition
-from .reading import Twin, check_shapes, is_skipped, single, some_of, spelled_out, without_owner
+from .reading import Twin, is_skipped, settled, single, some_of, spelled_out, without_owner
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -186,9 +186,10 @@ def read_state(source: Any, wanted: Twin | None, request: StateRequest) -> Twin:
     # a dict of NumPy's or JAX's is laid out as PyTorch's, unless its names say otherwise
     reading = recognition.only_one(every, is_free=not request.is_file or origin in ("numpy", "jax"))
     _require_stated(reading, stated, dialects[reading.dialect], variables)
+    settled_layers = [settled(layer, variables) for layer in reading.layers]
     layers = [
         layer
-        for layer in reading.layers
+        for layer in settled_layers
         if (wanted is not None or layer.path in kinds) and not is_skipped(layer.path, request.skip)
     ]
     unknown = {name: x for name, x in without_owner(variables, layers).items() if not is_skipped(name, request.skip)}
@@ -214,7 +215,7 @@ def read_state(source: Any, wanted: Twin | None, request: StateRequest) -> Twin:
 
 
 def _require_stated(reading: recognition.Reading, stated: Names, way: PartsOf, variables: Mapping[str, Any]) -> None:
-    """Raises `StateError` if the state has no layer of a kind that `kinds=` says, or of other shapes."""
+    """Raises `StateError` if the state has no layer of a kind that `kinds=` says."""
     for path in reading.lacking:
         if path in stated:
             names = [layouts.join(path, part.name) for part in way(stated[path], {})]
@@ -222,8 +223,6 @@ def _require_stated(reading: recognition.Reading, stated: Names, way: PartsOf, v
                 f"kinds says that {shown(path)} is a {stated[path]}, and the state has no {' or '.join(names)}; it has "
                 f"{some_of(variables)}"
             )
-    for layer in reading.layers:
-        check_shapes(layer, variables)
 
 
 def _require_certain(reading: recognition.Reading, layers: Sequence[Layer]) -> None:

@@ -328,10 +328,7 @@ def declared_layer(ways: Iterable[PartsOf], path: str, kind: str, variables: Var
         return None
     # a bias has one name in several of them
     layer = max(every, key=lambda one: (len(one.parts), len(_weights(one.parts))))
-    check_shapes(layer, variables)
-    if kind == layouts.ATTENTION:  # its settings are told by its shapes
-        layer = layer._replace(settings={"packed": layouts.is_packed(shapes_of(variables, layer))})
-    return layer
+    return settled(layer, variables)
 
 
 def laid_out(way: PartsOf, path: str, kind: str, variables: Variables) -> Layer | None:
@@ -410,6 +407,18 @@ def _possible_settings(kind: str) -> Iterator[Settings]:
 
 def _weights(parts: Iterable[Part]) -> list[str]:
     return [part.name for part in parts if "bias" not in part.name]
+
+
+def settled(layer: Layer, variables: Variables) -> Layer:
+    """The layer with the settings that its shapes tell.
+
+    Raises:
+        StateError: the shapes do not fit its kind.
+    """
+    check_shapes(layer, variables)
+    if layer.kind != layouts.ATTENTION:
+        return layer
+    return layer._replace(settings={**layer.settings, "packed": layouts.is_packed(shapes_of(variables, layer))})
 
 
 def check_shapes(layer: Layer, variables: Variables) -> None:

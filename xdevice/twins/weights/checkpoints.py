@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 from xdevice.base.dtypes import dtype_name
 from xdevice.core import registry
-from xdevice.errors import FileFormatError, FilePathError, MissingFileError, UnsupportedError, listed, shown
+from xdevice.errors import (
+    FileFormatError,
+    FilePathError,
+    MissingFileError,
+    NotATensorError,
+    UnsupportedError,
+    listed,
+    shown,
+)
 
 from . import foreign
 from .disk import path_errors, require_plain_file
@@ -73,7 +81,11 @@ def _of_kind(path: str, kind: foreign.Kind) -> Header:
     origin = kind.framework or ""
     backend = registry.load("numpy" if kind.read is not None else origin)
     with path_errors(f"{path!r:.1000} cannot be read"):
-        nested = state_in((kind.read or backend.own_file)(path), path)
+        saved = (kind.read or backend.own_file)(path)
+    try:
+        nested = state_in(saved, path)
+    except NotATensorError as error:
+        raise FileFormatError(f"{error}; the file is {kind.what}") from error
     tensors = {name: _opened(path, name, value) for name, value in nested.state.items()}
     return Header(tensors, {}, nested.key, origin)
 

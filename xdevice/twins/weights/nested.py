@@ -69,7 +69,8 @@ def state_in(saved: Any, where: str) -> Found:
     if not state:
         key = next((key for key, value in children if not _is_tensor(value)), "")
         raise NotATensorError(
-            f"{shown(key)} is a {type(dict(children).get(key)).__qualname__}, not a named tensor: expected a flat dict"
+            f"{where} holds no tensor: {shown(key)} is a {type(dict(children).get(key)).__qualname__}; expected a dict "
+            "of tensors by name"
         )
     return Found(state, "", _others(names, [*states, *own]))
 
