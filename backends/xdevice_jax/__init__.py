@@ -23,12 +23,12 @@ The rules that it must keep, and the facts behind them (measured on jax 0.7.1 an
 
 from __future__ import annotations
 
-import math
 import os
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import lru_cache
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 from xdevice.base import devices
@@ -340,7 +340,7 @@ def alive(native: Any) -> int:
     for x in jax.live_arrays(accelerators.name_of(native)):
         if native in x.sharding.device_set and not x.is_deleted():
             # not by `addressable_shards`, which makes arrays that would be counted from then on
-            size += math.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize
+            size += prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize
     return size
 
 
