@@ -584,7 +584,7 @@ def _is_interrupted(number):
 
     def consume():
         with suppress(KeyboardInterrupt), xdevice.use_backend("numpy"):
-            batches = xdevice.prefetch([np.ones(2), np.ones(2)], "cpu")
+            batches = iter(xdevice.prefetch([np.ones(2), np.ones(2)], "cpu"))
             next(batches)
             sys.settrace(trace)
             for _ in batches:

@@ -180,8 +180,10 @@ def refuse_too_late(backend: Backend) -> None:
     """Raises `SettingError` if XDEVICE_VIRTUAL_GPUS asks for other virtual GPUs than a backend was given when it was
     loaded. Called where a program counts GPUs, or names one that is not there."""
     text = _variable()
+    if not text or backend.is_host_only:  # NumPy has only the CPU, whenever the variable is set
+        return
     there = backend.characters if backend.virtual else ()
-    if text and _parsed(text) != there:
+    if _parsed(text) != there:
         raise SettingError(
             f"{VIRTUAL_GPUS}={text} was set after {backend.name} was loaded with {backend.virtual} virtual GPUs; set "
             f"it before the program starts, or first thing in it: restart the notebook's kernel. "
