@@ -21,10 +21,13 @@ seen = SimpleNamespace(waits=[], late=0.0)
 
 def register(name: str = NAME, count: int = COUNT) -> None:
     """Before the adapter is loaded, as an import of the vendor's package would."""
+    from xdevice.virtual.contract.ledger import Ledger
     from xdevice_torch.virtual import virtual_gpus, virtual_operations
 
     virtual_operations.NAME = virtual_gpus.NAME = name
     virtual_gpus.install(count)
+    ledger = Ledger([None] * count, MemoryError)
+    virtual_operations.limits = SimpleNamespace(ledger=ledger, refuse_lacking=lambda index, dtypes: None)
     import torch
 
     module = getattr(torch, name)

@@ -140,11 +140,12 @@ def test_wide_floats_are_refused_where_the_platform_has_none(platform, word):
         + """
     jax.devices()
     wide = xdevice.ones(2, dtype="float64", device="cpu")
-    assert not xdevice.accelerator.is_dtype_supported("float64", place) and not
-    xdevice.accelerator.is_dtype_supported("complex128", place) assert xdevice.accelerator.is_dtype_supported("float32",
-    place) and xdevice.accelerator.is_dtype_supported("float64", "cpu") for task in (lambda: xdevice.to_device(wide,
-    place),
-    lambda: xdevice.copy_to([1, {"x": wide}], place),
+    assert not xdevice.accelerator.is_dtype_supported("float64", place)
+    assert not xdevice.accelerator.is_dtype_supported("complex128", place)
+    assert xdevice.accelerator.is_dtype_supported("float32", place)
+    assert xdevice.accelerator.is_dtype_supported("float64", "cpu")
+    for task in (lambda: xdevice.to_device(wide, place),
+                 lambda: xdevice.copy_to([1, {"x": wide}], place),
                  lambda: xdevice.zeros(2, device=place, dtype="float64")):
         try:
             task()

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import itertools
 
 import pytest
-from helpers.environment import BACKENDS, needs, printed, python, sampled
+from helpers.environment import BACKENDS, ROOT, needs, printed, python, sampled
 
 FOUR = ("torch", "tensorflow", "paddle", "mxnet")
 # the orders that crash or fail without the loader: Paddle after TensorFlow, MXNet after all
@@ -174,3 +175,35 @@ except xdevice.errors.BackendImportError as error:
     last = printed("-c", code, bare=True).splitlines()[-1]
     assert last.startswith("paddle"), last
     assert "paddle.disable_compat()" in last
+
+
+PACKAGES = [*ROOT.glob("xdevice/**/__init__.py"), *ROOT.glob("backends/**/__init__.py")]
+
+
+@pytest.mark.parametrize("package", PACKAGES, ids=lambda path: str(path.parent.relative_to(ROOT)))
+def test_no_later_import_replaces_a_name_of_a_package(package):
+    """`import math` in a package that has a module `math` means that module as soon as it is imported."""
+    modules = {path.stem for path in package.parent.glob("*") if path.suffix == ".py" or path.is_dir()}
+    assert names_from_elsewhere(package.read_text(encoding="utf-8")) & modules == set()
+
+
+@pytest.mark.parametrize("line", ["import math", "import math.more", "import numpy as math", "from numpy import math"])
+def test_a_name_that_a_later_import_replaces_is_noticed(line):
+    assert names_from_elsewhere(line) == {"math"}
+    assert names_from_elsewhere("from . import math\nfrom .math import math\ndef f():\n    import math") == set()
+
+
+def names_from_elsewhere(text):
+    """The names that a module binds, when it is loaded, to what lies outside its package."""
+    names = set()
+    for node in outside_functions(ast.parse(text)):
+        if isinstance(node, ast.Import) or (isinstance(node, ast.ImportFrom) and node.level != 1):
+            names.update(alias.asname or alias.name.partition(".")[0] for alias in node.names)
+    return names
+
+
+def outside_functions(tree):
+    for node in ast.iter_child_nodes(tree):
+        if not isinstance(node, ast.FunctionDef | ast.ClassDef):
+            yield node
+            yield from outside_functions(node)

@@ -24,7 +24,7 @@ PRIVATE_MODULES = ("tensorflow.python", "keras.src", "paddle.base")
 """Modules without an underscore that their frameworks do not document."""
 ASKING = {f"private.{method}" for method in ("get", "has", "field", "place")}
 WITH_OPERATIONS = ("torch", "tensorflow", "paddle", "jax")
-OF_PYTHON = {"_replace", "_asdict", "_make", "_obj", "_getframe", "_fields_"}
+OF_PYTHON = {"_replace", "_asdict", "_make", "_fields", "_obj", "_getframe", "_fields_"}
 OF_CTYPES = {"_name"}
 
 

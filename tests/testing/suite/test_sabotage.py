@@ -210,7 +210,7 @@ def dropout_forgets_what_is_kept(adapter, patch, suite):
 
 
 @caught_by(*LAYERS)
-def labels_are_said_to_be_refused_that_are_not(adapter, patch, suite):
+def labels_are_said_to_be_guarded_that_are_not(adapter, patch, suite):
     kernels = adapter.nn()
     original = kernels.cross_entropy
 
@@ -219,7 +219,7 @@ def labels_are_said_to_be_refused_that_are_not(adapter, patch, suite):
         return original(logits, adapter.from_numpy(known, xdevice.device_of(labels)))
 
     patch.setattr(kernels, "cross_entropy", clipped)
-    patch.setattr(nn._lookup.of(adapter), "refuses", lambda labels: True)  # which remembers what the adapter has
+    patch.setattr(nn._lookup.of(adapter), "guards", lambda labels, kind: True)  # which remembers what the adapter has
 
 
 @caught_by(*LAYERS)

@@ -76,14 +76,16 @@ _OF_THE_FRAMEWORK = {
     "on_choice", "hardware", "empty_cache", "operand_device", "own_file", "take_for_cuda", "register_tree_node",
     "times_written", "hyperparameters",
     "has_layers", "write_layers", "has_optimizer", "attributes_of", "move_held", "is_parameter",
-    "parameters_of",
+    "parameters_of", "take_characters", "is_float32_default", "operation_calls", "evaluating", "is_training",
 }  # fmt: skip
 """What a framework does for itself alone: tests/math/arithmetic/test_mxnet_semantics.py has what MXNet does on its
 choice, tests/accelerators the hardware of each, tests/hardware/test_gpu.py its cache and the operands of TensorFlow,
 tests/twins/weights/test_checkpoints.py PyTorch's files, tests/testing/pytest_plugin/test_cuda_option.py what PyTorch
 and JAX take for CUDA, tests/containers/test_registering.py the frameworks' trees, tests/distributed/test_averaging.py
 what is written too early and optimizers' settings, tests/tensors/test_unlisted.py what models hold besides what they
-list, and tests/peers the modules and optimizers of JAX's libraries."""
+list, tests/peers the modules and optimizers of JAX's libraries,
+tests/virtual/test_characters.py what a virtual GPU lacks, tests/twins/tracing/test_operations.py each framework's
+operations, and tests/twins/parity/test_parity_models.py the modes of models."""
 _OF_PROCESSES = {"engines", "start_engine", "start_native_group", "why_no_engine"}
 """What one process cannot check: tests/distributed/test_sabotage_processes.py has the faults of these."""
 _NEED_THREE = (
