@@ -554,6 +554,10 @@ def test_a_scheduler_goes_with_its_optimizer(torch, elsewhere):
         with pytest.raises(xdevice.errors.ContainerError, match=r"StepLR .*put its \.optimizer, a SGD, beside it"):
             xdevice.to_device(batch, elsewhere)
         assert xdevice.device_of([net, optimizer]) is xdevice.cpu()
+    if elsewhere.kind == "meta":  # where PyTorch gives the layer other parameters than those that the optimizer has
+        with pytest.raises(xdevice.errors.UnsupportedError, match="while a parameter of it is on cpu:0"):
+            xdevice.to_device([net, optimizer, scheduler], elsewhere)
+        return
     moved = xdevice.to_device([net, optimizer, scheduler], elsewhere)
     assert moved[2].optimizer is optimizer
     assert xdevice.device_of(moved) is elsewhere
