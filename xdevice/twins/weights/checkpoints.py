@@ -8,6 +8,7 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from xdevice.base.dtypes import dtype_name
+from xdevice.contract.backend import extend
 from xdevice.core import registry
 from xdevice.errors import (
     FileFormatError,
@@ -80,6 +81,7 @@ def _of_kind(path: str, kind: foreign.Kind) -> Header:
     """What a file of another format holds, which this kind of file can be read of."""
     origin = kind.framework or ""
     backend = registry.load("numpy" if kind.read is not None else origin)
+    extend(backend, "twins")  # JAX's `own_file` is there, and the contract's default hides that it is lacking
     with path_errors(f"{path!r:.1000} cannot be read"):
         saved = (kind.read or backend.own_file)(path)
     try:
