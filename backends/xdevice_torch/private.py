@@ -45,7 +45,8 @@ PATCHES: Final = (
         "virtual GPUs", "torch._C",
         tuple(f"_accelerator_{name}" for name in (
             "getDeviceIndex", "setDeviceIndex", "exchangeDevice", "maybeExchangeDevice", "synchronizeDevice",
-            "isAllocatorInitialized", "getDeviceStats", "resetPeakStats", "getMemoryInfo", "setStream",
+            "isAllocatorInitialized", "getDeviceStats", "resetPeakStats", "resetAccumulatedStats", "getMemoryInfo",
+            "setStream",
         )),
         "`torch.accelerator` asks the device guard or an allocator, and fails or crashes", "process",
     ),

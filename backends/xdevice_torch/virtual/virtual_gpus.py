@@ -215,6 +215,7 @@ def _accelerator(module: _Module) -> dict[str, Callable[..., Any]]:
         "isAllocatorInitialized": lambda: True,  # whatever counts memory asks this first
         "getDeviceStats": _statistics,
         "resetPeakStats": lambda index: operations.limits.ledger.reset_peak(index),
+        "resetAccumulatedStats": lambda index: None,  # they count no sums
         "getMemoryInfo": _memory_info,
         "emptyHostCache": lambda: None,
         "setStream": _no_stream,
