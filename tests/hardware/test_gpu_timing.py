@@ -346,5 +346,6 @@ def test_what_the_others_tell_of_a_gpu(name, told):
         xdevice.sync(x)
         found = xdevice.memory("gpu:0")._asdict()
         assert found.pop("pinned") == 0, "it is of the CPU"
+        assert found.pop("name")
         assert {field for field, value in found.items() if value is not None} == set(told)
         assert all(found[field] >= 0 for field in told)

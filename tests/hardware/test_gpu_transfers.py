@@ -111,7 +111,7 @@ class TestTorch:
         x = torch.ones(10, device="cuda")
         with transfers() as log:
             x.copy_(torch.zeros(10))
-        assert [(r.how, r.source, r.destination) for r in log] == [("aten.copy_", xdevice.cpu(), GPU)]
+        assert [(r.how, r.source, r.destination) for r in log] == [("copy", xdevice.cpu(), GPU)]
 
 
 @pytest.mark.skipif("tensorflow" not in FRAMEWORKS, reason="tensorflow is not here")
