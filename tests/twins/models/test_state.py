@@ -1038,7 +1038,7 @@ def test_wrong_sources_are_refused():
         xdevice.models.convert_state({"a": np.ones(2)}, "torch", kinds={"fc": "linear"})
     with pytest.raises(xdevice.errors.StateError, match=r"has no layer of like=, which has weight, bias; it has none"):
         xdevice.models.convert_state({}, "torch", like=linear("torch"))
-    with pytest.raises(xdevice.errors.NotATensorError, match="flat dict"):
+    with pytest.raises(xdevice.errors.NotATensorError, match="expected a dict of tensors by name"):
         xdevice.models.convert_state({"a": {"b": {"c": 2}}}, "torch")
     with pytest.raises(xdevice.errors.NotATensorError, match="one framework"):
         xdevice.models.convert_state({"a": np.ones(2), "b": linear("torch").weight}, "torch")
