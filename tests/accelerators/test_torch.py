@@ -132,8 +132,9 @@ def test_what_waits_waits_for_the_vendors_own_synchronize():
     with xdevice.accelerator.blocking():
         work()
     assert npu.seen.late == 0 and npu.seen.waits
-    said = refused(xdevice.errors.UnsupportedError, lambda: xdevice.accelerator.Stream("gpu:1"), lambda:
-    xdevice.accelerator.Event("gpu:1")) assert all("Timer waits" in one for one in said)
+    stream, event = xdevice.accelerator.Stream, xdevice.accelerator.Event
+    said = refused(xdevice.errors.UnsupportedError, lambda: stream("gpu:1"), lambda: event("gpu:1"))
+    assert all("Timer waits" in one for one in said)
     assert not xdevice.backend().shares(xdevice.gpu(1))
     assert xdevice.to_numpy(x).tolist() == [1, 1]
     """)
@@ -144,9 +145,10 @@ def test_where_nothing_waits_it_is_refused_by_name():
     backend = xdevice.backend()
     x = xdevice.ones(2, device="gpu:1")
     backend._synchronize = None
-    said = refused(xdevice.errors.UnsupportedError, lambda: xdevice.sync(), lambda: xdevice.sync(x), lambda:
-    xdevice.Timer(),
-                   lambda: xdevice.measure(lambda: x + 1))
+    said = refused(
+        xdevice.errors.UnsupportedError, lambda: xdevice.sync(), lambda: xdevice.sync(x), lambda: xdevice.Timer(),
+        lambda: xdevice.measure(lambda: x + 1),
+    )
     assert all("npu:" in one for one in said)
     """)
 
@@ -218,14 +220,15 @@ def test_a_dtype_that_it_lacks_is_refused_before_anything_moves(tmp_path):
         """
     import os
     import numpy as np
-    assert not xdevice.accelerator.is_dtype_supported("float64", "npu:1") and not
-    xdevice.accelerator.is_dtype_supported(torch.complex128, "npu:1") assert
-    all(xdevice.accelerator.is_dtype_supported(dtype, "npu:1") for dtype in (float, "int64", "bfloat16")) from
-    xdevice_torch import accelerators assert accelerators.lacks("npu", 1) and not accelerators.lacks("xpu", 0)  #
-    PyTorch tells of the current one only assert xdevice.accelerator.is_dtype_supported("float64", "cpu") and
-    xdevice.accelerator.is_dtype_supported("float8_e5m2", "gpu:0") refused(xdevice.errors.DeviceNotFoundError, lambda:
-    xdevice.accelerator.is_dtype_supported("float32", "gpu:7")) refused(xdevice.errors.DTypeError, lambda:
-    xdevice.accelerator.is_dtype_supported("floaty", "cpu")) x, wide = torch.ones(4), torch.ones(4, dtype=torch.float64)
+    supports = xdevice.accelerator.is_dtype_supported
+    assert not supports("float64", "npu:1") and not supports(torch.complex128, "npu:1")
+    assert all(supports(dtype, "npu:1") for dtype in (float, "int64", "bfloat16"))
+    from xdevice_torch import accelerators
+    assert accelerators.lacks("npu", 1) and not accelerators.lacks("xpu", 0)  # PyTorch tells of the current one only
+    assert supports("float64", "cpu") and supports("float8_e5m2", "gpu:0")
+    refused(xdevice.errors.DeviceNotFoundError, lambda: supports("float32", "gpu:7"))
+    refused(xdevice.errors.DTypeError, lambda: supports("floaty", "cpu"))
+    x, wide = torch.ones(4), torch.ones(4, dtype=torch.float64)
     net = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2).double())
     wider, layer = torch.nn.Sequential(torch.nn.Linear(2, 2)).double(), xdevice.to_device(torch.nn.Linear(2, 2), "gpu")
     class Unsaved(torch.nn.Linear):

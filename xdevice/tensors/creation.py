@@ -428,7 +428,8 @@ def _cast(array: np.ndarray[Any, Any], name: str) -> np.ndarray[Any, Any]:
             cast = array.astype(target)
         except OverflowError as error:  # a Python int is too large
             raise DTypeError(f"a value of {shown(array)} does not fit into {name}: {error}") from error
-        if (numpy.isinf(cast) & (array.dtype.kind == "O" or numpy.isfinite(array))).any():
+        was_infinite = numpy.isinf(array.astype("float64") if array.dtype.kind == "O" else array)
+        if (numpy.isinf(cast) & ~was_infinite).any():
             raise DTypeError(f"a value of {shown(array)} does not fit into {name}; name a wider dtype")
     return cast
 
