@@ -25,7 +25,9 @@ MISSING: Final = tuple(name for name in PRODUCTS if find_spec(f"xdevice.{_PARTS.
 
 _ROOT: Final = Path(xdevice.__file__).parent.parent
 _LAYER: Final = tuple(str(_ROOT / name) + os.sep for name in ("xdevice", "backends"))
-_DOORS: Final = tuple(str(_ROOT / "xdevice" / name) for name in ("__init__.py", "__main__.py", "contract/backend.py"))
+_DOORS: Final = tuple(
+    str(_ROOT / "xdevice" / name) for name in ("__init__.py", "__main__.py", "base/faces.py", "contract/backend.py")
+)
 """Where a program's own use of a product arrives: `xdevice.nn`, `python -m xdevice`, and `backend.samples()`."""
 _IMPORTING: Final = ("<frozen importlib", importlib.__file__)
 _NO_MODULE: Final = re.compile(r"No module named 'xdevice\.(\w+)")

@@ -198,12 +198,19 @@ def _word(name: str) -> str | None:
         return f"use {word}" if word.startswith(("xdevice.", "`with", "value, ", "world.")) else word
     if name in DTYPES:
         return _DTYPE.format(name=name)
-    face = next((face for face in _FACES.split() if name in dir(import_module(f"xdevice.{face}"))), None)
+    face = next((face for face in _FACES.split() if name in _names_of(face)), None)
     if face is not None:
         return f"use xdevice.{face}.{name}"
     if name in _STANDARD.split():
         return f"use xdevice.array_namespace(x).{name}, as the Array API standard calls it"
     return None
+
+
+def _names_of(face: str) -> list[str]:
+    try:
+        return dir(import_module(f"xdevice.{face}"))
+    except ModuleNotFoundError:  # the device layer also stands alone, without the products that some faces are of
+        return []
 
 
 def _resembling(name: str, public: list[str]) -> str | None:
