@@ -6,6 +6,7 @@ import re
 
 import pytest
 from helpers.faces import faces
+from helpers.products import MISSING
 
 import xdevice
 from xdevice.base import guesses
@@ -54,6 +55,8 @@ NAMES = {
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_name_of_another_framework_is_answered(name):
+    if "math" in MISSING and NAMES[name].startswith(("xdevice.math.grad", "xdevice.nn", "xdevice.optim")):
+        pytest.skip("needs math, which this copy does not have")
     with pytest.raises(AttributeError, match=re.escape(NAMES[name])):
         getattr(xdevice, name)
 
