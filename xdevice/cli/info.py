@@ -85,7 +85,9 @@ def probe_one(name: str, timeout: float) -> Report:
         process = subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False)
     except subprocess.TimeoutExpired:
         why = f"no answer within {timeout:g} s: a busy machine, or an import that hangs; --timeout gives it longer"
-        return _report(name, error=why) | {"imports": None}
+        late = _report(name, error=why)
+        late["imports"] = None
+        return late
     if process.returncode != 0:
         # the last line is the error, or what the framework's C++ wrote before it aborted
         last = process.stderr.strip().splitlines()[-1:] or ["it wrote nothing"]

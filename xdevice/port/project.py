@@ -111,11 +111,11 @@ class Class:
         for atom in bases:
             if atom.kind == "class":
                 atom.subject._heirs.add(self)
-        waiting = [self]
+        waiting: list[Class] = [self]
         while waiting:
             cls = waiting.pop()
             if cls._changes_with_bases():
-                waiting += cls._heirs
+                waiting.extend(cls._heirs)
 
     def _changes_with_bases(self) -> bool:
         """Finds the lineage and the bases outside the project again; returns whether they differ from before."""

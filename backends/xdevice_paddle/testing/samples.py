@@ -49,8 +49,7 @@ class PaddleSamples(Samples):
         return {"no_grad": (paddle.no_grad, lambda: not paddle.is_grad_enabled())}
 
     def draw(self) -> list[float]:
-        numbers: list[float] = paddle.rand([5]).tolist()
-        return numbers
+        return [float(number) for number in paddle.rand([5])]
 
     def network(self, inputs: int, outputs: int) -> paddle.nn.Layer:
         return _on_cpu(lambda: paddle.nn.Sequential(paddle.nn.Linear(inputs, outputs)))

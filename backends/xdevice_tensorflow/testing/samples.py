@@ -87,7 +87,7 @@ class TensorflowSamples(Samples):
             total = tf.reduce_sum(function(x))
         return tape.gradient(total, x)
 
-    def draw(self) -> list[list[float]]:
+    def draw(self) -> list[Any]:
         return [tf.random.uniform([5]).numpy().tolist(), keras.random.uniform([5]).numpy().tolist()]
 
     def determinism(self) -> object:

@@ -109,8 +109,9 @@ def _children(value: Any) -> list[tuple[Any, Any]] | None:
         keys = list(value)
         is_sorted = all(isinstance(key, str) for key in keys) and keys == sorted(keys)
         return [(key, value[key]) for key in (sorted(keys, key=_by_number) if is_sorted else keys)]
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return list(zip(value._fields, value, strict=True))
+    fields = getattr(value, "_fields", None)
+    if isinstance(value, tuple) and fields is not None:
+        return list(zip(fields, value, strict=True))
     if isinstance(value, list | tuple):
         return list(enumerate(value))
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
