@@ -172,9 +172,6 @@ class PaddleModels(Models):
     def watch_gradients(self, variables: list[Any], ready: Callable[[int, Any], None]) -> Callable[[], None]:
         return _watch.watch(variables, ready)
 
-    def times_written(self, x: Any) -> int | None:
-        return int(x.inplace_version)
-
     def hyperparameters(self, optimizer: Any) -> str:
         return f"rate {optimizer.get_lr()}" if isinstance(optimizer, paddle.optimizer.Optimizer) else ""
 

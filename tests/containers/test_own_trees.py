@@ -10,6 +10,7 @@ import threading
 import numpy as np
 import pytest
 from helpers.environment import FRAMEWORKS
+from helpers.tensors import ones
 
 import xdevice
 
@@ -17,14 +18,6 @@ import xdevice
 @pytest.fixture(params=FRAMEWORKS)
 def backend(request):
     return xdevice.backend(request.param)
-
-
-@pytest.fixture
-def there(backend):
-    device = backend.samples().other_device()
-    if device is None:
-        pytest.skip(f"{backend.name} has one device here")
-    return device
 
 
 @pytest.fixture
@@ -49,11 +42,6 @@ def far_of(name):
     if device is None or device.kind == "meta":
         pytest.skip(f"{name} has one device here")
     return device
-
-
-def ones(backend, device="cpu"):
-    with xdevice.use_backend(backend.name):
-        return xdevice.ones(2, device=device)
 
 
 # attributes under numbers

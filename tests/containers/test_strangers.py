@@ -17,6 +17,7 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 from helpers.environment import FRAMEWORKS
+from helpers.tensors import ones
 
 import xdevice
 from xdevice.containers import trees
@@ -25,20 +26,6 @@ from xdevice.containers import trees
 @pytest.fixture(params=FRAMEWORKS)
 def backend(request):
     return xdevice.backend(request.param)
-
-
-@pytest.fixture
-def there(backend):
-    """A device beside cpu:0."""
-    device = backend.samples().other_device()
-    if device is None:
-        pytest.skip(f"{backend.name} has one device here")
-    return device
-
-
-def ones(backend, device="cpu"):
-    with xdevice.use_backend(backend.name):
-        return xdevice.ones(2, device=device)
 
 
 class Holder:

@@ -12,6 +12,7 @@ import weakref
 
 import pytest
 from helpers.environment import FRAMEWORKS
+from helpers.tensors import ones
 
 import xdevice
 
@@ -19,19 +20,6 @@ import xdevice
 @pytest.fixture(params=FRAMEWORKS)
 def backend(request):
     return xdevice.backend(request.param)
-
-
-@pytest.fixture
-def there(backend):
-    device = backend.samples().other_device()
-    if device is None:
-        pytest.skip(f"{backend.name} has one device here")
-    return device
-
-
-def ones(backend, device="cpu"):
-    with xdevice.use_backend(backend.name):
-        return xdevice.ones(2, device=device)
 
 
 def network(backend):

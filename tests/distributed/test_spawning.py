@@ -404,3 +404,21 @@ def test_what_a_rank_leaves_behind_ends_with_it(launch):
     code = "subprocess.Popen([sys.executable, '-S', '-c', 'import time; time.sleep(1000)'])"
     assert launch(code, size=2, XDEVICE_TEST_MARK=mark).returncode == 0
     assert family(mark) == []
+
+
+def test_all_ranks_hash_texts_alike(tmp_path):
+    """Otherwise each would loop over a set of names in an order of its own, and add up other values."""
+    script = tmp_path / "names.py"
+    script.write_text("print(list({f'layer{i}' for i in range(50)}))")
+    done = python("-m", "xdevice", "launch", "-n", "3", script)
+    orders = {line.partition("] ")[2] for line in done.stdout.splitlines() if "layer" in line}
+    assert len(orders) == 1, done.stdout
+
+
+def test_an_engine_that_does_not_exist_is_refused_before_anything_starts(tmp_path):
+    script = tmp_path / "writes.py"
+    script.write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
+    done = CliRunner().invoke(cli.main, ["launch", "-n", "2", "--engine", "gloo", str(script)])
+    assert done.exit_code == 2
+    assert "there is no engine 'gloo': name auto, a framework" in done.output
+    assert not (tmp_path / "ran").exists()

@@ -5,6 +5,7 @@ Paddle's GPU build of this machine has no kernels for its GPUs, so Paddle's stre
 
 from __future__ import annotations
 
+import gc
 from contextlib import suppress
 from time import perf_counter
 
@@ -349,3 +350,19 @@ def test_what_the_others_tell_of_a_gpu(name, told):
         assert found.pop("name")
         assert {field for field, value in found.items() if value is not None} == set(told)
         assert all(found[field] >= 0 for field in told)
+
+
+@pytest.mark.parametrize("name", ["torch", "tensorflow", "paddle", "mxnet", "jax"])
+def test_the_cache_is_given_back_or_refused_by_name(name):
+    with xdevice.use_backend(gpus(name)):
+        x = xdevice.to_device(xdevice.ones(1 << 28, device="cpu"), "gpu:0")
+        xdevice.sync(x)
+        del x
+        gc.collect()
+        if name in ("tensorflow", "jax"):
+            with pytest.raises(xdevice.errors.UnsupportedError, match="giving memory back"):
+                xdevice.accelerator.empty_cache("gpu:0")
+            return
+        before = xdevice.memory("gpu:0").free
+        xdevice.accelerator.empty_cache("gpu:0")
+        assert xdevice.memory("gpu:0").free - before > 900e6

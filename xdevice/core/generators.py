@@ -54,7 +54,7 @@ class Numbers:
     def state(self) -> dict[str, Any]:
         """All that the next numbers depend on, in plain values."""
         with self._lock:
-            bits = self.draw(lambda generator: generator.bit_generator.state)
+            bits = _plain(self.draw(lambda generator: generator.bit_generator.state))
             return {
                 "entropy": self._entropy, "path": self._path, "tasks": self._tasks, "forks": self.forks, "bits": bits,
             }  # fmt: skip
@@ -72,6 +72,13 @@ class Numbers:
 
     def for_fork(self) -> Numbers:
         return Numbers(self._entropy, (*self._path, _FORK, self.forks))
+
+
+def _plain(state: Any) -> Any:
+    """The state of a bit generator with lists in place of NumPy's arrays, which `==` does not compare."""
+    if isinstance(state, dict):
+        return {name: _plain(value) for name, value in state.items()}
+    return state.tolist() if hasattr(state, "tolist") else state
 
 
 class Place:

@@ -186,6 +186,8 @@ class World:
                 written; others are returned as new tensors. Numbers and texts in a container are not sent: they must
                 be the same on all ranks, or CollectiveMismatchError is raised. To send a number that only one rank
                 knows, make it a tensor.
+                The numbers of an optimizer that are not among its variables are not sent either: all of a PyTorch
+                optimizer, the rate of a Paddle optimizer and of a Gluon Trainer have to be the same.
             root: the rank that has the values.
 
         Raises:

@@ -22,14 +22,17 @@ def deterministic() -> Iterator[list[str]]:
     of the block, also after an error, each framework has its former settings. They are the process's: other threads
     compute by them too. Seed the random numbers as well: `xdevice.random.seed_all`.
 
-    | backend | set in the block | an operation without a deterministic kernel |
-    |---|---|---|
-    | torch | `torch.use_deterministic_algorithms`, cuDNN's `deterministic` and `benchmark` | RuntimeError |
-    | tensorflow | `enable_op_determinism`; it needs a seed for random operations | UnimplementedError |
-    | paddle | `FLAGS_cudnn_deterministic`, `FLAGS_embedding_deterministic` | computes |
-    | mxnet | `MXNET_ENFORCE_DETERMINISM`, which operators read | MXNetError |
-    | jax | nothing: XLA reads `--xla_gpu_deterministic_ops=true` in XLA_FLAGS when it starts | computes |
-    | numpy | nothing: it is deterministic | |
+    | backend | set in the block |
+    |---|---|
+    | torch | `torch.use_deterministic_algorithms`, cuDNN's `deterministic` and `benchmark` |
+    | tensorflow | `enable_op_determinism`; it needs a seed for random operations |
+    | paddle | `FLAGS_cudnn_deterministic`, `FLAGS_embedding_deterministic`, in a build for GPUs |
+    | mxnet | `MXNET_ENFORCE_DETERMINISM` |
+    | jax | nothing: XLA reads `--xla_gpu_deterministic_ops=true` in XLA_FLAGS when it starts |
+    | numpy | nothing: it is deterministic |
+
+    The settings were tested on CPUs, where these frameworks give the same bits without them, and have not been run on a
+    GPU. An operation that has no deterministic kernel does what its framework does then.
 
     Raises:
         UnsupportedError: a third-party backend is loaded that cannot be asked.

@@ -451,7 +451,7 @@ def seed_all(n: int) -> None:
 
     Raises:
         ArgumentError: `n` is not such an int; nothing is seeded.
-        UnsupportedError: a third-party backend is loaded that cannot be seeded; nothing is seeded before it.
+        UnsupportedError: a third-party backend is loaded that cannot be seeded; others may have been seeded then.
 
     Example:
         >>> xdevice.random.seed_all(0)

@@ -422,3 +422,26 @@ def test_each_test_and_its_fixtures_begin_with_their_seeds(pytester, monkeypatch
     pytester.runpytest_subprocess("--xd-backends=numpy", "-p", "no:cacheprovider", "-p", "no:randomly").assert_outcomes(
         passed=5
     )
+
+
+def test_a_state_goes_on_in_another_process_with_tasks_too():
+    code = (
+        "import pickle, xdevice; from xdevice import random; random.seed(3); random.normal(2); "
+        "state = pickle.loads(pickle.dumps(random.get_state())); "
+        "draw = lambda: [random.integers((4,), high=99).tolist(), "
+        "*xdevice.parallel.run(*[lambda: random.integers((4,), high=99).tolist()] * 2)]; "
+        "first = draw(); assert draw() != first; random.set_state(state); assert draw() == first; "
+        "print(first)"
+    )
+    assert printed("-c", code, XDEVICE_BACKEND="numpy")
+
+
+def test_a_wrong_state_or_seed_changes_nothing():
+    with random.seed(5):
+        state = random.get_state()
+        for wrong in ({}, None, {**state, "bits": {"bit_generator": "MT19937"}}):
+            with pytest.raises(xdevice.errors.ArgumentError, match="set_state takes what get_state returned"):
+                random.set_state(wrong)
+        with pytest.raises(xdevice.errors.ArgumentError, match="from 0 to"):
+            random.seed_all(2**32)
+        assert random.get_state() == state

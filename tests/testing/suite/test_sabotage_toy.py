@@ -79,7 +79,8 @@ _OF_THE_FRAMEWORK = {
     "parameters_of", "take_characters", "is_float32_default", "operation_calls", "evaluating", "is_training",
 }  # fmt: skip
 """What a framework does for itself alone: tests/math/arithmetic/test_mxnet_semantics.py has what MXNet does on its
-choice, tests/accelerators the hardware of each, tests/hardware/test_gpu.py its cache and the operands of TensorFlow,
+choice, tests/accelerators the hardware of each, tests/hardware/test_gpu_timing.py its cache,
+tests/hardware/test_gpu.py the operands of TensorFlow,
 tests/twins/weights/test_checkpoints.py PyTorch's files, tests/testing/pytest_plugin/test_cuda_option.py what PyTorch
 and JAX take for CUDA, tests/containers/test_registering.py the frameworks' trees, tests/distributed/test_averaging.py
 what is written too early and optimizers' settings, tests/tensors/test_unlisted.py what models hold besides what they
