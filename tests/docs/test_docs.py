@@ -69,6 +69,10 @@ def test_the_readmes_mistake_is_found_without_a_gpu(backend):
         pytest.skip("NumPy has no virtual GPUs")
     code, said = block("Three things in 30 seconds", "python"), block("Three things in 30 seconds", "text")
     done = python("-c", code, XDEVICE_BACKEND=backend)
+    if backend == "tensorflow":  # whose operators may have brought it there: the error adds what to write then
+        said = said.partition("; move it")[0]
+        assert said in done.stderr
+        return
     assert done.stderr.endswith(said), done.stderr
 
 
