@@ -5,8 +5,9 @@
     python .ci/unpinned.py --pre --whole torch jax   on releases to come; the whole suite, on virtual GPUs too
     python .ci/unpinned.py mxnet@python3.11 torch    with the interpreters that are named
 
-What fails is a line that names framework, version and capability, such as "torch 2.16.0: random number checks failed:
-test_random_numbers_repeat_from_a_seed (AttributeError: ...)". The exit status is 1 then. It needs the package uv.
+Each failure is a line that names framework, version and capability, such as "torch 2.16.0: reproducibility failed:
+test_the_frameworks_numbers_repeat_from_a_seed[cpu:0] (AttributeError: ...)". The exit status is 1 then. It needs the
+package uv.
 """
 
 from __future__ import annotations
