@@ -1,7 +1,7 @@
 """`make_graphed_callable`: records the GPU work of a task once, so that it can be replayed many times without Python.
 
 A GPU does a product of two 100x100 matrices in less time than Python takes to ask for it
-(docs/explanation/hardware.md). A graph (such a recording) asks for all the work of a task at once.
+(docs/explanation/measurements.md). A graph (such a recording) asks for all the work of a task at once.
 """
 
 from __future__ import annotations

@@ -230,7 +230,7 @@ way."""
 @contextmanager
 def _short_turns(backend: Backend) -> Iterator[None]:
     """Inside the block, threads hand over Python's lock (the GIL) after 0.5 ms instead of Python's 5 ms, in which a GPU
-    that another thread feeds would run out of work (docs/explanation/hardware.md)."""
+    that another thread feeds would run out of work (docs/explanation/measurements.md)."""
     if not _feeds_gpus(backend):
         yield
         return
