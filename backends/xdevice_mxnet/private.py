@@ -22,7 +22,7 @@ PATCHES: Final = (
     Patch("layers' calls", "mxnet.gluon.Block", ("__call__",), "the layers that a model calls", "block"),
     Patch("transfers", "mxnet.nd.NDArray", (*READS, *MOVES), "reads and moves", "block"),
     Patch("transfers", "mxnet.np.ndarray", (*NUMPY_READS, *NUMPY_MOVES), "the same", "block"),
-    Patch("transfers", "numpy", ("asarray", "array"), "NumPy reads by a protocol of its own", "block"),
+    Patch("transfers", "numpy", ("asarray", "array"), "NumPy reads by its own protocol", "block"),
     Patch(
         "blocking", "mxnet.base._LIB", ("MXNetFuncCall", "MXInvokeCachedOpEx"),
         "MXNet waits for one array or for all work; its own switch, `MXNET_ENGINE_TYPE`, is read at its import only",
@@ -54,7 +54,7 @@ PRIVATE: Final = (
         "semantics",
     ),
     Private("models", "mxnet.gluon.Parameter", ("_data",), "arrays that are row-sparse, too"),
-    Private("models", "mxnet.gluon.Parameter", ("_init_impl",), "`reset_ctx` copies by way of cpu(0)"),
+    Private("models", "mxnet.gluon.Parameter", ("_init_impl",), "`reset_ctx` copies through cpu(0)"),
     Private("models", "mxnet.gluon.Parameter", ("_trainer",), "the Trainer has to move along"),
     Private("models", "mxnet.nd.NDArray", ("_fresh_grad",), "otherwise a Trainer refuses a gradient that was moved"),
     Private(

@@ -24,7 +24,7 @@ PATCHES: Final = (
     Patch("transfers", "tensorflow.__internal__.EagerTensor", (*READS, "_numpy_internal"), "reads", "block"),
     Patch(
         "tensors", "tensorflow.__internal__.EagerTensor", ("_copy",),
-        "copies that are where they are told; replaced by `xdevice.transfers`, which sees moves by it. Without it "
+        "copies on the named device; replaced by `xdevice.transfers`, which records moves by it. Without it "
         "`tf.identity` copies, except for int32 and strings, which it leaves on the host; no upstream issue", "block",
     ),
     Patch("transfers", "numpy", ("asarray", "array"), "NumPy reads by the buffer protocol", "block"),

@@ -95,19 +95,19 @@ PRIVATE: Final = (
     ),
     Private(
         "conversion", "torch._subclasses", ("fake_tensor.FakeTensor", "functional_tensor.FunctionalTensor"),
-        "tensors that stand for others, and have no values",
+        "symbols in place of tensors, without values",
     ),
     Private(
         "conversion", "torch._C", ("_functorch.is_functorch_wrapped_tensor",),
         "the same in `torch.func`: reading `torch.func.functionalize`'s tensors gives garbage",
     ),
-    Private("models", "torch.nn.Module", ("_apply",), "which modules move tensors of their own"),
+    Private("models", "torch.nn.Module", ("_apply",), "which modules move additional tensors"),
     Private(
         "models", "torch.nn.utils.prune.BasePruningMethod", ("_tensor_name",), "which attribute is computed"
     ),
     Private(
         "waiting", "torch._C", ("_lazy._get_default_device_type",),
-        "whether a lazy device was started, whose work cannot be waited for. Without it, it counts as started once its "
+        "whether a lazy device was started, for whose work one cannot wait. Without it, it counts as started once its "
         "module is imported",
     ),
     Private(
@@ -142,7 +142,7 @@ PRIVATE: Final = (
     # documented, and without a public name
     Private(
         "compile", "torch.Tensor", ("_make_wrapper_subclass",),
-        "symbols; also tensors on their way to the host, without which a copy is waited for",
+        "symbols; also tensors on their way to the host. Without it a copy is not asynchronous",
     ),
     Private("compile", "torch._C", ("_disabled_torch_function_impl",), "symbols"),
     Private("compile and virtual GPUs", "torch._C", ("_set_conj", "_set_neg"), "tensors marked as others are"),
@@ -210,7 +210,7 @@ PRIVATE: Final = (
         "virtual GPUs", "torch.ops.aten",
         ("_indices", "_values", "_sparse_coo_tensor_with_dims_and_tensors", "_sparse_compressed_tensor_unsafe",
          "_pack_padded_sequence", "_pin_memory"),
-        "sparse tensors, and operations with rules of their own",
+        "sparse tensors, and operations with special rules",
     ),
 )  # fmt: skip
 

@@ -68,7 +68,7 @@ def _find_beside(x: Any) -> dict[str, Any]:
     }
     for name in beside:
         if not isinstance(name, str):  # it could not be told from an item
-            raise ContainerError(f"a {type(x).__qualname__} has an attribute {shown(name)}, which is no text")
+            raise ContainerError(f"a {type(x).__qualname__} has an attribute {shown(name)}, which is not a text")
     return beside
 
 
@@ -189,7 +189,7 @@ def _attempt(form: Any, x: Any, items: Sequence[Any]) -> tuple[Any, str]:
     try:
         new = type(x)(form)
         if type(new) is not type(x) or not _holds(new, items):
-            return None, "what it is made of does not come out again"
+            return None, "its items do not come out again"
         lost = first_lost(x, new)
     except Exception as error:
         return None, str(error) or type(error).__name__
@@ -232,7 +232,7 @@ def _check_taken(new: Any, keys: Names, children: Children) -> Any:
 
 
 def _refuse_weak(x: Any, keys: Names, children: Children) -> Any:
-    raise ContainerError("what is in it lives only as long as something else holds it")
+    raise ContainerError("its contents live only as long as something else holds them")
 
 
 def _read_listed(x: Any) -> tuple[Names, Children]:

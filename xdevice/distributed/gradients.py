@@ -85,7 +85,7 @@ def average_gradients(session: Session, model_or_gradients: Any, weight: float |
         means = session.call("all_reduce", call, job, operands)
     if backend is not None:
         # a model that keeps another gradient than it was given would train on without the other ranks
-        _require_written(unique, means, "pass the gradients, and use what is returned")
+        _require_written(unique, means, "pass the gradients, and use the result")
         return model_or_gradients
     return rebuilt(model_or_gradients, operands, [means[id(operand.value)] for operand in operands])
 
@@ -274,7 +274,7 @@ def _end(session: Session, backend: Backend, model: Any, sending: _Sending, call
         session.call("all_reduce", call, sending.drop, parameters)
         raise OnAllError(
             f"{changed} was written in the block of averaging(), before the ranks' gradients were averaged, so that "
-            "they would part; only the backward pass belongs in the block: clip gradients and step after it"
+            "the ranks would diverge; only the backward pass belongs in the block: clip gradients and step after it"
         )
     session.call("all_reduce", call, sending.finish, parameters)
     if session.options.check and missing != plan.missing:
