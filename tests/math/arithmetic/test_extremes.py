@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from helpers.environment import BACKENDS
+from helpers.environment import BACKENDS, needs
 
 import xdevice
 
@@ -48,3 +48,35 @@ def test_the_place_of_nan_is_behind_all_numbers_and_infinities_have_theirs(backe
         xp = xdevice.array_namespace()
         places = xp.searchsorted(xdevice.tensor(line), xdevice.tensor(wanted), side=side)
     assert xdevice.to_numpy(places).tolist() == np.searchsorted(line, wanted, side).tolist()
+
+
+@pytest.mark.parametrize("backend", [name for name in BACKENDS if name != "numpy"])
+def test_the_gradient_of_logaddexp_is_a_share_of_each_also_of_equals(backend):
+    left, right = np.float32([0.5, 3.0, 1.0, 1000.0]), np.float32([0.5, 2.0, -INF, 1000.0])
+    with xdevice.use_backend(backend):
+        pair = [xdevice.tensor(left), xdevice.tensor(right)]
+        xp = xdevice.array_namespace(pair[0])
+        gradients = xdevice.math.grad(lambda p: xp.sum(p[0]) + xp.sum(xp.logaddexp(*p)))(pair)
+    share = 1 / (1 + np.exp(right - left))
+    np.testing.assert_allclose(xdevice.to_numpy(gradients[0]), 1 + share, rtol=3e-5)
+    np.testing.assert_allclose(xdevice.to_numpy(gradients[1]), 1 - share, rtol=3e-5)
+
+
+def test_mxnet_refuses_only_what_would_need_the_gradient_that_it_lacks():
+    needs("mxnet")
+    with xdevice.use_backend("mxnet") as backend:
+        record, xp = backend.framework.autograd.record, xdevice.array_namespace()
+        x = xdevice.tensor([[2.0, 1.0], [1.0, 3.0]])
+        x.attach_grad()
+        calls = [
+            xp.linalg.eigvalsh,
+            xp.linalg.eigh,
+            lambda x: xp.cumulative_prod(x, axis=0),
+            lambda x: xp.nextafter(x, x),
+        ]
+        for call in calls:
+            with record(), pytest.raises(xdevice.errors.UnsupportedError, match="no gradient of"):
+                call(x * 2)
+            with record():
+                call(xdevice.math.stop_gradient(x * 2))
+            call(x * 2)
