@@ -407,7 +407,7 @@ def test_an_item_is_a_number_of_pythons_own():
         assert type(xdevice.item(x)) is float
         assert xdevice.item(x) == 1.5
     for x in ("text", np.datetime64("2026-11-28"), np.void(b"abc"), np.zeros((), [("a", "f4")])):
-        with pytest.raises(xdevice.errors.DTypeError, match="item gives a number, and .* holds "):
+        with pytest.raises(xdevice.errors.DTypeError, match=r"item gives a number, and .* holds "):
             xdevice.item(np.array(x))
 
 
