@@ -10,9 +10,10 @@ by importing the framework.
 from __future__ import annotations
 
 import _thread
-import os
 import sys
 import time
+
+from xdevice.base import forks
 
 from . import frameworks
 
@@ -138,12 +139,9 @@ def install() -> None:
 # fork
 
 
+@forks.in_child
 def _after_fork() -> None:
     """Forgets the frameworks that other threads were handing over to xdevice: these threads do not exist in the forked
     child."""
     for entries in (_handing, _asking):
         entries[:] = [entry for entry in entries if entry[0] == _thread.get_ident()]
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
