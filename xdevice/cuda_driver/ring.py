@@ -29,8 +29,6 @@ from collections import deque
 from queue import SimpleQueue
 from typing import Any, Final
 
-from xdevice.base import forks
-
 SLOT: Final = 4 << 20
 SLOTS: Final = 16
 """How many buffers of `SLOT` bytes the ring has: 64 MB in all."""
@@ -352,7 +350,6 @@ def _advise(target: int, nbytes: int) -> None:
         ctypes.CDLL(None).madvise(ctypes.c_void_p(start), ctypes.c_size_t(length), _MADV_HUGEPAGE)
 
 
-@forks.in_child
 def _after_fork() -> None:
     global _ring, _making
     _left_to_the_parent.append((_ring, dict(_places)))
@@ -361,3 +358,5 @@ def _after_fork() -> None:
 
 
 _left_to_the_parent: list[Any] = []
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
