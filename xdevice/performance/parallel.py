@@ -35,10 +35,11 @@ if TYPE_CHECKING:
 def run(*tasks: Callable[[], Any]) -> list[Any]:
     """Runs independent tasks side by side, and returns their results in order, ready for use.
 
-    Each task gets a thread, and on PyTorch a stream on every GPU in use; it inherits `with device:`, the selected
+    Each task gets a thread, and on PyTorch a stream on every GPU in use. It inherits `with device:`, the selected
     backend, context variables and the framework's own state of the thread. 32 tasks run at once, or as many as there
-    are cores if there are more than 32; the others wait. Calls nest. docs/reference/async.md has more. Costs some tens
-    of microseconds a task, ten times that for the first thread, and on GPUs a few for each tensor in a result.
+    are cores if there are more than 32; the others wait. Calls nest. docs/reference/async.md has more. Costs tens of
+    microseconds a task, ten times that for the first thread, and on GPUs a few microseconds for each tensor in a
+    result.
 
     Args:
         tasks: functions without arguments; `functools.partial` or a lambda makes one. `run()` is `[]`.
@@ -230,7 +231,7 @@ way."""
 @contextmanager
 def _short_turns(backend: Backend) -> Iterator[None]:
     """Inside the block, threads hand over Python's lock (the GIL) after 0.5 ms instead of Python's 5 ms, in which a GPU
-    that another thread feeds would run out of work (docs/explanation/hardware.md)."""
+    that another thread feeds would run out of work (docs/explanation/measurements.md)."""
     if not _feeds_gpus(backend):
         yield
         return

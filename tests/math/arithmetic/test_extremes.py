@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from helpers.environment import BACKENDS
+from helpers.environment import BACKENDS, needs
 
 import xdevice
 
@@ -33,3 +33,35 @@ def test_gradients_are_finite_where_the_values_are(backend):
         _, gradients = xdevice.math.value_and_grad(lambda p: xp.sum(xp.hypot(*p) + xp.logaddexp(*p)))(pair)
         for gradient in gradients:
             assert np.isfinite(xdevice.to_numpy(gradient)).all()
+
+
+@pytest.mark.parametrize("backend", [name for name in BACKENDS if name != "numpy"])
+def test_the_gradient_of_logaddexp_is_a_share_of_each_also_of_equals(backend):
+    left, right = np.float32([0.5, 3.0, 1.0, 1000.0]), np.float32([0.5, 2.0, -INF, 1000.0])
+    with xdevice.use_backend(backend):
+        pair = [xdevice.tensor(left), xdevice.tensor(right)]
+        xp = xdevice.array_namespace(pair[0])
+        gradients = xdevice.math.grad(lambda p: xp.sum(p[0]) + xp.sum(xp.logaddexp(*p)))(pair)
+    share = 1 / (1 + np.exp(right - left))
+    np.testing.assert_allclose(xdevice.to_numpy(gradients[0]), 1 + share, rtol=3e-5)
+    np.testing.assert_allclose(xdevice.to_numpy(gradients[1]), 1 - share, rtol=3e-5)
+
+
+def test_mxnet_refuses_only_what_would_need_the_gradient_that_it_lacks():
+    needs("mxnet")
+    with xdevice.use_backend("mxnet") as backend:
+        record, xp = backend.framework.autograd.record, xdevice.array_namespace()
+        x = xdevice.tensor([[2.0, 1.0], [1.0, 3.0]])
+        x.attach_grad()
+        calls = [
+            xp.linalg.eigvalsh,
+            xp.linalg.eigh,
+            lambda x: xp.cumulative_prod(x, axis=0),
+            lambda x: xp.nextafter(x, x),
+        ]
+        for call in calls:
+            with record(), pytest.raises(xdevice.errors.UnsupportedError, match="no gradient of"):
+                call(x * 2)
+            with record():
+                call(xdevice.math.stop_gradient(x * 2))
+            call(x * 2)

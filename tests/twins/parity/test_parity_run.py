@@ -403,6 +403,7 @@ def test_a_script_that_records_nothing_is_told_so(parity):
     status, out, _ = parity("pass")
     assert status == 2
     assert "nothing was recorded" in out
+    assert "did not run" not in out
 
 
 def test_wrong_arguments_are_refused_before_anything_runs(tmp_path, monkeypatch):
