@@ -28,6 +28,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import measured
 import native
 import numpy
 
@@ -250,9 +251,13 @@ def main() -> None:
         return
     backends = [name for name in native.STEPS if name in asked] or list(native.STEPS)
     cells = {name: row(name, chapters) for name in backends}
-    print("| | " + " | ".join(backends) + " |\n" + "|---" * (len(backends) + 1) + "|")
-    for chapter in chapters:
-        print(f"| {chapter} | " + " | ".join(cells[name][chapter] for name in backends) + " |")
+    print("", *backends, sep=" | ")
+    rows = [[chapter, *(cells[name][chapter] for name in backends)] for chapter in chapters]
+    for row in rows:
+        print(*row, sep=" | ")
+    if "--write" in asked:
+        place = "gpu" if xdevice.num_gpus() else "cpu"
+        measured.write(f"course_{place}", ["ms, ours / native / Keras 3", *backends], rows, backends)
 
 
 if __name__ == "__main__":

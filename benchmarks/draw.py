@@ -1,21 +1,20 @@
-"""Draws the figures of docs/explanation from the tables that stand there: GB/s of copies by their size, steps that
-`prefetch` feeds, a step fed in five ways, and what threads and graphs gain. They are narrow, so that a phone need not
-shrink them much."""
+"""Draws the figures of docs/explanation from the tables in benchmarks/results: GB/s of copies by their size, steps
+that `prefetch` feeds, a step fed in five ways, and what threads and graphs gain. They are narrow, so that a phone need
+not shrink them much."""
 
 from __future__ import annotations
 
+import json
 import re
-from itertools import chain, takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from matplotlib import pyplot
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from matplotlib.figure import Figure
 
+RESULTS = Path(__file__).parent / "results"
 FOLDER = Path(__file__).parents[1] / "docs" / "explanation"
 BYTES = {"KB": 2**10, "MB": 2**20, "GB": 2**30}
 OURS, OWN, OTHER = "#b0410e", "#1d4f91", "#7a8494"
@@ -27,14 +26,10 @@ COPIES = {
 GAINS = {"by one thread": (OTHER, "s"), "threads": (OWN, "o"), "captured": (OURS, "D")}
 
 
-def table(page: str, first: str) -> Iterator[tuple[str, list[str]]]:
-    """The rows of the table whose heading begins with `first`: the first cell of each, and the others."""
-    lines = (FOLDER / page).read_text(encoding="utf-8").splitlines()
-    begin = next(number for number, line in enumerate(lines) if line.startswith(first))
-    for line in takewhile(lambda line: line.startswith("|"), lines[begin:]):
-        name, *cells = (cell.strip() for cell in line.strip("|").split("|"))
-        if not name.startswith("---"):
-            yield name, cells
+def table(name: str) -> list[tuple[str, list[str]]]:
+    """The heading and the rows of a result: the first cell of each, and the others."""
+    result = json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
+    return [(first, cells) for first, *cells in (result["columns"], *result["rows"])]
 
 
 def numbers(text: str) -> list[float]:
@@ -46,11 +41,7 @@ def copies() -> Figure:
     drawn: dict[str, dict[str, list[tuple[float, float]]]] = {}
     sizes: list[float] = []
     kind = ""
-    both = (
-        table("performance.md", f"| | {sizes} | 64 MB | 256 MB")
-        for sizes in ("64 KB | 256 KB | 1 MB | 4 MB | 16 MB", "16 MB")
-    )
-    for first, cells in chain(*both):
+    for first, cells in table("transfers_torch_jax") + table("transfers_others"):
         if not first:
             sizes = [float(cell.split()[0]) * BYTES[cell.split()[1]] for cell in cells]
         elif first.endswith(", ours"):
@@ -77,8 +68,8 @@ def copies() -> Figure:
 def feeding() -> Figure:
     """The whole time of steps that `prefetch` feeds, over the larger of computing and the bus, by what they compute."""
     figure, axis = pyplot.subplots(figsize=(5.4, 2.8))
-    for begin, color, marker in (("0.022", OURS, "o"), ("0.018", OWN, "s")):
-        (_, times), (framework, ratios) = table("performance.md", f"| seconds of computing | {begin}")
+    for name, color, marker in (("torch", OURS, "o"), ("jax", OWN, "s")):
+        (_, times), (framework, ratios) = table(f"prefetch_{name}")
         axis.plot(*(list(map(float, cells)) for cells in (times, ratios)), color=color, marker=marker, label=framework)
     axis.axhline(1, color=OTHER, linestyle=":")
     axis.text(0.34, 0.8, "the larger of the two alone", ha="right", color="#4d5663")
@@ -92,7 +83,7 @@ def feeding() -> Figure:
 
 def ways() -> Figure:
     """Milliseconds of a training step by the way its batch comes to the GPU."""
-    _, *rows = table("performance.md", "| a step fed by | ms")
+    _, *rows = table("feeding")
     names = [name.strip("`").replace("().to", "()\n.to") for name, _ in reversed(rows)]
     times = [float(cells[0]) for _, cells in reversed(rows)]
     figure, axis = pyplot.subplots(figsize=(5.4, 2))
@@ -107,7 +98,7 @@ def ways() -> Figure:
 
 def gains() -> Figure:
     """How many times as fast tasks are side by side as one after another, each run a point."""
-    rows = [row for row in table("hardware.md", "| | threads | captured |") if numbers(row[1][0])]
+    rows = [row for row in table("parallel") if numbers(row[1][0])]
     figure, axes = pyplot.subplots(len(rows), 1, figsize=(5.4, 0.85 * len(rows) + 0.9), sharex=True)
     for axis, (what, cells) in zip(axes, rows, strict=True):
         for height, (way, (color, marker)) in enumerate(GAINS.items()):

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import click
+import measured
 import numpy as np
 
 import xdevice
@@ -77,7 +78,8 @@ def clock(feed: Callable[[], Iterable[Any]], step: Callable[[Any], None]) -> flo
 
 
 @click.command()
-def main() -> None:
+@click.option("--write", is_flag=True, help="Write the table to benchmarks/results, too.")
+def main(write: bool) -> None:
     """Prints a table of the five ways."""
     xdevice.set_backend("torch")
     if not xdevice.num_gpus():
@@ -92,10 +94,12 @@ def main() -> None:
         for name, feed in feeds.items():
             taken[name].append(clock(feed, step))
     print(f"{xdevice.backend().describe(gpu).name}, torch {torch.__version__}\n")
-    print("| a step fed by | ms | images/s |\n|---|---|---|")
-    for name, times in taken.items():
-        median = statistics.median(times[1:])
-        print(f"| {name} | {median:.1f} | {BATCH / median * 1e3:,.0f} |")
+    medians = {name: statistics.median(times[1:]) for name, times in taken.items()}
+    rows = [[name, f"{median:.1f}", f"{BATCH / median * 1e3:,.0f}"] for name, median in medians.items()]
+    for row in rows:
+        print(*row, sep=" | ")
+    if write:
+        measured.write("feeding", ["a step fed by", "ms", "images/s"], rows, ["torch"])
 
 
 if __name__ == "__main__":

@@ -20,7 +20,9 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import click
+import measured
 import numpy as np
+from pinned import pinned_copies
 
 import xdevice
 
@@ -107,7 +109,7 @@ def rows(name: str, sizes: list[int]) -> list[Row]:
             array = np.random.default_rng(0).random(nbytes // 4, dtype=np.float32)
             x = xdevice.tensor(array, device="gpu")
             xdevice.sync(x)
-            pinned_up, pinned_down = backend.samples().pinned_copies(x) or (None, None)
+            pinned_up, pinned_down = pinned_copies(name, backend.framework, x) or (None, None)
 
             def fresh(x: Any = x) -> Any:
                 made = again(x)  # JAX and TensorFlow keep what they have read
@@ -123,6 +125,21 @@ def rows(name: str, sizes: list[int]) -> list[Row]:
             found.append(Row(name, "to the GPU", nbytes, *up_rates))
             xdevice.accelerator.empty_host_cache()
     return found
+
+
+def by_size(found: list[Row]) -> tuple[list[str], list[list[str]]]:
+    """The columns and the rows of a table with a column for each size."""
+    sizes = sorted({row.nbytes for row in found})
+    written = [f"{size // KB} KB" if size < KB**2 else f"{size // KB**2} MB" for size in sizes]
+    table = []
+    for backend, way in dict.fromkeys((row.backend, row.way) for row in found):
+        of = [next(row for row in found if row[:3] == (backend, way, size)) for size in sizes]
+        table.append([f"{backend} {way}, ours", *(f"{row.ours:.3g}" for row in of)])
+        table.append(["own", *(f"{row.own:.3g}" for row in of)])
+        table.append(["ratio", *(f"{row.ours / row.own:.3g}" for row in of)])
+        if of[0].pinned is not None:
+            table.append(["pinned", *(f"{row.pinned:.3g}" for row in of)])
+    return ["", *written], table
 
 
 def products(x: Any, seconds: float, each: float) -> Any:
@@ -173,8 +190,9 @@ def clock(run: Callable[[], Any]) -> float:
 @click.command()
 @click.argument("backends", nargs=-1)
 @click.option("--json", "as_json", is_flag=True, help="JSON instead of a table.")
+@click.option("--write", metavar="NAME", help="Write a table to benchmarks/results, too.")
 @click.option("--prefetch", "with_prefetch", is_flag=True, help="Prefetch instead of single moves.")
-def main(backends: tuple[str, ...], as_json: bool, with_prefetch: bool) -> None:
+def main(backends: tuple[str, ...], as_json: bool, write: str | None, with_prefetch: bool) -> None:
     """GB/s between the host and a GPU, side by side."""
     names = backends or ("torch", "jax")
     if with_prefetch:
@@ -183,6 +201,8 @@ def main(backends: tuple[str, ...], as_json: bool, with_prefetch: bool) -> None:
                 print("{}: computing {:.3f} s: {:.2f}  (nothing computed: {:.3f} s)".format(*found), flush=True)
         return
     found = [row for name in names for row in rows(name, SIZES)]
+    if write:
+        measured.write(write, *by_size(found), names)
     if as_json:
         print(json.dumps([row._asdict() for row in found]))
         return

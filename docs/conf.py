@@ -16,6 +16,7 @@ version = release = xdevice.__version__
 extensions = [
     "executed",
     "docstrings",
+    "measurements",
     "myst_parser",
     "sphinx_copybutton",
     "sphinx_design",

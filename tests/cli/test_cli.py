@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import click
 import pytest
 from helpers.environment import python
 
 import xdevice
+from xdevice.cli import main
 
 
 def command(*arguments, **variables):
@@ -88,6 +90,28 @@ def test_version_and_help():
         status, out, _ = command(*arguments)
         assert status == 0
         assert "Usage:" in out
+
+
+def test_help_cuts_no_sentence_and_explains_each_option():
+    _, out, _ = command("--help")
+    assert "..." not in out.partition("Commands:")[2]
+    for name in ("info", "parity", "compare-runs", "launch", "scan", "lint", "port"):
+        for option in main.main.commands[name].params:
+            assert isinstance(option, click.Argument) or option.help, f"{name} {option.name}"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        (["train.py", "-n", "2"], "stand before the script: xdevice launch -n 2 SCRIPT"),
+        (["-n", "2", "python", "train.py"], "there is no file python; leave python out"),
+        (["-n", "2", "python3.11", "-m", "train"], "there is no file python3.11; leave python out"),
+    ],
+)
+def test_launch_says_where_its_options_stand(wrong, words):
+    status, _, err = command("launch", *wrong)
+    assert status == 2
+    assert words in err
 
 
 def test_a_file_is_no_folder_to_save_a_run_in(tmp_path):

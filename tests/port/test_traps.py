@@ -27,6 +27,7 @@ TENSOR = "import torch\nx = torch.ones(2)\n"
         ("ok = not torch.cuda.is_available()", "ok = not xdevice.num_gpus() > 0"),
         ("ok = False == torch.cuda.is_available()", "ok = False == (xdevice.num_gpus() > 0)"),
         ("torch.cuda.synchronize(1)", "xdevice.sync(xdevice.gpu(1))"),
+        ('with torch.cuda.device("cuda:1"): pass', "with torch.accelerator.device_index(1): pass"),
         (
             "m = torch.cuda.max_memory_allocated()",
             "m = torch.accelerator.max_memory_allocated() if xdevice.num_gpus() > 0 else 0",

@@ -225,6 +225,37 @@ def test_every_place_of_an_expression_is_read(line):
     assert {site.verdict for site in sites} == {"rewritten"}
 
 
+@pytest.mark.parametrize(
+    ("lines", "verdict"),
+    [
+        ("x = unknown\nfor _ in unknown: x = torch.ones(1)\nx.item()", "open"),  # perhaps the loop never runs
+        ("x = unknown\nwhile unknown: x = torch.ones(1)\nx.item()", "open"),
+        ("x = torch.ones(1)\nfor _ in unknown: x = torch.ones(2)\nx.item()", "rewritten"),
+        ("try: x = torch.ones(1)\nexcept ValueError: x = torch.ones(2)\nx.item()", "rewritten"),
+        ("try: x = torch.ones(1)\nexcept ValueError: x = unknown\nx.item()", "open"),
+        ("try: x = torch.ones(1)\nexcept ValueError: raise\nx.item()", "rewritten"),
+    ],
+)
+def test_behind_a_loop_or_a_try_a_name_is_what_any_way_there_made_it(lines, verdict):
+    (site,) = examined(f"import torch\n{lines}\n").sites
+    assert site.verdict == verdict
+
+
+@pytest.mark.parametrize(
+    ("call", "verdict"),
+    [
+        ("x.max()", "rewritten"),
+        ("x.max(0)", "not a device"),
+        ("x.min(dim=0)", "not a device"),
+        ("x.size()", "not a device"),
+        ("x.size(0)", "neutral"),
+    ],
+)
+def test_methods_of_tensors_give_something_else_with_an_axis(call, verdict):
+    (site,) = examined(f"import torch\nx = torch.ones(2)\ny = {call}\ny.item()\n").sites
+    assert site.verdict == verdict
+
+
 def test_a_union_grows_towards_anything_so_that_the_inference_ends():
     function, device = of("function", "f"), of("device", None, "node")
     assert union(TENSOR, UNKNOWN) == UNKNOWN
@@ -263,5 +294,24 @@ def test_a_union_grows_towards_anything_so_that_the_inference_ends():
 )
 def test_a_test_says_what_a_name_is(lines, verdict):
     text = f"import sys\nimport torch\nx = torch.ones(1) if flag else None\n{lines}\n"
+    (site,) = examined(text).sites
+    assert site.verdict == verdict
+
+
+@pytest.mark.parametrize(
+    ("test", "verdict"),
+    [
+        ("args.gpu is not None", "rewritten"),
+        ("flag and args.gpu is not None", "rewritten"),
+        ("flag or args.gpu is not None", "open"),
+        ("flag", "open"),
+    ],
+)
+def test_a_test_says_what_an_option_is(test, verdict):
+    text = (
+        "import argparse\nimport torch\nparser = argparse.ArgumentParser()\n"
+        "parser.add_argument('--gpu', default=None, type=int)\nargs = parser.parse_args()\n"
+        f"net = torch.nn.Linear(1, 1)\nif {test}: net.cuda(args.gpu)\n"
+    )
     (site,) = examined(text).sites
     assert site.verdict == verdict

@@ -15,9 +15,12 @@ _ONE_MACHINE = "127.0.0.1"
 
 
 # options behind SCRIPT are the script's own
-@click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.command(
+    short_help="Run a script as several processes on this machine.",
+    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
+)
 @click.argument("program", nargs=-1, required=True, type=click.UNPROCESSED, metavar="SCRIPT [ARGUMENT]...")
-@click.option("-n", "size", type=click.IntRange(min=1), required=True, help="How many processes on this machine.")
+@click.option("-n", "size", type=click.IntRange(min=1), help="How many processes on this machine.  [required]")
 @click.option("-m", "is_module", is_flag=True, help="SCRIPT is a module, as for python -m.")
 @click.option("--backend", metavar="NAME", help="The backend of all; else the selected one.")
 @click.option("--engine", metavar="NAME", help="What moves the tensors between the processes; else auto.")
@@ -40,7 +43,7 @@ _ONE_MACHINE = "127.0.0.1"
 )
 def launch(
     program: tuple[str, ...],
-    size: int,
+    size: int | None,
     is_module: bool,
     backend: str | None,
     engine: str | None,
@@ -62,8 +65,11 @@ def launch(
     """
     from xdevice.distributed import spawning
 
+    if size is None:
+        raise click.UsageError("how many processes? The options stand before the script: xdevice launch -n 2 SCRIPT")
     if not is_module and not Path(program[0]).is_file():
-        raise click.UsageError(f"there is no file {program[0]}")
+        hint = "; leave python out: xdevice launch -n 2 SCRIPT" if Path(program[0]).stem.startswith("python") else ""
+        raise click.UsageError(f"there is no file {program[0]}{hint}")
     variables = _variables(backend, engine, timeout)
     _check_nodes(nnodes, node_rank, port)
     nodes = spawning.Nodes(nnodes, node_rank, host, port)

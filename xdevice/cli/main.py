@@ -91,7 +91,7 @@ def main() -> None:
     """One device API for PyTorch, TensorFlow, MXNet, PaddlePaddle, JAX and NumPy."""
 
 
-@main.command()
+@main.command(short_help="Show which backends and devices are here.")
 @click.argument("names", nargs=-1, metavar="[BACKEND]...")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 @click.option("--timeout", default=120.0, show_default=True, help="Seconds that one backend may take.")
@@ -134,7 +134,7 @@ def _comparison_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-@main.command()
+@main.command(short_help="Run a script on each backend, and compare its values.")
 @click.argument("script", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.argument("arguments", nargs=-1, metavar="[-- ARGUMENT...]")
 @click.option("--backends", metavar="NAME,NAME", help="Which to run on; by default all installed except NumPy.")
@@ -240,7 +240,7 @@ def parity(
     _publish(report, f"xdevice parity {script.name}", options)
 
 
-@main.command()
+@main.command(short_help="Compare what two runs of parity recorded.")
 @click.argument("first", metavar="A", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.argument("second", metavar="B", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @_comparison_options

@@ -1,7 +1,7 @@
 """Copies between ordinary host memory and NVIDIA's GPUs, by several threads, through a ring of page-locked buffers.
 
 The driver copies ordinary memory with one thread, which also touches each new page for the first time: 2 GB/s to the
-host and 8 to the GPU, on a bus of 55 (docs/explanation/performance.md). Here several threads copy one chunk each
+host and 8 to the GPU, on a bus of 55 (docs/explanation/measurements.md). Here several threads copy one chunk each
 between the caller's memory and a slot of the ring (a buffer of 4 MB), which the GPU reads or writes at the speed of the
 bus.
 

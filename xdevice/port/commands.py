@@ -71,9 +71,9 @@ def _project(function: Callable[..., Any]) -> Callable[..., Any]:
             type=click.Choice(("proven", "safe", "likely")),
             default="proven",
             show_default=True,
-            help="What a rewriting may rest on.",
+            help="How sure a rewriting must be to mean the same; proven is the surest.",
         ),
-        click.option("--root", type=_FILE, help="Where imports resolve; else what PATHS share."),
+        click.option("--root", type=_FILE, help="The folder that imports begin in; else the one that PATHS share."),
         click.option(
             "--report",
             "report_to",
@@ -87,10 +87,16 @@ def _project(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
-@click.command()
+@click.command(short_help="Count device idioms, and what port would do with them.")
 @_project
 @_goal
-@click.option("--by", type=click.Choice(("code", "file", "idiom")), default="code", show_default=True)
+@click.option(
+    "--by",
+    type=click.Choice(("code", "file", "idiom")),
+    default="code",
+    show_default=True,
+    help="What a row of the table stands for.",
+)
 def scan(
     paths: tuple[Path, ...],
     only: str,
@@ -113,7 +119,7 @@ def scan(
     _end(examined, 0)
 
 
-@click.command()
+@click.command(short_help="Rewrite device idioms as neutral words.")
 @_project
 @click.option("--diff", "way", flag_value="diff", default=True, help="Print what would change: the default.")
 @click.option("--write", "way", flag_value="write", help="Change the files.")
@@ -125,7 +131,7 @@ def scan(
 )
 @_goal
 @click.option("--backend", help="What set_backend gets; else the one framework that a file uses.")
-@click.option("-q", "--quiet", is_flag=True, help="Do not list what is open.")
+@click.option("-q", "--quiet", is_flag=True, help="Do not list the idioms that are left as they are.")
 def port(
     paths: tuple[Path, ...],
     only: str,
@@ -169,7 +175,7 @@ def port(
     _end(examined, status if way == "check" else 0)
 
 
-@click.command()
+@click.command(short_help="Report device code that is wrong or bound to one vendor.")
 @_PATHS
 @click.option("--select", metavar="CODE,CODE", help="Only these codes, or those that begin so: XD2,XD401.")
 @click.option("--ignore", metavar="CODE,CODE", help="Not these codes, or those that begin so.")

@@ -37,7 +37,6 @@ RULES: Final[dict[str, Rule]] = {
     "XD207": Rule("only the current GPU is waited for, where several work", False),
     "XD208": Rule("the host reads a value in every step, and waits for the GPU", True),
     "XD209": Rule("in TensorFlow, assigning in a `with` block copies nothing", False),
-    "XD210": Rule("a device object is compared with a text, which it never equals", False),
     "XD211": Rule(
         "a device is told by a piece of its name, which other frameworks and vendors spell otherwise",
         False,
@@ -381,27 +380,23 @@ def _is_annotation(view: _View, node: ast.AST) -> bool:
 
 def _compare(view: _View, node: ast.Compare) -> Found:
     match node:
-        case ast.Compare(left=left, ops=[ast.Eq() | ast.NotEq()], comparators=[right]):
-            yield from _compare_with_text(view, node, left, _device_text(right))
-            yield from _compare_with_text(view, node, right, _device_text(left))
+        case (
+            ast.Compare(
+                left=ast.Attribute(attr="type", value=owner),
+                ops=[ast.Eq() | ast.NotEq()],
+                comparators=[ast.Constant(value="cuda")],
+            )
+            | ast.Compare(
+                left=ast.Constant(value="cuda"),
+                ops=[ast.Eq() | ast.NotEq()],
+                comparators=[ast.Attribute(attr="type", value=owner)],
+            )
+        ):
+            if last_name(owner) in _PLACES and not tells_vendors_apart(node, view.parents):
+                yield "XD217", f'"cuda" is a CUDA-only type; use {_DEVICE_TYPE.advice}'
         case ast.Compare(left=left, ops=[ast.In()], comparators=[right]):
             if _device_text(left) and "device" in last_name(right):
                 yield "XD211", _BY_A_PIECE
-
-
-def _compare_with_text(view: _View, comparison: ast.Compare, node: ast.expr, text: str) -> Found:
-    match node:
-        case ast.Attribute(attr="type", value=owner) if text == "cuda" and last_name(owner) in _PLACES:
-            if not tells_vendors_apart(comparison, view.parents):
-                yield (
-                    "XD217",
-                    f'"cuda" is a CUDA-only type; use {_DEVICE_TYPE.advice}',
-                )
-        case ast.Attribute(attr=name) if text and name in _PLACES and not view.full(node):
-            yield (
-                "XD210",
-                f'a device is not equal to the text "{text}"; compare with xdevice.device("{text}")',
-            )
 
 
 def _ends_with(view: _View, call: ast.Call) -> Found:

@@ -140,12 +140,15 @@ def test_a_default_device_can_be_kept_from_the_library_that_is_tested(suite, mon
     ]
 
 
-@pytest.mark.parametrize("option", ["gpu:2", "cpu", "gqu"])
-def test_only_a_virtual_gpu_can_be_cuda(suite, option):
+@pytest.mark.parametrize(
+    ("option", "words"),
+    [("gpu:2", "there are 2; set *=3 "), ("cpu", "gpu:0 to gpu:1"), ("meta", "gpu:0 to gpu:1"), ("gqu", "'gpu'?")],
+)
+def test_only_a_virtual_gpu_can_be_cuda(suite, option, words):
     suite.makepyfile("def test_it(): pass\n")
     result = suite.run_here(f"--xd-cuda={option}")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines([f"ERROR: --xd-cuda={option}*"])
+    result.stderr.fnmatch_lines([f"ERROR: --xd-cuda={option}*{words}*"])
 
 
 def test_virtual_gpus_must_be_asked_for(suite, monkeypatch):

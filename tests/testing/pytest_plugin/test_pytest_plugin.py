@@ -10,6 +10,7 @@ from helpers.environment import ROOT
 
 import xdevice
 from xdevice import transfers
+from xdevice.core import registry
 from xdevice.performance.contract import hooks
 from xdevice.testing import pytest_plugin
 from xdevice.testing.pytest_plugin import recordings as pytest_recording
@@ -408,6 +409,27 @@ def test_a_device_that_is_misspelt_ends_the_run_though_no_test_asks_for_it(proje
     assert "--xd-device=gup: 'gup' is not a device: there is no kind 'gup' (did you mean 'gpu'?)" in result.stderr.str()
 
 
+@pytest.mark.parametrize("slip", ["gpu1", "gpu-1", "gpu 1"])
+def test_a_slip_in_a_device_imports_no_framework(project, monkeypatch, slip):
+    write(project, "def test_it(): pass\n")
+    monkeypatch.setattr(registry, "load", pytest.fail)
+    result = project.run_here(TWO, f"--xd-device={slip}")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    assert f"--xd-device={slip}: '{slip}' is not a device" in result.stderr.str()
+
+
+@pytest.mark.parametrize(
+    "call", ["xdevice.zeros(-1)", "xdevice.array_namespace().mean(3)", "xdevice.to_device(3, 'gup')"]
+)
+def test_an_error_by_name_shows_the_line_of_the_test_and_none_of_ours(project, call):
+    write(project, f"def test_it(xd):\n    {call}\n")
+    out = project.run_here("--xd-backends=numpy").stdout.str()
+    assert ">       xdevice." in out
+    assert "/xdevice/" not in out
+    assert re.search(r"test_project.py:5: [A-Z]\w+Error", out)
+    assert "/xdevice/" in project.run_here("--xd-backends=numpy", "--full-trace").stdout.str()
+
+
 def test_the_ini_file_sets_the_default(project):
     write(project, "def test_it(xd): pass\n")
     project.makeini("[pytest]\nxd_backends = np\n")
@@ -532,7 +554,7 @@ def test_a_comparison_with_nothing_fails(kept):
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     assert "0 values of 0 tests compared" in result.stdout.str()
     (kept.path / "linked").symlink_to("kept")  # as KEPT is where upper and lower case are one
-    for options in (["--xd-compare=nowhere"], ["--xd-record=kept", "--xd-compare=linked"]):
+    for options in (["--xd-compare=nowhere"], ["--xd-record=kept", "--xd-compare=linked"], ["--xd-record=."]):
         assert kept.run_here(*options).ret == pytest.ExitCode.USAGE_ERROR
 
 

@@ -265,9 +265,16 @@ def _guard(item: pytest.Item) -> AbstractContextManager[Any]:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    report = yield
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     name = backend_of(item)
+    if name is not None and call.excinfo is not None:
+        for entry in call.excinfo.traceback:
+            module = entry.frame.f_globals
+            if module["__name__"].startswith("xdevice."):
+                module["__tracebackhide__"] = _is_named  # which pytest looks up there, and --full-trace does not
+    report = yield
     if name is not None:
         report.xdevice = about(item, name)  # type: ignore[attr-defined]
     if report.when == "call" and item.config.stash[settings_key].recordings is not None:
@@ -275,6 +282,11 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 
         report.xdevice_values = item.stash.get(value_count, 0)  # type: ignore[attr-defined]
     return report
+
+
+def _is_named(error: pytest.ExceptionInfo[BaseException]) -> bool:
+    """Whether an error speaks of the line that called xdevice, and not of one in it."""
+    return isinstance(error.value, XDeviceError)
 
 
 def _load(name: str) -> Backend:

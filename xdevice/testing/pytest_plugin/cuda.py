@@ -34,6 +34,8 @@ class Cuda:
             there = environment.virtual_gpus_wanted()
         except XDeviceError as error:
             raise pytest.UsageError(f"--xd-cuda={name}: {error}") from None
+        if there and self._device.kind != "gpu":
+            raise pytest.UsageError(f"--xd-cuda={name} takes a virtual GPU: gpu:0 to gpu:{there - 1}")
         if self._device.kind != "gpu" or self._device.index >= there:
             wanted = max(2, self._device.index + 1)
             raise pytest.UsageError(

@@ -57,7 +57,8 @@ def _check_device(text: str, settings: Settings) -> None:
     with suppress(DeviceError):
         devices.parse(text)
         return
-    for name in settings.names:  # an adapter may know a word that is its framework's own
+    # an adapter may know a word that is its framework's own; a slip such as gpu1 needs no framework
+    for name in settings.names if text.partition(":")[0].isalpha() else ():
         with suppress(XDeviceError):
             registry.load(name)
     try:

@@ -43,6 +43,8 @@ class Recordings:
     def __init__(self, config: pytest.Config) -> None:
         self._target = _path(config, "xd_record")
         self._reference = _path(config, "xd_compare")
+        if self._target is not None and next(self._target.glob("*.py"), None):
+            raise pytest.UsageError(f"--xd-record={self._target} holds Python files; name a folder for the recordings")
         if self._reference is not None and not self._reference.is_dir():
             raise pytest.UsageError(f"--xd-compare={self._reference}: there is no such folder; --xd-record writes one")
         if self._target and self._reference and self._target.exists() and self._target.samefile(self._reference):

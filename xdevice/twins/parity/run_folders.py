@@ -281,4 +281,10 @@ def _of_traces(actual: Traces, expected: Traces, calls: list[RecordedCall]) -> I
 
 
 def _failed(ended: Ended, why: str) -> BackendRow:
-    return BackendRow(ended.backend, "did not run", seconds=ended.seconds, error=why, python=ended.python)
+    return BackendRow(
+        ended.backend,
+        "did not run" if ended.error else "not compared",
+        seconds=ended.seconds,
+        error=why,
+        python=ended.python,
+    )
