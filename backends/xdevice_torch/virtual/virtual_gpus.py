@@ -31,7 +31,6 @@ Rows without a link have no upstream issue that is known.
 
 from __future__ import annotations
 
-import os
 import threading
 import warnings
 from contextlib import contextmanager
@@ -42,7 +41,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.multiprocessing.reductions import reduce_tensor
 
-from xdevice.base import devices
+from xdevice.base import devices, forks
 from xdevice.errors import UnsupportedError
 from xdevice.virtual.contract.limited_gpus import LimitedGpus
 from xdevice.virtual.contract.virtual_gpus import VirtualGpus
@@ -86,9 +85,7 @@ def install(count: int) -> None:
     module = _Module(count)
     _setup(NAME, module)
     _libraries.extend(operations.register())
-    # Windows does not fork
-    if hasattr(os, "register_at_fork"):
-        os.register_at_fork(after_in_child=operations.after_fork)
+    forks.in_child(operations.after_fork)
     # asked before PyTorch's own (23), which would make a storage on the device, whose allocator is missing
     torch.serialization.register_package(0, lambda storage: None, _restored)
     for kind in (torch.Tensor, torch.nn.Parameter):
