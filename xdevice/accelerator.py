@@ -1,4 +1,4 @@
-"""Streams, events, graphs and caches: what only a device beside the CPU has, as in `torch.accelerator`."""
+"""Streams, events, graphs and caches: the features of devices other than the CPU, as in `torch.accelerator`."""
 
 from __future__ import annotations
 

@@ -33,3 +33,84 @@ def test_an_engine_that_is_not_there_is_refused_by_one_process(engine):
     needs("torch")
     with pytest.raises(xdevice.errors.XDeviceError, match="nobody"), xdevice.distributed.processes(engine=engine):
         pass
+
+
+def _verbs(world, x):
+    return {
+        "barrier": world.barrier,
+        "all_reduce": lambda: world.all_reduce(x),
+        "broadcast": lambda: world.broadcast(x),
+        "all_gather": lambda: world.all_gather(x),
+        "reduce_scatter": lambda: world.reduce_scatter(x),
+        "split_range": lambda: world.split_range(4),
+        "all_gather_object": lambda: world.all_gather_object(1),
+        "average_gradients": lambda: world.average_gradients([x]),
+        "first": lambda: world.first().__enter__(),
+    }
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_no_verb_works_in_first_or_after_the_block(backend):
+    with xdevice.use_backend(backend):
+        with xdevice.distributed.processes() as world:
+            verbs = _verbs(world, xdevice.ones(2))
+            for verb, call in verbs.items():
+                if verb != "first":
+                    call()  # what is known of a tensor's type lets none through
+                with world.first(), pytest.raises(xdevice.errors.ScopeError, match=f"{verb} inside first"):
+                    call()
+            world.barrier()
+        verbs["split_batch"] = lambda: world.split_batch(xdevice.ones(2))
+        for verb, call in verbs.items():
+            with pytest.raises(xdevice.errors.LaunchError, match=f"{verb} outside the block"):
+                call()
+
+
+def test_tensors_that_two_processes_refuse_are_refused_by_one():
+    needs("torch")
+    torch = xdevice.backend("torch").framework
+    with xdevice.use_backend("torch"), xdevice.distributed.processes() as world:
+        x = torch.arange(4.0)
+        for verb in (world.all_reduce, world.broadcast, world.all_gather, world.reduce_scatter):
+            assert verb(x) is x
+            with pytest.raises(xdevice.errors.XDeviceError, match="not dense"):
+                verb(torch.eye(2).to_sparse())
+            for mapped in (torch.func.grad, torch.vmap):
+                with pytest.raises(xdevice.errors.UnsupportedError, match="stands for a tensor"):
+                    mapped(lambda x, verb=verb: verb(x * 1).sum())(torch.ones(2, 2))
+        with pytest.raises(xdevice.errors.ContainerError, match="share memory"):
+            world.all_reduce([x, x[2:]])
+        with pytest.raises(xdevice.errors.ArgumentError, match="not \\['sum'\\]"):
+            world.all_reduce(x, ["sum"])
+
+
+def test_only_one_backward_pass_belongs_in_averaging_of_one_process():
+    needs("torch")
+    torch = xdevice.backend("torch").framework
+    net = torch.nn.Linear(2, 2)
+    clip, step = torch.nn.utils.clip_grad_norm_, torch.optim.SGD(net.parameters(), 0.1).step
+
+    def backward():
+        net(torch.ones(1, 2)).sum().backward()
+
+    def step_of(act):
+        with world.averaging(net):
+            backward()
+            act()
+
+    with xdevice.use_backend("torch"), xdevice.distributed.processes() as world:
+        for error, act in (
+            (xdevice.errors.ScopeError, backward),
+            (xdevice.errors.ScopeError, world.barrier),
+            (xdevice.errors.ArgumentError, step),
+            (xdevice.errors.ArgumentError, lambda: clip(net.parameters(), 1e-3)),
+        ):
+            net.zero_grad()
+            with pytest.raises(error):
+                step_of(act)
+        net.zero_grad()
+        with world.averaging(net, weight=3):
+            backward()
+        assert net.bias.grad.tolist() == [1, 1]
+        with pytest.raises(xdevice.errors.ArgumentError, match="weights of all ranks are 0"), world.averaging(net, 0):
+            pass

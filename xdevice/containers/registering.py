@@ -37,14 +37,14 @@ def register_container(
 
     Young: it may change in a minor version.
 
-    Needed for objects that hold tensors and have no `.to(device)` of their own. Without further arguments, also as a
-    decorator, their attributes are walked, and rebuilding makes a new object without calling `__init__`. It holds at
-    once, also for types met before, and costs nothing for other types. A type without functions also becomes a node of
-    the trees of JAX, PyTorch and optree, where these are imported. docs/reference/devices.md has more examples.
+    Needed for objects that hold tensors and lack `.to(device)`. Without further arguments, also as a decorator, their
+    attributes are walked, and rebuilding makes a new object without calling `__init__`. It takes effect at once and
+    costs nothing for other types. A type without functions also becomes a node of the trees of JAX, PyTorch and optree,
+    if these are imported. docs/reference/devices.md has examples.
 
     Args:
         cls: the type. If it is registered again, the last call counts.
-        flatten: returns what is in an object, as a dict or a list.
+        flatten: returns the contents of an object, as a dict or a list.
         rebuild: `rebuild(old, inside)` returns a new object that holds `inside`, a dict or list as from `flatten`.
         move: `move(x, device)` returns `x` itself or a new object, on a `Device`. `copy_to` calls it on a deep copy.
 

@@ -43,16 +43,16 @@ def current_device() -> Device:
 def set_default_device(device: object) -> None:
     """Sets the device on which creation functions, xdevice's and the selected framework's own, make tensors here.
 
-    The device holds for this thread, as in a `with device:`, but until the thread ends or calls this again. With None,
-    what held before the first call holds again. A `with device:` takes precedence. In Paddle, the framework's own
+    The device holds for this thread, as in a `with device:`, but until the thread ends or calls this again. None
+    restores the device before the first call. A `with device:` takes precedence. In Paddle, the framework's own
     creation functions are affected in other threads too, as by `paddle.set_device`.
 
     Young: it may change in a minor version.
 
     Raises:
-        DeviceError: the argument is not a device; expected is what `xdevice.device` takes, or None.
+        DeviceError: the argument is not a device that `xdevice.device` takes, nor None.
         DeviceNotFoundError: the selected backend has no such device.
-        ScopeError: a `with device:` or `with stream:` of this thread is open. In each case nothing changes.
+        ScopeError: a `with device:` or `with stream:` of this thread is open. After an error nothing has changed.
 
     Example:
         >>> xdevice.set_default_device("cpu")

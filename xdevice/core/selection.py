@@ -146,7 +146,7 @@ def backend(name: str | Backend | None = None) -> Backend:
             "tf", "paddlepaddle", "mx" and "np" are aliases.
 
     Raises:
-        BackendNotFoundError: the name is unknown, or its framework is not installed. Nothing else is taken instead.
+        BackendNotFoundError: the name is unknown, or its framework is not installed. There is no fallback.
         BackendImportError: the framework is installed but does not import, or is too old.
         UnsupportedError: in a forked child, where the backend cannot work.
 
@@ -169,7 +169,7 @@ def backend(name: str | Backend | None = None) -> Backend:
 
 
 def backends() -> tuple[str, ...]:
-    """The names of the backends installed here, in the order in which one is chosen. Imports none of them.
+    """The names of the installed backends, in the order of preference. Imports none of them.
 
     Example:
         >>> "numpy" in xdevice.backends()
@@ -179,12 +179,12 @@ def backends() -> tuple[str, ...]:
 
 
 def set_backend(name: str | Backend | None) -> None:
-    """Makes a backend the default of the process; with None, XDEVICE_BACKEND and what is installed decide again.
+    """Makes a backend the default of the process; None lets XDEVICE_BACKEND and the installed frameworks decide again.
 
     `use_backend` takes precedence. Meant for notebooks, which lose context variables between cells.
 
     Raises:
-        BackendNotFoundError, BackendImportError: as `backend` does; the default stays as it was.
+        BackendNotFoundError, BackendImportError: as with `backend`; the default does not change.
     """
     global _default, _resolved
     if name is None:
@@ -202,7 +202,7 @@ class use_backend:
 
     Raises:
         ScopeError: the block is left in another thread or asyncio task than entered it; the choice of the latter stays.
-        BackendNotFoundError, BackendImportError: as `backend` does, on entering.
+        BackendNotFoundError, BackendImportError: as with `backend`, on entering.
 
     Example:
         >>> with xdevice.use_backend("numpy") as chosen:

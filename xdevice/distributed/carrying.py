@@ -43,6 +43,20 @@ def check_op(operand: Operand, op: str) -> None:
     check_sum(operand, op)
 
 
+def require_here(operand: Operand, verb: str, device: Device) -> None:
+    """Raises if no engine could take this tensor from a process whose device is `device`."""
+    if operand.kind != "model":
+        refuse_symbol(operand)
+        refuse_sparse(operand, verb)
+    x = read(operand)
+    operand.backend.detached(x)  # raises for the stand-ins for tensors inside torch.func.grad
+    place = operand.backend.device_of(x)
+    if place is not device and place.kind != "cpu":
+        raise DeviceMismatchError(
+            f"{operand.name} is on {place}, and this process works on {device}, as world.device says; move it"
+        )
+
+
 class Weight(NamedTuple):
     """The weight of this rank's tensors in a mean, and the sum of all ranks' weights."""
 
@@ -70,23 +84,12 @@ class Carrier:
         self._copying = copying
         self._admitted: set[tuple[str, Any, str, str | None]] = set()
 
-    def require(self, operand: Operand, verb: str, op: str | None = None) -> None:
-        """Raises if the engine cannot take this tensor for the method `verb`. Called before the other ranks are told
-        anything."""
-        backend, x = operand.backend, read(operand)
-        key = backend.name, x.dtype, verb, op
+    def require_dtype(self, operand: Operand, verb: str, op: str | None) -> None:
+        """Raises if the engine cannot take this tensor's dtype for the method `verb`."""
+        key = operand.backend.name, read(operand).dtype, verb, op
         if key not in self._admitted:
             self._require_dtype(operand, verb, op)
             self._admitted.add(key)
-        if operand.kind != "model":
-            refuse_symbol(operand)
-            refuse_sparse(operand, verb)
-        backend.detached(x)  # raises for the stand-ins for tensors inside torch.func.grad
-        place = backend.device_of(x)
-        if place is not self.device and place.kind != "cpu":
-            raise DeviceMismatchError(
-                f"{operand.name} is on {place}, and this process works on {self.device}, as world.device says; move it"
-            )
 
     def _require_dtype(self, operand: Operand, verb: str, op: str | None) -> None:
         dtype = dtype_of(operand)

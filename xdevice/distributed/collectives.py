@@ -17,8 +17,6 @@ from xdevice.replicas.operands import (
     length_of,
     rebuilt,
     refuse_overlaps,
-    refuse_sparse,
-    refuse_symbol,
     require_built,
     shape_of,
     sizes_of,
@@ -28,39 +26,38 @@ from xdevice.replicas.operands import (
 
 from . import carrying
 from .carrying import OPS
-from .session import NO_WEIGHT
 from .signatures import others_text, overlap, signatures
 
 if TYPE_CHECKING:
+    from xdevice.contract import Backend
+
     from .session import Session
 
-_checked: set[tuple[type, Any, str]] = set()
-"""The types of tensors, dtypes and operations that have passed the checks of a collective in a world of one rank. They
-are not checked again: in such a world the checks would take most of the time, and a verb costs a microsecond so."""
+_checked: dict[tuple[type, Any, str], Backend] = {}
+"""The types of tensors, dtypes and operations that have passed the checks of a collective in a world of one rank, with
+their backend. Little is checked again: in such a world the checks would take most of the time, and a verb costs a
+microsecond or two so."""
 _NO_OP: Final = "none"
 """The operation of those verbs that compute nothing."""
 
 
 def all_reduce(session: Session, x: Any, op: str, weight: float | None) -> Any:
-    if session.size == 1 and _is_checked(x, op) and (weight is None or (op == "mean" and _is_plain(weight))):
-        return x
     _require_op("all_reduce", op)
+    if session.is_free and _is_checked(session, x, op) and (weight is None or (op == "mean" and _is_plain(weight))):
+        return x
     own = None if weight is None else carrying.weight_of(weight)
     if own is not None and op != "mean":
         raise ArgumentError(f"a weight counts in op='mean', and op is {shown(op)}")
     x = registry.as_array(x)
     operands = _sort(_summands(x))
-    if session.size == 1:
-        for operand in operands:
-            refuse_sparse(operand, "all_reduce")
-            carrying.check_op(operand, op)
-        require_weight(own)
-        _remember(x, op)
-        return x
-    carrier = session.ready("all_reduce", operands, op)
+    session.ready("all_reduce", operands, op)
     if len(operands) > 1:
         refuse_overlaps(operands)
-    unique = _each_once(operands)
+    if session.size == 1:
+        session.agree(str, own)
+        _remember(x, op)
+        return x
+    carrier, unique = session.carrier, _each_once(operands)
 
     def call() -> str:
         return f"all_reduce {op}{' weighted' if own is not None else ''}: {signatures(operands)}"
@@ -76,22 +73,19 @@ def all_reduce(session: Session, x: Any, op: str, weight: float | None) -> Any:
 
 def broadcast(session: Session, x: Any, root: int) -> Any:
     session.require_rank(root, "root")
-    if session.size == 1 and _is_checked(x, _NO_OP):
+    if session.is_free and _is_checked(session, x, _NO_OP):
         return x
     x = registry.as_array(x)
     operands = _sort(leaves_in(x, "x", "broadcast"))
     if not operands:
         tensors_in(x, "x", "broadcast")
     require_built(operands)
+    parts = [part for operand in operands for part in _variables(operand)]
+    session.ready("broadcast", parts)
     if session.size == 1:
-        for operand in operands:
-            if operand.kind != "model":
-                refuse_sparse(operand, "broadcast")
         _remember(x, _NO_OP)
         return x
-    parts = [part for operand in operands for part in _variables(operand)]
-    carrier = session.ready("broadcast", parts)
-    unique = _each_once(parts)
+    carrier, unique = session.carrier, _each_once(parts)
 
     settings = "".join(
         f"; {operand.name} {text}"
@@ -109,17 +103,16 @@ def broadcast(session: Session, x: Any, root: int) -> Any:
 
 
 def all_gather(session: Session, x: Any, even: bool) -> Any:
-    if session.size == 1 and _is_checked(x, _NO_OP):
+    if session.is_free and _is_checked(session, x, _NO_OP):
         return x
     x = registry.as_array(x)
     operands = _sort(tensors_in(x, "x", "all_gather"))
-    for operand in operands:
-        refuse_symbol(operand)
+    session.ready("all_gather", operands)
     if session.size == 1:
         numbers = [operand for operand in operands if not shape_of(operand)]
         _remember(x, _NO_OP)
         return _replaced(x, operands, {id(one.value): one.backend.join([one.value]) for one in numbers})
-    carrier = session.ready("all_gather", operands)
+    carrier = session.carrier
     uneven = [not even and bool(shape_of(operand)) for operand in operands]
 
     def call() -> str:
@@ -147,9 +140,9 @@ def _exchange_lengths(session: Session, call: str, operands: list[Operand]) -> l
 
 
 def reduce_scatter(session: Session, x: Any, op: str) -> Any:
-    if session.size == 1 and _is_checked(x, op):
-        return x
     _require_op("reduce_scatter", op)
+    if session.is_free and _is_checked(session, x, op):
+        return x
     x = registry.as_array(x)
     operands = _sort(_summands(x))
     for operand in operands:
@@ -159,10 +152,11 @@ def reduce_scatter(session: Session, x: Any, op: str) -> Any:
             raise ShapeError(
                 f"{operand.name} has {length} along its first axis, which {session.size} ranks do not divide evenly"
             )
+    session.ready("reduce_scatter", operands, op)
     if session.size == 1:
         _remember(x, op)
         return x
-    carrier = session.ready("reduce_scatter", operands, op)
+    carrier = session.carrier
 
     def call() -> str:
         return f"reduce_scatter {op}: {signatures(operands)}"
@@ -187,7 +181,8 @@ def _pair(session: Session, verb: str, x: Any, other: int, name: str) -> Any:
         raise ArgumentError(f"{name} is {other}, which is this rank; {verb} is between two")
     x = registry.as_array(x)
     operands = _sort(tensors_in(x, "x", verb))
-    carrier = session.ready(verb, operands)
+    session.ready(verb, operands)
+    carrier = session.carrier
     what = signatures(operands) + others_text(x)
 
     def call() -> str:
@@ -203,15 +198,15 @@ def _pair(session: Session, verb: str, x: Any, other: int, name: str) -> Any:
 
 
 def split_batch(session: Session, x: Any, even: bool) -> Any:
-    if session.size == 1 and _is_checked(x, _NO_OP):
+    if session.is_free and _is_checked(session, x, _NO_OP):
         return x
     x = registry.as_array(x)
     operands = tensors_in(x, "x", "split")
     sizes = sizes_of(length_of(operands), session.size, even, "ranks")
+    session.require_open("split_batch")
     if session.size == 1:
         _remember(x, _NO_OP)
         return x
-    session.require_open("split_batch")
     unique = _each_once(operands)
     parts = {id(one.value): one.backend.split(one.value, sizes)[session.rank] for one in unique}
     return _replaced(x, operands, parts)
@@ -223,11 +218,6 @@ def split_batch(session: Session, x: Any, even: bool) -> Any:
 def _require_op(verb: str, op: str) -> None:
     if op not in OPS:
         raise ArgumentError(f"{verb} makes one of {', '.join(OPS)}, not {shown(op)}")
-
-
-def require_weight(total: float | None) -> None:
-    if total == 0:
-        raise ArgumentError(NO_WEIGHT)
 
 
 def _summands(x: Any) -> list[Operand]:
@@ -272,15 +262,21 @@ def _replaced(x: Any, operands: list[Operand], new: dict[int, Any]) -> Any:
 # a world of one
 
 
-def _is_checked(x: Any, op: str) -> bool:
-    """Whether tensors like `x` have passed the checks before, and it has a first axis."""
-    return (type(x), getattr(x, "dtype", None), op) in _checked and len(x.shape) > 0
+def _is_checked(session: Session, x: Any, op: str) -> bool:
+    """Whether tensors like `x` have passed the checks before, it passes those that its type does not tell, and it has a
+    first axis."""
+    backend = _checked.get((type(x), getattr(x, "dtype", None), op))
+    if backend is None or not backend.is_dense(x) or not len(x.shape):
+        return False
+    backend.detached(x)
+    device = backend.device_of(x)
+    return device.kind == "cpu" or device is session.device
 
 
 def _remember(x: Any, op: str) -> None:
     owner = registry.kind_of(type(x))
     if owner is not None and owner.kind == "tensor":
-        _checked.add((type(x), x.dtype, op))
+        _checked[type(x), x.dtype, op] = owner.backend
 
 
 def _is_plain(weight: object) -> bool:

@@ -20,11 +20,10 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from xdevice.base.dtypes import host_dtype
 from xdevice.core import registry
 from xdevice.errors import ArgumentError, CollectiveMismatchError, NotATensorError, ScopeError, shown
-from xdevice.replicas.operands import Operand, dense_leaves, dtype_of, read, rebuilt, refuse_sparse, shape_of
+from xdevice.replicas.operands import Operand, dense_leaves, dtype_of, read, rebuilt, shape_of
 from xdevice.tensors import creation
 
-from .carrying import check_op, weight_of
-from .collectives import require_weight
+from .carrying import weight_of
 from .session import OnAllError
 from .signatures import signatures
 
@@ -49,19 +48,19 @@ def average_gradients(session: Session, model_or_gradients: Any, weight: float |
     backend = network_backend(model_or_gradients)
     rows = _rows_in(model_or_gradients) if backend is None else _rows_of(backend, model_or_gradients)
     operands = [operand for _, operand in rows if operand is not None]
+    session.ready("average_gradients")
     if session.size == 1:
-        require_weight(own)
-        for operand in operands:  # as with several processes
-            refuse_sparse(operand, "average_gradients")
-            check_op(operand, "mean")
+        session.require(operands, "average_gradients", "mean")
+        session.agree(str, own)
         return model_or_gradients
-    carrier = session.ready("average_gradients")
+    carrier = session.carrier
     # one that stands in several places travels once
     unique = list({id(operand.value): operand for operand in operands}.values())
     if backend is None:
-        plan = Plan(carrier, unique)
+        session.require(unique, "all_reduce", "mean")
+        plan = Plan(unique)
     else:
-        plan = _plan(session, "average_gradients", model_or_gradients, carrier, unique)
+        plan = _plan(session, "average_gradients", model_or_gradients, unique)
 
     def call() -> str:
         text = plan.text if len(unique) == len(operands) else signatures(operands)
@@ -140,10 +139,7 @@ class Plan:
     """Into which buckets gradients go, by their numbers, and the text for them, on which the ranks vote. It does not
     keep the gradients, which would be a second copy of them after they are set to None."""
 
-    def __init__(self, carrier: Carrier, operands: list[Operand]) -> None:
-        self.carrier = carrier
-        for operand in operands:
-            carrier.require(operand, "all_reduce", "mean")
+    def __init__(self, operands: list[Operand]) -> None:
         self.arrange(operands, [])
 
     def arrange(self, operands: list[Operand], missing: list[int]) -> None:
@@ -180,12 +176,13 @@ def _facts_of(backend: Backend, name: str, x: Any) -> tuple[Any, ...]:
     return name, backend.is_dense(x), x.dtype, tuple(x.shape), backend.device_of(x)
 
 
-def _plan(session: Session, verb: str, model: Any, carrier: Carrier, operands: list[Operand]) -> Plan:
+def _plan(session: Session, verb: str, model: Any, operands: list[Operand]) -> Plan:
     """The plan for a model's parameters or gradients: that of the step before, if they are what they were then."""
     facts = [_facts_of(backend, name, x) for name, x, backend, _ in operands]
     plans = session.plans.setdefault(model, {})
     if verb not in plans or plans[verb][0] != facts:
-        plans[verb] = facts, Plan(carrier, operands)
+        session.require(operands, "all_reduce", "mean")
+        plans[verb] = facts, Plan(operands)
     plan: Plan = plans[verb][1]
     return plan
 
@@ -238,11 +235,8 @@ def averaging(session: Session, model: Any, weight: float | None) -> Iterator[No
     parameters = [_as_operand(name, variable) for name, variable, _ in backend.gradients(model)]
     if not parameters:
         raise NotATensorError(f"no parameter of {shown(model)} is trained, so that it will have no gradient")
-    if session.size == 1:
-        require_weight(own)
-        yield
-        return
-    plan = _plan(session, "averaging", model, session.ready("averaging"), parameters)
+    session.ready("averaging")
+    plan = _plan(session, "averaging", model, parameters)
 
     def call() -> str:
         weights = _first_weights(session, backend, model)
@@ -251,7 +245,7 @@ def averaging(session: Session, model: Any, weight: float | None) -> Iterator[No
     with session.alone("averaging"):
         total = session.agree(call, own)
         session.plans[model][_COMPARED] = True
-        sending = _Sending(plan, parameters, total)
+        sending = _Sending(session, plan, parameters, total)
         with session.inside("averaging(), whose gradients may be on their way"):
             end = backend.watch_gradients([parameter.value for parameter in parameters], sending.ready)
             try:
@@ -290,8 +284,8 @@ def _end(session: Session, backend: Backend, model: Any, sending: _Sending, call
 class _Sending:
     """The gradients of one backward pass on their way, by the numbers of their parameters."""
 
-    def __init__(self, plan: Plan, parameters: list[Operand], weight: Weight | None) -> None:
-        self.plan, self.parameters = plan, parameters
+    def __init__(self, session: Session, plan: Plan, parameters: list[Operand], weight: Weight | None) -> None:
+        self.session, self.plan, self.parameters = session, plan, parameters
         self.error: BaseException | None = None
         """The error that `ready` has raised. Paddle raises a SystemError in its place."""
         self._weight = weight
@@ -307,8 +301,7 @@ class _Sending:
         with self._lock:
             try:
                 self._take(i, gradient)
-                while len(self._sent) < len(self._lacking) and not self._lacking[len(self._sent)]:
-                    self._start_next()
+                self._start(only_full=True)
             except BaseException as error:
                 self.error = error
                 raise
@@ -340,14 +333,14 @@ class _Sending:
 
     def finish(self) -> None:
         """Waits for the means, and writes them into the gradients."""
-        self._start_all()
+        self._start(only_full=False)
         for gradients, wait in self._sent:
-            placed = _place(self.plan.carrier, gradients, wait())
+            placed = _place(self.session.carrier, gradients, wait())
             _require_written(gradients, placed, "use average_gradients")
 
     def drop(self) -> None:
         """Waits for the means and forgets them."""
-        self._start_all()
+        self._start(only_full=False)
         for _, wait in self._sent:
             wait()
 
@@ -369,21 +362,20 @@ class _Sending:
         if _facts_of(backend, name, gradient) == _facts_of(backend, name, parameter):
             return
         operand = _as_operand(name, gradient)
-        self.plan.carrier.require(operand, "all_reduce", "mean")
+        self.session.require([operand], "all_reduce", "mean")
         own, expected = (f"{dtype_of(one)} {list(shape_of(one))}" for one in (operand, self.parameters[i]))
         raise ArgumentError(
             f"the gradient of {name} is {own}, on {backend.device_of(gradient)}, expected {expected} on "
             f"{backend.device_of(parameter)}, as the parameter; use average_gradients"
         )
 
-    def _start_all(self) -> None:
-        while len(self._sent) < len(self._lacking):
-            self._start_next()
-
-    def _start_next(self) -> None:
-        bucket = self.plan.buckets[len(self._sent)]
-        gradients = [self._gradient(i) for i in bucket.numbers]
-        self._sent.append((gradients, _start(self.plan.carrier, bucket, gradients, self._weight)))
+    def _start(self, only_full: bool) -> None:
+        """Starts the buckets that are left, or those in front that lack no gradient."""
+        buckets = self.plan.buckets if self.session.size > 1 else []
+        while len(self._sent) < len(buckets) and not (only_full and self._lacking[len(self._sent)]):
+            bucket = buckets[len(self._sent)]
+            gradients = [self._gradient(i) for i in bucket.numbers]
+            self._sent.append((gradients, _start(self.session.carrier, bucket, gradients, self._weight)))
 
     def _gradient(self, i: int) -> Operand:
         """The gradient of a parameter, or zeros if it has none."""

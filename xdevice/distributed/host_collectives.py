@@ -18,23 +18,25 @@ if TYPE_CHECKING:
 
     from .session import Session
 
+_SIDE: Final = "first(), where the ranks are not side by side"
 _MOST: Final = 16 * 2**20
 """The most bytes that the values of all ranks may have together: they come in one message of the control connection."""
 
 
 def barrier(session: Session) -> None:
+    session.ready("barrier")
     if session.size > 1:
-        session.ready("barrier")
         with session.alone("barrier"):
             session.line.vote("barrier")  # the hub answers when all ranks have voted
 
 
 @contextmanager
 def first(session: Session) -> Iterator[bool]:
-    if session.size == 1:
-        yield True
-        return
     session.ready("first")
+    if session.size == 1:
+        with session.inside(_SIDE):
+            yield True
+        return
     line = session.line
     if session.rank != 0:
         with session.alone("first"):
@@ -43,7 +45,7 @@ def first(session: Session) -> Iterator[bool]:
             raise PeerError(f"rank 0 raised {error[0]} in first()", 0, "raised")
     line.is_first_busy = session.rank == 0
     try:
-        with session.inside("first(), where the ranks are not side by side"):
+        with session.inside(_SIDE):
             yield session.rank == 0
     except BaseException as error:
         line.is_first_busy = False
@@ -62,10 +64,9 @@ def split_range(session: Session, count: int, pad: bool, seed: int | None) -> np
         raise ArgumentError(f"pad is True or False, not {shown(pad)}")
     if seed is not None:
         _require_whole("seed", seed)
-    if session.size > 1:
-        session.ready("split_range")
-        with session.alone("split_range"):
-            session.agree(lambda: f"split_range of {count}, pad={pad}, seed={seed}")
+    session.ready("split_range")
+    with session.alone("split_range"):
+        session.agree(lambda: f"split_range of {count}, pad={pad}, seed={seed}")
     rank, size = session.rank, session.size
     most, longer = -(-count // size), count % size or size
     start = rank * most if pad else rank * (count // size) + min(rank, count % size)
@@ -89,9 +90,9 @@ def all_gather_object(session: Session, value: Any) -> list[Any]:
             f"value has {len(text)} bytes as JSON, and those of {session.size} ranks may have {_MOST} together; put "
             "numbers into a tensor and call all_gather"
         )
+    session.ready("all_gather_object")
     if session.size == 1:
         return [json.loads(text)]
-    session.ready("all_gather_object")
     with session.alone("all_gather_object"):
         return [json.loads(one) for one in session.line.vote("all_gather_object", text)]
 

@@ -36,11 +36,11 @@ def processes(
     XDEVICE_JOIN_TIMEOUT and XDEVICE_CHECK (1 or 0) set the arguments that are left out.
 
     Args:
-        engine: what moves the tensors: "auto", a framework ("paddle"), or one of its engines ("torch:gloo"). "auto",
-            the default, takes PyTorch's gloo on the host, and on GPUs the framework's own engine.
+        engine: the engine that moves the tensors: "auto", a framework ("paddle"), or one of its engines ("torch:gloo").
+            "auto", the default, takes PyTorch's gloo on the host, and on GPUs the framework's own engine.
         timeout: seconds after which a rank counts as late: 30 by default.
         join_timeout: seconds in which all processes have to enter the block: 300 by default.
-        check: whether the ranks vote before each collective on what they call: by default they do.
+        check: whether the ranks vote on each collective before it starts: by default they do.
 
     Raises:
         LaunchError: incomplete or contradictory variables of the launcher; no XDEVICE_TOKEN, although rank 0 is not on
@@ -96,8 +96,8 @@ class World:
     Young: it may change in a minor version.
 
     Its attributes are `rank`, `size`, `local_rank`, `local_size`, `launcher`, `device`, which is
-    `xdevice.distributed.local_device()`, and `engine`, the name of what moves the tensors ("none" in a world of one).
-    On TensorFlow, the block is one of `with device:` too.
+    `xdevice.distributed.local_device()`, and `engine`, the name of the engine that moves the tensors ("none" in a world
+    of one). On TensorFlow, the block is one of `with device:` too.
 
     Every rank must call the same methods in the same order, from one thread. The methods take tensors of any backend,
     on `device` or on the host, and containers of them. They raise PeerError if a rank has failed or is late; that
@@ -166,7 +166,7 @@ class World:
 
         Args:
             x: a tensor, or a container of tensors, with the same keys, dtypes and shapes on each rank.
-            op: "sum", "mean", "max" or "min". Bools have only the last two, complex numbers only the first two.
+            op: "sum", "mean", "max" or "min". Bools allow only the last two, complex numbers only the first two.
             weight: for "mean", the weight of this rank's `x`, such as its number of samples: the mean is
                 sum(weight * x) / sum(weight). With weight 0 the values of `x` do not matter, even if they are NaN.
 
@@ -312,7 +312,8 @@ class World:
 
         With `with world.averaging(model): loss.backward()` gradients travel while the pass computes the next ones, in
         buckets of 25 MB, with PyTorch and Paddle; with MXNet, and with engines other than PyTorch's, after the pass.
-        They need their memory once more. Gradients that earlier passes have left count too, as when each adds up those
+        They need additional memory of their own size. Gradients that earlier passes have left count too, as when each
+        adds up those
         of several batches: do only the last pass in the block.
 
         Args:
@@ -334,12 +335,12 @@ class World:
         """Makes the framework's own group of these processes: PyTorch's default process group.
 
         From then on DDP, FSDP (`fully_shard`), DTensor, and the libraries that ask `torch.distributed` work on this
-        world, until its block ends. Where the program has called `init_process_group` itself, that group is left as it
-        is. Their collectives are not voted on; but a rank that dies or raises is named on the others.
+        world, until its block ends. If the program has called `init_process_group` itself, that group stays. There is
+        no vote on their collectives; but a rank that dies or raises is named on the others.
 
         Raises:
-            UnsupportedError: the backend in use has none (all but PyTorch). LaunchError: the program's own group is not
-                there on all ranks, or its ranks are others.
+            UnsupportedError: the backend in use has no such group (all but PyTorch). LaunchError: the program's own
+                group does not exist on all ranks, or has other ranks.
         """
         self._session.start_native_group()
 

@@ -29,7 +29,7 @@ from xdevice.errors import (
 from xdevice.replicas import operands
 
 from . import engines, exits, launchers
-from .carrying import Carrier, Weight
+from .carrying import Carrier, Weight, check_op, require_here
 from .control import GOODBYE, LEAVE, describe
 from .hub import join
 from .placement import local_device
@@ -152,6 +152,7 @@ class Session:
     def start_native_group(self) -> None:
         """Makes the group of the framework in use, unless this world has made it."""
         backend = selection.current()
+        self.ready("native_group")
         if self._native is not None:
             return
         if self.size == 1:
@@ -159,7 +160,6 @@ class Session:
             self._native = native
             self._scope.enter_context(native.scope)
             return
-        self.ready("native_group")
 
         def call() -> str:
             return f"native_group of {backend.name}"
@@ -258,7 +258,7 @@ class Session:
 
     def _fail(self, text: str) -> None:
         """Tells the other ranks that this rank has raised an error, unless the world has failed already."""
-        if self.line.failure is None:
+        if self.size > 1 and self.line.failure is None:
             self.line.fail("raised", text)
             self.line.end(PeerError(text, self.rank, "raised"))
 
@@ -270,27 +270,44 @@ class Session:
             raise LaunchError("this world is closed: its block was left")
         return self._line
 
-    def ready(self, verb: str, tensors: Iterable[Operand] = (), op: str | None = None) -> Carrier:
+    @property
+    def carrier(self) -> Carrier:
+        """What takes tensors through the engine, which a world of one does not have."""
+        if self._carrier is None:
+            raise LaunchError("this world is closed, or of one process: it has no engine")
+        return self._carrier
+
+    @property
+    def is_free(self) -> bool:
+        """Whether this is a world of one in which collectives can be called here."""
+        return self.size == 1 and self.is_open and not self._within
+
+    def ready(self, verb: str, tensors: Iterable[Operand] = (), op: str | None = None) -> None:
         """Raises if no collective can be called here, or if the engine cannot take one of the tensors; the other ranks
-        have not been told anything by then. Returns the carrier, through which tensors go to the engine."""
+        have not been told anything by then."""
         if os.getpid() != self._pid:
             raise UnsupportedError(
                 f"{verb} in a forked child: rank {self.rank} of this world is the process {self._pid}; call it there"
             )
-        carrier = self.require_open(verb)
+        self.require_open(verb)
         if self._within:
             raise ScopeError(f"{verb} inside {self._within}; call it after the block")
-        for one in tensors:
-            carrier.require(one, verb, op)
-        return carrier
+        self.require(tensors, verb, op)
 
-    def require_open(self, verb: str) -> Carrier:
+    def require(self, tensors: Iterable[Operand], verb: str, op: str | None) -> None:
+        for one in tensors:
+            if self.size > 1:
+                self.carrier.require_dtype(one, verb, op)
+            elif op is not None:
+                check_op(one, op)
+            require_here(one, verb, self.device)
+
+    def require_open(self, verb: str) -> None:
         line = self._line
         if line is not None and line.failure is not None:
             raise line.failure.with_traceback(None)
-        if line is None or self._carrier is None or not self.is_open:
+        if not self.is_open:
             raise LaunchError(f"{verb} outside the block of this world: with xdevice.distributed.processes() as world:")
-        return self._carrier
 
     @contextmanager
     def inside(self, what: str) -> Iterator[None]:
@@ -312,7 +329,8 @@ class Session:
             )
         self._verb = verb
         try:
-            self.line.liveness.thread = threading.current_thread()  # the thread that is watched for signs of life
+            if self.size > 1:
+                self.line.liveness.thread = threading.current_thread()  # the thread that is watched for signs of life
             yield
         except (PeerError, CollectiveMismatchError, OnAllError):
             raise
@@ -338,10 +356,12 @@ class Session:
         same. With `check=False` and no weight, it only counts the call. If this rank has a weight, `own`, returns it
         with the sum of all ranks' weights."""
         if own is not None:
-            total = sum(map(float, self.vote(call(), repr(own))))
+            total = sum(map(float, self.vote(call(), repr(own)))) if self.size > 1 else own
             if total == 0:
                 raise OnAllError(NO_WEIGHT)
             return Weight(own, total)
+        if self.size == 1:
+            return None
         if self.options.check:
             self.vote(call())
         else:
@@ -358,6 +378,8 @@ class Session:
     def call(self, verb: str, call: Callable[[], str], job: Callable[[], Any], tensors: list[Operand]) -> Any:
         """Calls the engine by running `job`, and waits until `job` returns or a rank fails. `verb` is the name of the
         engine's method."""
+        if self.size == 1:
+            return job()
         self._waits = call, tensors
         try:
             if self._carrier is not None and verb in self._carrier.engine.in_steps:

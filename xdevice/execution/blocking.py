@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 class blocking:
     """Every operation inside the block completes before the next line runs: `with xdevice.accelerator.blocking(): ...`.
 
-    An error of asynchronous work then appears at the line that caused it, and a clock around a line shows what that
-    line takes. Work no longer overlaps: use it to find a fault. Blocks nest, and end after exceptions.
+    An error of asynchronous work then appears at the line that caused it, and a clock around a line measures that line.
+    Work no longer overlaps: use it to find a fault. Blocks nest, and end after exceptions.
 
     Args:
         backends: names of backends, or backends; without any, the selected backend, as with `sync`.
 
     XDEVICE_BLOCKING=1 does the same to every backend, from when xdevice loads the backend to the end of the process. It
-    uses the framework's own switch where that works only before the framework is imported or started.
+    uses the framework's own switch if that works only before the framework is imported or started.
 
     | backend | blocks by |
     |---|---|

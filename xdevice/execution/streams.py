@@ -28,7 +28,7 @@ class Stream:
 
     `with stream:` sends this thread's work on the stream's device to the stream. Nothing else is ordered for you: work
     that reads what another stream writes must `wait` for it first, and a tensor that another stream still uses must be
-    given to `keep` before you drop your last reference to it. Costs some 10 us on a GPU that is in use.
+    given to `keep` before you drop your last reference to it. Costs about 10 us on a GPU that is in use.
 
     | backend | a stream is | the block `with stream:` holds for |
     |---|---|---|
@@ -135,7 +135,7 @@ class Stream:
         return event
 
     def keep(self, x: object) -> None:
-        """Keeps the memory of tensors from being given away while this stream still uses them.
+        """Keeps the memory of tensors from being reused while this stream still uses them.
 
         Call it for tensors that another stream made and this stream reads. The memory is free again once nothing refers
         to the tensors any more and the stream's work is done.
@@ -190,7 +190,7 @@ class Event:
         UnsupportedError: the backend has no events, or none on that device, as virtual GPUs; the error names what to
             use instead. Raised at once, also where no device is given.
 
-    Costs some 2 us to record.
+    Costs about 2 us to record.
 
     Example:
         >>> try:
@@ -259,8 +259,8 @@ class Event:
         """Seconds of device time from this event to the other; waits until both have happened.
 
         Raises:
-            TimingError: one of them was not recorded. DeviceMismatchError: they are of two devices, whose clocks
-                differ. UnsupportedError: they are of two backends. DeviceError: not an `Event`.
+            TimingError: an event was not recorded. DeviceMismatchError: the events are on two devices, whose clocks
+                differ. UnsupportedError: the events are of two backends. DeviceError: not an `Event`.
         """
         if not isinstance(other, Event):
             raise DeviceError(f"elapsed() takes the later Event, not {shown(other)} of type {type(other).__qualname__}")

@@ -95,7 +95,7 @@ class Benchmark:
     nothing.
 
     Args:
-        description: what to print before the time.
+        description: the text before the time.
         devices: what to wait for, as `Timer` takes it.
 
     Raises:

@@ -20,20 +20,20 @@ if TYPE_CHECKING:
 def batches(arrays: Any, size: int, *, shuffle: bool = False, drop_last: bool = False) -> Batches:
     """Parts of `size` rows, in order or shuffled: `for x, y in xdevice.math.batches((x, y), 32):`.
 
-    Each loop over it begins anew.
+    Each loop over it starts again.
 
     Young: it may change in a minor version.
 
     Args:
         arrays: a tensor, or a container of tensors that are all as long along the first axis. Each batch is a container
-            of the same type; what is no tensor is in every batch.
+            of the same type; other values are in every batch.
         size: 1 or more. The last batch may be shorter.
-        shuffle: in the order of `xdevice.random.permutation`, drawn at this call, and anew for each further loop:
-            seeded, the same on every backend.
+        shuffle: in the order of `xdevice.random.permutation`, drawn at this call, and again for each further loop:
+            seeded, and the same on every backend.
         drop_last: leave out a last batch that is shorter.
 
     Raises, at the call:
-        ArgumentError: a size that is no int of 1 or more. ShapeError: a tensor without a first axis, or of another
+        ArgumentError: a size that is not an int of 1 or more. ShapeError: a tensor without a first axis, or of another
             length than the others. NotATensorError: no tensor, or a model.
         UnsupportedError: a sparse tensor; shuffling inside a function that is traced.
 

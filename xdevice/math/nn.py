@@ -51,7 +51,9 @@ __all__ = [
     "embedding",
     "gelu",
     "layer_norm",
+    "leaky_relu",
     "log_softmax",
+    "logsumexp",
     "max_pool2d",
     "moments",
     "mse_loss",
@@ -98,10 +100,10 @@ def relu(x: Any) -> Any:
     """max(x, 0) for each element; the gradient at 0 is 0.
 
     Raises:
-        DTypeError: `x` is not of floats. NotATensorError: `x` is not a tensor.
+        DTypeError: `x` does not hold floats. NotATensorError: `x` is not a tensor.
         UnsupportedError: the backend is a third party's, and its adapter has no such functions.
 
-    Costs what the framework's own function does, and 1 us.
+    Costs the time of the framework's own function, and 1 us.
 
     Example:
         >>> xdevice.to_numpy(xdevice.nn.relu(xdevice.tensor([-1.0, 0.0, 2.0]))).tolist()
@@ -109,6 +111,20 @@ def relu(x: Any) -> Any:
     """
     on, x = _begin(x, "relu")
     return on.kernels.relu(x)
+
+
+@_without_scopes
+def leaky_relu(x: Any, *, slope: float = 0.01) -> Any:
+    """x for each element above 0, and `slope * x` for the others; the gradient at 0 is the slope.
+
+    Errors are those of `relu`. Costs three functions of the namespace.
+
+    Example:
+        >>> xdevice.to_numpy(xdevice.nn.leaky_relu(xdevice.tensor([-1.0, 2.0]), slope=0.25)).tolist()
+        [-0.25, 2.0]
+    """
+    xp, x = array_namespace(x), _begin(x, "leaky_relu")[1]
+    return xp.where(xp.greater(x, 0.0), x, xp.multiply(x, slope))
 
 
 @_without_scopes
@@ -132,7 +148,7 @@ def gelu(x: Any, *, approximate: bool = False) -> Any:
     Args:
         approximate: by tanh instead of erf, which is quicker and off by up to 5e-4: JAX's default, not PyTorch's.
 
-    Raises as `relu`; without `approximate` also UnsupportedError: the adapter of a third party that has no erf.
+    Raises as `relu`; without `approximate` also UnsupportedError: a third party's adapter that has no erf.
 
     Costs as `relu`; on NumPy 100 ns an element.
 
@@ -205,7 +221,7 @@ def softmax(x: Any, *, axis: int = -1, **spelling: NoReturn) -> Any:
 
 @_without_scopes
 def log_softmax(x: Any, *, axis: int = -1, **spelling: NoReturn) -> Any:
-    """The logarithm of `softmax`, which stays finite where `softmax` itself would be rounded to 0.
+    """The logarithm of `softmax`, which stays finite if `softmax` itself would be rounded to 0.
 
     Errors and cost are those of `softmax`.
 
@@ -216,6 +232,24 @@ def log_softmax(x: Any, *, axis: int = -1, **spelling: NoReturn) -> Any:
     if spelling:
         spellings.refuse("nn.log_softmax", spelling, "axis=")
     return _along("log_softmax", x, axis)
+
+
+@_without_scopes
+def logsumexp(x: Any, *, axis: int = -1) -> Any:
+    """The logarithm of the sum of exp(x) along an axis, without overflow; -inf where all elements are.
+
+    Errors are those of `softmax`; no elements are a ShapeError too. Costs seven functions of the namespace.
+
+    Example:
+        >>> xdevice.to_numpy(xdevice.nn.logsumexp(xdevice.tensor([[-1000.0, -1000.0], [3.0, -math.inf]]))).round(2)
+        array([-999.31,    3.  ], dtype=float32)
+    """
+    xp, x = array_namespace(x), _begin(x, "logsumexp")[1]
+    most = xp.max(x, axis=axis, keepdims=True)
+    is_finite = xp.isfinite(most)
+    shift = xp.where(is_finite, most, 0.0)
+    total = xp.log(xp.sum(xp.exp(xp.subtract(x, shift)), axis=axis, keepdims=True))
+    return xp.squeeze(xp.where(is_finite, xp.add(total, shift), most), axis=axis)
 
 
 def _along(function: str, x: Any, axis: int) -> Any:
@@ -236,7 +270,7 @@ def layer_norm(x: Any, weight: Any = None, bias: Any = None, *, eps: float = 1e-
     Raises:
         ShapeError: shapes that do not fit, or a last axis without elements. The others are those of `conv2d`.
 
-    Costs as `relu`; where the framework has no fused function (TensorFlow, NumPy) ten passes over `x`.
+    Costs as much as `relu`, or ten passes over `x` if the framework has no fused function (TensorFlow, NumPy).
 
     Example:
         >>> xdevice.to_numpy(xdevice.nn.layer_norm(xdevice.tensor([[1.0, 3.0]]), eps=0)).tolist()
@@ -251,7 +285,7 @@ def layer_norm(x: Any, weight: Any = None, bias: Any = None, *, eps: float = 1e-
 
 @_without_scopes
 def batch_norm(x: Any, mean: Any, variance: Any, weight: Any = None, bias: Any = None, *, eps: float = 1e-5) -> Any:
-    """`(x - mean) / sqrt(variance + eps) * weight + bias` for each channel, which is the axis 1 of `x`.
+    """`(x - mean) / sqrt(variance + eps) * weight + bias` for each channel, axis 1 of `x`.
 
     In training mean and variance are those of the batch, `mean, variance = nn.moments(x)`, through which gradients
     flow; afterwards they are running averages, which the program keeps: `0.9 * running + 0.1 * mean`.
@@ -280,12 +314,12 @@ def batch_norm(x: Any, mean: Any, variance: Any, weight: Any = None, bias: Any =
 
 @_without_scopes
 def moments(x: Any) -> tuple[Any, Any]:
-    """Mean and variance of each channel, which is the axis 1 of `x`: two vectors, for `batch_norm`.
+    """Mean and variance of each channel, axis 1 of `x`: two vectors, for `batch_norm`.
 
     The variance is divided by the number of elements, as normalizing needs; PyTorch's running average takes one less.
 
     Raises:
-        ShapeError: less than two axes, or no elements. The others are those of `relu`.
+        ShapeError: fewer than two axes, or no elements. The others are those of `relu`.
 
     Costs three passes over `x`.
 
@@ -304,7 +338,7 @@ def moments(x: Any) -> tuple[Any, Any]:
 
 @_without_scopes
 def attention(q: Any, k: Any, v: Any, *, mask: Any = None, causal: bool = False) -> Any:
-    """`softmax(q @ k.T / sqrt(features)) @ v`: for each query a mean of the values, weighted by how its keys fit.
+    """`softmax(q @ k.T / sqrt(features)) @ v`: for each query a mean of the values, weighted by its fit to the keys.
 
     Args:
         q: queries of the shape (..., queries, features): batch and heads come first, as in PyTorch.
@@ -312,12 +346,12 @@ def attention(q: Any, k: Any, v: Any, *, mask: Any = None, causal: bool = False)
             in front as `q`.
         mask: bool, of the shape (..., queries, keys) or one that broadcasts to it; True takes part. A query to which it
             leaves no key gives zeros.
-        causal: the query i sees no key after the i-th, besides what the mask says.
+        causal: the query i sees no key after the i-th, in addition to the mask.
 
     Raises:
         ShapeError: shapes that do not fit. DTypeError: a mask that is not bool. The others are those of `conv2d`.
 
-    Costs as the framework's own on PyTorch, where it has no second gradient; elsewhere memory for all weights.
+    Costs as much as the framework's own on PyTorch, where it has no second gradient; elsewhere memory for all weights.
 
     Example:
         >>> x = xdevice.tensor([[1.0, 0.0], [0.0, 1.0]])
@@ -373,13 +407,13 @@ def cross_entropy(logits: Any, labels: Any, *, reduction: Reduction = "mean", **
         reduction: "mean", "sum", or "none" for the loss of each row, of the shape (n,).
 
     Raises:
-        IndexError: a label is not a class. On a GPU, and while a function is traced, the framework says so in its own
-            way, and later: docs/reference/nn.md has the table.
-        ShapeError: other shapes, or no rows, whose mean does not exist. ArgumentError: another reduction.
+        IndexError: a label is not a class. On a GPU, and in a traced function, the framework reports it in its own way,
+            and later: docs/reference/nn.md has the table.
+        ShapeError: other shapes, or no rows, which have no mean. ArgumentError: another reduction.
         DTypeError: labels that are not int32 or int64. The others are those of `relu`.
         DeviceMismatchError: tensors on several devices.
 
-    Cost is that of `relu`, and on the CPU a read of the labels; on a GPU of Paddle or MXNet the read waits.
+    Costs as much as `relu`, and on the CPU a read of the labels; on a GPU with Paddle or MXNet the read waits.
 
     Example:
         >>> logits, labels = xdevice.tensor([[0.0, 0.0], [0.0, 200.0]]), xdevice.tensor([1, 0])
@@ -418,7 +452,7 @@ def binary_cross_entropy_with_logits(logits: Any, labels: Any, *, reduction: Red
         ShapeError: shapes that differ, or a mean of no elements. ArgumentError: another reduction.
         DTypeError, DeviceMismatchError, NotATensorError, UnsupportedError: as `conv2d`.
 
-    Costs as `relu`; where the framework has no fused function (MXNet, NumPy) eight passes.
+    Costs as much as `relu`, or eight passes if the framework has no fused function (MXNet, NumPy).
 
     Example:
         >>> loss = xdevice.nn.binary_cross_entropy_with_logits
@@ -457,7 +491,7 @@ def embedding(indices: Any, table: Any) -> Any:
         table: floats of the shape (rows, features).
 
     Raises:
-        IndexError: an index that is not a row. Elsewhere than on the CPU as `cross_entropy`.
+        IndexError: an index that is not a row. On other devices than the CPU as with `cross_entropy`.
         ShapeError: a table of another shape. The others are those of `cross_entropy`.
 
     Costs as `cross_entropy`.
@@ -485,8 +519,8 @@ def one_hot(indices: Any, n: int, *, dtype: object = None, **spelling: NoReturn)
         dtype: any dtype that the backend has, in any framework's form.
 
     Raises:
-        IndexError: an index is below 0 or not below `n`. Elsewhere than on the CPU as `cross_entropy`, but for dtypes
-            of integers and bool: those are checked on each device, and not while a function is traced.
+        IndexError: an index is below 0 or not below `n`. On other devices than the CPU as with `cross_entropy`, except
+            for integer dtypes and bool: those are checked on each device, and not in a traced function.
         ArgumentError: `n` is not an int of 1 or more.
         DTypeError: indices that are not int32 or int64, or a dtype that the backend does not have here.
         NotATensorError, UnsupportedError: as with `relu`.
@@ -526,11 +560,11 @@ def conv2d(x: Any, kernel: Any, bias: Any = None, *, stride: Lengths = 1, paddin
         padding: zeros on both sides of height and width, 0 or more.
 
     Raises:
-        ShapeError: shapes that do not fit each other. ArgumentError: `stride` or `padding` is not as said above.
+        ShapeError: shapes that do not fit each other. ArgumentError: an invalid `stride` or `padding`.
         DTypeError: not floats, or of several dtypes. The others are those of `relu`.
         DeviceMismatchError: tensors on several devices.
 
-    Cost is that of `relu`, with 3 us for the checks; on TensorFlow also three transpositions.
+    Costs as much as `relu`, and 3 us for the checks; on TensorFlow also three transpositions.
 
     Example:
         >>> x, kernel = xdevice.ones(1, 1, 3, 3), xdevice.ones(1, 1, 2, 2)
@@ -569,10 +603,10 @@ def max_pool2d(x: Any, size: Lengths, *, stride: Lengths | None = None, padding:
         padding: from 0 to half of `size`; padding is never the greatest element.
 
     Raises:
-        ShapeError: `x` is not images, or no window fits. ArgumentError: another argument is not as said above.
+        ShapeError: `x` is not images, or no window fits. ArgumentError: another invalid argument.
         DTypeError, NotATensorError, UnsupportedError: as with `relu`.
 
-    Cost is that of `relu`, with 2 us for the checks.
+    Costs as much as `relu`, and 2 us for the checks.
 
     Example:
         >>> x = xdevice.tensor([[[[1.0, 2.0, 9.0], [3.0, 4.0, 9.0]]]])

@@ -4,8 +4,9 @@ Young: it may change in a minor version.
 
 The state is a dict: "step", a tensor without dimensions, and containers built as the parameters. So it is saved,
 replicated and compiled with them, and nothing is hidden in objects. A learning rate is a Python number, or a tensor
-without dimensions, such as a schedule gives for the step of a state; in a compiled step only the latter changes without
-compiling anew. `weight_decay` is added to the gradient, times the parameter; only `adamw` shrinks the parameter by it.
+without dimensions, such as a schedule returns for the step of a state; in a compiled step only a tensor can change
+without compiling again. `weight_decay` is added to the gradient, times the parameter; only `adamw` shrinks the
+parameter by it.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ def sgd(
     """A step of gradient descent: with momentum, `m = momentum * m + g` and `p - lr * m`.
 
     Args:
-        state: of `init(sgd, params)`, or what the step before gave; it stays as it is.
+        state: the result of `init(sgd, params)` or of the previous step; it is not changed.
         lr: a number, or a tensor without dimensions.
         nesterov: `p - lr * (g + momentum * m)`.
 
@@ -122,7 +123,7 @@ def adamw(
     params: Any, grads: Any, state: Any, *, lr: Any = 1e-3, betas: tuple[float, float] = (0.9, 0.999),
     eps: float = 1e-8, weight_decay: float = 1e-2,
 ) -> tuple[Any, dict[str, Any]]:  # fmt: skip
-    """A step of Adam from `p * (1 - lr * weight_decay)`: the decay is no part of the gradient.
+    """A step of Adam from `p * (1 - lr * weight_decay)`: the decay is not part of the gradient.
 
     Arguments, result, errors and costs are those of `sgd`.
     """
@@ -277,7 +278,7 @@ def _once(make: Callable[[Any], T]) -> Callable[[Any], T]:
 
 
 def global_norm(grads: Any) -> Any:
-    """The root of the sum of all squares in a container, as a tensor without dimensions on the device of the first.
+    """The root of the sum of all squares in a container: a tensor without dimensions on the first tensor's device.
 
     Raises NotATensorError: no tensor. Costs three passes.
 
@@ -298,7 +299,7 @@ def _norm(rows: Rows) -> Any:
 def clip_by_global_norm(grads: Any, max_norm: float) -> Any:
     """The gradients, divided so that their `global_norm` is `max_norm` at most.
 
-    Raises ArgumentError: a norm that is not positive. NotATensorError: no tensor. Costs as `global_norm`, and a pass.
+    Raises ArgumentError: a norm that is not positive. NotATensorError: no tensor. Costs `global_norm` and a pass.
 
     Example:
         >>> clipped = xdevice.optim.clip_by_global_norm([xdevice.tensor([3.0]), xdevice.tensor([4.0])], 1.0)

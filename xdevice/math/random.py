@@ -1,10 +1,10 @@
 """Random numbers: one seed, and the same bits on every backend and device.
 
 Numbers are drawn on the host by NumPy's Philox, then moved to the device: `np.random.Generator(np.random.Philox(0))`
-gives what `seed(0)` gives. How much a draw takes from a generator depends on its size and dtype, and not on the
-backend.
+gives the same numbers as `seed(0)`. How much a draw takes from a generator depends on its size and dtype, and not on
+the backend.
 
-| where | which generator is drawn from |
+| where | generator |
 |---|---|
 | inside `with seed(0):`, in this thread and asyncio task | the block's own |
 | an asyncio task, or `asyncio.to_thread`, that begins in a block | the block's, in the event loop's order |
@@ -79,7 +79,7 @@ def uniform(
 ) -> Any:
     """Uniform numbers in [low, high), `uniform(2, 3)` or `uniform((2, 3))`; float32 unless `dtype` names another float.
 
-    No number is `high`, even where rounding to the dtype would make it so. float32 has steps of 2**-24 of the range,
+    No number is `high`, even if rounding to the dtype would make it so. float32 has steps of 2**-24 of the range,
     float64 of 2**-53; 16-bit floats are float32 rounded. Costs about 10 us, 9 ns a number, and the copy to the device.
 
     Args:
@@ -90,7 +90,7 @@ def uniform(
         dtype: "float16", "bfloat16", "float32" or "float64", in any framework's form.
 
     Raises, and nothing is drawn:
-        ArgumentError: bounds that are not numbers, do not fit into the dtype, or have nothing between them.
+        ArgumentError: bounds that are not numbers, do not fit into the dtype, or leave no numbers between them.
         ShapeError, DeviceNotFoundError: as with `xdevice.ones`.
         DTypeError: a dtype that is not a float, or that the backend does not have here (float64 on JAX without 64-bit).
         UnsupportedError: inside a function that a framework traces into a graph: docs/reference/random.md.
@@ -190,12 +190,12 @@ def integers(
 
     Args:
         high: the bound that all numbers are below.
-        low: the least number, 0 unless it is given. One int before `high` is refused without it: NumPy would take
-            it for the least number, and `xdevice.ones` for the shape.
+        low: the least number, 0 by default. A single int before `high` is refused without it: NumPy would take it for
+            the least number, and `xdevice.ones` for the shape.
         dtype: any integer type; the numbers drawn depend on it. The other arguments are those of `uniform`.
 
     Raises, and nothing is drawn:
-        ArgumentError: bounds that are not ints, or low is not below high; it is not clear what one int is.
+        ArgumentError: bounds that are not ints, `low` not below `high`, or a single int, whose meaning is not clear.
         DTypeError: a dtype that is not an integer, that the backend does not have, or that does not hold the bounds.
         ShapeError, DeviceNotFoundError, UnsupportedError: as with `uniform`.
 
@@ -261,7 +261,7 @@ def bernoulli(
     """A mask: each element is True with probability `p`, else False. Another `dtype` than bool gives ones and zeros.
 
     Args:
-        p: between 0, never, and 1, always.
+        p: from 0 (never) to 1 (always).
         dtype: any dtype that the backend has; the numbers drawn do not depend on it. The other
             arguments are those of `uniform`.
 
@@ -297,8 +297,8 @@ def choice(
     Young: it may change in a minor version.
 
     Args:
-        p: n probabilities, a sequence or a tensor of one axis, which the host reads. Their sum is 1 within 0.001; what
-            is missing is shared in proportion.
+        p: n probabilities, a sequence or a tensor of one axis, which the host reads. Their sum is 1 within 0.001; the
+            difference is shared in proportion.
         dtype: any integer type that holds n - 1; the numbers drawn do not depend on it. The other
             arguments are those of `uniform`.
 
@@ -325,7 +325,7 @@ def choice(
 
 
 def xavier_uniform(*shape: int | Sequence[int], device: object = None, dtype: object = None) -> Any:
-    """First weights, uniform between -a and a with `a = sqrt(6 / (inputs + outputs))` (Glorot and Bengio, 2010).
+    """Initial weights, uniform between -a and a with `a = sqrt(6 / (inputs + outputs))` (Glorot and Bengio, 2010).
 
     Young: it may change in a minor version.
 
@@ -349,7 +349,7 @@ def xavier_uniform(*shape: int | Sequence[int], device: object = None, dtype: ob
 
 
 def xavier_normal(*shape: int | Sequence[int], device: object = None, dtype: object = None) -> Any:
-    """First weights, normal with the deviation `sqrt(2 / (inputs + outputs))` (Glorot and Bengio, 2010).
+    """Initial weights, normal with the deviation `sqrt(2 / (inputs + outputs))` (Glorot and Bengio, 2010).
 
     Young: it may change in a minor version.
 
@@ -361,7 +361,7 @@ def xavier_normal(*shape: int | Sequence[int], device: object = None, dtype: obj
 
 
 def kaiming_uniform(*shape: int | Sequence[int], device: object = None, dtype: object = None) -> Any:
-    """First weights before a relu, uniform between -a and a with `a = sqrt(6 / inputs)` (He et al., 2015).
+    """Initial weights before a relu, uniform between -a and a with `a = sqrt(6 / inputs)` (He et al., 2015).
 
     Young: it may change in a minor version.
 
@@ -372,7 +372,7 @@ def kaiming_uniform(*shape: int | Sequence[int], device: object = None, dtype: o
 
 
 def kaiming_normal(*shape: int | Sequence[int], device: object = None, dtype: object = None) -> Any:
-    """First weights before a relu, normal with the deviation `sqrt(2 / inputs)` (He et al., 2015).
+    """Initial weights before a relu, normal with the deviation `sqrt(2 / inputs)` (He et al., 2015).
 
     Young: it may change in a minor version.
 
@@ -386,11 +386,11 @@ class seed:
     """Restarts the random numbers from a seed: `seed(0)` from here on, `with seed(0):` for the block only.
 
     `seed(0)` seeds the generator that this code draws from: that of the innermost block or task, else of the process
-    (docs/reference/random.md). `with seed(0):` draws from a generator of its own, and leaves the generator outside as
-    if nothing had been drawn, after exceptions too. Blocks nest, hold across an `await`, and may be entered again, each
-    time from the seed. The one exception: what another thread draws between the call of `seed(0)` in `with seed(0):`
-    and the beginning of that block also comes from the seed. The frameworks' own generators, and
-    `xdevice.random.uniform`, are not seeded.
+    (docs/reference/random.md). `with seed(0):` draws from its own generator, and leaves the generator outside as if
+    nothing had been drawn, even after exceptions. Blocks nest, hold across an `await`, and may be entered again, each
+    time from the seed. One exception: numbers that another thread draws between the call of `seed(0)` in `with
+    seed(0):` and the beginning of that block also come from the seed. The frameworks' own generators are not seeded:
+    `seed_all` does that.
 
     Args:
         n: an int of 0 or more, of any size.
@@ -434,8 +434,8 @@ class seed:
 
 
 def seed_all(n: int) -> None:
-    """Seeds the numbers of `xdevice.random` and of everybody else: Python's `random`, NumPy's `np.random`, and the
-    default generators of the selected framework and of all others that are loaded, on every device.
+    """Seeds `xdevice.random` and all other generators: Python's `random`, NumPy's `np.random`, and the default
+    generators of the selected framework and of all others that are loaded, on every device.
 
     The frameworks draw different numbers from one seed; only those of `xdevice.random` are equal on all of them.
 
@@ -444,7 +444,7 @@ def seed_all(n: int) -> None:
     | torch | `torch.manual_seed` |
     | tensorflow | `keras.utils.set_random_seed`, which calls `tf.random.set_seed` |
     | paddle, mxnet | `paddle.seed`, `mx.random.seed` |
-    | jax | nothing: its keys are seeded where they are made |
+    | jax | nothing: its keys are seeded when they are made |
 
     Args:
         n: an int of 0 or more, below 2**32, as NumPy's `np.random.seed` takes it.
@@ -467,10 +467,10 @@ def seed_all(n: int) -> None:
 
 
 def get_state() -> dict[str, Any]:
-    """The state that the next numbers of `xdevice.random` depend on here: plain values, which can be pickled.
+    """The state of `xdevice.random` here, which decides its next numbers: plain values, which can be pickled.
 
     The place is that of `seed`: the innermost block or task, else the process. `set_state` puts it back. The
-    frameworks' own generators have states of their own (`torch.get_rng_state`).
+    frameworks' own generators have their own states (`torch.get_rng_state`).
 
     Example:
         >>> state = xdevice.random.get_state()

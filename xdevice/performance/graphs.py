@@ -94,8 +94,9 @@ class Graph:
     Young: it may change in a minor version.
 
     `graph()` runs on this thread's stream of the graph's device, so it is ordered like any other work there. It returns
-    at once with the task's result: each time the same tensors, whose values the next call overwrites. Copy what you
-    keep (`xdevice.copy_to`). A graph can be a task of `parallel.run`: `xdevice.parallel.run(graph_0, graph_1)`.
+    at once with the task's result: each time the same tensors, whose values the next call overwrites. Copy values that
+    you want to keep (`xdevice.copy_to`). A graph can be a task of `parallel.run`: `xdevice.parallel.run(graph_0,
+    graph_1)`.
 
     A call costs one request to the GPU, and the GPU's time for the work.
     """

@@ -12,13 +12,13 @@ that stream waits for its own caller too, and so does not write into the memory 
 
 from __future__ import annotations
 
-import os
 import sys
 import threading
 from contextlib import ExitStack, contextmanager
 from contextvars import copy_context
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from xdevice.base import forks
 from xdevice.core import generators, registry, selection, workers
 from xdevice.errors import ArgumentError, UnsupportedError, note, put_on, shown
 from xdevice.performance import pool
@@ -35,10 +35,11 @@ if TYPE_CHECKING:
 def run(*tasks: Callable[[], Any]) -> list[Any]:
     """Runs independent tasks side by side, and returns their results in order, ready for use.
 
-    Each task gets a thread, and on PyTorch a stream on every GPU in use; it inherits `with device:`, the selected
+    Each task gets a thread, and on PyTorch a stream on every GPU in use. It inherits `with device:`, the selected
     backend, context variables and the framework's own state of the thread. 32 tasks run at once, or as many as there
-    are cores if there are more than 32; the others wait. Calls nest. docs/reference/async.md has more. Costs some tens
-    of microseconds a task, ten times that for the first thread, and on GPUs a few for each tensor in a result.
+    are cores if there are more than 32; the others wait. Calls nest. docs/reference/async.md has more. Costs tens of
+    microseconds a task, ten times that for the first thread, and on GPUs a few microseconds for each tensor in a
+    result.
 
     Args:
         tasks: functions without arguments; `functools.partial` or a lambda makes one. `run()` is `[]`.
@@ -247,6 +248,7 @@ def _short_turns(backend: Backend) -> Iterator[None]:
                 sys.setswitchinterval(before)
 
 
+@forks.in_child
 def _after_fork() -> None:
     # the calls of `parallel.run` end in the parent only, and a thread that is not in the child may hold the lock
     global _intervals_lock
@@ -254,10 +256,6 @@ def _after_fork() -> None:
     if _intervals:
         sys.setswitchinterval(_intervals[0])
         _intervals.clear()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
 
 
 def _feeds_gpus(backend: Backend) -> bool:

@@ -7,7 +7,6 @@ framework's own scheduler orders the copies.
 
 from __future__ import annotations
 
-import os
 import threading
 import warnings
 from collections.abc import Collection
@@ -19,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy
 
-from xdevice.base import devices
+from xdevice.base import devices, forks
 from xdevice.core import generators, registry, selection, workers
 from xdevice.errors import ArgumentError, UnsupportedError, shown
 from xdevice.performance.graphs import refuse_in_capture
@@ -38,10 +37,10 @@ __all__ = ["prefetch"]
 
 
 def prefetch(iterable: Iterable[Any], device: object, depth: int = 2) -> Feed:
-    """The batches of `iterable` on a device: the next ones are copied while the current one is computed on.
+    """The batches of `iterable` on a device: the next batches are copied during the computation on the current batch.
 
-    Each loop over it begins `iterable` anew, so it is made once and serves all epochs. Its `len` is that of `iterable`.
-    Tensors stay with their backend, NumPy arrays become tensors of the selected backend, and objects that are no
+    Each loop over it starts `iterable` again, so create it once for all epochs. Its `len` is that of `iterable`.
+    Tensors stay with their backend, NumPy arrays become tensors of the selected backend, and objects that are not
     numbers pass through. No batch shares memory with its source, which may fill one buffer again and again. The source
     runs in a thread, which ends with the source, with an exception, and when the consumer leaves its loop.
 
@@ -61,11 +60,11 @@ def prefetch(iterable: Iterable[Any], device: object, depth: int = 2) -> Feed:
     Raises:
         ArgumentError, DeviceNotFoundError: a depth below 1, or `iterable` is not one; no such device.
         ContainerError: a batch with an object whose tensors would stay behind, as with `to_device`.
-        UnsupportedError: a batch with a model or a variable that is not on the device; a second loop over what can be
-            begun only once, such as a generator.
+        UnsupportedError: a batch with a model or a variable that is not on the device; a second loop over an iterable
+            that can be started only once, such as a generator.
         Any error of the source, in place of the batch; Paddle and tf.data change the error: docs/reference/async.md.
 
-    Costs some 50 us a batch besides the copy, in the thread.
+    Costs about 50 us a batch in addition to the copy, in the thread.
 
     Example:
         >>> [xdevice.item(x) for x in xdevice.prefetch(map(xdevice.tensor, [1.0, 2.0]), "cpu")]
@@ -380,6 +379,7 @@ def _end_all() -> None:
         producer.join(workers.PATIENCE)
 
 
+@forks.in_child
 def _after_fork() -> None:
     """Forgets the parent's threads and streams, which do not exist in a forked child."""
     _running.clear()
@@ -387,8 +387,6 @@ def _after_fork() -> None:
 
 
 workers.at_exit(_end_all)
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
 
 
 def _lanes(backend: Backend, place: Device) -> dict[str, _Lane]:

@@ -109,8 +109,8 @@ class transfers:
 
     A transfer is a read by the host or a copy between devices; a read of a tensor on the CPU counts too, with
     `physical` False. It is explicit if the program asks for it by name (`to_device`, `item`, `x.cpu()`, `x.numpy()`),
-    and else implicit (`float(x)`, `if x`, `print(x)`, `np.asarray(x)`, copies that an operation makes). Blocks see
-    their own thread or task, nest, and hold across an `await`. docs/reference/async.md lists what stays unseen.
+    and otherwise implicit (`float(x)`, `if x`, `print(x)`, `np.asarray(x)`, copies that an operation makes). Blocks see
+    their own thread or task, nest, and hold across an `await`. docs/reference/async.md lists what they miss.
 
     Args:
         mode: as in `jax.transfer_guard`. "allow" records, "log" also warns of implicit transfers at their line,
@@ -119,9 +119,9 @@ class transfers:
     Raises:
         ArgumentError, ScopeError: another mode; the block is left without having been entered.
         TransferError: a transfer inside "disallow" or "disallow_explicit"; its `record` says where.
-        UnsupportedError: a third-party backend is loaded whose transfers cannot be seen.
+        UnsupportedError: a third-party backend is loaded whose transfers cannot be recorded.
 
-    Costs some us a transfer, on PyTorch 7 us and on TensorFlow 25 us for each operation; nothing outside a block.
+    Costs a few us a transfer, on PyTorch 7 us and on TensorFlow 25 us for each operation; nothing outside a block.
 
     Example:
         >>> with xdevice.transfers() as log:

@@ -56,8 +56,8 @@ def split_batch(x: Any, devices: Iterable[object], even: bool = True) -> list[An
         x: a tensor, or a container of tensors that are all as long along the first axis. Each part is a container of
             the same type. Other values go to every part as they are: a list of 6 texts is not a batch of 6.
         devices: a list of devices in any spelling; one that is named twice gets two parts.
-        even: True: all parts have the same length, or it is an error. False: the lengths differ by one at most, longer
-            parts come first: 5 over 2 devices are 3 and 2, 3 over 4 are 1, 1, 1 and 0, and 0 over 2 are 0 and 0.
+        even: True: all parts must have the same length. False: the lengths differ by one at most, and longer parts come
+            first: 5 over 2 devices are 3 and 2, 3 over 4 are 1, 1, 1 and 0, and 0 over 2 are 0 and 0.
 
     Raises:
         ShapeError: a length that does not divide, without `even=False`; a tensor without a first axis, or of another
@@ -99,8 +99,8 @@ def gather(parts: Iterable[Any], device: object) -> Any:
         device: any spelling.
 
     Raises:
-        ShapeError, DTypeError, ContainerError: parts differ in more than their length; the error names the first that
-            does.
+        ShapeError, DTypeError, ContainerError: parts differ in more than their length; the error names the first such
+            part.
         ArgumentError: no parts, or of several backends. DeviceNotFoundError: as `to_device`.
         NotATensorError: a model, or a part holds no tensor. UnsupportedError: a sparse, ragged or masked tensor, or one
             made of other tensors (DTensor).
@@ -134,8 +134,8 @@ def replicate(params_or_model: Any, devices: Iterable[object]) -> list[Any]:
     """Makes an independent copy of parameters or of a model for each device, to be trained there.
 
     Nothing is shared, neither with the source nor between the copies, even if a device is the source's own or is named
-    twice. No gradient flows back to the source. In each copy, a tensor or model that stands in several places is still
-    one object, a parameter beside its model still belongs to that model, and tied weights stay tied. Costs a copy for
+    twice. No gradient flows back to the source. In each copy, a tensor or model that appears in several places is still
+    one object, a parameter next to its model still belongs to that model, and tied weights stay tied. Costs a copy for
     each device.
 
     Args:
@@ -209,7 +209,7 @@ def broadcast(x: Any, devices: Iterable[object]) -> list[Any]:
 def all_reduce(tensors: Iterable[Any], op: str = "sum") -> list[Any]:
     """Makes each tensor the sum, or the mean, of all the tensors, each on its own device. Use the returned list.
 
-    Tensors that can be written are changed in place and returned, with the same gradient flags: so it can be used for
+    Tensors that can be written are changed in place and returned, with the same gradient flags, so it works for
     `.grad`s and for parameters. No gradients flow through it. The result is the same bit for bit on all devices, and in
     each run.
 

@@ -33,15 +33,16 @@ may copy."""
 def convert(
     x: Any, backend: str | Backend | None = None, *, device: object = None, like: Any = None, copy: bool | None = None
 ) -> Any:
-    """Returns `x` as a tensor of another framework, in the same memory where both can work in it.
+    """Returns `x` as a tensor of another framework, in the same memory if both can use it.
 
-    Values, dtype, shape and, unless told, device stay. The result never requires grad, and no gradient flows through.
-    While two tensors share memory, only read it; docs/reference/conversion.md says why, and what is always copied.
+    Values, dtype and shape stay the same, and so does the device unless `device` or `like` names another. The result
+    never requires grad, and no gradient flows through. While two tensors share memory, only read it;
+    docs/reference/conversion.md says why, and lists the tensors that are always copied.
 
     Args:
-        x: a tensor, or a container of tensors; what is none in it passes through.
+        x: a tensor, or a container of tensors; other values in it pass through.
         backend: the target: "torch", "tensorflow", "paddle", "mxnet", "jax", "numpy", an alias or a `Backend`.
-        device: where the result is to be, else where `x` is. like: a tensor, whose backend and device are meant.
+        device: the device of the result, by default that of `x`. like: a tensor whose backend and device to use.
         copy: None shares memory where that is correct, else copies. True always copies. False shares or raises.
 
     | to | shares | copies |
@@ -54,14 +55,13 @@ def convert(
     | numpy | any layout; gives an array that is not writable | |
 
     Raises:
-        SharingError: with `copy=False`, where the memory cannot be shared; it is a `BufferError`.
+        SharingError: with `copy=False`, if the memory cannot be shared; it is a `BufferError`.
         DTypeError, DeviceNotFoundError: the target lacks the dtype or device, or would narrow the dtype.
         NotATensorError, ContainerError: not a tensor; a container of an unknown type.
         UnsupportedError: a sparse tensor, a masked array, or a symbolic tensor in a traced function.
         BackendNotFoundError, BackendImportError: no such backend. ArgumentError: another `copy`; no target, or two.
 
-    Costs 7 to 120 us where memory is shared, whatever the size; else one copy on the device, or copies through the
-    host.
+    Costs 7 to 120 us if memory is shared, whatever the size; else one copy on the device, or copies through the host.
 
     Example:
         >>> type(xdevice.convert(xdevice.ones(2, 3), "numpy")).__name__

@@ -46,7 +46,7 @@ def tensor(data: Any, *, device: object = None, dtype: object = None, **spelling
     Raises:
         DTypeError: a dtype that the backend or the device lacks, data that is not numbers, or a value that does not
             fit.
-        DeviceNotFoundError: as with `to_device`. UnsupportedError: a masked array, or what `to_numpy` refuses.
+        DeviceNotFoundError: as with `to_device`. UnsupportedError: a masked array, or a tensor that `to_numpy` refuses.
 
     Costs one copy on the host and one to the device.
 
@@ -102,7 +102,7 @@ def zeros(*shape: int | Sequence[int], device: object = None, dtype: object = No
 
 
 def is_dtype_supported(dtype: object, device: object = None) -> bool:
-    """Whether tensors of a dtype can be on a device of the selected backend, as it is set up: float64 cannot be on MPS.
+    """Whether a device of the selected backend, as it is set up, can hold tensors of a dtype: MPS cannot hold float64.
 
     Young: it may change in a minor version. Arguments are those of `tensor`. The answer for an 8-bit float is True if
     it can be moved. The answer does not say which operations support the dtype.
@@ -110,7 +110,7 @@ def is_dtype_supported(dtype: object, device: object = None) -> bool:
     Raises:
         DTypeError: not a dtype. DeviceError, DeviceNotFoundError: not a device; the backend does not have it.
 
-    Costs 1 us. It starts the device only on JAX, which tells nothing before.
+    Costs 1 us. It starts the device only on JAX, which does not answer before.
 
     Example:
         >>> xdevice.accelerator.is_dtype_supported("float32", "cpu")
@@ -129,8 +129,8 @@ def to_numpy(x: Any) -> Any:
     Waits for the tensor, copies it to the host, and raises the error of its computation if there was one. bfloat16
     comes as `ml_dtypes.bfloat16`, and a sparse tensor of PyTorch, MXNet or Paddle as a dense array. A container comes
     back with arrays in place of its tensors. A variable is a `tf.Variable`, a `keras.Variable` or a Gluon `Parameter`.
-    A scalar of NumPy, which `x.sum()` gives on NumPy, comes as an array without dimensions. A TensorDict, which cannot
-    hold arrays, comes as a dict.
+    A NumPy scalar, such as the result of `x.sum()`, becomes an array without dimensions. A TensorDict, which cannot
+    hold arrays, becomes a dict.
 
     Raises:
         NotATensorError: neither a tensor nor a container. ContainerError: an unknown object that holds tensors.
@@ -139,7 +139,8 @@ def to_numpy(x: Any) -> Any:
             resources; keys of JAX; masked arrays of NumPy; and symbolic tensors in a traced function.
         NotBuiltError: a parameter that has no shape yet.
 
-    Costs one copy; a second copy on the host if the framework keeps the memory that it gives (`Backend.gives_away`).
+    Costs one copy, and a second copy on the host if the framework keeps the memory that it returns
+    (`Backend.gives_away`).
 
     Example:
         >>> xdevice.to_numpy(xdevice.ones(2))

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def devices() -> list[Device]:
     """All devices of the selected backend: its CPUs, then its GPUs or TPUs, as JAX's `jax.devices()` lists them.
 
-    `xdevice.memory(device)` has the name and the memory of one. Starts no CUDA context.
+    `xdevice.memory(device)` has the name and the memory of a device. Starts no CUDA context.
 
     Example:
         >>> with xdevice.use_backend("numpy"):
@@ -29,8 +29,8 @@ def devices() -> list[Device]:
 def memory(device: object = None) -> Memory:
     """A device's name, and the bytes of its memory on the selected backend: total, free, allocated, peak and pinned.
 
-    `total` and `free` are of the whole device, for all processes. `allocated` is what this process holds through the
-    framework, in live tensors; `peak` is the most that it has held. A number that the framework does not tell is None.
+    `total` and `free` are of the whole device, for all processes. `allocated` is the memory of this process's live
+    tensors, as the framework reports it; `peak` is its maximum. A number that the framework does not report is None.
     `pinned`, on the CPU, is the page-locked memory that xdevice keeps for copies to and from GPUs, for all backends
     together: 64 MB from the first large copy on, until `empty_host_cache`.
 
@@ -54,7 +54,7 @@ def memory(device: object = None) -> Memory:
     Raises:
         DeviceNotFoundError, DeviceError: no such device.
 
-    Costs some 10 us; on JAX's CPU some 2 us for each live array.
+    Costs about 10 us; on JAX's CPU about 2 us for each live array.
 
     Example:
         >>> xdevice.memory("cpu")._fields

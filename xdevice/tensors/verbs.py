@@ -37,9 +37,9 @@ _movable = registry.movable
 def device(spec: object = _DEFAULT) -> Device:
     """The device that a spelling names: a `Device`, a text in any framework's spelling, or a native device object.
 
-    `device()` is the device on which this thread makes tensors, as `torch.get_default_device` tells it: that of the
-    innermost `with device:`, else of `set_default_device`, else `cpu:0`. Defaults that a framework's own functions have
-    set do not count.
+    `device()` is the device on which this thread makes tensors, as in `torch.get_default_device`: that of the innermost
+    `with device:`, else of `set_default_device`, else `cpu:0`. Defaults that a framework's own functions have set do
+    not count.
 
     Args:
         spec: "cpu", "gpu" (the first), "gpu:1", "cuda:1", "GPU:1", "/GPU:1", "gpu(1)", "mps", "xpu:0",
@@ -106,7 +106,7 @@ def num_gpus() -> int:
 
 
 def try_gpu(i: int = 0) -> Device:
-    """`gpu:i` if the selected backend has it, else `cpu:0`; `tpu:i` where it has TPUs and no GPU. Costs under 1 us.
+    """`gpu:i` if the selected backend has it, else `cpu:0`; `tpu:i` if it has TPUs and no GPU. Costs under 1 us.
 
     Raises:
         DeviceError: `i` is negative, a bool, or not an int. (d2l's own `try_gpu(-1)` gives a device that does not
@@ -170,15 +170,15 @@ def to_device(x: T, device: object, non_blocking: bool = False, **spelling: NoRe
 
     Args:
         x: a tensor, a model or optimizer, an object with its own method for moving, such as a `TensorDict`, or a
-            container of these, also nested. Containers keep their type, a tensor that stands in two places stays one
-            tensor, and what is not a tensor passes through.
+            container of these, also nested. Containers keep their type, a tensor in two places stays one tensor, and
+            other values pass through.
         device: any spelling that `xdevice.device` takes.
-        non_blocking: True returns before the copy is done, where the framework can. The first use of the result waits.
+        non_blocking: True returns before the copy is done, if the framework can. The first use of the result waits.
             Do not write into the source before `xdevice.sync()`.
 
     Raises:
         DeviceNotFoundError: a tensor's backend lacks the device. DeviceError: not a device. Nothing has moved then.
-        DTypeError: a tensor of a dtype that the device lacks, as float64 on Apple's GPUs. Nothing has moved.
+        DTypeError: a tensor of a dtype that the device lacks, such as float64 on Apple's GPUs. Nothing has moved then.
         NotATensorError, NotBuiltError: `x` holds nothing that could move; a model has no variables yet.
         ContainerError: a container that cannot be rebuilt, or an object whose tensors would stay behind.
 
@@ -212,9 +212,9 @@ def copy_to(x: T, device: object) -> T:
     """Returns a copy of `x` on a device, always in new storage, even on the device where `x` is. Gradients flow.
 
     Arguments and errors are those of `to_device`; the copy of a model or container is a new object. A tensor or model
-    that appears twice is copied once. Where a model's layers or parameters stand beside it, those of its copy stand
-    beside the copy. Optimizers cannot be copied apart from their parameters, nor two models in a container that share a
-    part: `UnsupportedError`.
+    that appears twice is copied once. If a container has a model and some of its layers or parameters, the copy has the
+    copied model's own. Optimizers cannot be copied without their parameters, nor can two models in a container that
+    share a part: `UnsupportedError`.
 
     Costs one copy.
 
@@ -235,10 +235,10 @@ def device_of(x: object) -> Device:
 
     On TensorFlow it is where the memory is (`backing_device`): an int32 tensor "on" GPU:0 may be on the CPU.
 
-    In a container, NumPy arrays do not count beside tensors of another backend; tensors in objects of unknown types
-    count. Of a model counts what it holds in plain attributes, lists and dicts, too; of an optimizer its parameters.
-    Nobody sees what an object keeps in C or in a closure, nor what objects of unknown types hold to which a model
-    refers: docs/reference/devices.md has the list.
+    In a container, NumPy arrays do not count if there are tensors of another backend; tensors in objects of unknown
+    types count. A model's tensors in plain attributes, lists and dicts count too, and so do an optimizer's parameters.
+    Tensors that an object keeps in C or in a closure are not found, nor are those in objects of unknown types to which
+    a model refers: docs/reference/devices.md has the list.
 
     Raises:
         DeviceMismatchError: a model or container is spread over two devices; the error names one tensor on each.
@@ -278,8 +278,8 @@ def _device_of(x: object) -> Device:
 def same_device(*xs: object) -> bool:
     """Whether all tensors in the arguments are on the same device, also across frameworks. True if there are none.
 
-    `torch.device("cuda:1")`, `"/GPU:1"`, `mx.gpu(1)` and `paddle.CUDAPlace(1)` are the same device. What counts, and
-    what nobody sees, is as with `device_of`. Costs 0.1 us a tensor.
+    `torch.device("cuda:1")`, `"/GPU:1"`, `mx.gpu(1)` and `paddle.CUDAPlace(1)` are the same device. The same tensors
+    count, and the same go unnoticed, as with `device_of`. Costs 0.1 us a tensor.
 
     Raises:
         NotATensorError: an argument that is not a tensor, a model or a container.
@@ -322,7 +322,7 @@ def _same_device(xs: tuple[object, ...]) -> bool:
 def check_same_device(*xs: object, **named: object) -> Device | None:
     """Returns the device that all tensors in the arguments share; None if there is no tensor. Raises if they differ.
 
-    What counts, and what nobody sees, is as with `device_of`.
+    The same tensors count, and the same go unnoticed, as with `device_of`.
 
     Args:
         xs: tensors, models, containers; named in the error `argument 0`, `argument 1`, ...

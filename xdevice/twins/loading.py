@@ -33,8 +33,8 @@ def load(
     Costs one read of the file, which may be deleted afterwards, and on a GPU one copy: docs/reference/files.md.
 
     Args:
-        source: a file that `save` or any other writer of the format has made; or, with `into`, tensors by name.
-        device, backend: where tensors are made, and of which framework; by default as by `xdevice.tensor`.
+        source: a file written by `save` or any other program in this format; or, with `into`, tensors by name.
+        device, backend: the device and framework of the tensors; the defaults are those of `xdevice.tensor`.
         into: a model or container with the names, shapes and dtypes of the file, all of which are checked before the
             first tensor is written. A Keras optimizer must be built. Tensors by name are written into one model.
         strict: for tensors by name, whether every variable must be given, and `unmapped` of a `State` be empty.

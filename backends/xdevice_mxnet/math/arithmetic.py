@@ -6,7 +6,7 @@ Facts about MXNet that the code depends on:
   And a loss that is recorded with these semantics and differentiated without them crashes the process. So the first
   call of a kernel in a thread switches them on for good, or raises an error.
 - For some operations MXNet has no kernel or a wrong one, and NumPy computes them on the host. Their gradient is 0, or
-  they have none.
+  they have none, or it is refused. MXNet's own gradient of `eigh` and `eigvalsh` is 0 (no upstream issue known).
 - `abs`, `square`, `pow` and `mod` of integers compute in floats (no upstream issue known).
 - `where` with a number in place of an array gives the gradient to the elements that were not taken
   (https://github.com/apache/mxnet/issues/17893), so it gets arrays.
@@ -16,6 +16,7 @@ Facts about MXNet that the code depends on:
 
 from __future__ import annotations
 
+import builtins
 from functools import wraps
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -71,6 +72,31 @@ def _beside_numbers(name: str) -> Callable[..., Any]:
         return of_number(x1, scalar=x2) if type(x2) is float else own(x1, x2)
 
     return _kernel(operator("npi", name, own=of_others))
+
+
+def _refusing(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """`function`, whose gradient MXNet would take for zero: it refuses tensors that are part of a recorded graph."""
+
+    @wraps(function)
+    def kernel(x: Any, *rest: Any) -> Any:
+        if mx.autograd.is_recording() and builtins.any(map(_is_recorded, (x, *rest))):
+            raise UnsupportedError(
+                f"mxnet has no gradient of {name}, and would take zeros for it; compute it with another backend, or "
+                "pass constants: xdevice.math.stop_gradient(x)"
+            )
+        return function(x, *rest)
+
+    return kernel
+
+
+def _is_recorded(x: Any) -> bool:
+    if not isinstance(x, mx.nd.NDArray):
+        return False
+    try:
+        mx.autograd.get_symbol(x)
+    except mx.MXNetError:  # "NDArray is not part of a computation graph": MXNet has no function that asks
+        return False
+    return True
 
 
 def _by_numpy(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -153,12 +179,14 @@ _OWN = named(
     atan2="arctan2", atanh="arctanh",
 )  # fmt: skip
 _ON_THE_HOST = named(
-    "argmax", "argmin", "floor_divide", "logaddexp", "nextafter", "searchsorted", "signbit", bitwise_invert="invert",
-    bitwise_left_shift="left_shift", bitwise_right_shift="right_shift", cumulative_prod="cumprod",
+    "argmax", "argmin", "floor_divide", "searchsorted", "signbit", bitwise_invert="invert",
+    bitwise_left_shift="left_shift", bitwise_right_shift="right_shift",
 )  # fmt: skip
 globals().update({name: _kernel(operator("npi", own)) for name, own in _OWN.items()})
 globals().update({name: _by_numpy(getattr(np, own)) for name, own in _ON_THE_HOST.items()})
 globals().update({name: _beside_numbers(name) for name in TAKE_NUMBERS - {"divide"}})
+cumulative_prod = _refusing("cumulative_prod", _by_numpy(np.cumprod))
+nextafter = _refusing("nextafter", _by_numpy(np.nextafter))
 divide = _beside_numbers("true_divide")
 logical_and = _of_bits(_np.bitwise_and)
 logical_or = _of_bits(_np.bitwise_or)
@@ -177,6 +205,16 @@ bitwise_xor = _bitwise(logical_xor, _np.bitwise_xor)
 @_kernel
 def abs(x: Any) -> Any:
     return _np.abs(x) if _is_float(x) else _np.maximum(x, _np.negative(x))
+
+
+@_kernel
+def logaddexp(x1: Any, x2: Any) -> Any:
+    zero, are_equal = number(0, dtype_name(x1.dtype), x1), _np.equal(x1, x2)
+    large, small = _np.maximum(x1, x2), _np.minimum(x1, x2)
+    # a difference of infinities would give NaN gradients, even where it is not taken
+    apart = where(are_equal, zero, small) - where(are_equal, zero, large)
+    # `maximum` of equals has its gradient at one of them
+    return where(are_equal, x1 * 0.5 + x2 * 0.5, large) + _np.log1p(_np.exp(apart))
 
 
 @_kernel
@@ -419,9 +457,10 @@ def _svd(x: Any, full_matrices: bool) -> tuple[Any, Any, Any]:
     return _np.swapaxes(uh, -1, -2), values, _np.swapaxes(v, -1, -2)
 
 
-_FACTORIZATIONS = ("cholesky", "det", "eigh", "eigvalsh", "inv", "slogdet", "solve")
+_FACTORIZATIONS = ("cholesky", "det", "inv", "slogdet", "solve")
 linalg = SimpleNamespace(
     **{name: _kernel(getattr(_np.linalg, name)) for name in _FACTORIZATIONS},
+    **{name: _refusing(f"linalg.{name}", _kernel(getattr(_np.linalg, name))) for name in ("eigh", "eigvalsh")},
     svd=_svd,
     svdvals=lambda x: _svd(x, False)[1],
 )

@@ -114,10 +114,10 @@ def hypot(x1: Any, x2: Any) -> Any:
 
 def logaddexp(x1: Any, x2: Any) -> Any:
     # Paddle's own gives NaN for two equal infinities (3.3.1; no upstream issue known)
-    large, are_equal = paddle.maximum(x1, x2), equal(x1, x2)
+    large, small, are_equal = paddle.maximum(x1, x2), paddle.minimum(x1, x2), equal(x1, x2)
     zeros = paddle.zeros_like(large)  # a difference of infinities would give NaN gradients, even where it is not taken
-    apart = paddle.abs(paddle.where(are_equal, zeros, x1) - paddle.where(are_equal, zeros, x2))
-    return large + paddle.log1p(paddle.exp(-apart))
+    apart = paddle.where(are_equal, zeros, small) - paddle.where(are_equal, zeros, large)
+    return large + paddle.log1p(paddle.exp(apart))
 
 
 def floor_divide(x1: Any, x2: Any) -> Any:
@@ -184,6 +184,9 @@ cumulative_sum = paddle.cumsum
 
 
 def searchsorted(x1: Any, x2: Any, side: str) -> Any:
+    if x1.is_floating_point():  # Paddle puts each infinity at the end, -inf too
+        ends = paddle.finfo(x1.dtype)
+        x1, x2 = (paddle.clip(x, ends.min, ends.max) for x in (x1, x2))
     return paddle.searchsorted(x1, x2, right=side == "right")
 
 

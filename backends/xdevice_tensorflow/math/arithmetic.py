@@ -131,9 +131,12 @@ def hypot(x1: Any, x2: Any) -> Any:
 
 @_placed
 def logaddexp(x1: Any, x2: Any) -> Any:
-    large = tf.maximum(x1, x2)
-    apart = tf.where(x1 == x2, tf.zeros((), x1.dtype), -tf.abs(x1 - x2))  # infinities are not subtracted
-    return large + tf.math.log1p(tf.exp(apart))
+    zero, are_equal = tf.zeros((), x1.dtype), x1 == x2
+    large, small = tf.maximum(x1, x2), tf.minimum(x1, x2)
+    # a difference of infinities would give NaN gradients, even where it is not taken
+    apart = tf.where(are_equal, zero, small) - tf.where(are_equal, zero, large)
+    half = tf.constant(0.5, x1.dtype)  # `maximum` of equals has its gradient at one of them
+    return tf.where(are_equal, x1 * half + x2 * half, large) + tf.math.log1p(tf.exp(apart))
 
 
 def _of_parts(test: Callable[..., Any], together: Callable[..., Any]) -> Callable[..., Any]:

@@ -38,7 +38,7 @@ def einsum(subscripts: str, *tensors: Any) -> Any:
     Raises:
         ArgumentError: subscripts of another form, or for another number of tensors; tensors of two backends.
         ShapeError: another number of axes, or axes of one letter that differ in length: nothing is broadcast.
-        DTypeError: integers or bool. NotATensorError: no tensor. DeviceMismatchError: tensors on two devices.
+        DTypeError: integers or bool. NotATensorError: not a tensor. DeviceMismatchError: tensors on two devices.
         UnsupportedError: sizes that are not known while a compiler traces; a third-party backend without it.
 
     Costs 0.1 ms more than the framework's own einsum. MXNet and NumPy loop if it is not a matrix product.

@@ -41,8 +41,8 @@ def value_and_grad(f: Callable[..., Any], has_aux: bool = False) -> Callable[...
 
     Young: it may change in a minor version.
 
-    `value_and_grad(f)(params, *args)` calls `f(params, *args)` and returns `(value, grads)`. Costs what the framework
-    takes and some 10 us. docs/reference/arithmetic.md says what is promised, and what may differentiate it again.
+    `value_and_grad(f)(params, *args)` calls `f(params, *args)` and returns `(value, grads)`. Costs the framework's own
+    time and about 10 us. docs/reference/arithmetic.md has the promises, and lists the ways to differentiate it again.
 
     Args:
         f: a function of `params`, a tensor of floats or a container of nothing else, on any devices. It returns one
@@ -115,15 +115,15 @@ def stop_gradient(x: Any) -> Any:
     Young: it may change in a minor version.
 
     Args:
-        x: a tensor, or a container; what is no tensor in it stays as it is.
+        x: a tensor, or a container; other values in it stay as they are.
 
-    The result is in the memory of `x` where the framework can do that, so write into neither; on NumPy, which has no
+    The result shares the memory of `x` if the framework can do that, so write into neither; on NumPy, which has no
     gradients, it is `x`.
 
     Raises:
-        NotATensorError: there is no tensor; a model. ContainerError: an object of an unknown type that holds tensors.
+        NotATensorError: no tensor, or a model. ContainerError: an object of an unknown type that holds tensors.
 
-    Costs what the framework's own takes for each tensor, and 2 us.
+    Costs the framework's own time for each tensor, and 2 us.
 
     Example:
         >>> with xdevice.use_backend("torch"):

@@ -35,7 +35,7 @@ def at(x: Any) -> At:
 
     Raises:
         IndexError: an index that is out of range, or is not an index. ShapeError: values that do not broadcast.
-        NotATensorError, ArgumentError, DTypeError, DeviceMismatchError: `x` or `values` are no tensor, or of another
+        NotATensorError, ArgumentError, DTypeError, DeviceMismatchError: `x` or `values` is not a tensor, or has another
             backend, dtype or device.
         UnsupportedError: an index that is itself traced by a compiler, or sizes that are not known while it traces.
 
@@ -262,8 +262,8 @@ def top_k(x: Any, k: int) -> tuple[Any, Any]:
 
     Young: it may change in a minor version.
 
-    Of equal elements the one with the lower index comes first. NaN counts as greater than all numbers, as in `xp.sort`.
-    Gradients flow to the elements that are chosen.
+    Of equal elements, the lower index comes first. NaN counts as greater than all numbers, as in `xp.sort`.
+    Gradients flow to the chosen elements.
 
     Raises:
         ArgumentError: `k` is not an int from 1 to the length of the axis. ShapeError: a tensor without axes.

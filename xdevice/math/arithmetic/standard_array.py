@@ -49,14 +49,14 @@ def standard_array(x: Any) -> Any:
 
     Young: it may change in a minor version.
 
-    Pass it to scikit-learn, SciPy, einops or array-api-extra, which take no tensors of TensorFlow, Paddle and MXNet;
-    what they give is such an array again, and `.tensor` its tensor, on the same device. Operators, indexing and dtypes
-    are those of `array_namespace`. `a[i] = v` and `a += v` give `a` another tensor and write into none. `a[1:]` and
-    `a[0]` are views as NumPy's, what has no dimensions is not, nor is what a function gives.
+    Pass it to scikit-learn, SciPy, einops or array-api-extra, which do not take tensors of TensorFlow, Paddle and
+    MXNet; they return such an array again, and `.tensor` is its tensor, on the same device. Operators, indexing and
+    dtypes are those of `array_namespace`. `a[i] = v` and `a += v` give `a` another tensor and write into none. `a[1:]`
+    and `a[0]` are views as NumPy's are; parts without dimensions and the results of functions are not.
 
     Raises:
-        NotATensorError: `x` is no tensor. Later: UnsupportedError if NumPy asks for an array that is on no CPU,
-        DTypeError and others as the functions of `array_namespace` do.
+        NotATensorError: `x` is not a tensor. Later: DTypeError if NumPy asks for an array that is not on a CPU, and the
+        errors of the functions of `array_namespace`.
 
     An index of slices and ints costs a kernel for each axis, any other 1 ns for each element on the host; an
     assignment costs what `at` does.

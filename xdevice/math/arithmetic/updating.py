@@ -39,12 +39,12 @@ def update(params: Any, grads: Any, rule: Callable[[Any, Any], Any]) -> Any:
     The rule computes on the device of its parameter. Gradients are recorded only inside `value_and_grad`.
 
     Raises:
-        NotATensorError: something is not a tensor, or there is none; the rule returns none (was `return` forgotten?).
+        NotATensorError: something is not a tensor, or nothing is; the rule returns none (was `return` forgotten?).
         ContainerError, ArgumentError: `params` and `grads` differ in structure; they are of several backends.
         DeviceMismatchError: a gradient on another device than its parameter.
         ShapeError, DTypeError: the rule returns a tensor of another shape or dtype.
 
-    Costs the rule's work for each parameter, and where tensors can be written a copy of it and of its gradient. The
+    Costs the rule's work for each parameter and, if tensors can be written, a copy of it and of its gradient. The
     optimizers of `xdevice.optim` copy neither.
 
     Example:

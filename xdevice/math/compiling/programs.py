@@ -46,9 +46,9 @@ def compile(function: F) -> F:
 
     Young: it may change in a minor version.
 
-    It takes what the function takes: tensors of one backend and on one device, in containers too; whatever else is in
-    the arguments (numbers, texts, functions) is part of the program, which is made anew for each value of it, and for
-    each shape and dtype of a tensor. Pass what changes at each step as a tensor. It gives the same results, of
+    It takes the function's arguments: tensors of one backend and on one device, in containers too. Other values in the
+    arguments (numbers, texts, functions) are part of the program, which is compiled again for each value, and for each
+    shape and dtype of a tensor. Pass values that change at each step as tensors. It gives the same results, of
     `value_and_grad`, `update`, `array_namespace` and `xdevice.nn` too, in the same containers.
 
     | backend | it is |
@@ -65,8 +65,8 @@ def compile(function: F) -> F:
             tensors of two backends. DeviceMismatchError: tensors on two devices: compile the work of each.
         UnsupportedError: on JAX, TensorFlow and PyTorch, if the function reads a value (`item`, `to_numpy`), draws
             random numbers, asks where a tensor is, changes an argument or a variable of the program, or uses a variable
-            that is not on the closed list of what is seen when it changes (numbers, texts, tensors, functions, classes,
-            containers of these: docs/reference/compiling.md): pass what is needed of it as an argument.
+            whose changes xdevice cannot notice; it notices those of numbers, texts, tensors, functions, classes and
+            containers of these (docs/reference/compiling.md). Pass values of other variables as arguments.
 
     Example:
         >>> step = xdevice.compile(lambda params, lr: {"w": params["w"] - lr * params["w"]})

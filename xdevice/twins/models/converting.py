@@ -67,8 +67,8 @@ def convert_state(
 ) -> State:
     """The parameters and running statistics of a model, in the layouts of another framework.
 
-    Young: it may change in a minor version. Gives a `State`, whose `unmapped` and `differences` say what could not be
-    kept: docs/reference/models.md has the rules. Costs a copy of every tensor; with `inputs=`, runs of both.
+    Young: it may change in a minor version. Returns a `State`, whose `unmapped` and `differences` list the losses:
+    docs/reference/models.md has the rules. Costs a copy of every tensor; with `inputs=`, runs of both.
 
     Args:
         source: a built model; tensors in dicts and lists, those of NumPy as PyTorch has them; or a checkpoint's path.
@@ -77,15 +77,15 @@ def convert_state(
         kinds: the kind of layers in a dict, or of your own classes, by path, `*` or class: `{"MyNorm": "rms_norm"}`.
         names: which layer of the source is which of `like`, or which rows: `{"h.*.fc1": "b.*.up", "wpe[2:]": "pos"}`.
         device: where to put the tensors; by default where they are in `like` or the source.
-        inputs: a batch, as the source takes it (a dict is keywords): tells layers apart, and compares the outputs.
+        inputs: a batch, as the source takes it (a dict is keywords), to distinguish layers and compare the outputs.
         dtype: the dtype of floats: "bfloat16", or "like" for the dtypes of `like`.
-        skip: paths of layers, of either model, that are left out with all below them.
-        layout: the framework of a dict or a file that does not say it: "torch", "paddle", "flax", ...
+        skip: paths of layers, of either model, to leave out with all layers below them.
+        layout: the framework of a dict or a file that does not name it: "torch", "paddle", "flax", ...
 
     Raises:
         StateError: layers that pair in several ways or in none, or tensors whose kind is unknown or does not fit.
         DTypeError, DeviceNotFoundError: the target lacks them. NotATensorError, NotBuiltError, UnsupportedError,
-            ArgumentError: an argument is not what is said above.
+            ArgumentError: an invalid argument.
 
     Example:
         >>> list(xdevice.models.convert_state({"fc.weight": xdevice.zeros(2, 3)}, "numpy", kinds={"fc": "linear"}))

@@ -59,7 +59,7 @@ def compare_optimizers(source: Any, target: Any) -> list[str]:
     Raises:
         UnsupportedError: a class that is not in the table, or a subclass of one. NotATensorError: not an optimizer.
 
-    Costs microseconds for each parameter; nothing is read from a device but Keras's learning rate.
+    Costs microseconds for each parameter; nothing is read from a device except Keras's learning rate.
 
     Example:
         >>> xdevice.models.compare_optimizers("sgd", "sgd")
@@ -103,17 +103,17 @@ def convert_optimizer(
     Args:
         source, target: optimizers that `compare_optimizers` knows. Keras's target must be built:
             `optimizer.build(model.trainable_variables)`; the others may be fresh.
-        state: what `convert_state(model, ..., like=other)` gave: it says which parameter was made of which.
+        state: the result of `convert_state(model, ..., like=other)`: it says which parameter was made from which.
         models: the two models, first that of `source`.
-        kinds: the same as `convert_state` was given.
+        kinds: the same as for `convert_state`.
         strict: whether the two must agree in all that the state depends on, such as betas, and update the same
-            parameters. False converts what there is of the state; you have to know whether that makes sense.
+            parameters. False converts as much of the state as possible; you have to know whether that makes sense.
 
-    Returns what the two optimizers do differently, parameter by parameter, in lines like those of `compare_optimizers`.
+    Returns the differences between the optimizers, parameter by parameter, in lines as `compare_optimizers` gives them.
 
     Raises:
         StateError: the optimizers, or what they update, differ; `source` has taken no step. Nothing was written then.
-        UnsupportedError, NotATensorError: as `compare_optimizers`. NotBuiltError: Keras's optimizer is not built.
+        UnsupportedError, NotATensorError: as with `compare_optimizers`. NotBuiltError: Keras's optimizer is not built.
 
     Example:
         >>> state = xdevice.models.convert_state({}, "numpy", kinds={})

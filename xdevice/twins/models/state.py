@@ -42,23 +42,23 @@ _MOST: Final = 12
 
 
 class State(dict[str, Any]):
-    """Named tensors of one framework: what `convert_state` gives. A dict; `print` shows what each tensor came from.
+    """Named tensors of one framework, as `convert_state` returns them. A dict; `print` shows the source of each tensor.
 
     Young: it may change in a minor version.
 
     Attributes:
-        backend: the name of the framework that the tensors are of.
-        origins: for each name, the names of the source's tensors that the tensor was made of.
+        backend: the name of the tensors' framework.
+        origins: for each name, the names of the source's tensors from which the tensor was made.
         unmapped: names, each with the reason: tensors of the source that found no place, and variables of `like` that
             were not filled. `state[name] = x` takes out a name of `like`, `settle` any name.
         differences: a line for each difference that is not in the values, but changes outputs or training: another eps,
             momentum, padding, pool, activation or dropout's mode; what could not be compared; with `inputs=`, outputs
             that differ.
-        settings: those lines of `differences` that say why equal parameters may give other outputs: what two layers set
-            differently, and what could not be compared.
+        settings: those lines of `differences` that explain why equal parameters may give different outputs: differing
+            settings of layers, and settings that could not be compared.
         pairs: which layer of the source became which of `like`, by path: a dict that `names=` takes again.
-        done: a line for each thing that was done to make the source fit: a prefix taken off, a nested state taken out.
-        skipped: the names of the variables of `like` that stay as they are, because `skip=` says so.
+        done: a line for each step that made the source fit: a removed prefix, a nested state taken out.
+        skipped: the names of the variables of `like` that `skip=` leaves unchanged.
 
     Example:
         >>> import numpy as np

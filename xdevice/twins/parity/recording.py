@@ -27,7 +27,7 @@ def log(name: str, value: object) -> None:
 
     In a script that `xdevice parity` runs, or if the environment variable XDEVICE_RECORD names a folder, the value is
     written into that folder, with the line that called `log`. Calls with the same name are numbered as steps, from
-    0. Otherwise `log` does nothing. docs/reference/parity.md says under which names the parts of models are kept.
+    0. Otherwise `log` does nothing. docs/reference/parity.md has the names of the parts of models.
 
     Args:
         name: the value's name in the report, such as "loss".
