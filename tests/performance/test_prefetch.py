@@ -209,7 +209,7 @@ def test_a_source_that_hides_a_generator_is_named_in_the_second_epoch(backend):
 
     feed = xdevice.prefetch(Hiding(), "cpu")
     assert len(list(feed)) == 3
-    with pytest.raises(xdevice.errors.UnsupportedError, match="Hiding, once more: it gave batches before"):
+    with pytest.raises(xdevice.errors.UnsupportedError, match="Hiding, again: it gave batches before"):
         list(feed)
 
 
