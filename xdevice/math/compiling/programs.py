@@ -41,7 +41,7 @@ _MANY: Final = 8
 """After so many programs for one function a warning says what they are made for."""
 
 
-def compile(function: F) -> F:
+def compile(function: F, **spelling: NoReturn) -> F:
     """The function as a program of the framework, made at the first call: `step = xdevice.compile(step)`.
 
     Young: it may change in a minor version.
@@ -73,6 +73,8 @@ def compile(function: F) -> F:
         >>> xdevice.to_numpy(step({"w": xdevice.tensor([1.0, 2.0])}, 0.5)["w"]).tolist()
         [0.5, 1.0]
     """
+    if spelling:
+        spellings.refuse("compile", spelling, "the function alone: what is no tensor is static, and nothing is donated")
     if not callable(function):
         raise ArgumentError(f"compile takes a function, not {shown(function)} of type {type(function).__qualname__}")
     programs = _Programs(function)
