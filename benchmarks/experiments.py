@@ -23,6 +23,7 @@ from typing import Any, TypedDict
 
 import click
 import numpy
+from pinned import pinned_copies
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import track
@@ -243,7 +244,7 @@ def bandwidth(bench: Bench) -> Iterator[Row]:
         ("within the device", lambda: xdevice.copy_to(here, bench.device)),
     ]
     has_pinned = bench.device.kind == "gpu" and not bench.is_virtual
-    pinned = bench.backend.samples().pinned_copies(here) if has_pinned else None
+    pinned = pinned_copies(bench.backend.name, bench.backend.framework, here) if has_pinned else None
     if pinned is not None:
         ways += [("host to device, pinned", pinned[0]), ("device to host, pinned", pinned[1])]
     if bench.second is not None:

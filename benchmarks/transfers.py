@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 import click
 import measured
 import numpy as np
+from pinned import pinned_copies
 
 import xdevice
 
@@ -108,7 +109,7 @@ def rows(name: str, sizes: list[int]) -> list[Row]:
             array = np.random.default_rng(0).random(nbytes // 4, dtype=np.float32)
             x = xdevice.tensor(array, device="gpu")
             xdevice.sync(x)
-            pinned_up, pinned_down = backend.samples().pinned_copies(x) or (None, None)
+            pinned_up, pinned_down = pinned_copies(name, backend.framework, x) or (None, None)
 
             def fresh(x: Any = x) -> Any:
                 made = again(x)  # JAX and TensorFlow keep what they have read

@@ -52,6 +52,7 @@ PATCHES: Final = (
     ),
     Patch("virtual GPUs", "torch._C", ("_accelerator_emptyHostCache",), "the same", "process", "newer"),
     Patch("virtual GPUs", "torch.accelerator", ("empty_cache",), "the same", "process"),
+    Patch("virtual GPUs", "torch", ("Generator",), "PyTorch makes a foreign device's in C++ only", "process"),
     Patch(
         "virtual GPUs", "torch.nn.parallel.comm", ("scatter", "gather", "broadcast_coalesced"),
         "DataParallel is refused by name", "process",
@@ -206,6 +207,7 @@ PRIVATE: Final = (
         "virtual GPUs", "torch._C", ("DisableTorchFunctionSubclass",), "operations past the user's tensor classes",
     ),
     Private("virtual GPUs", "torch.Tensor", ("_backward_hooks", "_post_accumulate_grad_hooks"), "contents"),
+    Private("virtual GPUs", "torch.Generator", ("_cdata",), "which generators are a virtual GPU's"),
     Private(
         "virtual GPUs", "torch.ops.aten",
         ("_indices", "_values", "_sparse_coo_tensor_with_dims_and_tensors", "_sparse_compressed_tensor_unsafe",

@@ -126,6 +126,7 @@ def test_a_device_compares_with_a_text():
 def test_devices_are_one_object_each():
     device = xdevice.gpu(3)
     assert Device("gpu:3") is Device("/GPU:3") is Device(device) is device
+    assert Device() is xdevice.cpu()
     assert copy.copy(device) is copy.deepcopy(device) is pickle.loads(pickle.dumps(device)) is device
     assert {device: 1}[Device("GPU:3")] == 1
     assert device

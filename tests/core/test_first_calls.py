@@ -1,4 +1,4 @@
-"""A fork while another thread makes its first call: what it imports then is whole in the child."""
+"""First calls: in a forked child, after the framework was used by itself, and inside a traced function."""
 
 from __future__ import annotations
 
@@ -8,43 +8,6 @@ import pytest
 from helpers.environment import ROOT, needs, python, sampled
 
 TESTS = str(ROOT / "tests")
-
-CODE = """
-import os, signal, sys, threading, time, warnings
-import xdevice
-
-class Slow:
-    def find_spec(self, name, path=None, target=None):
-        if name == {module!r} and threading.current_thread() is worker:
-            entered.set()
-            time.sleep(0.5)
-
-def work():
-    with xdevice.use_backend("numpy"):
-        os.write(1, b"%a\\n" % xdevice.ones(2).tolist())  # a whole line; print writes its end apart
-
-entered = threading.Event()
-sys.meta_path.insert(0, Slow())
-worker = threading.Thread(target=work)
-worker.start()
-assert entered.wait(100)
-warnings.simplefilter("ignore")  # Python 3.12 warns of any fork beside a thread
-child = os.fork()
-if child == 0:
-    signal.alarm(60)
-    work()
-    os._exit(0)
-worker.join()
-sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-"""
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-@pytest.mark.parametrize("module", ["xdevice.core.selection", "xdevice.tensors.creation"])
-def test_a_fork_waits_for_what_other_threads_import_by_xdevice(module):
-    done = python("-c", CODE.format(module=module))
-    assert (done.returncode, done.stdout) == (0, "[1.0, 1.0]\n" * 2), done.stderr
-
 
 LOCKS = """
 import os, threading

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from helpers.environment import printed
 
 (COMMAND,) = (script.load() for script in entry_points(group="console_scripts", name="xdevice"))
 SCRIPT = "import torch\nx = torch.ones(1).item()\nnet = torch.nn.DataParallel(net)\n"
@@ -78,3 +80,40 @@ def test_scan_counts_what_port_would_do(project, by):
     assert "2 sites in 1 files" in done.stdout
     assert "50.0 %" in done.stdout
     assert (project / "main.py").read_text() == SCRIPT
+
+
+FULL = """
+import resource, signal, sys
+from pathlib import Path
+
+Path("main.py").write_text(SCRIPT + "y = x.cuda()\\n" + "# a long file\\n" * 5000)
+before = Path("main.py").read_bytes()
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (8192, 8192))  # as on a full disk
+
+from xdevice.port.__main__ import main
+
+try:
+    main(COMMAND.split(), standalone_mode=False)
+except OSError as error:
+    print(error.strerror, [path.name for path in Path().iterdir()], Path("main.py").read_bytes() == before)
+"""
+
+
+@pytest.mark.skipif(os.name != "posix", reason="limits the size of files as POSIX does")
+@pytest.mark.parametrize("command", ["port -q --write .", "lint --fix ."])
+def test_a_file_is_written_whole_or_not_at_all(command, tmp_path):
+    code = FULL.replace("SCRIPT", repr(SCRIPT)).replace("COMMAND", repr(command))
+    assert printed("-c", code, cwd=tmp_path) == "File too large ['main.py'] True"
+
+
+@pytest.mark.skipif(os.name != "posix", reason="has links and modes")
+def test_a_file_that_is_written_keeps_its_mode_and_its_link(project):
+    file, link = project / "main.py", project / "link.py"
+    file.rename(project / "real.py")
+    (project / "real.py").chmod(0o750)
+    link.symlink_to("real.py")
+    assert run("port", "--write", link).exit_code == 0
+    assert link.is_symlink()
+    assert link.read_text() == PORTED
+    assert (project / "real.py").stat().st_mode & 0o777 == 0o750

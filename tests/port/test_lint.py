@@ -10,6 +10,7 @@ import sys
 import pytest
 from click.testing import CliRunner
 from helpers.environment import ROOT, printed
+from helpers.port_texts import ported
 
 from xdevice.cli.main import main
 from xdevice.port import engine, lint, lint_rules, sources
@@ -448,6 +449,24 @@ def test_what_a_test_guards_is_reported_with_it(text, places):
     source = sources.parse(f"import torch\n{text}".encode(), "train.py")
     merged = lint.with_guarded(lint.findings(source, Choice()))
     assert [(one.line, tuple(inner.line for inner in one.behind)) for one in merged] == places
+
+
+@pytest.mark.parametrize(
+    ("text", "advice"),
+    [
+        ("if not torch.cuda.is_available():\n    sys.exit()\nx = y.cuda()", True),
+        ("if torch.cuda.is_available():\n    g = torch.cuda.CUDAGraph()", False),
+        ("if not torch.cuda.is_available():\n    sys.exit()\ng = torch.cuda.CUDAGraph()", False),
+        ("ok = torch.cuda.is_available()\nif ok:\n    g = torch.cuda.CUDAGraph()", False),
+    ],
+)
+def test_lint_recommends_for_a_test_what_port_writes(text, advice):
+    source = sources.parse(f"import sys, torch\n{text}\n".encode(), "train.py")
+    (test,) = lint.with_guarded(lint.findings(source, Choice()))
+    assert "one use behind this test" in test.message
+    assert ("use xdevice.num_gpus() > 0" in test.message) is advice
+    assert ("stays, because it guards" in test.message) is not advice
+    assert ("num_gpus" in ported(source.text.decode())) is advice
 
 
 def test_an_added_line_behind_an_old_test_is_reported_by_itself(project):

@@ -46,6 +46,9 @@ THERE = "torch.accelerator.is_available()"
          f"d = '{{}}:{{}}'.format({ACCELERATOR} or \"cpu\", i)\ny = x.to(d)"),
         ("d = 'cuda:0' if torch.cuda.is_available() else 'cpu'",
          f"d = f'{{{ACCELERATOR}}}:0' if {THERE} else 'cpu'"),
+        # which need not be there, and is not the CPU
+        ("y = torch.device('cuda:1')", f"y = torch.device(f'{{{ACCELERATOR} or \"cpu\"}}:1')"),
+        ("y = x.device == torch.device('cuda')", f"y = x.device == {ACCELERATOR}"),
         ("y = x.device.type == 'cuda'", f"y = x.device.type == str({ACCELERATOR})"),
         ("y = not x.is_cuda", f"y = not x.device.type == str({ACCELERATOR})"),
         # mixed precision is off where there is no accelerator, as it was
@@ -90,11 +93,44 @@ def test_pytorchs_own_words(before, after):
         "if x.device.type == 'cuda':\n    g = torch.cuda.CUDAGraph()",
         "ok = torch.cuda.get_device_capability()[0] if torch.cuda.is_available() else 0",
         "@skipUnless(torch.cuda.is_available(), 'CUDA')\ndef f():\n    return torch.cuda.graph_pool_handle()",
+        # what leaves early guards what follows
+        *(
+            f"def f(x=torch.ones(1)):\n    if {test}:\n        {leave}\n    g = torch.cuda.CUDAGraph()"
+            for test, leave in (
+                ("not torch.cuda.is_available()", "return"),
+                ("not torch.cuda.is_available()", "sys.exit()"),
+                ("not torch.cuda.is_available() or x is None", "raise OSError"),
+                ("torch.cuda.device_count() == 0", "return"),
+                ("torch.cuda.device_count() < 2", "self.skipTest('CUDA')"),
+                ("x.device.type != 'cuda'", "return"),
+            )
+        ),
+        # so does a name
+        "ok = torch.cuda.is_available()\nif ok:\n    g = torch.cuda.CUDAGraph()",
+        "ok = unknown and torch.cuda.is_available()\ndef f():\n    return torch.cuda.CUDAGraph() if ok else None",
+        "unknown.ok = torch.cuda.is_available()\nif unknown.ok and unknown.go:\n    g = torch.cuda.CUDAGraph()",
+        # another vendor's device has a branch of its own, and would no longer come to it
+        "if torch.cuda.is_available():\n    f(1)\nelif torch.xpu.is_available():\n    f(2)",
+        "if torch.cuda.is_available():\n    a = torch.profiler.ProfilerActivity.CUDA",
     ],
 )
 @pytest.mark.parametrize("target", ["xdevice", "accelerator"])
 def test_a_test_that_guards_what_only_cuda_has_stays(code, target):
     assert ported_to(target, f"{HEAD}{code}\n") == f"{HEAD}{code}\n"
+
+
+def test_a_name_that_is_given_itself_guards_nothing():
+    text = f"{HEAD}ok = torch.cuda.is_available()\nok = ok and x\nif ok:\n    pass\ng = torch.cuda.CUDAGraph()\n"
+    assert "ok = torch.accelerator.is_available()" in ported_to("accelerator", text)
+
+
+def test_a_choice_between_vendors_takes_any_device():
+    choice = (
+        "if torch.cuda.is_available():\n    d = torch.device('cuda')\n"
+        "elif torch.backends.mps.is_available():\n    d = torch.device('mps')\nelse:\n    d = torch.device('cpu')\n"
+    )
+    new = ported_to("accelerator", f"{HEAD}{choice}")
+    assert f"if {THERE}:\n    d = {ACCELERATOR}\n" in new
 
 
 def test_a_module_has_its_own_name_for_pytorch():

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from _thread import allocate_lock  # threading imports more
 
 from xdevice.errors import DeviceError, shown
+
+from . import forks
 
 TYPE_CHECKING = False  # importing typing would take a third of the time of `import xdevice`
 if TYPE_CHECKING:
@@ -194,7 +195,7 @@ def _intern(kind: str, index: int) -> Device:
 
 
 _weakly: Any = None
-_lock = allocate_lock()
+_lock = forks.renewed(allocate_lock())
 
 
 def _intern_weakly(device: Device) -> Device:
@@ -276,7 +277,3 @@ def _parse_native(spec: object) -> Device:
     if device is None:
         raise DeviceError(f"{shown(spec)} of type {type(spec).__qualname__} is not a device; accepted: {_ACCEPTED}")
     return device
-
-
-if hasattr(os, "register_at_fork"):  # in a forked child, the thread that would release the lock does not exist
-    os.register_at_fork(after_in_child=_lock._at_fork_reinit)  # type: ignore[attr-defined]

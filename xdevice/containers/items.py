@@ -10,8 +10,8 @@ from __future__ import annotations
 import argparse
 import copy
 import types
-from collections import ChainMap, OrderedDict, UserDict, UserList, deque
-from collections.abc import Callable, Iterable, Mapping, MappingView, MutableMapping, Sequence, Set
+from collections import ChainMap, UserDict, UserList, deque
+from collections.abc import Callable, Iterable, Mapping, MappingView, Sequence, Set
 from functools import partial
 from typing import Any, Final, NamedTuple
 from weakref import WeakSet, WeakValueDictionary
@@ -92,26 +92,23 @@ def and_keys(keys: Iterable[Any], values: Iterable[Any]) -> tuple[Names, Childre
 
 
 def _read_keyed(x: Any) -> tuple[Names, Children]:
-    stored = _find_stored(x)
-    items = dict(x.items()) if stored is None else stored
+    items = dict(x.items())
+    if isinstance(x, dict) and not looks.is_proxy(type(x)):
+        stored = dict(dict.items(x))
+        # a multi-dict stores lists and gives the first of each, and nobody can tell how to put another one there
+        if (len(items) != len(stored) or any(items.get(key, looks) is not stored[key] for key in stored)) and (
+            _tensors(x) or _tensors([*items.values()])
+        ):
+            raise ContainerError(_other_than_held(x, "gives other items than it stores"))
     return add_beside(x, *and_keys(items, items.values()))
 
 
-def _find_stored(x: Any) -> dict[Any, Any] | None:
-    """Returns what a subclass of dict stores, if `items()` gives something else: a MultiDict stores lists, and gives
-    the first element of each. Otherwise returns None. Raises `ContainerError` if `items()` gives tensors that are not
-    stored."""
-    if not isinstance(x, dict) or looks.is_proxy(type(x)):
-        return None
-    stored, items = dict(dict.items(x)), list(x.items())
-    if len(stored) == len(items) and all(stored.get(key, looks) is value for key, value in items):
-        return None
-    if not _tensors([value for _, value in items]) <= _tensors(x):
-        raise ContainerError(
-            f"a {type(x).__qualname__} gives tensors that it does not hold; pass dict(x.items()), or say how: "
-            f"xdevice.register_container({type(x).__qualname__}, flatten=..., rebuild=...)"
-        )
-    return stored
+def _other_than_held(x: Any, what: str) -> str:
+    name = type(x).__qualname__
+    return (
+        f"a {name} {what}; pass dict(x.items()), or say how: "
+        f"xdevice.register_container({name}, flatten=..., rebuild=...)"
+    )
 
 
 def _tensors(x: Any) -> set[int]:
@@ -119,11 +116,9 @@ def _tensors(x: Any) -> set[int]:
 
 
 def write_keyed(x: Any, keys: Names, children: Children) -> Any:
-    if _find_stored(x) is not None:
-        return _write_stored(x, keys, children)
     new = copy.copy(x)
     if new is x or type(new) is not type(x):
-        return _write_frozen(x, keys, children)
+        return _write_mapping(x, keys, children)
     own = getattr(new, "__dict__", {})
     if getattr(x, "__dict__", None) is x:
         new.__dict__ = own = new  # the attributes are the items
@@ -141,85 +136,43 @@ def write_keyed(x: Any, keys: Names, children: Children) -> Any:
     return _check_taken(new, keys, children)
 
 
-def _write_stored(x: Any, keys: Names, children: Children) -> Any:
-    """Returns a dict of the same type with other values and the same attributes, made without calling methods that the
-    type itself defines."""
-    cls = type(x)
-    base: Any = OrderedDict if issubclass(cls, OrderedDict) else dict
-    new = base.__new__(cls)  # raises for one with more in C
-    by_key = dict(zip(keys, children, strict=True))
-    dict.update(new, {key: by_key[key] for key in dict.keys(x)})
-    for name, value in attributes(x).items():
-        put(new, name, by_key.get(Attribute(name), value) if name not in dict.keys(x) else value)
-    return new
-
-
-def _read_frozen(x: Any) -> tuple[Names, Children]:
-    items = list(x.items())  # some have several of one key
+def _read_mapping(x: Any) -> tuple[Names, Children]:
+    items = [*x.items()]
     names, values = and_keys([key for key, _ in items], [value for _, value in items])
+    if len(dict(items)) < len(items) and _tensors(x):
+        raise ContainerError(_other_than_held(x, "has several values for a key"))
     if _tensors(x) <= _tensors([*values]):
         return names, values
     return add_beside(x, names, values)
 
 
-def _write_frozen(x: Any, keys: Names, children: Children) -> Any:
+def _write_mapping(x: Any, keys: Names, children: Children) -> Any:
+    """Returns a mapping that its type's constructor makes of a dict. It is never written into: without a `__copy__`,
+    Python's copy would share the inner dict of `x`."""
     pairs = [(key, child) for key, child in zip(keys, children, strict=True) if key is not _KEYS]
-    items = [(key, child) for key, child in pairs if type(key) is not Attribute]
-    new = _make_with(x, [items] if len(dict(items)) < len(items) else [dict(items), items], items)
+    items = {key: child for key, child in pairs if type(key) is not Attribute}
+    new = _made(x, items)
+    if len(new) != len(items) or not all(_is_as(new[key], child) for key, child in items.items()):
+        raise ContainerError("what it is made of does not come out again")
     for key, child in pairs:
         if type(key) is Attribute:
             put(new, key, child)
     return new
 
 
-def _make_with(x: Any, forms: Sequence[Any], items: Sequence[Any]) -> Any:
-    """Returns a container of the type of `x` with these items, which the type's constructor takes in one of the
-    forms."""
-    reasons = []
-    for form in forms:
-        new, reason = _attempt(form, x, items)
-        if not reason:
-            return new
-        reasons.append(reason)
-    raise ContainerError(reasons[0])
-
-
-def _attempt(form: Any, x: Any, items: Sequence[Any]) -> tuple[Any, str]:
-    """Returns what the constructor makes of a form, and why that cannot stand for `x`: an empty text if it can."""
-    try:
-        new = type(x)(form)
-        if type(new) is not type(x) or not _holds(new, items):
-            return None, "what it is made of does not come out again"
-        lost = first_lost(x, new)
-    except Exception as error:
-        return None, str(error) or type(error).__name__
-    return new, f"its {lost} would be lost" if lost else ""
-
-
-def _holds(new: Any, items: Sequence[Any]) -> bool:
-    """Whether `new` has these items. Keys may be equal ones, and a mapping may have replaced a value that is no tensor
-    by one of the same type; a set may have another order."""
-    if isinstance(new, Mapping):
-        pairs = list(new.items())
-        return len(pairs) == len(items) and all(
-            (key is old or key == old) and _is_as(value, child)
-            for (key, value), (old, child) in zip(pairs, items, strict=True)
-        )
-    return {id(one) for one in new} == {id(one) for one in items}
+def _made(x: Any, inside: Any) -> Any:
+    """Returns what the type of `x` makes of its contents. Raises `ContainerError` if it is not as `x` was."""
+    new = type(x)(inside)
+    if type(new) is not type(x):
+        raise ContainerError(f"it became a {type(new).__qualname__}")
+    if lost := first_lost(x, new):
+        raise ContainerError(f"its {lost} would be lost")
+    return new
 
 
 def _is_as(new: Any, old: Any) -> bool:
+    """Whether a mapping has a value as it was given: it may have replaced one that is no tensor by its like."""
     return new is old or (type(new) is type(old) and registry.kind_of(type(old)) is None)
-
-
-def _write_copied(x: Any, keys: Names, children: Children) -> Any:
-    """Returns a mapping with other values. If its type has `__copy__`, they are put into a copy. Without that, Python's
-    copy would share the inner dict of `x`, so the mapping is made anew from its items. So is one with several values
-    for a key, of which a copy would keep one."""
-    items = list(x.items())
-    if not looks.has_method(type(x), "__copy__") or len(dict(items)) < len(items):
-        return _write_frozen(x, keys, children)
-    return write_keyed(x, keys, children)
 
 
 def _check_taken(new: Any, keys: Names, children: Children) -> Any:
@@ -296,8 +249,11 @@ def read_elements(x: Any) -> tuple[Names, Children]:
     return range(len(elements)), elements
 
 
-def _remake_set(x: Any, keys: Names, children: Children) -> Any:
-    return _make_with(x, [children], children)
+def _write_set(x: Any, keys: Names, children: Children) -> Any:
+    new = _made(x, children)
+    if set(map(id, new)) != set(map(id, children)):
+        raise ContainerError("what it is made of does not come out again")
+    return new
 
 
 def _write_deque(x: Any, keys: Names, children: Children) -> Any:
@@ -320,10 +276,9 @@ BY_BASE: Final[tuple[tuple[Any, Walk], ...]] = (
     # nothing but its dict makes a view, so it comes back as a list
     (MappingView, Walk(read_elements, lambda x, keys, new: list(new))),
     (ChainMap | types.SimpleNamespace | argparse.Namespace, ATTRIBUTES),
-    (WeakValueDictionary, Walk(_read_frozen, _refuse_weak)),
+    (WeakValueDictionary, Walk(_read_mapping, _refuse_weak)),
     (WeakSet, Walk(read_elements, _refuse_weak)),
-    (MutableMapping, Walk(_read_frozen, _write_copied)),
-    (Mapping, Walk(_read_frozen, _write_frozen)),
-    (Set, Walk(read_elements, _remake_set)),
+    (Mapping, Walk(_read_mapping, _write_mapping)),
+    (Set, Walk(read_elements, _write_set)),
     (partial, Walk(_read_partial, _write_partial)),
 )

@@ -37,11 +37,10 @@ def register_container(
 
     Young: it may change in a minor version.
 
-    Needed for objects that hold tensors and do not have their own `.to(device)`. Without further arguments, also as a
-    decorator, their attributes are walked, and rebuilding makes a new object without calling `__init__`. It takes
-    effect at once, also for types already seen, and costs nothing for other types. A type without functions also
-    becomes a node of the trees of JAX, PyTorch and optree, if these are imported. docs/reference/devices.md has more
-    examples.
+    Needed for objects that hold tensors and lack `.to(device)`. Without further arguments, also as a decorator, their
+    attributes are walked, and rebuilding makes a new object without calling `__init__`. It takes effect at once and
+    costs nothing for other types. A type without functions also becomes a node of the trees of JAX, PyTorch and optree,
+    if these are imported. docs/reference/devices.md has examples.
 
     Args:
         cls: the type. If it is registered again, the last call counts.

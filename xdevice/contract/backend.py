@@ -22,7 +22,6 @@ missing.
 from __future__ import annotations
 
 import copyreg
-import os
 import sys
 import threading
 from functools import cache
@@ -30,6 +29,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, Final, NamedTuple
 
+from xdevice.base import forks
 from xdevice.errors import ContractError
 
 from .blocking import Blocking
@@ -47,7 +47,7 @@ CAPABILITIES: Final[tuple[type[Primitives], ...]] = (
 PRODUCTS: Final = ("math", "performance", "twins", "distributed", "virtual", "testing")
 """The folders of xdevice, and of an adapter, that may extend a backend. One that is not there extends nothing."""
 
-_extending = threading.RLock()
+_extending = forks.renewed(threading.RLock())
 
 
 class Backend(Models, Conversion, Replicas, Streams, Blocking):
@@ -231,7 +231,3 @@ def _arity(function: Any) -> list[str]:
     if not inspect.isfunction(function):
         return []
     return [p.name for p in inspect.signature(function).parameters.values() if p.default is p.empty]
-
-
-if hasattr(os, "register_at_fork"):  # in a forked child, the thread that would release the lock does not exist
-    os.register_at_fork(after_in_child=_extending._at_fork_reinit)  # type: ignore[attr-defined]

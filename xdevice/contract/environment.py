@@ -13,7 +13,7 @@ from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
-from xdevice.base import floats
+from xdevice.base import floats, forks
 from xdevice.errors import ArgumentError, SettingError, UnsupportedError, shown
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ _asked = ""
 called."""
 _hides_real_gpus = False
 # two threads may load one backend at the same time, and a framework can be given virtual GPUs only once
-_lock = threading.Lock()
+_lock = forks.renewed(threading.Lock())
 _forever = ExitStack()
 """What XDEVICE_BLOCKING has switched on: it stays until the process ends."""
 
@@ -209,7 +209,3 @@ def _make(backend: Backend, wanted: tuple[Any, ...]) -> None:
     backend.make_virtual_gpus(len(wanted))
     backend.virtual = len(wanted)
     backend.take_characters(wanted)
-
-
-if hasattr(os, "register_at_fork"):  # in a forked child, the thread that would release the lock does not exist
-    os.register_at_fork(after_in_child=_lock._at_fork_reinit)  # type: ignore[attr-defined]

@@ -9,21 +9,13 @@ import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from xdevice.base import forks
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-import_lock = threading.RLock()
+import_lock = forks.renewed(threading.RLock())
 """Held while a framework is imported: the dlopen flags and the warning filters are process-wide."""
-
-
-def _new_lock() -> None:
-    """Makes a new lock in a forked child, because the thread that would release the old one does not exist there."""
-    global import_lock
-    import_lock = threading.RLock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_new_lock)
 
 
 @contextmanager

@@ -6,12 +6,13 @@ Also whether this thread or task is listening for transfers: the reads that xdev
 
 from __future__ import annotations
 
-import os
 import threading
 from contextlib import contextmanager
 from contextvars import ContextVar
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
+
+from xdevice.base import forks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -34,7 +35,7 @@ def unseen() -> Iterator[None]:
 
 
 _ABSENT: Final = object()
-lock: Final = threading.RLock()
+lock: Final = forks.renewed(threading.RLock())
 _set: dict[tuple[int, str], _Hook] = {}
 
 
@@ -127,7 +128,3 @@ class Shared:
         except AttributeError:
             self._here.state = SimpleNamespace(blocks=0, off=None)
             return self._here.state
-
-
-if hasattr(os, "register_at_fork"):  # in a forked child, the thread that would release the lock does not exist
-    os.register_at_fork(after_in_child=lock._at_fork_reinit)  # type: ignore[attr-defined]

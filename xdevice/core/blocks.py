@@ -4,9 +4,9 @@ statements, and leave their blocks in any order."""
 from __future__ import annotations
 
 import _thread  # importing threading would take a third of the time of `import xdevice`
-import os
 import sys
 
+from xdevice.base import forks
 from xdevice.errors import ScopeError
 
 TYPE_CHECKING = False  # importing typing would take a third of the time of `import xdevice`
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
         owner: tuple[int, Any]
 
 
-_lock = _thread.allocate_lock()
+_lock = forks.renewed(_thread.allocate_lock())
 
 
 def owner() -> tuple[int, Any]:
@@ -84,7 +84,3 @@ class Entered:
                 place = -1
             (thread, _), block = self._open.pop(place)
         return block, thread
-
-
-if hasattr(os, "register_at_fork"):  # in a forked child, the thread that would release the lock does not exist
-    os.register_at_fork(after_in_child=_lock._at_fork_reinit)  # type: ignore[attr-defined]

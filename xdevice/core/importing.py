@@ -10,9 +10,10 @@ by importing the framework.
 from __future__ import annotations
 
 import _thread
-import os
 import sys
 import time
+
+from xdevice.base import forks
 
 from . import frameworks
 
@@ -20,7 +21,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from importlib.machinery import ModuleSpec
-    from types import FrameType, ModuleType
+    from types import ModuleType
     from typing import Any, Final
 
     from .frameworks import Known
@@ -32,8 +33,6 @@ _handing: Final[list[tuple[int, Known]]] = []
 """The frameworks whose import is being handed over to xdevice, each with the thread that does it."""
 _asking: Final[list[tuple[int, Known]]] = []
 """The frameworks that the other finders of `sys.meta_path` are being asked for, each with the thread that asks."""
-_IMPORTLIB: Final = "<frozen importlib._bootstrap>"
-_PATIENCE: Final = 60.0
 
 
 class _Finder:
@@ -140,40 +139,9 @@ def install() -> None:
 # fork
 
 
-def _before_fork() -> None:
-    """Waits, before a fork, for imports that other threads make by xdevice: the child would have no thread that
-    releases the locks of the modules being imported. Waits a minute at most, because those threads may be waiting for
-    this one."""
-    deadline = time.monotonic() + _PATIENCE
-    while _is_importing_elsewhere() and time.monotonic() < deadline:
-        time.sleep(0.001)
-
-
-def _is_importing_elsewhere() -> bool:
-    here = _thread.get_ident()
-    return any(_is_importing(frame) for thread, frame in sys._current_frames().items() if thread != here)
-
-
-def _is_importing(frame: FrameType | None) -> bool:
-    """Whether a thread with this innermost frame is running the body of a module of xdevice, or an import that a
-    function of xdevice has begun."""
-    is_inside = False
-    while frame is not None:
-        code = frame.f_code
-        is_inside = is_inside or code.co_filename == _IMPORTLIB
-        is_ours = str(frame.f_globals.get("__name__")).startswith("xdevice")
-        if is_ours and (is_inside or code.co_name == "<module>"):
-            return True
-        frame = frame.f_back
-    return False
-
-
+@forks.in_child
 def _after_fork() -> None:
     """Forgets the frameworks that other threads were handing over to xdevice: these threads do not exist in the forked
     child."""
     for entries in (_handing, _asking):
         entries[:] = [entry for entry in entries if entry[0] == _thread.get_ident()]
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_before_fork, after_in_child=_after_fork)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import _thread  # importing threading would take a third of the time of `import xdevice`
-import os
 import sys
 from functools import partial
 
-from xdevice.base import devices, dtypes
+from xdevice.base import devices, dtypes, forks
 from xdevice.errors import (
     BackendImportError,
     BackendNotFoundError,
@@ -470,6 +469,7 @@ _imported_before_fork: frozenset[str] = frozenset()
 called."""
 
 
+@forks.in_child
 def _after_fork() -> None:
     global _imported_before_fork, _making
     _making = _thread.RLock()  # a thread of the parent that held the old one is not there to release it
@@ -481,7 +481,3 @@ def _after_fork() -> None:
                 if backend in (movable.get(cls), getattr(probe, "__self__", None)):
                     del probes[cls]
                     movable.pop(cls, None)
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)

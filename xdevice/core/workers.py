@@ -9,9 +9,10 @@ end when Python exits, and then waits for.
 from __future__ import annotations
 
 import atexit
-import os
 import threading
 from typing import TYPE_CHECKING, Final
+
+from xdevice.base import forks
 
 from . import registry
 
@@ -79,10 +80,7 @@ def _be_first(*_: object) -> None:
 registry.on_load.append(_be_first)
 
 
+@forks.in_child
 def _after_fork() -> None:
     global _is_ending
     _is_ending = False
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)

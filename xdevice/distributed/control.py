@@ -50,6 +50,7 @@ import weakref
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from xdevice.base import forks
 from xdevice.errors import CollectiveMismatchError, LaunchError, PeerError, shown
 
 from .launchers import LOOPBACK, is_loopback
@@ -187,15 +188,12 @@ class Conn:
             return False
 
 
+@forks.in_child
 def _after_fork() -> None:
     """Closes all connections in a forked child: open in the child, they would hide the parent's death from the other
     ranks."""
     for conn in list(_open):
         conn.close()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
 
 
 class Clock:

@@ -17,6 +17,7 @@ import time
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from xdevice.base import forks
 from xdevice.errors import LaunchError, listed
 
 from . import control
@@ -120,15 +121,12 @@ def _allow_files(count: int) -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (count, hard))
 
 
+@forks.in_child
 def _after_fork() -> None:
     """Closes the listening sockets in a forked child: they would keep the port in use if the child outlived rank 0."""
     for listener in _listeners.values():
         listener.close()
     _listeners.clear()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
 
 
 def _listener(place: Launch, terms: Terms) -> socket.socket:

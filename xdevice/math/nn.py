@@ -51,7 +51,9 @@ __all__ = [
     "embedding",
     "gelu",
     "layer_norm",
+    "leaky_relu",
     "log_softmax",
+    "logsumexp",
     "max_pool2d",
     "moments",
     "mse_loss",
@@ -109,6 +111,20 @@ def relu(x: Any) -> Any:
     """
     on, x = _begin(x, "relu")
     return on.kernels.relu(x)
+
+
+@_without_scopes
+def leaky_relu(x: Any, *, slope: float = 0.01) -> Any:
+    """x for each element above 0, and `slope * x` for the others; the gradient at 0 is the slope.
+
+    Errors are those of `relu`. Costs three functions of the namespace.
+
+    Example:
+        >>> xdevice.to_numpy(xdevice.nn.leaky_relu(xdevice.tensor([-1.0, 2.0]), slope=0.25)).tolist()
+        [-0.25, 2.0]
+    """
+    xp, x = array_namespace(x), _begin(x, "leaky_relu")[1]
+    return xp.where(xp.greater(x, 0.0), x, xp.multiply(x, slope))
 
 
 @_without_scopes
@@ -216,6 +232,24 @@ def log_softmax(x: Any, *, axis: int = -1, **spelling: NoReturn) -> Any:
     if spelling:
         spellings.refuse("nn.log_softmax", spelling, "axis=")
     return _along("log_softmax", x, axis)
+
+
+@_without_scopes
+def logsumexp(x: Any, *, axis: int = -1) -> Any:
+    """The logarithm of the sum of exp(x) along an axis, without overflow; -inf where all elements are.
+
+    Errors are those of `softmax`; no elements are a ShapeError too. Costs seven functions of the namespace.
+
+    Example:
+        >>> xdevice.to_numpy(xdevice.nn.logsumexp(xdevice.tensor([[-1000.0, -1000.0], [3.0, -1000.0]]))).round(2)
+        array([-999.31,    3.  ], dtype=float32)
+    """
+    xp, x = array_namespace(x), _begin(x, "logsumexp")[1]
+    most = xp.max(x, axis=axis, keepdims=True)
+    is_finite = xp.isfinite(most)
+    shift = xp.where(is_finite, most, 0.0)
+    total = xp.log(xp.sum(xp.exp(xp.subtract(x, shift)), axis=axis, keepdims=True))
+    return xp.squeeze(xp.where(is_finite, xp.add(total, shift), most), axis=axis)
 
 
 def _along(function: str, x: Any, axis: int) -> Any:

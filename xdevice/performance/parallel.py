@@ -12,13 +12,13 @@ that stream waits for its own caller too, and so does not write into the memory 
 
 from __future__ import annotations
 
-import os
 import sys
 import threading
 from contextlib import ExitStack, contextmanager
 from contextvars import copy_context
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from xdevice.base import forks
 from xdevice.core import generators, registry, selection, workers
 from xdevice.errors import ArgumentError, UnsupportedError, note, put_on, shown
 from xdevice.performance import pool
@@ -248,6 +248,7 @@ def _short_turns(backend: Backend) -> Iterator[None]:
                 sys.setswitchinterval(before)
 
 
+@forks.in_child
 def _after_fork() -> None:
     # the calls of `parallel.run` end in the parent only, and a thread that is not in the child may hold the lock
     global _intervals_lock
@@ -255,10 +256,6 @@ def _after_fork() -> None:
     if _intervals:
         sys.setswitchinterval(_intervals[0])
         _intervals.clear()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
 
 
 def _feeds_gpus(backend: Backend) -> bool:

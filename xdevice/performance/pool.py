@@ -14,6 +14,7 @@ from functools import partial
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Final
 
+from xdevice.base import forks
 from xdevice.core import workers
 
 if TYPE_CHECKING:
@@ -184,11 +185,10 @@ class Pool:
 threads = Pool()
 
 
+@forks.in_child
 def _after_fork() -> None:
     global threads
     threads = Pool()  # the threads of the parent do not exist in its child
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
 workers.at_exit(lambda: threads.end())

@@ -7,7 +7,6 @@ framework's own scheduler orders the copies.
 
 from __future__ import annotations
 
-import os
 import threading
 import warnings
 from collections.abc import Collection
@@ -19,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy
 
-from xdevice.base import devices
+from xdevice.base import devices, forks
 from xdevice.core import generators, registry, selection, workers
 from xdevice.errors import ArgumentError, UnsupportedError, shown
 from xdevice.performance.graphs import refuse_in_capture
@@ -380,6 +379,7 @@ def _end_all() -> None:
         producer.join(workers.PATIENCE)
 
 
+@forks.in_child
 def _after_fork() -> None:
     """Forgets the parent's threads and streams, which do not exist in a forked child."""
     _running.clear()
@@ -387,8 +387,6 @@ def _after_fork() -> None:
 
 
 workers.at_exit(_end_all)
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
 
 
 def _lanes(backend: Backend, place: Device) -> dict[str, _Lane]:

@@ -150,6 +150,7 @@ def port(
     devices. The exit status is 0; with --check 1 if a file would change, and 3 if none would but one still needs a
     vendor; 2 if a file cannot be read.
     """
+    from .sources import write
     from .words import Goal
 
     examined = _examine(paths, only, root, backend, report_to, Goal(target, torch_minimum))
@@ -162,7 +163,7 @@ def port(
             continue
         changed = True
         if way == "write" and source.path != "<stdin>":
-            (examined.root / source.path).write_bytes(new)
+            write(examined.root / source.path, new)
         elif way == "check":
             click.echo(source.path)
         elif source.path != "<stdin>":
@@ -227,6 +228,7 @@ def lint(
     """
     from . import lint as rules
     from .lint_formats import FORMATS
+    from .sources import write
     from .words import Goal
 
     if sum(option is not None for option in (revision, baseline, baseline_to)) > 1:
@@ -257,7 +259,7 @@ def lint(
         if fix and examined is not None:
             new = rules.fixed(shown, examined)
             for source, text in new.items():
-                (root / source.path).write_bytes(text)
+                write(root / source.path, text)
             if new:
                 click.echo(f"rewritten: {', '.join(source.path for source in new)}", err=True)
                 findings, examined, unreadable = _findings(paths, root, choice, goal)

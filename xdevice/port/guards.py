@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Callable
 from typing import Final
 
@@ -11,9 +12,14 @@ from .values import ANYTHING, AVAILABLE, NOTHING, Atom, Value, means_of, union, 
 
 Env = dict[str, Value]
 """What the names may be at one place of a program."""
+Parents = dict[ast.AST, ast.AST]
 GPU: Final = "(a GPU)"
 """The name of no variable: it may be None where no test has shown that there is a GPU."""
 
+_OTHER_VENDORS: Final = re.compile(r"xpu|npu|mlu|musa|hpu|sdaa|mps|neuron|xla|tpu|hip\b", re.IGNORECASE)
+"""Names of vendors besides NVIDIA, and of their interfaces."""
+_EXITS: Final = {"sys.exit", "exit", "quit", "os._exit", "pytest.skip", "self.skipTest"}
+_FUNCTIONS: Final = (ast.FunctionDef, ast.AsyncFunctionDef)
 _KINDS: Final[dict[str, set[str]]] = {
     "list": {"list"},
     "tuple": {"tuple"},
@@ -73,30 +79,105 @@ def _named_kinds(node: ast.expr) -> set[str]:
     return kinds
 
 
-def guarded_by(test: ast.AST, parents: dict[ast.AST, ast.AST]) -> list[ast.AST]:
-    """What runs only if an expression is true: the rest of an `and`, the body of an `if`, what a decorator skips."""
+def guarded_by(test: ast.AST, parents: Parents, seen: frozenset[str] = frozenset()) -> list[ast.AST]:
+    """What runs only if an expression is true: the rest of an `and`, the body of an `if`, what follows an `if not ...:`
+    that leaves the block, what a decorator skips, and what a name guards to which the result is given."""
     guarded: list[ast.AST] = []
     node, is_true = test, True
     while (outer := parents.get(node)) is not None:
         match outer:
             case ast.UnaryOp(op=ast.Not()):
                 is_true = not is_true
+            case ast.Compare(ops=[op], comparators=[right]):
+                if _is_reversed(op, right):
+                    is_true = not is_true
+            case ast.Call(func=func) if func is node:
+                pass
             case ast.BoolOp(values=values) if isinstance(outer.op, ast.And) is is_true:
                 guarded += values[values.index(node) + 1 :]  # type: ignore[arg-type]
             case ast.If(test=tested, body=body, orelse=orelse) if tested is node:
-                return [*guarded, *(body if is_true else orelse)]
+                block = block_of(outer, parents)
+                after = block[block.index(outer) + 1 :] if _leaves(body[-1]) else []
+                return [*guarded, *(body if is_true else [*orelse, *after])]
             case ast.IfExp(test=tested) if tested is node:
                 return [*guarded, outer.body if is_true else outer.orelse]
             case ast.Call() if is_skip(outer, is_true):
                 decorated = parents.get(outer)
                 return [*guarded, *getattr(decorated, "body", ())]
+            case ast.Assign(targets=[ast.Name() | ast.Attribute() as target]) if is_true:
+                name = ast.unparse(target)
+                if name in seen:
+                    return guarded
+                return [*guarded, *_guarded_by_name(target, name, parents, seen | {name})]
             case _:
                 return guarded
         node = outer
     return guarded
 
 
-def known_at(node: ast.expr, parents: dict[ast.AST, ast.AST]) -> Value:
+def _is_reversed(op: ast.cmpop, right: ast.expr) -> bool:
+    """Whether a comparison is true where its left side says no: `device_count() == 0`, `x.device.type != "cuda"`."""
+    is_zero = isinstance(op, ast.Eq | ast.NotEq) and getattr(right, "value", None) == 0
+    return isinstance(op, ast.NotEq | ast.NotIn | ast.Lt | ast.LtE) is not is_zero
+
+
+def _leaves(statement: ast.stmt) -> bool:
+    """Whether what follows a statement in its block is not reached."""
+    match statement:
+        case ast.Return() | ast.Raise() | ast.Continue() | ast.Break():
+            return True
+        case ast.Expr(value=ast.Call(func=func)):
+            return ast.unparse(func) in _EXITS
+    return False
+
+
+def block_of(statement: ast.AST, parents: Parents) -> list[ast.AST]:
+    """The statements beside a statement, and it itself."""
+    for name in ("body", "orelse", "finalbody"):
+        block = getattr(parents.get(statement), name, None)
+        if isinstance(block, list) and statement in block:
+            return block
+    return [statement]
+
+
+def _guarded_by_name(target: ast.expr, name: str, parents: Parents, seen: frozenset[str]) -> list[ast.AST]:
+    """What the tests of a name guard: of a variable in its function, of an attribute in the module."""
+    scope: ast.AST = target
+    while scope in parents and not (isinstance(target, ast.Name) and isinstance(scope, _FUNCTIONS)):
+        scope = parents[scope]
+    return [
+        guarded
+        for node in ast.walk(scope)
+        if isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Load) and ast.unparse(node) == name
+        for guarded in guarded_by(node, parents, seen)
+    ]
+
+
+def tells_vendors_apart(node: ast.AST, parents: Parents) -> bool:
+    """Whether the tests around a node, or with it in a chain of `elif`, name a vendor besides CUDA."""
+    while node in parents and not isinstance(node, (*_FUNCTIONS, ast.Lambda, ast.ClassDef)):
+        node = parents[node]
+        match node:
+            case ast.If(test=test, orelse=[ast.If(test=following), *_]):
+                tests = [test, following]
+            case ast.If(test=test) | ast.IfExp(test=test) | (ast.BoolOp() as test):
+                tests = [test]
+            case _:
+                continue
+        if any(_OTHER_VENDORS.search(last_name(inner)) for test in tests for inner in ast.walk(test)):
+            return True
+    return False
+
+
+def last_name(node: ast.AST) -> str:
+    """The last name of an expression, or the text of a literal."""
+    match node:
+        case ast.Constant(value=str(name)) | ast.Attribute(attr=name) | ast.keyword(arg=str(name)) | ast.Name(id=name):
+            return name
+    return ""
+
+
+def known_at(node: ast.expr, parents: Parents) -> Value:
     """What an attribute such as `args.gpu` may be where it stands: not None behind a test that it is not."""
     means = means_of(node)
     if not isinstance(node, ast.Attribute) or Atom("none") not in means:

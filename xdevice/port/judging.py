@@ -128,15 +128,6 @@ class JudgedModule:
         """A text about `torch`, with the module's name for it."""
         return re.sub(r"\btorch\.", f"{self.torch_name}.", text)
 
-    def block_of(self, statement: ast.AST) -> list[ast.AST]:
-        """The statements beside a statement, and it itself."""
-        parent = self.parents.get(statement)
-        for name in ("body", "orelse", "finalbody"):
-            block = getattr(parent, name, None)
-            if isinstance(block, list) and statement in block:
-                return block
-        return [statement]
-
     def has_uses(self, node: ast.AST) -> bool:
         """Whether there are uses of devices inside an expression."""
         raise NotImplementedError

@@ -227,7 +227,10 @@ def _with_behind(test: Finding, guarded: list[Finding]) -> Finding:
         return test
     lines = sorted({finding.line for finding in guarded})
     count = "one use" if len(guarded) == 1 else f"{len(guarded)} uses"
-    message = f"{test.message}; {count} behind this test (line {', '.join(map(str, lines))})"
+    says = test.message
+    if any(finding.code == "XD219" for finding in guarded):  # `port` keeps such a test
+        says = f"{says.partition('; use ')[0]}, and stays, because it guards what has no neutral word"
+    message = f"{says}; {count} behind this test (line {', '.join(map(str, lines))})"
     return replace(test, message=message, behind=tuple(guarded))
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
-from .guards import guarded_by
+from .guards import guarded_by, last_name, tells_vendors_apart
 from .project import imported_names
 from .sources import PythonModule
 from .values import TENSOR, means_of
@@ -37,7 +37,6 @@ RULES: Final[dict[str, Rule]] = {
     "XD207": Rule("only the current GPU is waited for, where several work", False),
     "XD208": Rule("the host reads a value in every step, and waits for the GPU", True),
     "XD209": Rule("in TensorFlow, assigning in a `with` block copies nothing", False),
-    "XD210": Rule("a device object is compared with a text, which it never equals", False),
     "XD211": Rule(
         "a device is told by a piece of its name, which other frameworks and vendors spell otherwise",
         False,
@@ -57,6 +56,7 @@ RULES: Final[dict[str, Rule]] = {
 
 _OF_CUDA: Final = re.compile(
     r"(torch|paddle|paddle\.device)\.(cuda\.|CUDA|is_compiled_with_cuda)|tensorflow\.test\.is_built_with_cuda"
+    r"|torch\.cuda$|torch\.profiler\.ProfilerActivity\.CUDA"
 )
 """Full names of functions and classes for CUDA alone."""
 
@@ -108,7 +108,6 @@ _SEVERAL: Final = {
     "try_all_gpus",
 }
 _GUARD: Final = re.compile(r"cuda|gpu|device|accelerator|mps|xpu|npu", re.IGNORECASE)
-_OTHER_VENDORS: Final = re.compile(r"xpu|npu|mlu|musa|hpu|sdaa|mps|neuron|xla|tpu|hip\b", re.IGNORECASE)
 _WORK: Final = {"backward", "matmul", "mm", "dot", "step", "forward", "model", "net"}
 _MOVES: Final = {"to", "cpu", "cuda", "as_in_ctx", "as_in_context"}
 _CREATE: Final = {
@@ -156,13 +155,8 @@ def hits(module: PythonModule) -> Iterator[Hit]:
     guards = _guards(view, all_hits)
     for hit in all_hits:
         if hit.code in _GUARDED:
-            hit = replace(hit, guard=guards.get(hit.node), guarded=_guarded_by(view, hit.node))
+            hit = replace(hit, guard=guards.get(hit.node), guarded=tuple(guarded_by(hit.node, view.parents)))
         yield hit
-
-
-def _guarded_by(view: _View, node: ast.AST) -> tuple[ast.AST, ...]:
-    test = _whole_test(view, node)
-    return (*guarded_by(test, view.parents), *_after_exit(view, test))
 
 
 def _guards(view: _View, all_hits: list[Hit]) -> dict[ast.AST, ast.AST]:
@@ -170,34 +164,10 @@ def _guards(view: _View, all_hits: list[Hit]) -> dict[ast.AST, ast.AST]:
     guards: dict[ast.AST, ast.AST] = {}
     for hit in all_hits:  # the outer ones first
         if hit.code in _GUARDED:
-            for guarded in _guarded_by(view, hit.node):
+            for guarded in guarded_by(hit.node, view.parents):
                 for node in ast.walk(guarded):
                     guards.setdefault(node, guards.get(hit.node, hit.node))
     return guards
-
-
-def _whole_test(view: _View, node: ast.AST) -> ast.AST:
-    """The call of a name, and the comparison of its result with a number: `torch.cuda.device_count() > 0`."""
-    match view.parents.get(node):
-        case ast.Call(func=func) as call if func is node:
-            return _whole_test(view, call)
-        case ast.Compare(left=left, ops=[ast.Gt() | ast.GtE()]) as comparison if left is node:
-            return comparison
-    return node
-
-
-def _after_exit(view: _View, test: ast.AST) -> list[ast.AST]:
-    """The statements behind an `if not ...:` that leaves the block."""
-    negation = view.parents.get(test)
-    statement = view.parents.get(negation) if negation is not None else None
-    match negation, statement:
-        case (
-            ast.UnaryOp(op=ast.Not()),
-            ast.If(body=[*_, ast.Return() | ast.Raise() | ast.Continue() | ast.Break()], orelse=[]),
-        ):
-            block: list[ast.AST] = getattr(view.parents[statement], "body", [])
-            return block[block.index(statement) + 1 :] if statement in block else []
-    return []
 
 
 class _View:
@@ -210,7 +180,7 @@ class _View:
         self.words: set[str] = set()
         for node in self.nodes:
             if isinstance(node, ast.Name | ast.Attribute | ast.keyword):
-                self.words.add(_last(node))
+                self.words.add(last_name(node))
             elif isinstance(node, ast.Import):
                 for alias in node.names:
                     name = alias.name if alias.asname else alias.name.partition(".")[0]
@@ -251,28 +221,9 @@ class _View:
         names = {name.partition(".")[0] for name in self.imports.values()} & _FRAMEWORKS
         return names.pop() if len(names) == 1 else ""
 
-    def knows_other_vendors(self, node: ast.AST) -> bool:
-        """Whether the tests around a node, or beside it in a chain of `elif`, name another vendor, too."""
-        tests: list[ast.expr] = []
-        for outer, _ in self.above(node):
-            match outer:
-                case ast.If(test=test, orelse=[ast.If(test=following), *_]):
-                    tests += [test, following]
-                case ast.If(test=test) | ast.IfExp(test=test) | (ast.BoolOp() as test):
-                    tests.append(test)
-        return any(_OTHER_VENDORS.search(_last(inner)) for test in tests for inner in ast.walk(test))
-
-
-def _last(node: ast.AST) -> str:
-    """The last name of an expression, or the text of a literal."""
-    match node:
-        case ast.Constant(value=str(name)) | ast.Attribute(attr=name) | ast.keyword(arg=str(name)) | ast.Name(id=name):
-            return name
-    return ""
-
 
 def _speaks_of_devices(test: ast.expr) -> bool:
-    return any(_GUARD.search(_last(node)) for node in ast.walk(test))
+    return any(_GUARD.search(last_name(node)) for node in ast.walk(test))
 
 
 def _device_text(node: ast.AST | None, pattern: re.Pattern[str] = _TEXT) -> str:
@@ -316,7 +267,7 @@ def _collectives(view: _View, call: ast.Call) -> Found:
 def _cuda_method(view: _View, call: ast.Call) -> Found:
     match call.func:
         case ast.Attribute(attr="cuda", value=receiver) if not view.full(receiver):  # else a function, as tvm.cuda()
-            if not view.knows_other_vendors(call):
+            if not tells_vendors_apart(call, view.parents):
                 yield "XD218", f"`.cuda()` is CUDA-only; use {ROWS['x.cuda()'].advice}"
             if _is_bare(call) and view.words & _SEVERAL and "set_device" not in view.words:
                 yield (
@@ -404,12 +355,14 @@ def _thrown_away(view: _View, statement: ast.Expr) -> Found:
 
 def _name_of_vendor(view: _View, node: ast.Attribute | ast.Name) -> Found:
     name = view.full(node)
-    asks = _last(node) == "is_cuda" and isinstance(node, ast.Attribute)
-    if not isinstance(node.ctx, ast.Load) or _is_annotation(view, node) or view.knows_other_vendors(node):
+    asks = last_name(node) == "is_cuda" and isinstance(node, ast.Attribute)
+    if not isinstance(node.ctx, ast.Load) or _is_annotation(view, node) or tells_vendors_apart(node, view.parents):
         return
     if asks:
         yield "XD217", f"is_cuda is false on other GPUs; use {ROWS['x.is_cuda'].advice}"
-    elif _OF_CUDA.match(name) and name != "torch.cuda.amp" and not isinstance(view.parents.get(node), ast.Attribute):
+    elif _OF_CUDA.match(name) and not isinstance(view.parents.get(node), ast.Attribute):
+        if isinstance(parent := view.parents.get(node), ast.Call) and last_name(parent.func) == "hasattr":
+            return  # it asks what this release has
         row = ROWS.get(name)
         if row is None:
             yield "XD219", f"{name} is CUDA-only, and xdevice has no word for it"
@@ -427,33 +380,29 @@ def _is_annotation(view: _View, node: ast.AST) -> bool:
 
 def _compare(view: _View, node: ast.Compare) -> Found:
     match node:
-        case ast.Compare(left=left, ops=[ast.Eq() | ast.NotEq()], comparators=[right]):
-            yield from _compare_with_text(view, node, left, _device_text(right))
-            yield from _compare_with_text(view, node, right, _device_text(left))
-        case ast.Compare(left=left, ops=[ast.In()], comparators=[right]):
-            if _device_text(left) and "device" in _last(right):
-                yield "XD211", _BY_A_PIECE
-
-
-def _compare_with_text(view: _View, comparison: ast.Compare, node: ast.expr, text: str) -> Found:
-    match node:
-        case ast.Attribute(attr="type", value=owner) if text == "cuda" and _last(owner) in _PLACES:
-            if not view.knows_other_vendors(comparison):
-                yield (
-                    "XD217",
-                    f'"cuda" is a CUDA-only type; use {_DEVICE_TYPE.advice}',
-                )
-        case ast.Attribute(attr=name) if text and name in _PLACES and not view.full(node):
-            yield (
-                "XD210",
-                f'a device is not equal to the text "{text}"; compare with xdevice.device("{text}")',
+        case (
+            ast.Compare(
+                left=ast.Attribute(attr="type", value=owner),
+                ops=[ast.Eq() | ast.NotEq()],
+                comparators=[ast.Constant(value="cuda")],
             )
+            | ast.Compare(
+                left=ast.Constant(value="cuda"),
+                ops=[ast.Eq() | ast.NotEq()],
+                comparators=[ast.Attribute(attr="type", value=owner)],
+            )
+        ):
+            if last_name(owner) in _PLACES and not tells_vendors_apart(node, view.parents):
+                yield "XD217", f'"cuda" is a CUDA-only type; use {_DEVICE_TYPE.advice}'
+        case ast.Compare(left=left, ops=[ast.In()], comparators=[right]):
+            if _device_text(left) and "device" in last_name(right):
+                yield "XD211", _BY_A_PIECE
 
 
 def _ends_with(view: _View, call: ast.Call) -> Found:
     match call:
         case ast.Call(func=ast.Attribute(attr="startswith" | "endswith", value=owner), args=[prefix, *_]):
-            if _device_text(prefix) and "device" in _last(owner):
+            if _device_text(prefix) and "device" in last_name(owner):
                 yield "XD211", _BY_A_PIECE
 
 
@@ -461,7 +410,7 @@ def _copies_nothing(view: _View, node: ast.With) -> Found:
     match node.body:
         case [ast.Assign(value=ast.Name())] if view.framework() == "tensorflow":
             scope = node.items[0].context_expr
-            name = _last(scope.func if isinstance(scope, ast.Call) else scope)
+            name = last_name(scope.func if isinstance(scope, ast.Call) else scope)
             if re.search("device|gpu|cpu", name):
                 yield (
                     "XD209",
@@ -489,7 +438,7 @@ def _time(view: _View, node: ast.BinOp) -> Found:
             if view.full(clock) not in _CLOCKS or view.framework() in ("", "tensorflow"):
                 return
             work = [inner for statement in _since(view, node, start) for inner in ast.walk(statement)]
-            calls = {_last(inner.func) for inner in work if isinstance(inner, ast.Call)}
+            calls = {last_name(inner.func) for inner in work if isinstance(inner, ast.Call)}
             if calls & _WORK and not calls & _WAITS:
                 yield (
                     "XD201",
@@ -506,7 +455,7 @@ def _since(view: _View, node: ast.AST, name: str) -> list[ast.stmt]:
             continue
         end = body.index(child)
         for start in reversed(range(end)):
-            if isinstance(body[start], ast.Assign) and _last(body[start].targets[0]) == name:
+            if isinstance(body[start], ast.Assign) and last_name(body[start].targets[0]) == name:
                 return body[start + 1 : end]
     return []
 
@@ -613,7 +562,7 @@ def _gains_nothing(view: _View, call: ast.Call) -> Found:
             )
     if not isinstance(flag, ast.Constant) or flag.value is not True or "pin_memory" in view.words:
         return
-    loaders = [node for node in view.nodes if isinstance(node, ast.Call) and _last(node.func) == "DataLoader"]
+    loaders = [node for node in view.nodes if isinstance(node, ast.Call) and last_name(node.func) == "DataLoader"]
     has_stars = any(keyword.arg is None for loader in loaders for keyword in loader.keywords)
     if loaders and not has_stars:
         yield "XD223", "the copy waits all the same: no loader here pins memory; give DataLoader pin_memory=True"

@@ -68,7 +68,8 @@ class NeutralSites(JudgedSites):
         if argument is None or text_of(argument) != "cuda":
             return _NEUTRAL
         text = self.accelerator
-        if not rules_of_words.has_gpu(use):
+        # a fallback would make a comparison on the CPU true
+        if not rules_of_words.has_gpu(use) and not isinstance(use.parent, ast.Compare):
             text = f'{text} or {self.torch_name}.device("cpu")'
             text = text if stands_loose(use) else f"({text})"
         why = "the accelerator that there is"
@@ -154,8 +155,8 @@ class NeutralSites(JudgedSites):
                 takes_device = parent.arg in _ON_DEVICE and (is_move or framework_of(name) == "torch")
             else:
                 takes_device = is_move or name in _TAKE_DEVICES or name.startswith("torch.cuda.")
-                if name == "torch.device" and len(call.args) + len(call.keywords) > 1:
-                    return "text"  # beside an index it takes the kind of device as text
+                if name == "torch.device":
+                    return "text"  # which need not be there
             if takes_device:
                 return "device"
             if name in rules_of_words.WITH_DEVICES:

@@ -9,9 +9,9 @@ from dataclasses import replace
 from typing import Any, ClassVar, Final
 
 from . import idioms, rules_of_words
-from .guards import guarded_by
+from .guards import guarded_by, tells_vendors_apart
 from .idioms import Idiom
-from .judging import OTHER_GPU, JudgedModule, Judgement, Use, left_open, proven, text_of
+from .judging import OTHER_GPU, STARS, JudgedModule, Judgement, Use, left_open, proven, text_of
 from .knowledge import SPELLING, framework_of
 from .project import SCOPES
 from .rules_of_calls import CALL_RULES, is_usual_choice
@@ -44,25 +44,20 @@ class JudgedSites(JudgedModule):
                     consumed.update(ast.walk(part))
         stays = {use.node: use for use, judgement in uses if judgement.verdict == "open" and _vendor_of(use)}
         for use, judgement in uses:
-            test = self._test_of(use) if judgement.edits and stays else None
-            if test is not None:
-                judgement = self._guarding(test, stays) or judgement
-            yield self._site(use, judgement)
+            yield self._site(use, self._as_a_test(use, stays) or judgement if judgement.edits else judgement)
 
-    def _test_of(self, use: Use) -> ast.AST | None:
-        """The test that a use makes, which is true only on CUDA: `torch.cuda.is_available()`, `d.type == "cuda"`."""
-        if use.called.endswith(".is_available"):
-            return use.node  # type: ignore[no-any-return]
-        for node in (use.node, use.parent):
-            if isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.Eq | ast.In):
-                return node
+    def _as_a_test(self, use: Use, stays: dict[Any, Use]) -> Judgement | None:
+        """The judgement on `torch.cuda.is_available()`, `d.type == "cuda"` and the like where they guard what only CUDA
+        has, or where the next test asks for another vendor: they are kept. None for any other use."""
+        is_argument = isinstance(use.node, ast.Constant) and isinstance(use.parent, ast.Call)
+        parts = guarded_by(use.parent if is_argument else use.node, self.parents)  # type: ignore[arg-type]
+        inside = [inner for part in parts for inner in ast.walk(part)] if stays else ()
+        for inner in inside:
+            if inner in stays:
+                return left_open(f"guards {stays[inner].idiom.name}, which only one vendor has")
+        if parts and tells_vendors_apart(use.node, self.parents) and not all(map(_only_chooses, parts)):
+            return Judgement("neutral", "code that tells vendors apart")
         return None
-
-    def _guarding(self, test: ast.AST, stays: dict[Any, Use]) -> Judgement | None:
-        """Keeps `torch.cuda.is_available()` where it guards what only CUDA has."""
-        guarded = [inner for part in guarded_by(test, self.parents) for inner in ast.walk(part)]
-        names = [stays[inner].idiom.name for inner in guarded if inner in stays]
-        return left_open(f"guards {names[0]}, which only one vendor has") if names else None
 
     def has_uses(self, node: ast.AST) -> bool:
         return any(self._judge(inner) is not None for inner in ast.walk(node) if not isinstance(inner, ast.keyword))
@@ -121,7 +116,8 @@ class JudgedSites(JudgedModule):
             return judged
         if full_name in idioms.CALLS:
             use = Use(self, node, idioms.CALLS[full_name])
-            return use, CALL_RULES[use.idiom.rule](use)
+            judgement = CALL_RULES[use.idiom.rule](use)
+            return use, STARS if judgement.edits and use.has_stars else judgement
         name = full_name.rpartition(".")[2]
         # the project has its own try_gpu(): the body is rewritten, and the calls stay as they are
         if name in idioms.HELPERS and not framework_of(full_name) and not full_name.startswith("xdevice."):
@@ -144,10 +140,13 @@ class JudgedSites(JudgedModule):
         parent = self.parents.get(node)
         if isinstance(parent, ast.Attribute) or (isinstance(parent, ast.Call) and parent.func is node):
             return None
+        if isinstance(parent, ast.Call) and ast.unparse(parent.func) == "hasattr":
+            return None  # it asks what this release has
         full_name = self.full_name(node) if hasattr(node, "means") else self._annotated_name(node)
-        if not full_name.startswith("torch.cuda.") or not isinstance(node.ctx, ast.Load):
-            return None
         row = rules_of_words.row_of(full_name)
+        is_vendors = full_name.startswith("torch.cuda.") or (full_name.startswith("torch.") and row is not None)
+        if not is_vendors or not isinstance(node.ctx, ast.Load):
+            return None
         use = Use(self, node, _idiom_of(full_name))
         return use, left_open("no neutral word is known for it") if row is None else rules_of_words.value(use, row)
 
@@ -294,6 +293,16 @@ class JudgedSites(JudgedModule):
     def _is_scripted(self, node: ast.AST) -> bool:
         decorators = getattr(node, "decorator_list", ())
         return any(self.full_name(d) in ("torch.jit.script", "torch.jit.script_method") for d in decorators)
+
+
+def _only_chooses(node: ast.AST) -> bool:
+    """Whether a branch does nothing but choose a device or its name, for which any vendor's will do."""
+    match node:
+        case ast.Assign(value=value) | ast.Return(value=value):
+            return value is not None and _only_chooses(value)
+        case ast.Call(args=[argument], keywords=[]):
+            return ast.unparse(node.func) == "torch.device" and _only_chooses(argument)
+    return isinstance(node, ast.Constant | ast.JoinedStr)
 
 
 _VENDORS: Final = {"cuda": "CUDA", "nccl": "CUDA", "xpu": "XPU", "npu": "NPU", "mps": "MPS"}

@@ -11,7 +11,6 @@ from .judging import (
     NAMED,
     OTHER_ARGUMENTS,
     OTHER_GPU,
-    STARS,
     Edits,
     Judgement,
     Use,
@@ -49,8 +48,6 @@ def neutral(use: Use) -> Judgement:
 
 
 def renamed(use: Use) -> Judgement:
-    if use.has_stars:
-        return STARS
     # d2l.numpy(x, y) is a mistake that is left to its author
     if use.idiom.text == "xdevice.to_numpy" and use.only_argument is None:
         return left_open("to_numpy takes one argument", "XD166")
@@ -190,8 +187,6 @@ def device_with_index(use: Use) -> Judgement:
 
 
 def _by_index(argument: ast.expr, edits: Edits) -> Judgement:
-    if isinstance(argument, ast.Starred):
-        return STARS
     if is_number(argument):
         return proven("the index is a number", edits)
     return safe("the index is not proven to be a number", edits)
@@ -265,7 +260,7 @@ def device_count(use: Use) -> Judgement:
 
 
 def put_on_device(use: Use) -> Judgement:
-    if len(use.args) != 2 or use.keywords or use.has_stars:
+    if len(use.args) != 2 or use.keywords:
         return left_open("not the form device_put(x, device)", "XD166")
     if only(means_of(use.args[0]), ("int", "float", "bool")):
         return left_open("a number of Python, which is on no device before", "XD162")

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
-from .guards import known_at
+from .guards import block_of, known_at
 from .judging import OTHER_ARGUMENTS, STARS, Edits, Judgement, Use, left_open, proven, safe, text_of
 from .rules_of_calls import stands_loose
 from .values import DEVICES, NUMBERS, Value, is_known, may_be, means_of, only
@@ -233,7 +233,7 @@ def _is_seeded_before(use: Use, seed: ast.expr) -> bool:
         return False
     statement = use.parent
     while statement is not None:
-        block = use.module.block_of(statement)
+        block = block_of(statement, use.module.parents)
         for other in reversed(block[: block.index(statement)]):
             match other:
                 case ast.Expr(value=ast.Call(func=func, args=[argument])) if ast.unparse(func).endswith("seed"):

@@ -12,8 +12,11 @@ import ast
 import codecs
 import io
 import json
+import os
 import re
+import shutil
 import sys
+import tempfile
 import tokenize
 import warnings
 from bisect import bisect_left, bisect_right
@@ -221,6 +224,21 @@ def read(path: Path, shown: str) -> Source:
     except OSError as error:
         raise UnreadableError(error.strerror or str(error)) from error
     return parse(raw, shown)
+
+
+def write(path: Path, raw: bytes) -> None:
+    """Puts new bytes into a file, all or none: whoever stops the program in between finds the old ones."""
+    path = path.resolve()  # a link stays one
+    path.open("r+b").close()  # what is write-protected stays
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with open(handle, "wb") as file:
+            file.write(raw)
+        shutil.copymode(path, name)
+        os.replace(name, path)
+    except BaseException:
+        os.unlink(name)
+        raise
 
 
 def parse(raw: bytes, shown: str) -> Source:

@@ -275,6 +275,11 @@ _TORCH: Final = (
     *_none("torch.cuda.utilization torch.cuda.temperature torch.cuda.power_draw", "asks NVIDIA's library"),
     *_none("torch.cuda.FloatTensor torch.cuda.LongTensor torch.cuda.HalfTensor", "torch.tensor(..., device=device)"),
     *_none("torch.cuda.nvtx.range_push torch.cuda.nvtx.range_pop", "torch.profiler.record_function names a block"),
+    *_none("torch.profiler.ProfilerActivity.CUDA", "torch.profiler.supported_activities() lists those that there are"),
+    *_none(
+        "torch.cuda",
+        "torch.get_device_module() is the module of the accelerator that there is, and without one that of the CPU",
+    ),
     *_none("torch.cuda.nccl.version", "a property of NVIDIA's library"),
     # several processes
     Row(

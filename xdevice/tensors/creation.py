@@ -192,9 +192,9 @@ def item(x: Any) -> Any:
     value = array.item()
     if isinstance(value, bool | int | float | complex):
         return value
-    if array.dtype.kind not in "fV" or array.dtype.names is not None:
+    if array.dtype.kind != "f":
         raise DTypeError(f"item gives a number, and {shown(x)} holds {array.dtype}")
-    return float(value)  # extension types such as bfloat16 have scalars of their own
+    return float(value)  # a longdouble, which Python has no type for
 
 
 def as_numbers(backend: Backend, array: np.ndarray[Any, Any], place: Device) -> np.ndarray[Any, Any] | None:

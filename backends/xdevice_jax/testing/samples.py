@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from xdevice.base.devices import Device
-    from xdevice.testing.contract.samples import Copies
 
 
 class JaxSamples(Samples):
@@ -46,11 +45,6 @@ class JaxSamples(Samples):
         size = 20_000_000  # its square does not fit into any memory
         with jax.default_device(jax.devices("cpu")[0]):
             return jnp.ones((size, 1)) @ jnp.ones((1, size))
-
-    def pinned_copies(self, x: jax.Array) -> Copies:
-        pinned = x.sharding.with_memory_kind("pinned_host")
-        host = jax.device_put(x, pinned)
-        return lambda: jax.device_put(host, x.sharding), lambda: jax.device_put(x, pinned)
 
     def long_work(self, device: Device) -> Work:
         native = self.backend.to_native(device)

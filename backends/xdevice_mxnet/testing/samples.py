@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from xdevice.base.devices import Device
-    from xdevice.testing.contract.samples import Copies, Modes, Step
+    from xdevice.testing.contract.samples import Modes, Step
 
 
 class MxnetSamples(Samples):
@@ -125,11 +125,6 @@ class MxnetSamples(Samples):
     @use_np  # type: ignore[untyped-decorator]
     def failing_work(self) -> Any:
         return mx.np.linalg.cholesky(-mx.np.eye(3))
-
-    @use_np  # type: ignore[untyped-decorator]
-    def pinned_copies(self, x: Any) -> Copies:
-        host, there = x.copyto(mx.cpu_pinned(x.ctx.device_id)), x.copyto(x.ctx)
-        return lambda: host.copyto(there), lambda: x.copyto(host)
 
     def long_work(self, device: Device) -> Work | None:
         native = self.backend.to_native(device)

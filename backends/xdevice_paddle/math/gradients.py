@@ -13,7 +13,6 @@ Rules for this module, and why:
 
 from __future__ import annotations
 
-import os
 import threading
 from contextlib import nullcontext
 from inspect import signature
@@ -22,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import paddle
 
+from xdevice.base import forks
 from xdevice.math.contract.gradients import Gradients
 from xdevice_paddle.private import private
 
@@ -34,7 +34,7 @@ _kernel = private.place("paddle.base.core.eager.run_partial_grad")  # got at eac
 _nothing = nullcontext()
 _is_leaf = attrgetter("is_leaf")
 _clone = methodcaller("clone")
-_one_at_a_time = threading.RLock()
+_one_at_a_time = forks.renewed(threading.RLock())
 _ARGUMENTS = (
     "outputs", "inputs", "grad_outputs", "retain_graph", "create_graph", "only_inputs", "allow_unused", "no_grad_vars",
     "dump_backward_graph_path",
@@ -44,16 +44,6 @@ _HAS_KERNEL = (
 )
 """Whether Paddle has `run_partial_grad`, and `paddle.grad` takes these arguments and hands them on to it: with fewer it
 crashes the process."""
-
-
-def _new_lock() -> None:
-    """Replaces the lock in a forked child: the thread that held it does not exist there."""
-    global _one_at_a_time
-    _one_at_a_time = threading.RLock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_new_lock)
 
 
 def _inputs(leaves: list[Any], goes_on: bool) -> list[Any]:

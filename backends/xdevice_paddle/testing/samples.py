@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from xdevice.base.devices import Device
-    from xdevice.testing.contract.samples import Copies, Modes, Step
+    from xdevice.testing.contract.samples import Modes, Step
 
 
 class PaddleSamples(Samples):
@@ -101,12 +101,6 @@ class PaddleSamples(Samples):
             return float(loss)
 
         return net, optimizer, step
-
-    def pinned_copies(self, x: paddle.Tensor) -> Copies:
-        pinned = paddle.CUDAPinnedPlace()
-        host = copying.copy_to(x, pinned)
-        copy = partial(copying.copy_to, is_blocking=False)
-        return lambda: copy(host, x.place), lambda: copy(x, pinned)
 
     def long_work(self, device: Device) -> Work | None:
         if device.kind != "gpu" or virtual_devices.registered():

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from xdevice.base.devices import Device
-    from xdevice.testing.contract.samples import Copies, Modes, Step
+    from xdevice.testing.contract.samples import Modes, Step
 
 
 _sleep = private["torch.cuda._sleep"]
@@ -108,11 +108,6 @@ class TorchSamples(Samples):
             return loss.item()
 
         return net, optimizer, step
-
-    def pinned_copies(self, x: torch.Tensor) -> Copies:
-        host = torch.empty_like(x, device="cpu", pin_memory=True)
-        there = torch.empty_like(x)
-        return lambda: there.copy_(host, non_blocking=True), lambda: host.copy_(x, non_blocking=True)
 
     def long_work(self, device: Device) -> Work | None:
         if device.kind != "gpu" or not torch.cuda.is_available():

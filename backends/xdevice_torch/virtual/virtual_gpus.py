@@ -20,6 +20,7 @@ index of the current device is added before; only once another one than 0 is cur
 contents of the two tensors are swapped, so that parameters stay the objects that optimizers rely on |
 | `UntypedStorage.__new__` | `_making_storages` | the device has no allocator, and PyTorch would crash |
 | `accelerator.empty_cache` | nothing is done | likewise |
+| `Generator` | `virtual_generators.class_for` | PyTorch makes a foreign device's generators in C++ only |
 | `nn.parallel.comm.scatter`, `gather`, `broadcast_coalesced` | `_no_communication` | they are written for CUDA; the \
 error names what to use |
 | `_TorchCompileInductorWrapper.__call__` | `_leaving_graphs` | Inductor has no code generator for this device, and \
@@ -30,7 +31,6 @@ Rows without a link have no upstream issue that is known.
 
 from __future__ import annotations
 
-import os
 import threading
 import warnings
 from contextlib import contextmanager
@@ -41,13 +41,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.multiprocessing.reductions import reduce_tensor
 
-from xdevice.base import devices
+from xdevice.base import devices, forks
 from xdevice.errors import UnsupportedError
 from xdevice.virtual.contract.limited_gpus import LimitedGpus
 from xdevice.virtual.contract.virtual_gpus import VirtualGpus
 from xdevice_torch import accelerators
 from xdevice_torch.private import private
 
+from . import virtual_generators
 from . import virtual_operations as operations
 
 if TYPE_CHECKING:
@@ -84,9 +85,7 @@ def install(count: int) -> None:
     module = _Module(count)
     _setup(NAME, module)
     _libraries.extend(operations.register())
-    # Windows does not fork
-    if hasattr(os, "register_at_fork"):
-        os.register_at_fork(after_in_child=operations.after_fork)
+    forks.in_child(operations.after_fork)
     # asked before PyTorch's own (23), which would make a storage on the device, whose allocator is missing
     torch.serialization.register_package(0, lambda storage: None, _restored)
     for kind in (torch.Tensor, torch.nn.Parameter):
@@ -392,6 +391,7 @@ _REPLACEMENTS: dict[tuple[Any, str], Callable[[Any], Any]] = {
     private.place("torch._has_compatible_shallow_copy_type"): lambda own: _can_have_contents,
     private.place("torch.UntypedStorage.__new__"): lambda own: staticmethod(_making_storages(own)),
     private.place("torch.accelerator.empty_cache"): lambda own: lambda: None,
+    private.place("torch.Generator"): lambda own: virtual_generators.class_for(own, NAME),
     private.place("torch.nn.parallel.comm.scatter"): lambda own: _no_communication,
     private.place("torch.nn.parallel.comm.gather"): lambda own: _no_communication,
     private.place("torch.nn.parallel.comm.broadcast_coalesced"): lambda own: _no_communication,

@@ -8,9 +8,9 @@ from helpers.environment import BACKENDS, needs
 
 import xdevice
 
-INF = float("inf")
+INF, NAN = float("inf"), float("nan")
 LEFT = [3e20, 3e-30, 0.0, INF, -INF, 3.0, -INF, 2.0]
-RIGHT = [4e20, 4e-30, 0.0, 1.0, -INF, 4.0, 2.0, float("nan")]
+RIGHT = [4e20, 4e-30, 0.0, 1.0, -INF, 4.0, 2.0, NAN]
 
 
 @pytest.mark.parametrize("function", ["hypot", "logaddexp"])
@@ -33,6 +33,21 @@ def test_gradients_are_finite_where_the_values_are(backend):
         _, gradients = xdevice.math.value_and_grad(lambda p: xp.sum(xp.hypot(*p) + xp.logaddexp(*p)))(pair)
         for gradient in gradients:
             assert np.isfinite(xdevice.to_numpy(gradient)).all()
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize(
+    "line",
+    [[1.0, 2.0], [1.0, 2.0, NAN], [NAN, NAN], [1.0, *[NAN] * 5], [-INF, 1.0, INF, NAN], [-INF, -INF, INF, INF], [INF]],
+    ids=str,
+)
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_the_place_of_nan_is_behind_all_numbers_and_infinities_have_theirs(backend, line, side):
+    wanted = [NAN, INF, -INF, 0.0, 1.0, 2.0, 9.0]
+    with xdevice.use_backend(backend):
+        xp = xdevice.array_namespace()
+        places = xp.searchsorted(xdevice.tensor(line), xdevice.tensor(wanted), side=side)
+    assert xdevice.to_numpy(places).tolist() == np.searchsorted(line, wanted, side).tolist()
 
 
 @pytest.mark.parametrize("backend", [name for name in BACKENDS if name != "numpy"])

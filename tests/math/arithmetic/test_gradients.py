@@ -131,6 +131,16 @@ def test_a_parameter_that_is_not_used_has_zeros(xp):
     assert (read(unused).dtype, read(empty).shape) == ("float16", (0, 3))
 
 
+@pytest.mark.parametrize("function", ["ones_like", "empty_like", "matrix_power"])
+def test_a_constant_that_is_made_from_a_parameter_is_one(xp, function):
+    make = (lambda x: xp.linalg.matrix_power(x, 0)) if function == "matrix_power" else getattr(xp, function)
+    params = xdevice.tensor([[4.0, 1.0], [2.0, 3.0]])
+    value, grads = xdevice.math.value_and_grad(lambda x: xp.sum(xp.multiply(x, make(x))))(params)
+    wanted = np.eye(2) if function == "matrix_power" else read(make(params))
+    assert read(value) == np.sum(wanted * read(params))
+    assert lists(grads) == wanted.tolist()
+
+
 @pytest.mark.parametrize(
     "whole",
     [

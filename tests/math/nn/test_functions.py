@@ -88,6 +88,8 @@ def test_of_each_element(xp, shape, dtype):
     x = np.asarray(4 * numbers(*shape), dtype)
     here = xp.asarray(x, dtype=x.dtype)
     close(nn.relu(here), np.where(x > 0, x, 0), dtype)
+    for settings, slope in (({}, 0.01), ({"slope": 0.25}, 0.25), ({"slope": 0}, 0)):
+        close(nn.leaky_relu(here, **settings), np.where(x > 0, x, slope * x), dtype)
     close(nn.sigmoid(here), (1 + np.tanh(x.astype(np.longdouble) / 2)) / 2, dtype)
     mask = np.asarray(numbers(*shape, seed=1) > 0)
     for p in (0, 0.3, 1):
@@ -116,6 +118,8 @@ def test_along_an_axis(xp, shape, axis, dtype):
     wanted = log_softmax(x, axis) if x.size else x
     close(nn.log_softmax(here, axis=axis), wanted, dtype)
     close(nn.softmax(here, axis=axis), np.exp(wanted), dtype)
+    if shape[axis]:
+        close(nn.logsumexp(here, axis=axis), np.logaddexp.reduce(x.astype(np.longdouble), axis=axis), dtype)
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
@@ -124,6 +128,10 @@ def test_large_numbers(xp, dtype):
     here = xp.asarray(x, dtype=x.dtype)
     close(nn.sigmoid(here), np.asarray([[0.5, 0, 0], [1, 0.5, 1], [1 / (1 + np.exp(3.0))] * 3]), dtype)
     close(nn.log_softmax(here), log_softmax(x), dtype)
+    close(nn.logsumexp(here), np.logaddexp.reduce(x, axis=1), dtype)
+    far = np.asarray([[-np.inf] * 9, [np.inf, -np.inf, *[0.0] * 7], [np.nan, *[0.0] * 8], [-np.inf, *[2.0] * 8]], dtype)
+    wanted = np.asarray([-np.inf, np.inf, np.nan, 2 + np.log(8)])
+    close(nn.logsumexp(xp.asarray(far, dtype=far.dtype)), wanted, dtype)
     close(nn.softmax(here), np.exp(log_softmax(x)), dtype)
     close(
         nn.cross_entropy(here, xp.asarray([2, 1, 0])), np.asarray((200 + 1000.3132616875 + np.log(3)) / 3), dtype, 1e-6

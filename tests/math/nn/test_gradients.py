@@ -123,6 +123,8 @@ CASES = {
     "softmax axis 0": (lambda x: nn.softmax(x, axis=0), (3, 4)),
     "log_softmax": (nn.log_softmax, (3, 4)),
     "log_softmax axis 1": (lambda x: nn.log_softmax(x, axis=1), (2, 3, 2)),
+    "logsumexp": (lambda x: nn.logsumexp(x, axis=1), (2, 3, 2)),
+    "leaky_relu": (nn.leaky_relu, (3, 4)),
     "cross_entropy": (lambda x: nn.cross_entropy(x, xdevice.tensor([1, 0, 3], dtype="int64")), (3, 4)),
     "cross_entropy int32": (lambda x: nn.cross_entropy(x, xdevice.tensor([1, 0, 3], dtype="int32")), (3, 4)),
     "dropout": (lambda x: nn.dropout(x, xdevice.tensor(MASK, dtype="bool"), 0.3), (3, 4)),
@@ -161,6 +163,8 @@ def test_against_differences(gradients, case):
 def test_at_kinks_and_ties(gradients, dtype):
     (found,) = gradients(nn.relu, np.asarray([-1.0, -0.0, 0.0, 1.0], dtype))
     assert found.tolist() == [0, 0, 0, 1]
+    (found,) = gradients(lambda x: nn.leaky_relu(x, slope=0.5), np.asarray([-1.0, -0.0, 0.0, 1.0], dtype))
+    assert found.tolist() == [0.5, 0.5, 0.5, 1]
     (found,) = gradients(lambda x: nn.max_pool2d(x, 2), np.zeros((1, 1, 4, 4), dtype))
     first = [[1, 0, 1, 0], [0, 0, 0, 0], [1, 0, 1, 0], [0, 0, 0, 0]]
     assert found[0, 0].tolist() == first
@@ -177,6 +181,8 @@ def test_far_out(gradients, dtype):
     np.testing.assert_allclose(found, [[-0.5, 0.25, 0.25], [0.5, -0.5, 0]], atol=5e-6)
     (found,) = gradients(lambda x: nn.log_softmax(x)[:, :1], x)
     np.testing.assert_allclose(found, [[1, -0.5, -0.5], [0, 0, 0]], atol=5e-6)
+    (found,) = gradients(nn.logsumexp, x)
+    np.testing.assert_allclose(found, [[0, 0.5, 0.5], [1, 0, 0]], atol=5e-6)
 
 
 def test_binary_cross_entropy_at_zero(gradients):

@@ -574,30 +574,6 @@ def test_a_run_in_float64_allows_the_statistics_of_batch_norms_what_float32_roun
     assert on_numpy(code % "1.weight", "--float64")[0] == 1
 
 
-@pytest.mark.slow
-def test_what_is_float32_where_a_run_in_float64_fails_is_named_with_its_line(on_numpy):
-    code = """
-import numpy as np
-def load(array):
-    narrow = array.astype("float32")
-    return narrow
-def step(x, y):
-    if x.dtype != y.dtype:
-        raise TypeError("two dtypes")
-record("x", xdevice.tensor(0.5))
-batch = load(np.ones(2))
-step(batch, xdevice.ones(2))
-"""
-    status, out, _ = on_numpy(code, "--float64")
-    assert status == 2
-    assert "TypeError: two dtypes" in out
-    assert "x: script.py:14: batch = load(np.ones(2))" in out
-    status, _, err = on_numpy(code, "--calibrate")
-    assert status == 2
-    assert "script.py runs 7 times: once on each backend, and 5 times more on numpy" in err
-    assert "x: script.py:14: batch = load(np.ones(2))" in err
-
-
 # where it was recorded
 
 

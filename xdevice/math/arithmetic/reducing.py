@@ -426,8 +426,21 @@ class Reducing(Room):
             x1 = self.take(x1, sorter)
         if 0 in shape or 0 in shape_of(x1):
             return self._kernels.full_like(x2, 0, checks.supported("int64"))
-        places = self._kernels.searchsorted(x1, self._kernels.reshape(x2, (-1,)), side)
+        places = self._places(x1, self._kernels.reshape(x2, (-1,)), side)
         return checks.cast(self._kernels.reshape(places, shape), checks.supported("int64"))
+
+    def _places(self, x1: Any, x2: Any, side: str) -> Any:
+        """Kernels part where there is NaN, which is behind all numbers here, as in `sort`."""
+        checks, kernels = self._checks, self._kernels
+        name = checks.name(x1)
+        if dtypes.kind_of(name) != "f":
+            return kernels.searchsorted(x1, x2, side)
+        most, are_nan, is_nan = checks.number(math.inf, name, x1), kernels.isnan(x1), kernels.isnan(x2)
+        places = kernels.searchsorted(kernels.where(are_nan, most, x1), kernels.where(is_nan, most, x2), side)
+        whole = checks.name(places)
+        count = checks.length(x1, (0,), whole)
+        numbers = checks.cast(kernels.sum(kernels.astype(kernels.logical_not(are_nan), whole), (0,), False), whole)
+        return kernels.where(is_nan, numbers if side == "left" else count, kernels.minimum(places, numbers))
 
     def sort(
         self, x: Any, /, *, axis: int = -1, descending: bool = False, stable: bool = True, **spelling: NoReturn

@@ -39,8 +39,7 @@ def update(params: Any, grads: Any, rule: Callable[[Any, Any], Any]) -> Any:
     The rule computes on the device of its parameter. Gradients are recorded only inside `value_and_grad`.
 
     Raises:
-        NotATensorError: something is not a tensor, or there is no tensor; the rule returns none (was `return`
-        forgotten?).
+        NotATensorError: something is not a tensor, or nothing is; the rule returns none (was `return` forgotten?).
         ContainerError, ArgumentError: `params` and `grads` differ in structure; they are of several backends.
         DeviceMismatchError: a gradient on another device than its parameter.
         ShapeError, DTypeError: the rule returns a tensor of another shape or dtype.

@@ -26,7 +26,6 @@ class Work(NamedTuple):
 if TYPE_CHECKING:
     Modes = Mapping[str, tuple[Callable[[], AbstractContextManager[Any]], Callable[[], bool]]]
     Step = Callable[[Any, Any], float]
-    Copies = tuple[Callable[[], object], Callable[[], object]]
 
 
 class Samples(ABC):
@@ -177,11 +176,6 @@ class Samples(ABC):
 
     def settle(self) -> None:  # noqa: B027  # most have switched nothing
         """Switches off again what `failing_work` and `long_work` have switched on."""
-
-    def pinned_copies(self, x: Any) -> Copies | None:
-        """Returns two functions for benchmarks: one copies pinned memory to the GPU of `x`, the other copies `x` to
-        pinned memory. None if the framework has no pinned memory."""
-        return None
 
     def long_work(self, device: Device) -> Work | None:
         """Starts work of a tenth of a second or more on a device, and returns it; None if one cannot ask whether it is

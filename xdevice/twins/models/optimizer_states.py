@@ -109,8 +109,7 @@ def convert_optimizer(
         strict: whether the two must agree in all that the state depends on, such as betas, and update the same
             parameters. False converts as much of the state as possible; you have to know whether that makes sense.
 
-    Returns the differences between the two optimizers, parameter by parameter, in lines like those of
-    `compare_optimizers`.
+    Returns the differences between the optimizers, parameter by parameter, in lines as `compare_optimizers` gives them.
 
     Raises:
         StateError: the optimizers, or what they update, differ; `source` has taken no step. Nothing was written then.

@@ -10,6 +10,7 @@ from __future__ import annotations
 import atexit
 import json
 import os
+import runpy
 import sys
 from contextlib import ExitStack
 from pathlib import Path
@@ -22,9 +23,9 @@ from xdevice.errors import UnsupportedError, XDeviceError
 from xdevice.twins.tracing import named_values
 from xdevice.twins.tracing.operations import Gradient, Log, LogWriter, Operation
 
-from . import in_float64, recording
+from . import recording
 from .record_files import reading
-from .tracing_script import run_script
+from .tracing_script import script_to_run
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -89,7 +90,7 @@ def _naming(backend: Backend, writer: LogWriter) -> Callable[..., Any]:
 
 def main() -> None:
     """Runs the script that the command-line arguments name."""
-    script = in_float64.script_to_run()
+    script = script_to_run()
     backend = registry.load(os.environ[selection.VARIABLE])
     log = Log(backend.name)
     writer, process = LogWriter(backend, log), os.getpid()
@@ -103,7 +104,7 @@ def main() -> None:
             stack.enter_context(backend.operation_calls(writer.run, writer.leaf))
         except UnsupportedError as error:
             print(f"no operations are kept: {error}", file=sys.stderr)  # what the script records is compared
-            run_script(script)
+            runpy.run_path(script, run_name="__main__")
             return
         try:
             stack.enter_context(backend.outermost(_naming(backend, writer)))
@@ -111,7 +112,7 @@ def main() -> None:
             print(f"parameters have no names: {error}", file=sys.stderr)
         stack.enter_context(named_values.listening(writer.named))
         atexit.register(close)
-        run_script(script)
+        runpy.run_path(script, run_name="__main__")
 
 
 if __name__ == "__main__":

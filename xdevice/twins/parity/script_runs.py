@@ -38,7 +38,6 @@ CALIBRATION: Final = "calibration"
 does."""
 _TRACING: Final = ("-m", "xdevice.twins.parity.tracing_script")
 _OPERATIONS: Final = ("-m", "xdevice.twins.parity.operations_script")
-_IN_FLOAT64: Final = ("-m", "xdevice.twins.parity.in_float64")
 _SHOWN: Final = 6
 """How many of the last lines that a failed process wrote to standard error are shown."""
 
@@ -210,9 +209,7 @@ def _module(plan: RunPlan, script: ScriptRun) -> tuple[str, ...]:
     """The module that runs the script in a process; none if Python itself runs it."""
     if plan.keeps_operations and script.name == script.backend:
         return _OPERATIONS
-    if plan.is_traced:
-        return _TRACING
-    return _IN_FLOAT64 if script.floats == floats.FLOAT64 else ()
+    return _TRACING if plan.is_traced else ()
 
 
 def _wait(process: subprocess.Popen[bytes], timeout: float, tick: Callable[[], None]) -> str:

@@ -22,7 +22,6 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from xdevice.base import floats
 from xdevice.contract.private import AbsentNameError
 from xdevice.core import registry, selection
 from xdevice.errors import NotBuiltError, UnsupportedError, XDeviceError
@@ -30,7 +29,7 @@ from xdevice.twins.contract import calls as layer_calls
 from xdevice.twins.models.reading import read_model
 from xdevice.twins.tracing.traces import Trace
 
-from . import in_float64, recording
+from . import recording
 from .record_files import Recorder
 
 if TYPE_CHECKING:
@@ -204,7 +203,7 @@ def _plain(value: object) -> Any:
 
 def main() -> None:
     """Runs the script that the command-line arguments name, and traces its models."""
-    script = in_float64.script_to_run()
+    script = script_to_run()
     backend = registry.load(os.environ[selection.VARIABLE])
     tracer = Tracer(backend, Path(os.environ[recording.VARIABLE]) / FOLDER)
     atexit.register(tracer.close)
@@ -214,18 +213,17 @@ def main() -> None:
         print(
             f"nothing is traced: {error}", file=sys.stderr
         )  # values that the script records are compared nevertheless
-        run_script(script)
+        runpy.run_path(script, run_name="__main__")
         return
     with block:
-        run_script(script)
-
-
-def run_script(script: str) -> None:
-    """Runs a script as Python does, in float64 if the process is to."""
-    if floats.is_float64():
-        in_float64.run(script)
-    else:
         runpy.run_path(script, run_name="__main__")
+
+
+def script_to_run() -> str:
+    """Returns the script that the command-line arguments name, for which they then are what they are under Python."""
+    del sys.argv[0]
+    sys.path[0] = str(Path(sys.argv[0]).resolve().parent)
+    return sys.argv[0]
 
 
 if __name__ == "__main__":

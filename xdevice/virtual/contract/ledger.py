@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
+from xdevice.base import forks
 from xdevice.contract.primitives import Memory
 
 if TYPE_CHECKING:
@@ -27,15 +27,13 @@ class Ledger:
         self._error = error
         self._allocated = [0] * len(limits)
         self._peaks = [0] * len(limits)
-        self._lock = threading.RLock()
+        self._lock = forks.renewed(threading.RLock())
         # memory is given back by finalizers, which may interrupt a method anywhere
         self._given_back: deque[tuple[int, int]] = deque()
         self._dropped: deque[Any] = deque()
         self._blocks: dict[Any, tuple[tuple[int, Any], int]] = {}
         """For each tensor, by its key: the index and the address of its memory, and the bytes."""
         self._users: dict[tuple[int, Any], int] = {}
-        if hasattr(os, "register_at_fork"):  # the thread that would release the lock does not exist in a child
-            os.register_at_fork(after_in_child=self._lock._at_fork_reinit)  # type: ignore[attr-defined]
 
     def take(self, index: int, nbytes: int) -> None:
         """Counts memory that is allocated on a GPU. Raises the framework's error if the GPU has too little."""

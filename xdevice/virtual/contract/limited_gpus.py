@@ -41,10 +41,6 @@ class LimitedGpus(Primitives):
         """Returns the error that the framework raises for a lack of memory on a GPU."""
         return MemoryError(text)
 
-    def lacks_any(self) -> bool:
-        """Whether a virtual GPU lacks a dtype."""
-        return any(one.lacks for one in self.characters)
-
     def is_limited(self) -> bool:
         """Whether a virtual GPU has a limit to its memory."""
         return any(one.memory is not None for one in self.characters)
