@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import numpy
 
+from xdevice.base import spellings
 from xdevice.base.devices import Device
 from xdevice.containers import trees
 from xdevice.containers.attributes import attributes
@@ -29,6 +30,7 @@ from .outside import CODE, Outside, is_constant, random_states
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from typing import NoReturn
 
     from xdevice.containers.trees import Walked
 
