@@ -41,6 +41,10 @@ PATCHES: Final = (
         "parallel", "paddle.base.core.eager", ("run_partial_grad",),
         "`paddle.grad` in two threads at once segfaults (3.3.1; PaddlePaddle/Paddle#36078)", "block",
     ),
+    Patch(
+        "several processes", "paddle.optimizer.Optimizer", ("_apply_optimize",),
+        "steps, which `inplace_version` does not count", "block",
+    ),
     Patch("operations", "paddle._C_ops", ("*",), "each operation that Paddle runs", "block"),
     Patch("operations", "paddle.Tensor", CHECKED, "the same", "block"),
     Patch("virtual GPUs", "paddle._C_ops", ("*",), "Paddle compares no devices, and leaves empty results", "process"),
