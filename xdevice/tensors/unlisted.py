@@ -216,8 +216,8 @@ def move(backend: Backend, model: Any, target: Device) -> Any:
 
 def copy(backend: Backend, model: Any, target: Device) -> Any:
     rest = Unlisted(backend, model)
+    twin = backend.copy_model(model, target)  # which refuses an optimizer by the right words
     rest.check(target)
-    twin = backend.copy_model(model, target)
     if twin is not model:
         rest.follow(twin, target, is_copy=True)
     return twin
