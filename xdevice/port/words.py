@@ -279,7 +279,7 @@ _TORCH: Final = (
     *_none("torch.profiler.ProfilerActivity.CUDA", "torch.profiler.supported_activities() lists those that there are"),
     *_none(
         "torch.cuda",
-        "torch.get_device_module() is the module of the accelerator that there is, and without one that of the CPU",
+        "torch.get_device_module() is the module of the present accelerator, or of the CPU if there is none",
     ),
     *_none("torch.cuda.nccl.version", "a property of NVIDIA's library"),
     # several processes
