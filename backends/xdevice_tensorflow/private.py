@@ -19,99 +19,81 @@ READS: Final = (
 """Methods of a tensor by which the host reads it."""
 
 PATCHES: Final = (
-    Patch("layers' calls", "keras.Layer", ("__call__",), "the layers that a model calls; Keras has no hooks", "block"),
-    Patch("layers' calls", "tensorflow.GradientTape", ("gradient",), "the gradients of what lies between", "block"),
-    Patch("transfers", "tensorflow.__internal__.EagerTensor", (*READS, "_numpy_internal"), "reads", "block"),
-    Patch(
-        "tensors", "tensorflow.__internal__.EagerTensor", ("_copy",),
-        "copies that are where they are told; replaced by `xdevice.transfers`, which sees moves by it. Without it "
-        "`tf.identity` copies, except for int32 and strings, which it leaves on the host; no upstream issue", "block",
-    ),
-    Patch("transfers", "numpy", ("asarray", "array"), "NumPy reads by the buffer protocol", "block"),
-    Patch(
-        "virtual GPUs", "tensorflow.python.distribute.device_util", ("canonicalize",),
-        "a tf.distribute strategy on a GPU that does not exist hangs in `fit`; no upstream issue", "process",
-    ),
-    Patch(
-        "virtual GPUs", "tensorflow.python.pywrap_tfe", ("TFE_Py_FastPathExecute", "TFE_Py_Execute"),
-        "a virtual GPU may lack a dtype; callbacks see the operations of one thread, and see them too late", "process",
-    ),
-    Patch(
-        "virtual GPUs", "tensorflow.python.framework.constant_op", ("convert_to_eager_tensor",),
-        "the same, for constants", "process",
-    ),
-    Patch("virtual GPUs", "tensorflow.__internal__.EagerTensor", ("_copy",), "the same, for copies", "process"),
-    Patch(
-        "compile", "tensorflow.python.autograph.core.config", ("CONVERSION_RULES",),
-        "AutoGraph rewrites xdevice's own functions; the public `do_not_convert` is for one function each. Without it "
-        "a trace takes ten times as long, and AutoGraph warns", "process",
-    ),
+    # the layers that a model calls; Keras has no hooks
+    Patch("layers' calls", "keras.Layer", ("__call__",), "block"),
+    # the gradients of what lies between
+    Patch("layers' calls", "tensorflow.GradientTape", ("gradient",), "block"),
+    # reads
+    Patch("transfers", "tensorflow.__internal__.EagerTensor", (*READS, "_numpy_internal"), "block"),
+    # copies that are where they are told; replaced by `xdevice.transfers`, which sees moves by it. Without it
+    # `tf.identity` copies, except for int32 and strings, which it leaves on the host; no upstream issue
+    Patch("tensors", "tensorflow.__internal__.EagerTensor", ("_copy",), "block"),
+    # NumPy reads by the buffer protocol
+    Patch("transfers", "numpy", ("asarray", "array"), "block"),
+    # a tf.distribute strategy on a GPU that does not exist hangs in `fit`; no upstream issue
+    Patch("virtual GPUs", "tensorflow.python.distribute.device_util", ("canonicalize",), "process"),
+    # a virtual GPU may lack a dtype; callbacks see the operations of one thread, and see them too late
+    Patch("virtual GPUs", "tensorflow.python.pywrap_tfe", ("TFE_Py_FastPathExecute", "TFE_Py_Execute"), "process"),
+    # the same, for constants
+    Patch("virtual GPUs", "tensorflow.python.framework.constant_op", ("convert_to_eager_tensor",), "process"),
+    # the same, for copies
+    Patch("virtual GPUs", "tensorflow.__internal__.EagerTensor", ("_copy",), "process"),
+    # AutoGraph rewrites xdevice's own functions; the public `do_not_convert` is for one function each. Without it a
+    # trace takes ten times as long, and AutoGraph warns
+    Patch("compile", "tensorflow.python.autograph.core.config", ("CONVERSION_RULES",), "process"),
 )  # fmt: skip
 
 PRIVATE: Final = (
+    # each operation with its values; `tf.debugging` keeps them in files alone
+    Private("operations", "tensorflow.python.framework.op_callbacks", ("add_op_callback", "remove_op_callback")),
+    # the public `enable_op_determinism` cannot be undone; no upstream issue known
     Private(
-        "operations", "tensorflow.python.framework.op_callbacks", ("add_op_callback", "remove_op_callback"),
-        "each operation with its values; `tf.debugging` keeps them in files alone",
+        "deterministic", "tensorflow.python.framework.config", ("disable_op_determinism", "is_op_determinism_enabled"),
     ),
-    Private(
-        "deterministic", "tensorflow.python.framework.config",
-        ("disable_op_determinism", "is_op_determinism_enabled"),
-        "the public `enable_op_determinism` cannot be undone; no upstream issue known",
-    ),
-    Private("compile", "tensorflow.python.autograph.core.config", ("DoNotConvert",), "see above"),
+    # see above
+    Private("compile", "tensorflow.python.autograph.core.config", ("DoNotConvert",)),
+    # a call whose signature has been checked. Without it a call takes 150 us more
     Private(
         "compile", "tensorflow.python.eager.polymorphic_function.concrete_function.ConcreteFunction", ("_call_flat",),
-        "a call whose signature has been checked. Without it a call takes 150 us more",
     ),
+    # whether the runtime has started. Without it TensorFlow counts as started. Also the owner of other names here:
     # nothing public says it without starting the runtime or counting the GPUs; no upstream issue
+    Private("waiting, transfers, blocking and several processes", "tensorflow.python.eager.context", ("context",)),
+    # the same
+    Private("waiting", "tensorflow.python.eager.context.Context", ("_initialized",)),
+    # seeing each operation of a thread; blocking needs it on GPUs only
     Private(
-        "waiting, transfers, blocking and several processes", "tensorflow.python.eager.context", ("context",),
-        "whether the runtime has started. Without it TensorFlow counts as started. Also the owner of other names here",
+        "transfers and blocking", "tensorflow.python.framework.op_callbacks", ("add_op_callback", "remove_op_callback"),
     ),
-    Private("waiting", "tensorflow.python.eager.context.Context", ("_initialized",), "the same"),
-    Private(
-        "transfers and blocking", "tensorflow.python.framework.op_callbacks",
-        ("add_op_callback", "remove_op_callback"), "seeing each operation of a thread; blocking needs it on GPUs only",
-    ),
-    Private(
-        "transfers and blocking", "tensorflow.python.eager.context.Context", ("remove_op_callback",),
-        "the same, while other threads are seen",
-    ),
-    # MultiWorkerMirroredStrategy is built on them, and ends processes whose peers have died
+    # the same, while other threads are seen
+    Private("transfers and blocking", "tensorflow.python.eager.context.Context", ("remove_op_callback",)),
+    # collectives without a strategy: MultiWorkerMirroredStrategy is built on them, and ends processes whose peers have
+    # died
     Private(
         "several processes", "tensorflow.python.eager.context.Context",
-        ("configure_collective_ops", "enable_collective_ops"), "collectives without a strategy",
+        ("configure_collective_ops", "enable_collective_ops"),
     ),
-    Private(
-        "models", "tensorflow.python.ops.resource_variable_ops.BaseResourceVariable", ("_handle",),
-        "models move in place: the handle inside a variable is swapped; no upstream issue",
-    ),
-    Private(
-        "models", "tensorflow.python.ops.resource_variable_ops.BaseResourceVariable", ("_unique_id",),
-        "by it Keras's optimizers look variables up, those of a copy too",
-    ),
-    Private(
-        "models", "tensorflow.python.data.ops.structured_function", ("StructuredFunctionWrapper",),
-        "a variable that a pipeline reads is not moved",
-    ),
-    Private(
-        "models", "tensorflow.__internal__.function.Function", ("_clone",),
-        "methods that hold the old model are made anew for its copy",
-    ),
-    Private(
-        "models", "keras.src.utils.tracking", ("DotNotTrackScope",),
-        "copied lists must not tell their layer of what they get",
-    ),
-    Private("models", "keras.src.utils.tracking.Tracker", ("stored_ids",), "Keras keeps `id`s there"),
-    Private(
-        "layers", "keras.Layer", ("_layers", "_trainable_variables", "_non_trainable_variables"),
-        "what a layer itself has, in order: names, and what layers compute",
-    ),
-    Private("layers", "keras.Operation", ("_inbound_nodes",), "the graph of a functional model"),
-    Private("layers", "keras.src.ops.node.Node", ("_keras_history",), "the same: what it writes on its outputs"),
+    # models move in place: the handle inside a variable is swapped; no upstream issue
+    Private("models", "tensorflow.python.ops.resource_variable_ops.BaseResourceVariable", ("_handle",)),
+    # by it Keras's optimizers look variables up, those of a copy too
+    Private("models", "tensorflow.python.ops.resource_variable_ops.BaseResourceVariable", ("_unique_id",)),
+    # a variable that a pipeline reads is not moved
+    Private("models", "tensorflow.python.data.ops.structured_function", ("StructuredFunctionWrapper",)),
+    # methods that hold the old model are made anew for its copy
+    Private("models", "tensorflow.__internal__.function.Function", ("_clone",)),
+    # copied lists must not tell their layer of what they get
+    Private("models", "keras.src.utils.tracking", ("DotNotTrackScope",)),
+    # Keras keeps `id`s there
+    Private("models", "keras.src.utils.tracking.Tracker", ("stored_ids",)),
+    # what a layer itself has, in order: names, and what layers compute
+    Private("layers", "keras.Layer", ("_layers", "_trainable_variables", "_non_trainable_variables")),
+    # the graph of a functional model
+    Private("layers", "keras.Operation", ("_inbound_nodes",)),
+    # the same: what it writes on its outputs
+    Private("layers", "keras.src.ops.node.Node", ("_keras_history",)),
+    # what an optimizer computes, and for which parameters
     Private(
         "optimizers", "keras.optimizers.Optimizer", ("_learning_rate", "_trainable_variables", "_use_weight_decay"),
-        "what an optimizer computes, and for which parameters",
     ),
 )  # fmt: skip
 

@@ -9,6 +9,7 @@ import types
 from contextlib import ExitStack
 from functools import partial
 from importlib import import_module
+from itertools import takewhile
 from pathlib import Path
 
 import pytest
@@ -221,20 +222,35 @@ def is_ours(value):
     return str(cls.__module__).startswith("xdevice") and callable(value)
 
 
+def test_each_name_has_its_reason(inventory):
+    assert not [line for line, reason in reasons(inventory) if not reason], "say why in a comment above the row"
+
+
 @pytest.mark.parametrize("name", BACKENDS)
 def test_the_page_says_what_the_inventory_says(name):
     assert section(name) in PAGE.read_text(encoding="utf-8"), "python -c 'import test_private; test_private.write()'"
 
 
+def reasons(inventory):
+    """The comment above each row of an inventory, by the line on which the row begins."""
+    text = Path(inventory.__file__).read_text(encoding="utf-8")
+    lines = text.splitlines()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("Patch", "Private"):
+            above = takewhile(lambda line: line.startswith("    # "), reversed(lines[: node.lineno - 1]))
+            yield node.lineno, " ".join(line[6:] for line in reversed([*above]))
+
+
 def section(name):
     rows = inventory_of(name)
+    why = (reason for _, reason in sorted(reasons(rows)))  # patches first, as in the file
     lines = [f"<!-- {name} -->", "| replaced | by | until | why |", "|---|---|---|---|"]
     for row in rows.PATCHES:
         end = "the last block ends" if row.until == "block" else "the process ends"
-        lines.append(f"| {listed(row)} | {row.capability} | {end} | {row.why} |")
+        lines.append(f"| {listed(row)} | {row.capability} | {end} | {next(why)} |")
     lines += ["", "| private | needed by | why |", "|---|---|---|"]
     for row in rows.PRIVATE:
-        lines.append(f"| {listed(row)} | {row.capability} | {row.why} |")
+        lines.append(f"| {listed(row)} | {row.capability} | {next(why)} |")
     return "\n".join(lines) + f"\n<!-- /{name} -->"
 
 

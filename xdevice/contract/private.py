@@ -1,7 +1,7 @@
 """The private names of a framework: those that an adapter reads or replaces although nobody promises to keep them.
 
-Each adapter lists them once, in its module `private`, each with the capability that needs it, and its other modules
-read them there when they are loaded:
+Each adapter lists them once, in its module `private`, each with the capability that needs it and a comment that says
+why, which docs/reference/private.md has too. Its other modules read them there when they are loaded:
 
     private = Names("torch", "2.15.0", PRIVATE, PATCHES)
     is_tracing = private["torch._C._is_tracing"]
@@ -57,7 +57,6 @@ class Patch(NamedTuple):
     owner: str
     names: tuple[str, ...]
     """`("*",)` stands for all functions of the owner."""
-    why: str
     until: Literal["block", "process"]
     """When the attributes are put back: at the end of the last block that needs the replacements, or never."""
     only: Only = ""
@@ -70,7 +69,6 @@ class Private(NamedTuple):
     """Also several: "blocking, compile and transfers"."""
     owner: str
     names: tuple[str, ...]
-    why: str
     only: Only = ""
 
 
@@ -82,7 +80,7 @@ class AbsentNameError(UnsupportedError):
 class Names:
     """The private names of one framework. `tested` is the newest version of the framework that was tested.
 
-    >>> private = Names("math", "3.13", (Private("waiting", "math", ("_turbo", "floor"), "an example"),))
+    >>> private = Names("math", "3.13", (Private("waiting", "math", ("_turbo", "floor")),))
     >>> private["math.floor"](2.5)
     2
     >>> private["math._turbo"](2.5)
