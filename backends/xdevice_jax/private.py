@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from xdevice.contract.private import Names, Patch, Private
+from xdevice.contract.private import Names, Private
 
 TESTED: Final = "0.12.0.1"
 
@@ -15,33 +15,38 @@ READS: Final = (
 )  # fmt: skip
 """Methods of an array by which the host reads it."""
 
-PATCHES: Final = (
+IN_BLOCKS: Final = (
     # reads and moves. `jax.transfer_guard` sees no reads of the CPU (jax-ml/jax#16602), and names no caller
     # (jax-ml/jax#17559)
-    Patch("transfers", "jax._src.array.ArrayImpl", (*READS, "_value", "to_device"), "block"),
+    Private("transfers", "jax._src.array.ArrayImpl", (*READS, "_value", "to_device")),
     # moves
-    Patch("transfers", "jax", ("device_put", "device_get"), "block"),
+    Private("transfers", "jax", ("device_put", "device_get")),
     # NumPy reads by the buffer protocol
-    Patch("transfers", "numpy", ("asarray", "array"), "block"),
+    Private("transfers", "numpy", ("asarray", "array")),
     # JAX's own switch is read when its CPU starts; no upstream issue
-    Patch("blocking", "jax._src.interpreters.pxla.ExecuteReplicated", ("__call__",), "block"),
+    Private("blocking", "jax._src.interpreters.pxla.ExecuteReplicated", ("__call__",)),
     # compiled functions are called past Python
-    Patch("blocking", "jax._src.pjit", ("_get_fastpath_data",), "block"),
-    # a virtual GPU may lack a dtype
-    Patch("virtual GPUs", "jax._src.compiler", ("compile_or_get_cached",), "process"),
-    # JAX does not count the memory of CPUs
-    Patch("virtual GPUs", "jax._src.interpreters.pxla.ExecuteReplicated", ("__call__",), "process"),
-    # it may lack a dtype
-    Patch("virtual GPUs", "jax._src.interpreters.pxla", ("batched_device_put",), "process"),
-    # the same
-    Patch("virtual GPUs", "jax._src.pjit", ("_get_fastpath_data",), "process"),
+    Private("blocking", "jax._src.pjit", ("_get_fastpath_data",)),
     # each primitive with its values; a jaxpr that is evaluated by hand has no gradients on the way
-    Patch("operations", "jax._src.core.EvalTrace", ("process_primitive",), "block"),
+    Private("operations", "jax._src.core.EvalTrace", ("process_primitive",)),
     # the gradients of parameters, with their names
-    Patch("operations", "jax", ("grad", "value_and_grad"), "block"),
-    # "cuda" is a virtual GPU
-    Patch("--xd-cuda", "jax", ("devices",), "process"),
+    Private("operations", "jax", ("grad", "value_and_grad")),
 )  # fmt: skip
+"""Attributes that are replaced until the last block ends that needs it."""
+
+FOR_GOOD: Final = (
+    # a virtual GPU may lack a dtype
+    Private("virtual GPUs", "jax._src.compiler", ("compile_or_get_cached",)),
+    # JAX does not count the memory of CPUs
+    Private("virtual GPUs", "jax._src.interpreters.pxla.ExecuteReplicated", ("__call__",)),
+    # it may lack a dtype
+    Private("virtual GPUs", "jax._src.interpreters.pxla", ("batched_device_put",)),
+    # the same
+    Private("virtual GPUs", "jax._src.pjit", ("_get_fastpath_data",)),
+    # "cuda" is a virtual GPU
+    Private("--xd-cuda", "jax", ("devices",)),
+)  # fmt: skip
+"""Attributes that are replaced until the process ends."""
 
 PRIVATE: Final = (
     # whether JAX has started, which nothing public tells (jax-ml/jax#23320). `backends_are_initialized` takes a lock,
@@ -67,4 +72,4 @@ PRIVATE: Final = (
     Private("several processes", "jax._src.distributed", ("State", "global_state")),
 )  # fmt: skip
 
-private = Names("jax", TESTED, PRIVATE, PATCHES)
+private = Names("jax", TESTED, PRIVATE, IN_BLOCKS, FOR_GOOD)

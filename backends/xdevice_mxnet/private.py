@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from xdevice.contract.private import Names, Patch, Private
+from xdevice.contract.private import Names, Private
 
 TESTED: Final = "1.9.1"
 
@@ -18,27 +18,32 @@ NUMPY_MOVES: Final = ("as_in_ctx",)
 CALLS: Final = ("MXImperativeInvokeEx", "MXNetFuncCall", "MXInvokeCachedOpEx", "MXAutogradBackwardEx")
 """Functions of MXNet's library that start work."""
 
-PATCHES: Final = (
+IN_BLOCKS: Final = (
     # the layers that a model calls
-    Patch("layers' calls", "mxnet.gluon.Block", ("__call__",), "block"),
+    Private("layers' calls", "mxnet.gluon.Block", ("__call__",)),
     # reads and moves
-    Patch("transfers", "mxnet.nd.NDArray", (*READS, *MOVES), "block"),
+    Private("transfers", "mxnet.nd.NDArray", (*READS, *MOVES)),
     # the same
-    Patch("transfers", "mxnet.np.ndarray", (*NUMPY_READS, *NUMPY_MOVES), "block"),
+    Private("transfers", "mxnet.np.ndarray", (*NUMPY_READS, *NUMPY_MOVES)),
     # NumPy reads by a protocol of its own
-    Patch("transfers", "numpy", ("asarray", "array"), "block"),
+    Private("transfers", "numpy", ("asarray", "array")),
     # MXNet waits for one array or for all work; its own switch, `MXNET_ENGINE_TYPE`, is read at its import only
-    Patch("blocking", "mxnet.base._LIB", ("MXNetFuncCall", "MXInvokeCachedOpEx"), "block"),
-    # the same, to the block's end; and operators mix CPU devices silently
-    Patch("blocking and virtual GPUs", "mxnet.base._LIB", ("MXImperativeInvokeEx", "MXAutogradBackwardEx"), "process"),
+    Private("blocking", "mxnet.base._LIB", ("MXNetFuncCall", "MXInvokeCachedOpEx")),
+)  # fmt: skip
+"""Attributes that are replaced until the last block ends that needs it."""
+
+FOR_GOOD: Final = (
+    # as the two above, until the last block of blocking ends; and operators mix CPU devices silently
+    Private("blocking and virtual GPUs", "mxnet.base._LIB", ("MXImperativeInvokeEx", "MXAutogradBackwardEx")),
     # the same
-    Patch("virtual GPUs", "mxnet.base._LIB", ("MXAutogradMarkVariables",), "process"),
+    Private("virtual GPUs", "mxnet.base._LIB", ("MXAutogradMarkVariables",)),
     # MXNet does not count the memory of CPUs, and every array is made by it: virtual GPUs may lack its dtype
-    Patch("virtual GPUs", "mxnet.ndarray._internal.NDArrayBase", ("__init__", "__del__"), "process"),
+    Private("virtual GPUs", "mxnet.ndarray._internal.NDArrayBase", ("__init__", "__del__")),
     # whether the program has set NumPy's semantics. Without it, a program that has is asked to set them in each
     # thread, and MXNet announces them by the root logger
-    Patch("tensors", "mxnet.util", ("_set_np_array_logged",), "process"),
+    Private("tensors", "mxnet.util", ("_set_np_array_logged",)),
 )  # fmt: skip
+"""Attributes that are replaced until the process ends."""
 
 PRIVATE: Final = (
     # MXNet's library, whose functions take half the time of Python's, and whether arrays were made that are gone.
@@ -94,4 +99,4 @@ PRIVATE: Final = (
     Private("layers' calls", "mxnet.gluon.HybridBlock", ("_active",)),
 )  # fmt: skip
 
-private = Names("mxnet", TESTED, PRIVATE, PATCHES)
+private = Names("mxnet", TESTED, PRIVATE, IN_BLOCKS, FOR_GOOD)

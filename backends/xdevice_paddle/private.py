@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from xdevice.contract.private import Names, Patch, Private
+from xdevice.contract.private import Names, Private
 
 TESTED: Final = "3.3.1"
 
@@ -30,30 +30,35 @@ CHECKED: Final = (
 reflected ones see the tensor; `__rmatmul__` takes no number."""
 NEWER_CHECKED: Final = ("__rfloordiv__", "__rmod__")
 
-PATCHES: Final = (
+IN_BLOCKS: Final = (
     # hooks of a layer miss calls of its `forward`
-    Patch("layers' calls", "paddle.nn.Layer", ("__call__",), "block"),
+    Private("layers' calls", "paddle.nn.Layer", ("__call__",)),
     # reads, and moves: `to`, `cpu`, `cuda` and `pin_memory` call `_copy_to`. Paddle reports neither
-    Patch("transfers", "paddle.Tensor", (*READS, "_copy_to"), "block"),
+    Private("transfers", "paddle.Tensor", (*READS, "_copy_to")),
     # the same
-    Patch("transfers", "paddle.Tensor", NEWER_READS, "block", "newer"),
+    Private("transfers", "paddle.Tensor", NEWER_READS, "newer"),
     # `paddle.grad` in two threads at once segfaults (3.3.1; PaddlePaddle/Paddle#36078)
-    Patch("parallel", "paddle.base.core.eager", ("run_partial_grad",), "block"),
+    Private("parallel", "paddle.base.core.eager", ("run_partial_grad",)),
     # each operation that Paddle runs
-    Patch("operations", "paddle._C_ops", ("*",), "block"),
+    Private("operations", "paddle._C_ops", ("*",)),
     # the same
-    Patch("operations", "paddle.Tensor", CHECKED, "block"),
-    # Paddle compares no devices, and leaves empty results
-    Patch("virtual GPUs", "paddle._C_ops", ("*",), "process"),
-    # the same
-    Patch("virtual GPUs", "paddle._legacy_C_ops", ("*",), "process"),
-    # the same
-    Patch("virtual GPUs", "paddle.Tensor", CHECKED, "process"),
-    # the same
-    Patch("virtual GPUs", "paddle.Tensor", NEWER_CHECKED, "process", "newer"),
-    # the tracer rewrites xdevice's own functions; `paddle.jit.ignore_module` reaches the other one only
-    Patch("compile", "paddle.jit.sot.opcode_translator.skip_files", ("skip_file_names",), "process", "newer"),
+    Private("operations", "paddle.Tensor", CHECKED),
 )  # fmt: skip
+"""Attributes that are replaced until the last block ends that needs it."""
+
+FOR_GOOD: Final = (
+    # Paddle compares no devices, and leaves empty results
+    Private("virtual GPUs", "paddle._C_ops", ("*",)),
+    # the same
+    Private("virtual GPUs", "paddle._legacy_C_ops", ("*",)),
+    # the same
+    Private("virtual GPUs", "paddle.Tensor", CHECKED),
+    # the same
+    Private("virtual GPUs", "paddle.Tensor", NEWER_CHECKED, "newer"),
+    # the tracer rewrites xdevice's own functions; `paddle.jit.ignore_module` reaches the other one only
+    Private("compile", "paddle.jit.sot.opcode_translator.skip_files", ("skip_file_names",), "newer"),
+)  # fmt: skip
+"""Attributes that are replaced until the process ends."""
 
 PRIVATE: Final = (
     # copies. `to` can clear its source, and before 3.0 works in place; `cpu` and `cuda` know no plugin
@@ -136,4 +141,4 @@ PRIVATE: Final = (
     Private("compile", "paddle.jit.sot.opcode_translator.skip_files", ("setup_skip_files",), "newer"),
 )  # fmt: skip
 
-private = Names("paddle", TESTED, PRIVATE, PATCHES)
+private = Names("paddle", TESTED, PRIVATE, IN_BLOCKS, FOR_GOOD)

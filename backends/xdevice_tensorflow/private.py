@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from xdevice.contract.private import Names, Patch, Private
+from xdevice.contract.private import Names, Private
 
 TESTED: Final = "2.21.0"
 
@@ -18,30 +18,35 @@ READS: Final = (
 )  # fmt: skip
 """Methods of a tensor by which the host reads it."""
 
-PATCHES: Final = (
+IN_BLOCKS: Final = (
     # the layers that a model calls; Keras has no hooks
-    Patch("layers' calls", "keras.Layer", ("__call__",), "block"),
+    Private("layers' calls", "keras.Layer", ("__call__",)),
     # the gradients of what lies between
-    Patch("layers' calls", "tensorflow.GradientTape", ("gradient",), "block"),
+    Private("layers' calls", "tensorflow.GradientTape", ("gradient",)),
     # reads
-    Patch("transfers", "tensorflow.__internal__.EagerTensor", (*READS, "_numpy_internal"), "block"),
+    Private("transfers", "tensorflow.__internal__.EagerTensor", (*READS, "_numpy_internal")),
     # copies that are where they are told; replaced by `xdevice.transfers`, which sees moves by it. Without it
     # `tf.identity` copies, except for int32 and strings, which it leaves on the host; no upstream issue
-    Patch("tensors", "tensorflow.__internal__.EagerTensor", ("_copy",), "block"),
+    Private("tensors", "tensorflow.__internal__.EagerTensor", ("_copy",)),
     # NumPy reads by the buffer protocol
-    Patch("transfers", "numpy", ("asarray", "array"), "block"),
+    Private("transfers", "numpy", ("asarray", "array")),
+)  # fmt: skip
+"""Attributes that are replaced until the last block ends that needs it."""
+
+FOR_GOOD: Final = (
     # a tf.distribute strategy on a GPU that does not exist hangs in `fit`; no upstream issue
-    Patch("virtual GPUs", "tensorflow.python.distribute.device_util", ("canonicalize",), "process"),
+    Private("virtual GPUs", "tensorflow.python.distribute.device_util", ("canonicalize",)),
     # a virtual GPU may lack a dtype; callbacks see the operations of one thread, and see them too late
-    Patch("virtual GPUs", "tensorflow.python.pywrap_tfe", ("TFE_Py_FastPathExecute", "TFE_Py_Execute"), "process"),
+    Private("virtual GPUs", "tensorflow.python.pywrap_tfe", ("TFE_Py_FastPathExecute", "TFE_Py_Execute")),
     # the same, for constants
-    Patch("virtual GPUs", "tensorflow.python.framework.constant_op", ("convert_to_eager_tensor",), "process"),
+    Private("virtual GPUs", "tensorflow.python.framework.constant_op", ("convert_to_eager_tensor",)),
     # the same, for copies
-    Patch("virtual GPUs", "tensorflow.__internal__.EagerTensor", ("_copy",), "process"),
+    Private("virtual GPUs", "tensorflow.__internal__.EagerTensor", ("_copy",)),
     # AutoGraph rewrites xdevice's own functions; the public `do_not_convert` is for one function each. Without it a
     # trace takes ten times as long, and AutoGraph warns
-    Patch("compile", "tensorflow.python.autograph.core.config", ("CONVERSION_RULES",), "process"),
+    Private("compile", "tensorflow.python.autograph.core.config", ("CONVERSION_RULES",)),
 )  # fmt: skip
+"""Attributes that are replaced until the process ends."""
 
 PRIVATE: Final = (
     # each operation with its values; `tf.debugging` keeps them in files alone
@@ -97,4 +102,4 @@ PRIVATE: Final = (
     ),
 )  # fmt: skip
 
-private = Names("tensorflow", TESTED, PRIVATE, PATCHES)
+private = Names("tensorflow", TESTED, PRIVATE, IN_BLOCKS, FOR_GOOD)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from xdevice.contract.private import Names, Patch, Private
+from xdevice.contract.private import Names, Private
 
 TESTED: Final = "2.15.0"
 
@@ -15,61 +15,64 @@ READS: Final = (
 )  # fmt: skip
 """Methods of a tensor by which the host reads it."""
 
-PATCHES: Final = (
+IN_BLOCKS: Final = (
     # the layers that a model calls: a global hook of PyTorch's for modules sees neither what a call gives by its own
     # `__call__` nor that it failed
-    Patch("layers' calls", "torch.nn.Module", ("__call__",), "block"),
+    Private("layers' calls", "torch.nn.Module", ("__call__",)),
     # reads and moves. A TorchFunctionMode sees one thread only, and misses what runs with a copy of the context in
     # another; it makes torch.compile compile its functions again
-    Patch("transfers", "torch.Tensor", (*READS, "to", "cpu", "cuda", "xpu"), "block"),
+    Private("transfers", "torch.Tensor", (*READS, "to", "cpu", "cuda", "xpu")),
     # the same: `x.vgpu()`, as `x.cuda()`
-    Patch("transfers", "torch.Tensor", ("vgpu",), "block", "virtual GPUs"),
+    Private("transfers", "torch.Tensor", ("vgpu",), "virtual GPUs"),
+)  # fmt: skip
+"""Attributes that are replaced until the last block ends that needs it."""
+
+FOR_GOOD: Final = (
     # `Module.to` sets it, and PyTorch does not put contents of one kind into a tensor of the other
-    Patch("virtual GPUs", "torch.Tensor", ("data",), "process"),
+    Private("virtual GPUs", "torch.Tensor", ("data",)),
     # the same: `Module.to` asks for it
-    Patch("virtual GPUs", "torch", ("_has_compatible_shallow_copy_type",), "process"),
+    Private("virtual GPUs", "torch", ("_has_compatible_shallow_copy_type",)),
     # C++ takes index 0 instead of the tensor's own
-    Patch("virtual GPUs", "torch.Tensor", ("new", "new_tensor"), "process"),
+    Private("virtual GPUs", "torch.Tensor", ("new", "new_tensor")),
     # a device without an index is the current one
-    Patch("virtual GPUs", "torch.Tensor", ("to",), "process"),
+    Private("virtual GPUs", "torch.Tensor", ("to",)),
     # the same
-    Patch("virtual GPUs", "torch", ("tensor", "as_tensor", "asarray"), "process"),
+    Private("virtual GPUs", "torch", ("tensor", "as_tensor", "asarray")),
     # PyTorch asks the device for an allocator, and crashes
-    Patch("virtual GPUs", "torch.UntypedStorage", ("__new__",), "process"),
+    Private("virtual GPUs", "torch.UntypedStorage", ("__new__",)),
     # `torch.accelerator` asks the device guard or an allocator, and fails or crashes
-    Patch(
+    Private(
         "virtual GPUs", "torch._C",
         tuple(f"_accelerator_{name}" for name in (
             "getDeviceIndex", "setDeviceIndex", "exchangeDevice", "maybeExchangeDevice", "synchronizeDevice",
             "isAllocatorInitialized", "getDeviceStats", "resetPeakStats", "resetAccumulatedStats", "getMemoryInfo",
             "setStream",
         )),
-        "process",
     ),
     # the same
-    Patch("virtual GPUs", "torch._C", ("_accelerator_emptyHostCache",), "process", "newer"),
+    Private("virtual GPUs", "torch._C", ("_accelerator_emptyHostCache",), "newer"),
     # the same
-    Patch("virtual GPUs", "torch.accelerator", ("empty_cache",), "process"),
+    Private("virtual GPUs", "torch.accelerator", ("empty_cache",)),
     # PyTorch makes a foreign device's in C++ only
-    Patch("virtual GPUs", "torch", ("Generator",), "process"),
+    Private("virtual GPUs", "torch", ("Generator",)),
     # DataParallel is refused by name
-    Patch("virtual GPUs", "torch.nn.parallel.comm", ("scatter", "gather", "broadcast_coalesced"), "process"),
+    Private("virtual GPUs", "torch.nn.parallel.comm", ("scatter", "gather", "broadcast_coalesced")),
     # the compiler has no code for them, and ends in a KeyError
-    Patch("virtual GPUs", "torch._TorchCompileInductorWrapper", ("__call__",), "process"),
+    Private("virtual GPUs", "torch._TorchCompileInductorWrapper", ("__call__",)),
     # autograd's engine has no thread for index 1
-    Patch("virtual GPUs", "torch.autograd", ("_engine_run_backward",), "process"),
+    Private("virtual GPUs", "torch.autograd", ("_engine_run_backward",)),
     # "cuda" is a virtual GPU
-    Patch("--xd-cuda", "torch", ("set_default_device",), "process"),
+    Private("--xd-cuda", "torch", ("set_default_device",)),
     # the same
-    Patch(
+    Private(
         "--xd-cuda", "torch.cuda",
         ("is_available", "device_count", "device", "current_device", "set_device", "synchronize", "get_rng_state",
          "set_rng_state", "memory_allocated", "max_memory_allocated"),
-        "process",
     ),
     # the same
-    Patch("--xd-cuda", "torch.backends.cuda", ("is_built",), "process"),
+    Private("--xd-cuda", "torch.backends.cuda", ("is_built",)),
 )  # fmt: skip
+"""Attributes that are replaced until the process ends."""
 
 PRIVATE: Final = (
     # whether `torch.fx` would freeze numbers. The public way was proposed and not taken (pytorch/pytorch#43971)
@@ -185,4 +188,4 @@ PRIVATE: Final = (
     ),
 )  # fmt: skip
 
-private = Names("torch", TESTED, PRIVATE, PATCHES)
+private = Names("torch", TESTED, PRIVATE, IN_BLOCKS, FOR_GOOD)

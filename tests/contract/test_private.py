@@ -48,6 +48,10 @@ def inventory_of(name):
     return import_module(f"xdevice_{name}.private")
 
 
+def patches(inventory):
+    return (*inventory.IN_BLOCKS, *inventory.FOR_GOOD)
+
+
 def is_promised(row):
     """Whether the framework that is installed must have the names of a row."""
     if row.only == "CUDA":
@@ -60,7 +64,7 @@ def is_promised(row):
 
 
 def test_the_framework_has_each_name(inventory):
-    rows = filter(is_promised, (*inventory.PATCHES, *inventory.PRIVATE))
+    rows = filter(is_promised, (*patches(inventory), *inventory.PRIVATE))
     assert not [name for row in rows for name in spelled(row) if not is_there(name)]
 
 
@@ -69,7 +73,7 @@ def test_private_names_are_read_by_the_list_and_nowhere_else(inventory):
     assert stray_names(folder) == set(), 'list them in private.py, and read them as private["owner.name"]'
     asked = {name for tree in trees(folder) for name in asked_for(tree)}
     listed = {name for row in inventory.PRIVATE for name in spelled(row)}
-    patched = {name for row in inventory.PATCHES for name in spelled(row)}
+    patched = {name for row in patches(inventory) for name in spelled(row)}
     assert asked - listed - patched == set(), "list them in private.py"
     assert listed - asked == set(), "private.py lists names that nothing reads"
 
@@ -136,7 +140,8 @@ def test_what_is_replaced_at_run_time_is_listed_and_put_back(name):
 
 def compare(name):
     """In a process of its own, where GPUs are virtual."""
-    rows = inventory_of(name).PATCHES
+    inventory = inventory_of(name)
+    rows = patches(inventory)
     backend = xdevice.backend(name)
     if name == "torch":
         backend.framework.vgpu.set_device(1)
@@ -156,7 +161,7 @@ def compare(name):
         inside = replaced(backend)
     require_listed(inside, rows)
     require_replaced(inside, rows)
-    require_listed(replaced(backend), [row for row in rows if row.until == "process"])
+    require_listed(replaced(backend), inventory.FOR_GOOD)
 
 
 def require_listed(things, rows):
@@ -236,7 +241,7 @@ def reasons(inventory):
     text = Path(inventory.__file__).read_text(encoding="utf-8")
     lines = text.splitlines()
     for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("Patch", "Private"):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "Private":
             above = takewhile(lambda line: line.startswith("    # "), reversed(lines[: node.lineno - 1]))
             yield node.lineno, " ".join(line[6:] for line in reversed([*above]))
 
@@ -245,9 +250,8 @@ def section(name):
     rows = inventory_of(name)
     why = (reason for _, reason in sorted(reasons(rows)))  # patches first, as in the file
     lines = [f"<!-- {name} -->", "| replaced | by | until | why |", "|---|---|---|---|"]
-    for row in rows.PATCHES:
-        end = "the last block ends" if row.until == "block" else "the process ends"
-        lines.append(f"| {listed(row)} | {row.capability} | {end} | {next(why)} |")
+    for end, table in (("the last block ends", rows.IN_BLOCKS), ("the process ends", rows.FOR_GOOD)):
+        lines += [f"| {listed(row)} | {row.capability} | {end} | {next(why)} |" for row in table]
     lines += ["", "| private | needed by | why |", "|---|---|---|"]
     for row in rows.PRIVATE:
         lines.append(f"| {listed(row)} | {row.capability} | {next(why)} |")
