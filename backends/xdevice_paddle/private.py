@@ -39,6 +39,8 @@ IN_BLOCKS: Final = (
     Private("transfers", "paddle.Tensor", NEWER_READS, "newer"),
     # `paddle.grad` in two threads at once segfaults (3.3.1; PaddlePaddle/Paddle#36078)
     Private("parallel", "paddle.base.core.eager", ("run_partial_grad",)),
+    # steps, which `inplace_version` does not count
+    Private("several processes", "paddle.optimizer.Optimizer", ("_apply_optimize",)),
     # each operation that Paddle runs
     Private("operations", "paddle._C_ops", ("*",)),
     # the same

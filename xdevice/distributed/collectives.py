@@ -23,6 +23,7 @@ from xdevice.replicas.operands import (
     summands_in,
     tensors_in,
 )
+from xdevice.tensors import unlisted
 
 from . import carrying
 from .carrying import OPS
@@ -231,11 +232,17 @@ def _summands(x: Any) -> list[Operand]:
 
 
 def _variables(operand: Operand) -> list[Operand]:
-    """The operands to send for one: the variables of a model, each once; for a tensor, the operand itself."""
+    """The operands to send for one: the variables of a model, each once, also of layers that it holds and does not
+    list; for a tensor, the operand itself."""
     backend = operand.backend
     if operand.kind != "model" or backend.tensor_of(operand.value) is not None:
         return [operand]
-    unique = {id(value): (name, value) for name, value in backend.variables(operand.value)}
+    models = unlisted.Unlisted(backend, operand.value).models
+    unique = {
+        id(value): (f"{layer}.{name}".lstrip("."), value)
+        for layer, owner, one in models
+        for name, value in owner.variables(one)
+    }
     return [
         Operand(f"{operand.name}.{name}", value, *(registry.kind_of(type(value)) or (backend, "tensor")))
         for name, value in unique.values()

@@ -19,12 +19,11 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from xdevice.base.dtypes import host_dtype
 from xdevice.core import registry
-from xdevice.errors import ArgumentError, CollectiveMismatchError, NotATensorError, ScopeError, shown
+from xdevice.errors import ArgumentError, CollectiveMismatchError, NotATensorError, ScopeError, XDeviceError, shown
 from xdevice.replicas.operands import Operand, dense_leaves, dtype_of, read, rebuilt, shape_of
-from xdevice.tensors import creation
+from xdevice.tensors import creation, unlisted
 
 from .carrying import weight_of
-from .session import OnAllError
 from .signatures import signatures
 
 if TYPE_CHECKING:
@@ -49,24 +48,23 @@ def average_gradients(session: Session, model_or_gradients: Any, weight: float |
     rows = _rows_in(model_or_gradients) if backend is None else _rows_of(backend, model_or_gradients)
     operands = [operand for _, operand in rows if operand is not None]
     session.ready("average_gradients")
-    if session.size == 1:
-        session.require(operands, "average_gradients", "mean")
-        session.agree(str, own)
-        return model_or_gradients
-    carrier = session.carrier
     # one that stands in several places travels once
     unique = list({id(operand.value): operand for operand in operands}.values())
     if backend is None:
-        session.require(unique, "all_reduce", "mean")
+        session.require(unique, "average_gradients", "mean")
         plan = Plan(unique)
     else:
-        plan = _plan(session, "average_gradients", model_or_gradients, unique)
+        plan = _plan(session, "average_gradients", backend, model_or_gradients, unique)
+    if session.size == 1:
+        session.agree(str, own)
+        return model_or_gradients
+    carrier = session.carrier
 
     def call() -> str:
         text = plan.text if len(unique) == len(operands) else signatures(operands)
         nones = "".join(f"; {name} None" for name, operand in rows if operand is None)
         weights = "" if backend is None else _first_weights(session, backend, model_or_gradients)
-        return f"average_gradients{' weighted' if own is not None else ''}: {text}{nones}{weights}"
+        return f"average_gradients{_weighted(own)}: {text}{nones}{weights}"
 
     def job() -> dict[int, Any]:
         sent = []
@@ -176,12 +174,13 @@ def _facts_of(backend: Backend, name: str, x: Any) -> tuple[Any, ...]:
     return name, backend.is_dense(x), x.dtype, tuple(x.shape), backend.device_of(x)
 
 
-def _plan(session: Session, verb: str, model: Any, operands: list[Operand]) -> Plan:
+def _plan(session: Session, verb: str, backend: Backend, model: Any, operands: list[Operand]) -> Plan:
     """The plan for a model's parameters or gradients: that of the step before, if they are what they were then."""
-    facts = [_facts_of(backend, name, x) for name, x, backend, _ in operands]
+    facts = [_facts_of(operand.backend, operand.name, operand.value) for operand in operands]
     plans = session.plans.setdefault(model, {})
     if verb not in plans or plans[verb][0] != facts:
         session.require(operands, "all_reduce", "mean")
+        unlisted.refuse(backend, model, f"{verb} of", only_trained=True)
         plans[verb] = facts, Plan(operands)
     plan: Plan = plans[verb][1]
     return plan
@@ -236,12 +235,13 @@ def averaging(session: Session, model: Any, weight: float | None) -> Iterator[No
     if not parameters:
         raise NotATensorError(f"no parameter of {shown(model)} is trained, so that it will have no gradient")
     session.ready("averaging")
-    plan = _plan(session, "averaging", model, parameters)
+    plan = _plan(session, "averaging", backend, model, parameters)
 
     def call() -> str:
         weights = _first_weights(session, backend, model)
-        return f"averaging{' weighted' if own is not None else ''}: {plan.text}{weights}"
+        return f"averaging{_weighted(own)}: {plan.text}{weights}"
 
+    refused: Exception | None = None
     with session.alone("averaging"):
         total = session.agree(call, own)
         session.plans[model][_COMPARED] = True
@@ -256,29 +256,38 @@ def averaging(session: Session, model: Any, weight: float | None) -> Iterator[No
                 raise
             finally:
                 end()
-        _end(session, backend, model, sending, call)
+        refused = _end(session, backend, model, sending, call, _weighted(own))
+    if refused is not None:
+        raise refused
 
 
-def _end(session: Session, backend: Backend, model: Any, sending: _Sending, call: Callable[[], str]) -> None:
-    """Sends what the pass has left, and votes on which parameters have no gradient before any is written."""
+def _weighted(own: float | None) -> str:
+    return "" if own is None else " weighted (with weight=0, by the gradients of any batch, not by None)"
+
+
+def _end(
+    session: Session, backend: Backend, model: Any, sending: _Sending, call: Callable[[], str], weighted: str
+) -> Exception | None:
+    """Sends what the pass has left, and votes on which parameters have no gradient before any is written. Returns an
+    error that all ranks are to raise."""
     plan, parameters = sending.plan, sending.parameters
-    changed = sending.first_changed()
     missing = sending.fill_up(list(backend.gradients(model)))
-    nones = "".join(f"; {parameters[i].name} None" for i in missing)
-    try:
-        session.agree(lambda: f"averaging, after the backward pass{nones}{changed}")
-    except CollectiveMismatchError:
-        session.call("all_reduce", call, sending.drop, parameters)
-        raise
-    if changed:
-        session.call("all_reduce", call, sending.drop, parameters)
-        raise OnAllError(
+    refused = sending.refused
+    if changed := sending.first_changed():
+        refused = ArgumentError(
             f"{changed} was written in the block of averaging(), before the ranks' gradients were averaged, so that "
             "they would part; only the backward pass belongs in the block: clip gradients and step after it"
         )
-    session.call("all_reduce", call, sending.finish, parameters)
-    if session.options.check and missing != plan.missing:
+    nones = f"{weighted}{''.join(f'; {parameters[i].name} None' for i in missing)}"
+    try:
+        session.agree(lambda: f"averaging, after the backward pass{nones if refused is None else f'; {refused}'}")
+    except CollectiveMismatchError:
+        session.call("all_reduce", call, sending.drop, parameters)
+        raise
+    session.call("all_reduce", call, sending.finish if refused is None else sending.drop, parameters)
+    if session.options.check and refused is None and missing != plan.missing:
         plan.arrange(parameters, missing)
+    return refused
 
 
 class _Sending:
@@ -288,6 +297,8 @@ class _Sending:
         self.session, self.plan, self.parameters = session, plan, parameters
         self.error: BaseException | None = None
         """The error that `ready` has raised. Paddle raises a SystemError in its place."""
+        self.refused: XDeviceError | None = None
+        """The error of a gradient that cannot be averaged. It is raised after the pass, when all ranks know of it."""
         self._weight = weight
         self._lacking = [len(bucket.numbers) for bucket in plan.buckets]
         self._gradients: dict[int, Any] = {}
@@ -309,7 +320,7 @@ class _Sending:
     def fill_up(self, rows: list[tuple[str, Any, Any | None]]) -> list[int]:
         """Takes the gradients that the framework has not reported, from the names, variables and gradients of the
         model. Returns the numbers of the parameters that have none."""
-        if not any(self._lacking):
+        if not any(self._lacking) or self.refused is not None:
             return []
         parameters = self.parameters
         if [id(variable) for _, variable, _ in rows] != [id(parameter.value) for parameter in parameters]:
@@ -351,7 +362,11 @@ class _Sending:
                 "on its way: run one backward pass in the block, and those whose gradients add up to it before the "
                 "block"
             )
-        self._require_alike(i, gradient)
+        try:
+            self._require_alike(i, gradient)
+        except XDeviceError as error:
+            self.refused = self.refused or error
+            return
         self._gradients[i] = gradient
         self._times_sent[i] = self.parameters[i].backend.times_written(gradient)
         self._lacking[self.plan.bucket_numbers[i]] -= 1
@@ -359,6 +374,10 @@ class _Sending:
     def _require_alike(self, i: int, gradient: Any) -> None:
         """Raises if the gradient is not dense, or not like its parameter."""
         name, parameter, backend, _ = self.parameters[i]
+        if gradient is None:
+            raise ArgumentError(
+                f"a hook has taken the gradient of {name} away in averaging(); clear gradients after it"
+            )
         if _facts_of(backend, name, gradient) == _facts_of(backend, name, parameter):
             return
         operand = _as_operand(name, gradient)

@@ -417,6 +417,11 @@ def test_a_model_outside_is_refused(compiling):
 
 def test_wrong_arguments_are_refused_on_every_backend(backend):
     add = xdevice.compile(lambda *xs: xs)
+    for option in ({"donate_argnums": 0}, {"static_argnums": (1,)}, {"mode": "max-autotune"}, {"jit_compile": True}):
+        with pytest.raises(
+            xdevice.errors.ArgumentError, match=f"no argument '{next(iter(option))}': .* nothing is don"
+        ):
+            xdevice.compile(lambda x: x, **option)
     with pytest.raises(xdevice.errors.ArgumentError, match="compile takes a function, not 3"):
         xdevice.compile(3)
     with pytest.raises(xdevice.errors.ArgumentError, match="there is none among its arguments"):

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import numpy
 
+from xdevice.base import spellings
 from xdevice.base.devices import Device
 from xdevice.containers import trees
 from xdevice.containers.attributes import attributes
@@ -29,6 +30,7 @@ from .outside import CODE, Outside, is_constant, random_states
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from typing import NoReturn
 
     from xdevice.containers.trees import Walked
 
@@ -41,7 +43,7 @@ _MANY: Final = 8
 """After so many programs for one function a warning says what they are made for."""
 
 
-def compile(function: F) -> F:
+def compile(function: F, **spelling: NoReturn) -> F:
     """The function as a program of the framework, made at the first call: `step = xdevice.compile(step)`.
 
     Young: it may change in a minor version.
@@ -73,6 +75,8 @@ def compile(function: F) -> F:
         >>> xdevice.to_numpy(step({"w": xdevice.tensor([1.0, 2.0])}, 0.5)["w"]).tolist()
         [0.5, 1.0]
     """
+    if spelling:
+        spellings.refuse("compile", spelling, "the function alone: what is no tensor is static, and nothing is donated")
     if not callable(function):
         raise ArgumentError(f"compile takes a function, not {shown(function)} of type {type(function).__qualname__}")
     programs = _Programs(function)
