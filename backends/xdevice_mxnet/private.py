@@ -25,7 +25,7 @@ IN_BLOCKS: Final = (
     Private("transfers", "mxnet.nd.NDArray", (*READS, *MOVES)),
     # the same
     Private("transfers", "mxnet.np.ndarray", (*NUMPY_READS, *NUMPY_MOVES)),
-    # NumPy reads by a protocol of its own
+    # NumPy reads by its own protocol
     Private("transfers", "numpy", ("asarray", "array")),
     # MXNet waits for one array or for all work; its own switch, `MXNET_ENGINE_TYPE`, is read at its import only
     Private("blocking", "mxnet.base._LIB", ("MXNetFuncCall", "MXInvokeCachedOpEx")),
@@ -52,7 +52,7 @@ PRIVATE: Final = (
     Private("tensors", "mxnet.base", ("_LIB",)),
     # arrays that are row-sparse, too
     Private("models", "mxnet.gluon.Parameter", ("_data",)),
-    # `reset_ctx` copies by way of cpu(0)
+    # `reset_ctx` copies through cpu(0)
     Private("models", "mxnet.gluon.Parameter", ("_init_impl",)),
     # the Trainer has to move along
     Private("models", "mxnet.gluon.Parameter", ("_trainer",)),

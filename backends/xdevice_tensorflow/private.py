@@ -25,8 +25,8 @@ IN_BLOCKS: Final = (
     Private("layers' calls", "tensorflow.GradientTape", ("gradient",)),
     # reads
     Private("transfers", "tensorflow.__internal__.EagerTensor", (*READS, "_numpy_internal")),
-    # copies that are where they are told; replaced by `xdevice.transfers`, which sees moves by it. Without it
-    # `tf.identity` copies, except for int32 and strings, which it leaves on the host; no upstream issue
+    # copies on the named device; replaced by `xdevice.transfers`, which records moves by it. Without it `tf.identity`
+    # copies, except for int32 and strings, which it leaves on the host; no upstream issue
     Private("tensors", "tensorflow.__internal__.EagerTensor", ("_copy",)),
     # NumPy reads by the buffer protocol
     Private("transfers", "numpy", ("asarray", "array")),

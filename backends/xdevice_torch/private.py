@@ -86,15 +86,15 @@ PRIVATE: Final = (
     # what a program has registered with PyTorch's pytrees, which have no public name. Without it, objects of types
     # that xdevice does not know are refused
     Private("containers", "torch.utils._pytree", ("SUPPORTED_NODES",)),
-    # tensors that stand for others, and have no values
+    # symbols in place of tensors, without values
     Private("conversion", "torch._subclasses", ("fake_tensor.FakeTensor", "functional_tensor.FunctionalTensor")),
     # the same in `torch.func`: reading `torch.func.functionalize`'s tensors gives garbage
     Private("conversion", "torch._C", ("_functorch.is_functorch_wrapped_tensor",)),
-    # which modules move tensors of their own
+    # which modules move additional tensors
     Private("models", "torch.nn.Module", ("_apply",)),
     # which attribute is computed
     Private("models", "torch.nn.utils.prune.BasePruningMethod", ("_tensor_name",)),
-    # whether a lazy device was started, whose work cannot be waited for. Without it, it counts as started once its
+    # whether a lazy device was started, for whose work one cannot wait. Without it, it counts as started once its
     # module is imported
     Private("waiting", "torch._C", ("_lazy._get_default_device_type",)),
     # whether a GPU is used, without starting it. Without it, waiting makes a context on each GPU of this process
@@ -119,7 +119,7 @@ PRIVATE: Final = (
     Private("layers' calls", "torch.nn.Module", ("_compiled_call_impl",)),
     # whether hooks change a step
     Private("optimizers", "torch.optim.Optimizer", ("_optimizer_step_post_hooks", "_optimizer_step_pre_hooks")),
-    # symbols; also tensors on their way to the host, without which a copy is waited for (documented, and without a
+    # symbols; also tensors on their way to the host. Without it a copy is not asynchronous (documented, and without a
     # public name)
     Private("compile", "torch.Tensor", ("_make_wrapper_subclass",)),
     # symbols
@@ -180,7 +180,7 @@ PRIVATE: Final = (
     Private("virtual GPUs", "torch.Tensor", ("_backward_hooks", "_post_accumulate_grad_hooks")),
     # which generators are a virtual GPU's
     Private("virtual GPUs", "torch.Generator", ("_cdata",)),
-    # sparse tensors, and operations with rules of their own
+    # sparse tensors, and operations with special rules
     Private(
         "virtual GPUs", "torch.ops.aten",
         ("_indices", "_values", "_sparse_coo_tensor_with_dims_and_tensors", "_sparse_compressed_tensor_unsafe",
