@@ -90,7 +90,7 @@ def test_the_same_number_again_changes_nothing_and_another_is_refused(loaded):
     for _ in range(3):
         xdevice.virtual_gpus(2)
     assert (backend.virtual, backend.made) == (2, [2])
-    with pytest.raises(xdevice.errors.ArgumentError, match=r"virtual_gpus\(\) has asked for 2 virtual GPUs.*to 3"):
+    with pytest.raises(xdevice.errors.ArgumentError, match=r"virtual_gpus\(\) has asked for 2 virtual GPUs.*for 3"):
         xdevice.virtual_gpus(3)
     assert (backend.virtual, environment.virtual_gpus_wanted()) == (2, 2)
 

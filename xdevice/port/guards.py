@@ -79,7 +79,7 @@ def _named_kinds(node: ast.expr) -> set[str]:
     return kinds
 
 
-def guarded_by(test: ast.AST, parents: Parents, seen: frozenset[str] = frozenset()) -> list[ast.AST]:
+def guarded_by(test: ast.AST, parents: Parents, passed: frozenset[str] = frozenset()) -> list[ast.AST]:
     """The code that runs only if an expression is true.
 
     That is the rest of an `and`, the body of an `if`, the code after an `if not ...:` that leaves the block, code that
@@ -109,9 +109,9 @@ def guarded_by(test: ast.AST, parents: Parents, seen: frozenset[str] = frozenset
                 return [*guarded, *getattr(decorated, "body", ())]
             case ast.Assign(targets=[ast.Name() | ast.Attribute() as target]) if is_true:
                 name = ast.unparse(target)
-                if name in seen:
+                if name in passed:
                     return guarded
-                return [*guarded, *_guarded_by_name(target, name, parents, seen | {name})]
+                return [*guarded, *_guarded_by_name(target, name, parents, passed | {name})]
             case _:
                 return guarded
         node = outer
@@ -143,7 +143,7 @@ def block_of(statement: ast.AST, parents: Parents) -> list[ast.AST]:
     return [statement]
 
 
-def _guarded_by_name(target: ast.expr, name: str, parents: Parents, seen: frozenset[str]) -> list[ast.AST]:
+def _guarded_by_name(target: ast.expr, name: str, parents: Parents, passed: frozenset[str]) -> list[ast.AST]:
     """The code that the tests of a name guard: of a variable in its function, of an attribute in the module."""
     scope: ast.AST = target
     while scope in parents and not (isinstance(target, ast.Name) and isinstance(scope, _FUNCTIONS)):
@@ -152,7 +152,7 @@ def _guarded_by_name(target: ast.expr, name: str, parents: Parents, seen: frozen
         guarded
         for node in ast.walk(scope)
         if isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Load) and ast.unparse(node) == name
-        for guarded in guarded_by(node, parents, seen)
+        for guarded in guarded_by(node, parents, passed)
     ]
 
 
