@@ -271,7 +271,7 @@ _TORCH: Final = (
     # what a device is and can do
     *_of_module("get_device_name get_device_properties is_initialized"),
     *_of_module("is_bf16_supported", "False"),
-    *_none("torch.cuda.get_device_capability", "the numbers of CUDA's architectures; other vendors answer otherwise"),
+    *_none("torch.cuda.get_device_capability", "the numbers of CUDA's architectures, which other vendors lack"),
     *_none("torch.cuda.init", "every accelerator is initialized at its first use"),
     *_none("torch.cuda.utilization torch.cuda.temperature torch.cuda.power_draw", "asks NVIDIA's library"),
     *_none("torch.cuda.FloatTensor torch.cuda.LongTensor torch.cuda.HalfTensor", "torch.tensor(..., device=device)"),
