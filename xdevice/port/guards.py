@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from .sources import PythonModule
@@ -16,8 +16,9 @@ Parents = dict[ast.AST, ast.AST]
 GPU: Final = "(a GPU)"
 """The name of no variable: it may be None where no test has shown that there is a GPU."""
 
-_OTHER_VENDORS: Final = re.compile(r"xpu|npu|mlu|musa|hpu|sdaa|mps|neuron|xla|tpu|hip\b", re.IGNORECASE)
+_OTHER_VENDORS: Final = re.compile(r"xpu|npu|mlu|musa|hpu|sdaa|mps|neuron|xla|tpu|rocm|hip\b", re.IGNORECASE)
 """Names of vendors besides NVIDIA, and of their interfaces."""
+_RELEASE: Final = re.compile("^(__)?version(__)?$|_GREATER_|_LESS_")
 _EXITS: Final = {"sys.exit", "exit", "quit", "os._exit", "pytest.skip", "self.skipTest"}
 _FUNCTIONS: Final = (ast.FunctionDef, ast.AsyncFunctionDef)
 _KINDS: Final[dict[str, set[str]]] = {
@@ -79,7 +80,7 @@ def _named_kinds(node: ast.expr) -> set[str]:
     return kinds
 
 
-def guarded_by(test: ast.AST, parents: Parents, seen: frozenset[str] = frozenset()) -> list[ast.AST]:
+def guarded_by(test: ast.AST, parents: Parents, names: frozenset[str] = frozenset()) -> list[ast.AST]:
     """What runs only if an expression is true: the rest of an `and`, the body of an `if`, what follows an `if not ...:`
     that leaves the block, what a decorator skips, and what a name guards to which the result is given."""
     guarded: list[ast.AST] = []
@@ -106,9 +107,9 @@ def guarded_by(test: ast.AST, parents: Parents, seen: frozenset[str] = frozenset
                 return [*guarded, *getattr(decorated, "body", ())]
             case ast.Assign(targets=[ast.Name() | ast.Attribute() as target]) if is_true:
                 name = ast.unparse(target)
-                if name in seen:
+                if name in names:
                     return guarded
-                return [*guarded, *_guarded_by_name(target, name, parents, seen | {name})]
+                return [*guarded, *_guarded_by_name(target, name, parents, names | {name})]
             case _:
                 return guarded
         node = outer
@@ -140,7 +141,7 @@ def block_of(statement: ast.AST, parents: Parents) -> list[ast.AST]:
     return [statement]
 
 
-def _guarded_by_name(target: ast.expr, name: str, parents: Parents, seen: frozenset[str]) -> list[ast.AST]:
+def _guarded_by_name(target: ast.expr, name: str, parents: Parents, names: frozenset[str]) -> list[ast.AST]:
     """What the tests of a name guard: of a variable in its function, of an attribute in the module."""
     scope: ast.AST = target
     while scope in parents and not (isinstance(target, ast.Name) and isinstance(scope, _FUNCTIONS)):
@@ -149,12 +150,21 @@ def _guarded_by_name(target: ast.expr, name: str, parents: Parents, seen: frozen
         guarded
         for node in ast.walk(scope)
         if isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Load) and ast.unparse(node) == name
-        for guarded in guarded_by(node, parents, seen)
+        for guarded in guarded_by(node, parents, names)
     ]
 
 
 def tells_vendors_apart(node: ast.AST, parents: Parents) -> bool:
     """Whether the tests around a node, or with it in a chain of `elif`, name a vendor besides CUDA."""
+    return any(map(_OTHER_VENDORS.search, _names_in_tests(node, parents)))
+
+
+def is_chosen_by_release(node: ast.AST, parents: Parents) -> bool:
+    """Whether the tests around a node ask for a release: what is old there has its new word beside it."""
+    return any(map(_RELEASE.search, _names_in_tests(node, parents)))
+
+
+def _names_in_tests(node: ast.AST, parents: Parents) -> Iterator[str]:
     while node in parents and not isinstance(node, (*_FUNCTIONS, ast.Lambda, ast.ClassDef)):
         node = parents[node]
         match node:
@@ -164,9 +174,8 @@ def tells_vendors_apart(node: ast.AST, parents: Parents) -> bool:
                 tests = [test]
             case _:
                 continue
-        if any(_OTHER_VENDORS.search(last_name(inner)) for test in tests for inner in ast.walk(test)):
-            return True
-    return False
+        for test in tests:
+            yield from map(last_name, ast.walk(test))
 
 
 def last_name(node: ast.AST) -> str:
