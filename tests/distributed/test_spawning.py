@@ -402,7 +402,8 @@ def test_a_second_ctrl_c_does_not_wait(tmp_path, monkeypatch):
 def test_what_a_rank_leaves_behind_ends_with_it(launch):
     mark = uuid.uuid4().hex
     code = "subprocess.Popen([sys.executable, '-S', '-c', 'import time; time.sleep(1000)'])"
-    assert launch(code, size=2, XDEVICE_TEST_MARK=mark).returncode == 0
+    done = launch(code, size=2, XDEVICE_TEST_MARK=mark)
+    assert (done.returncode, done.stderr) == (0, "")
     assert family(mark) == []
 
 

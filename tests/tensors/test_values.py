@@ -402,6 +402,15 @@ def test_a_scalar_of_numpy_is_a_tensor_on_its_own(scalar):
         xdevice.convert(scalar, "torch", copy=False)
 
 
+def test_an_item_is_a_number_of_pythons_own():
+    for x in (np.array(1.5, ml_dtypes.bfloat16), np.longdouble(1.5)):
+        assert type(xdevice.item(x)) is float
+        assert xdevice.item(x) == 1.5
+    for x in ("text", np.datetime64("2026-11-28"), np.void(b"abc"), np.zeros((), [("a", "f4")])):
+        with pytest.raises(xdevice.errors.DTypeError, match=r"item gives a number, and .* holds "):
+            xdevice.item(np.array(x))
+
+
 def test_scalars_of_several_devices_are_gathered_and_summed():
     losses = [np.float32(1), np.float32(2)]
     with xdevice.use_backend("numpy"):

@@ -545,6 +545,34 @@ def test_what_cuda_refuses_is_refused(gpu):
             use()
 
 
+def test_a_generator_of_a_gpu_draws_there_from_its_seed():
+    drawn = torch.rand(5, generator=torch.Generator().manual_seed(3))
+    for spelled, index in (("vgpu", 0), ("vgpu:1", 1), (torch.device("vgpu", 2), 2)):
+        generator = torch.Generator(device=spelled).manual_seed(3)
+        assert generator.device == torch.device("vgpu", index)
+        x = torch.rand(5, generator=generator, device=generator.device)
+        assert x.device == generator.device
+        assert x.tolist() == drawn.tolist()
+        x.normal_(generator=generator)  # and goes on from there
+        assert generator.get_state().equal(torch.Generator().set_state(generator.get_state()).get_state())
+    with torch.device("vgpu:1"):
+        loader = torch.utils.data.DataLoader(range(8), shuffle=True, generator=torch.Generator("vgpu:1"))
+        assert sorted(int(x) for x in loader) == [*range(8)]
+    assert torch.Generator().device == torch.device("cpu")
+    assert isinstance(torch.default_generator, torch.Generator)
+    assert not isinstance(3, torch.Generator)
+
+
+def test_a_generator_is_forgotten_with_its_object():
+    from xdevice_torch.virtual import virtual_generators
+
+    gone = torch.Generator("vgpu")
+    address = gone._cdata
+    assert address in virtual_generators._addresses
+    del gone
+    assert address not in virtual_generators._addresses
+
+
 class Marked(torch.Tensor):
     """A tensor class of a user's, which pickle finds by its name."""
 

@@ -66,7 +66,7 @@ def launch(
     from xdevice.distributed import spawning
 
     if size is None:
-        raise click.UsageError("how many processes? The options stand before the script: xdevice launch -n 2 SCRIPT")
+        raise click.UsageError("how many processes? The options come before the script: xdevice launch -n 2 SCRIPT")
     if not is_module and not Path(program[0]).is_file():
         hint = "; leave python out: xdevice launch -n 2 SCRIPT" if Path(program[0]).stem.startswith("python") else ""
         raise click.UsageError(f"there is no file {program[0]}{hint}")

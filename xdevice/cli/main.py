@@ -212,7 +212,7 @@ def parity(
     if plan.reference not in names:
         raise click.UsageError(f"the reference {plan.reference} is not among the backends {', '.join(names)}")
     if plan.is_traced and plan.keeps_operations:
-        raise click.UsageError("--trace keeps layers, --operations and --backward what is in them; choose one")
+        raise click.UsageError("--trace compares layers, --operations and --backward their operations; choose one")
     # with --save one backend makes sense: its recordings are compared later, by `compare-runs`
     if len(names) == 1 and save is None:
         raise click.UsageError(

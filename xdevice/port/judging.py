@@ -1,4 +1,5 @@
-"""What the rules of porting share: a use of a device with the edits that may rewrite it, and the judgement on it."""
+"""The shared part of the rules of porting: a use of a device with the edits that may rewrite it, and the judgement on
+it."""
 
 from __future__ import annotations
 

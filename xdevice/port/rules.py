@@ -226,7 +226,7 @@ class JudgedSites(JudgedModule):
                     return use, Judgement("neutral", "a CPU is called cpu everywhere", consumed=(node.left,))
                 (literal,) = node.comparators
                 edits = use.replace(self.accelerator_name, literal)
-                why = "the kind of the accelerator that there is"
+                why = "the kind of the present accelerator"
                 judgement = proven(why, edits, node.left) if text == "cuda" else left_open("PyTorch has no such kind")
                 return use, replace(judgement, since="2.6")
         return None

@@ -227,7 +227,7 @@ def _seed(use: Use, row: Row) -> Judgement:
         )
     name = row.name.rpartition(".")[2]
     edits = use.rename(use.module.named(f"torch.get_device_module().{name}"))
-    return proven("the generator of the accelerator that there is", guarded(use, edits, "None"))
+    return proven("the generator of the present accelerator", guarded(use, edits, "None"))
 
 
 def _is_seeded_before(use: Use, seed: ast.expr) -> bool:
@@ -294,7 +294,7 @@ def _with_device(use: Use, name: str, callee: str) -> Judgement:
             inserted[start] = f"{inserted.get(start, '')}{test} and {opening}"
             if closing:
                 inserted[end] = closing
-    return proven("the accelerator that there is", (*edits, *_insertions(use, inserted)))
+    return proven("the present accelerator", (*edits, *_insertions(use, inserted)))
 
 
 def _nccl(use: Use, row: Row) -> Judgement:
@@ -303,7 +303,7 @@ def _nccl(use: Use, row: Row) -> Judgement:
     if backend is None or text_of(backend) != "nccl":
         return Judgement("neutral", "takes what it is given")
     text = f"{use.module.torch_name}.distributed.get_default_backend_for_device({use.module.accelerator})"
-    return proven("the collectives of the accelerator that there is", use.replace(text, backend), backend)
+    return proven("the collectives of the present accelerator", use.replace(text, backend), backend)
 
 
 def move(use: Use) -> Judgement:
@@ -340,7 +340,7 @@ def is_cuda(use: Use) -> Judgement:
     if not stands_loose(use):
         edits = (use.edit(use.start, use.start, "("), use.edit(dot + 1, use.end, f"{text})"))
     if only(means, ("tensor",)):
-        return replace(proven("the kind of the accelerator that there is", edits), since="2.6")
+        return replace(proven("the kind of the present accelerator", edits), since="2.6")
     return replace(safe("the receiver is not proven to be a tensor", edits, "XD162"), since="2.6")
 
 

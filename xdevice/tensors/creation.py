@@ -192,9 +192,9 @@ def item(x: Any) -> Any:
     value = array.item()
     if isinstance(value, bool | int | float | complex):
         return value
-    if array.dtype.kind not in "fV" or array.dtype.names is not None:
+    if array.dtype.kind != "f":
         raise DTypeError(f"item gives a number, and {shown(x)} holds {array.dtype}")
-    return float(value)  # extension types such as bfloat16 have scalars of their own
+    return float(value)  # a longdouble, which Python has no type for
 
 
 def as_numbers(backend: Backend, array: np.ndarray[Any, Any], place: Device) -> np.ndarray[Any, Any] | None:
@@ -262,7 +262,7 @@ def shape_of(shape: tuple[int | Sequence[int], ...], dtype: str) -> tuple[int, .
     `ShapeError` for anything that is not a shape."""
     sizes: Any = listed(shape[0]) if len(shape) == 1 else shape
     if any([isinstance(size, bool) or not hasattr(type(size), "__index__") or size < 0 for size in sizes]):  # noqa: C419
-        raise ShapeError(f"a shape is made of ints of 0 or more, as in (2, 3) or ((2, 3)), not of {shown(sizes)}")
+        raise ShapeError(f"a shape consists of ints of 0 or more, as in (2, 3) or ((2, 3)), not of {shown(sizes)}")
     whole = tuple([size.__index__() for size in sizes])
     nbytes = host_dtype(dtype).itemsize
     for size in whole:

@@ -20,6 +20,7 @@ index of the current device is added before; only once another one than 0 is cur
 contents of the two tensors are swapped, so that parameters stay the objects that optimizers rely on |
 | `UntypedStorage.__new__` | `_making_storages` | the device has no allocator, and PyTorch would crash |
 | `accelerator.empty_cache` | nothing is done | likewise |
+| `Generator` | `virtual_generators.class_for` | PyTorch makes a foreign device's generators in C++ only |
 | `nn.parallel.comm.scatter`, `gather`, `broadcast_coalesced` | `_no_communication` | they are written for CUDA; the \
 error names what to use |
 | `_TorchCompileInductorWrapper.__call__` | `_leaving_graphs` | Inductor has no code generator for this device, and \
@@ -47,6 +48,7 @@ from xdevice.virtual.contract.virtual_gpus import VirtualGpus
 from xdevice_torch import accelerators
 from xdevice_torch.private import private
 
+from . import virtual_generators
 from . import virtual_operations as operations
 
 if TYPE_CHECKING:
@@ -71,7 +73,7 @@ def why_not() -> str | None:
         return str(private.error("virtual GPUs", lacking))
     taken = torch.device(_FREE).type  # the name that it was given
     if taken not in (_FREE, NAME):
-        return f"{taken} is torch's one foreign device in this process; do not import what registers it"
+        return f"{taken} is torch's one foreign device in this process; do not import the package that registers it"
     return None
 
 
@@ -236,9 +238,7 @@ def _memory_info(index: int) -> tuple[int, int]:
 
 
 def _no_stream(*args: Any) -> Any:
-    raise UnsupportedError(
-        "virtual GPUs of torch do not have streams: their work is done when it is asked for; leave the stream out"
-    )
+    raise UnsupportedError("virtual GPUs of torch do not have streams: they work synchronously; leave the stream out")
 
 
 def _no_communication(*args: Any) -> Any:
@@ -389,13 +389,14 @@ _REPLACEMENTS: dict[tuple[Any, str], Callable[[Any], Any]] = {
     private.place("torch._has_compatible_shallow_copy_type"): lambda own: _can_have_contents,
     private.place("torch.UntypedStorage.__new__"): lambda own: staticmethod(_making_storages(own)),
     private.place("torch.accelerator.empty_cache"): lambda own: lambda: None,
+    private.place("torch.Generator"): lambda own: virtual_generators.class_for(own, NAME),
     private.place("torch.nn.parallel.comm.scatter"): lambda own: _no_communication,
     private.place("torch.nn.parallel.comm.gather"): lambda own: _no_communication,
     private.place("torch.nn.parallel.comm.broadcast_coalesced"): lambda own: _no_communication,
     private.place("torch._TorchCompileInductorWrapper.__call__"): _leaving_graphs,
     private.place("torch.autograd._engine_run_backward"): _without_threads,
 }
-"""What PyTorch has by these names, and what is put in its place."""
+"""PyTorch's own functions of these names, and their replacements."""
 
 
 class TorchVirtualGpus(LimitedGpus, VirtualGpus):

@@ -42,6 +42,8 @@ from xdevice.errors import UnsupportedError
 from xdevice_torch import trees
 from xdevice_torch.private import private
 
+from .virtual_generators import belongs_to_gpu
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -335,10 +337,10 @@ def _misplaced(facts: _Facts, args: Any, kwargs: dict[str, Any]) -> Iterator[tor
 
 def _check_generator(kwargs: dict[str, Any], place: torch.device | None) -> None:
     for value in kwargs.values():  # PyTorch's operations take generators as keywords only
-        if place is not None and isinstance(value, torch.Generator):
+        if place is not None and isinstance(value, torch.Generator) and not belongs_to_gpu(value):
             raise RuntimeError(
-                f"Expected a '{NAME}' device type for generator but found '{value.device.type}'; a virtual GPU draws "
-                f"from the host's default generator: leave the generator out and call torch.manual_seed"
+                f"Expected a '{NAME}' device type for generator but found '{value.device.type}'; "
+                f"make it for the GPU: torch.Generator({str(place)!r})"
             )
 
 

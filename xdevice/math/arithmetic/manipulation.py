@@ -300,7 +300,7 @@ class Manipulation(Room):
 def _sizes(shape: Any, function: str) -> tuple[int, ...]:
     lengths = _ints(shape, function)
     if min(lengths, default=0) < 0:
-        raise ShapeError(f"{function}: a shape is made of ints of 0 or more, not of {shown(shape)}")
+        raise ShapeError(f"{function}: a shape consists of ints of 0 or more, not of {shown(shape)}")
     return lengths
 
 
@@ -308,7 +308,7 @@ def _ints(shape: Any, function: str) -> tuple[int, ...]:
     try:
         return tuple(map(index, listed(shape)))
     except TypeError:
-        raise ShapeError(f"{function}: a shape is made of ints, not of {shown(shape)}") from None
+        raise ShapeError(f"{function}: a shape consists of ints, not of {shown(shape)}") from None
 
 
 def _filled(old: tuple[Any, ...], new: tuple[int, ...]) -> tuple[int, ...]:

@@ -30,9 +30,9 @@ from xdevice.errors import (
     listed,
     shown,
 )
+from xdevice.tensors import unlisted
 from xdevice.tensors.creation import place_for
 from xdevice.tensors.refusals import lack_of_memory, refuse_non_container, require_dtype, traced
-from xdevice.tensors.unlisted import refuse_unsaved
 from xdevice.twins import owners
 
 from .added_parameters import advice
@@ -125,7 +125,7 @@ def save(path: Path, x: Any) -> None:
     for _, _, one in _leaves(x, "save"):
         kind = registry.kind_of(type(one))
         if kind is not None and kind.kind == "model":
-            refuse_unsaved(kind.backend, one)
+            unlisted.refuse(kind.backend, one)
     variables = _variables(x, "save")
     arrays, shared = _host_arrays(variables)
     specs = {
