@@ -344,8 +344,8 @@ def attention(q: Any, k: Any, v: Any, *, mask: Any = None, causal: bool = False)
         q: queries of the shape (..., queries, features): batch and heads come first, as in PyTorch.
         k: keys of the shape (..., keys, features), and `v` values of the shape (..., keys, any), with the same axes
             in front as `q`.
-        mask: bool, of the shape (..., queries, keys) or one that broadcasts to it; True takes part. A query to which it
-            leaves no key gives zeros.
+        mask: bool, of the shape (..., queries, keys) or a shape that broadcasts to it; True keeps a key. A query to
+            which it leaves no key gives zeros.
         causal: the query i sees no key after the i-th, in addition to the mask.
 
     Raises:

@@ -312,7 +312,7 @@ def move(use: Use) -> Judgement:
         return OTHER_ARGUMENTS
     receiver = means_of(use.receiver)
     if any(atom.kind == "instance" and atom.subject.method("cuda") is not None for atom in receiver):
-        return Judgement("neutral", "a method of the project: what is in it is rewritten")
+        return Judgement("neutral", "a method of the project: its body is rewritten")
     device = use.args[0] if use.args else getattr(use.keywords.get("device"), "value", None)
     _, end = use.span(use.node.func)
     edits: Edits = (use.edit(end - len("cuda"), end, "to"),)

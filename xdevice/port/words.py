@@ -271,7 +271,7 @@ _TORCH: Final = (
     # what a device is and can do
     *_of_module("get_device_name get_device_properties is_initialized"),
     *_of_module("is_bf16_supported", "False"),
-    *_none("torch.cuda.get_device_capability", "the numbers of CUDA's architectures; other vendors answer otherwise"),
+    *_none("torch.cuda.get_device_capability", "the numbers of CUDA's architectures, which other vendors lack"),
     *_none("torch.cuda.init", "every accelerator is initialized at its first use"),
     *_none("torch.cuda.utilization torch.cuda.temperature torch.cuda.power_draw", "asks NVIDIA's library"),
     *_none("torch.cuda.FloatTensor torch.cuda.LongTensor torch.cuda.HalfTensor", "torch.tensor(..., device=device)"),
@@ -279,7 +279,7 @@ _TORCH: Final = (
     *_none("torch.profiler.ProfilerActivity.CUDA", "torch.profiler.supported_activities() lists those that there are"),
     *_none(
         "torch.cuda",
-        "torch.get_device_module() is the module of the accelerator that there is, and without one that of the CPU",
+        "torch.get_device_module() is the module of the present accelerator, or of the CPU if there is none",
     ),
     *_none("torch.cuda.nccl.version", "a property of NVIDIA's library"),
     # several processes

@@ -240,7 +240,7 @@ def test_linear_algebra(xp, name):
     if name == "mxnet":
         with pytest.raises(xdevice.errors.UnsupportedError, match=r"mxnet does not support linalg\.qr; compute"):
             at.qr(x)
-        with pytest.raises(xdevice.errors.UnsupportedError, match="with full matrices; say full_matrices=False"):
+        with pytest.raises(xdevice.errors.UnsupportedError, match="with full matrices; pass full_matrices=False"):
             at.svd(tall)
         return
     q, r = at.qr(tall)

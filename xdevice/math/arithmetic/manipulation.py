@@ -320,5 +320,5 @@ def _filled(old: tuple[Any, ...], new: tuple[int, ...]) -> tuple[int, ...]:
         return new
     product = prod([length for length in new if length != -1])
     if new.count(-1) != 1 or product < 0 or (product == 0) or prod(old) % product:
-        raise ShapeError(f"reshape: {old} does not go into {new}")
+        raise ShapeError(f"reshape: {old} does not fit into {new}")
     return tuple([prod(old) // product if length == -1 else length for length in new])
