@@ -43,9 +43,9 @@ class Net(nn.Module):
 
 
 def net(world):
-    from xdevice.distributed import gradients
+    from xdevice.distributed import carrying
 
-    gradients.MOST = 2**20
+    carrying.MOST = 2**20
     torch.manual_seed(world.rank)
     return world.broadcast(Net())
 

@@ -64,7 +64,11 @@ def all_reduce(session: Session, x: Any, op: str, weight: float | None) -> Any:
         return f"all_reduce {op}{' weighted' if own is not None else ''}: {signatures(operands)}"
 
     def job() -> dict[int, Any]:
-        return {id(one.value): carrier.all_reduce(one, op, total) for one in unique}
+        return carrier.one_by_one_or_packed(
+            unique,
+            lambda one: carrier.all_reduce(one, op, total),
+            lambda y, dtype: carrier.reduce(y, dtype, op, total, "all_reduce"),
+        )
 
     with session.alone("all_reduce"):
         total = session.agree(call, own)
@@ -98,7 +102,9 @@ def broadcast(session: Session, x: Any, root: int) -> Any:
         return f"broadcast from {root}: {signatures(parts)}{overlap(parts)}{others_text(x)}{settings}"
 
     def job() -> dict[int, Any]:
-        return {id(one.value): carrier.broadcast(one, root) for one in unique}
+        return carrier.one_by_one_or_packed(
+            unique, lambda one: carrier.broadcast(one, root), lambda y, _: carrier.engine.broadcast(y, root)
+        )
 
     return _replaced(x, operands, session.agree_and_call("broadcast", call, job, unique))
 

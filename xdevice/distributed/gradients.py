@@ -14,32 +14,26 @@ from __future__ import annotations
 import threading
 import zlib
 from contextlib import contextmanager
-from math import prod
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
-from xdevice.base.dtypes import host_dtype
 from xdevice.core import registry
 from xdevice.errors import ArgumentError, CollectiveMismatchError, NotATensorError, ScopeError, XDeviceError, shown
-from xdevice.replicas.operands import Operand, dense_leaves, dtype_of, read, rebuilt, shape_of
+from xdevice.replicas.operands import Operand, dense_leaves, dtype_of, rebuilt, shape_of
 from xdevice.tensors import creation, unlisted
 
-from .carrying import weight_of
+from .carrying import Bucket, buckets_of, weight_of
 from .signatures import signatures
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
 
     from xdevice.contract import Backend
 
     from .carrying import Carrier, Weight
     from .session import Session
 
-MOST: Final = 25 * 2**20
-"""The most bytes in a bucket. A gradient with more bytes has a bucket to itself. PyTorch's DDP has the same size."""
 _COMPARED: Final = "weights"
 """The key among the plans of a model that says that its weights were compared."""
-MOST_IN_FIRST: Final = 2**20
-"""The most bytes in the first bucket of each kind, which is small so that it travels early."""
 
 
 def average_gradients(session: Session, model_or_gradients: Any, weight: float | None) -> Any:
@@ -73,7 +67,7 @@ def average_gradients(session: Session, model_or_gradients: Any, weight: float |
             sent.append((gradients, _start(carrier, bucket, gradients, total)))
         means: dict[int, Any] = {}
         for gradients, wait in sent:
-            means.update(_place(carrier, gradients, wait()))
+            means.update(carrier.place_all(gradients, wait()))
         return means
 
     with session.alone("average_gradients"):
@@ -83,7 +77,7 @@ def average_gradients(session: Session, model_or_gradients: Any, weight: float |
         means = session.call("all_reduce", call, job, operands)
     if backend is not None:
         # a model that keeps another gradient than it was given would train on without the other ranks
-        _require_written(unique, means, "pass the gradients, and use what is returned")
+        _require_written(unique, means, "pass the gradients, and use the result")
         return model_or_gradients
     return rebuilt(model_or_gradients, operands, [means[id(operand.value)] for operand in operands])
 
@@ -126,13 +120,6 @@ def _as_operand(name: str, value: Any) -> Operand:
     return Operand(name, value, *owner)
 
 
-class Bucket(NamedTuple):
-    """The numbers of gradients that travel together."""
-
-    dtype: str
-    numbers: list[int]
-
-
 class Plan:
     """Into which buckets gradients go, by their numbers, and the text for them, on which the ranks vote. It does not
     keep the gradients, which would be a second copy of them after they are set to None."""
@@ -145,29 +132,9 @@ class Plan:
         bucket waits for all before it."""
         self.missing = missing
         others = [i for i in range(len(operands)) if i not in set(missing)]
-        self.buckets = [*_buckets_of(operands, others), *_buckets_of(operands, missing)]
+        self.buckets = [*buckets_of(operands, others), *buckets_of(operands, missing)]
         self.bucket_numbers = {i: number for number, bucket in enumerate(self.buckets) for i in bucket.numbers}
         self.text = signatures(operands) + "".join(f"; {operands[i].name} last" for i in missing)
-
-
-def _buckets_of(operands: list[Operand], numbers: Sequence[int]) -> list[Bucket]:
-    """Buckets of one dtype, backend and device each, the same on all ranks. The last tensors come first, because a
-    backward pass computes their gradients first."""
-    buckets: list[Bucket] = []
-    filling: dict[tuple[Any, ...], tuple[Bucket, int, int]] = {}
-    for i in reversed(numbers):
-        operand = operands[i]
-        dtype = dtype_of(operand)
-        kind = operand.backend.name, dtype, operand.backend.device_of(read(operand))
-        size = prod(shape_of(operand)) * host_dtype(dtype).itemsize
-        bucket, used, most = filling.get(kind, (Bucket(dtype, []), 0, MOST_IN_FIRST))
-        if not bucket.numbers or used + size > most:
-            most = MOST if bucket.numbers else most
-            bucket, used = Bucket(dtype, []), 0
-            buckets.append(bucket)
-        bucket.numbers.append(i)
-        filling[kind] = bucket, used + size, most
-    return buckets
 
 
 def _facts_of(backend: Backend, name: str, x: Any) -> tuple[Any, ...]:
@@ -201,18 +168,6 @@ def _start(carrier: Carrier, bucket: Bucket, gradients: list[Operand], weight: W
     """Starts to average the gradients of a bucket over the ranks. Returns a function that waits for their means, and
     returns these in one vector."""
     return carrier.start_mean(carrier.pack(gradients), bucket.dtype, weight)
-
-
-def _place(carrier: Carrier, gradients: list[Operand], means: Any) -> dict[int, Any]:
-    """Writes the means into the gradients of a bucket. Returns them by the gradients' `id`: the gradient itself, or a
-    new tensor if the gradient cannot be written."""
-    if carrier.unpack(means, gradients):
-        return {id(operand.value): operand.value for operand in gradients}
-    parts = carrier.backend.split(means, [prod(shape_of(operand)) for operand in gradients])
-    placed: dict[int, Any] = {}
-    for operand, part in zip(gradients, parts, strict=True):
-        placed[id(operand.value)] = carrier.place(operand, carrier.engine.reshaped(part, shape_of(operand)))
-    return placed
 
 
 def _require_written(gradients: list[Operand], placed: dict[int, Any], instead: str) -> None:
@@ -276,7 +231,7 @@ def _end(
     if changed := sending.first_changed():
         refused = ArgumentError(
             f"{changed} was written in the block of averaging(), before the ranks' gradients were averaged, so that "
-            "they would part; only the backward pass belongs in the block: clip gradients and step after it"
+            "the ranks would diverge; only the backward pass belongs in the block: clip gradients and step after it"
         )
     nones = f"{weighted}{''.join(f'; {parameters[i].name} None' for i in missing)}"
     try:
@@ -346,7 +301,7 @@ class _Sending:
         """Waits for the means, and writes them into the gradients."""
         self._start(only_full=False)
         for gradients, wait in self._sent:
-            placed = _place(self.session.carrier, gradients, wait())
+            placed = self.session.carrier.place_all(gradients, wait())
             _require_written(gradients, placed, "use average_gradients")
 
     def drop(self) -> None:
