@@ -324,7 +324,7 @@ class Primitives(ABC):
 
     def empty_cache(self, device: Device) -> None:
         """Gives back the memory that the framework keeps for its next tensors on a real device beside the CPU."""
-        raise self.unsupported("giving memory back before the process ends", "limit what it takes before it starts")
+        raise self.unsupported("giving memory back before the process ends", "limit its memory before it starts")
 
     def reset_peak(self, device: Device) -> None:
         """Resets the peak of a device's memory to the bytes that are allocated now."""

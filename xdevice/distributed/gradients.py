@@ -77,7 +77,7 @@ def average_gradients(session: Session, model_or_gradients: Any, weight: float |
         means = session.call("all_reduce", call, job, operands)
     if backend is not None:
         # a model that keeps another gradient than it was given would train on without the other ranks
-        _require_written(unique, means, "pass the gradients, and use what is returned")
+        _require_written(unique, means, "pass the gradients, and use the result")
         return model_or_gradients
     return rebuilt(model_or_gradients, operands, [means[id(operand.value)] for operand in operands])
 
@@ -231,7 +231,7 @@ def _end(
     if changed := sending.first_changed():
         refused = ArgumentError(
             f"{changed} was written in the block of averaging(), before the ranks' gradients were averaged, so that "
-            "they would part; only the backward pass belongs in the block: clip gradients and step after it"
+            "the ranks would diverge; only the backward pass belongs in the block: clip gradients and step after it"
         )
     nones = f"{weighted}{''.join(f'; {parameters[i].name} None' for i in missing)}"
     try:

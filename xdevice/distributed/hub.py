@@ -452,7 +452,7 @@ class Hub(threading.Thread):
         if run != terms.run or world != terms.world:
             return {"why": "run"}
         if type(rank) is not int or type(size) is not int or line not in ("vote", "pulse"):
-            return {"why": "said", "text": "it does not say who it is"}
+            return {"why": "said", "text": "it does not identify itself"}
         if size != terms.size or not 0 <= rank < terms.size:
             return {"why": "said", "text": f"it is rank {rank} of {size}, and here are {terms.size} processes"}
         peer = self.peers[rank]
@@ -662,7 +662,7 @@ class Hub(threading.Thread):
     # the end
 
     def _end_died(self, peer: Peer) -> None:
-        self._end(peer.rank, "died", f"rank {peer.rank} has died: its process has ended without a word")
+        self._end(peer.rank, "died", f"rank {peer.rank} has died: its process ended without reporting an error")
 
     def _end(self, rank: int, why: str, text: str) -> None:
         self._close_world({"rank": rank, "why": why, "text": text})

@@ -62,7 +62,7 @@ def processes(
         engines.setting(check, "XDEVICE_CHECK", True, {"1": True, "0": False}.__getitem__, "1 or 0"),
     )
     if not isinstance(options.engine, str) or type(options.check) is not bool:
-        raise ArgumentError(f"engine is a text and check True or False, not {shown(engine)} and {shown(check)}")
+        raise ArgumentError(f"engine must be a text and check True or False, not {shown(engine)} and {shown(check)}")
     if _current is None:
         return World(options)
     around = _current.options
@@ -246,7 +246,7 @@ class World:
 
         Args:
             x, even: as in `xdevice.split_batch`: with `even=False` the first parts may be longer by one, and the last
-                ones empty.
+                parts empty.
 
         Raises:
             ShapeError, NotATensorError, UnsupportedError: as in `xdevice.split_batch`.

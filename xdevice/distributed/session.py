@@ -272,7 +272,7 @@ class Session:
 
     @property
     def carrier(self) -> Carrier:
-        """What takes tensors through the engine, which a world of one does not have."""
+        """The object that passes tensors through the engine, which a world of one does not have."""
         if self._carrier is None:
             raise LaunchError("this world is closed, or of one process: it has no engine")
         return self._carrier
@@ -347,7 +347,7 @@ class Session:
 
     def require_rank(self, value: object, name: str) -> None:
         if type(value) is not int or not 0 <= value < self.size:
-            raise ArgumentError(f"{name} is a rank from 0 to {self.size - 1}, not {shown(value)}")
+            raise ArgumentError(f"{name} must be a rank from 0 to {self.size - 1}, not {shown(value)}")
 
     # the vote
 

@@ -1,4 +1,5 @@
-"""What the rules of porting share: a use of a device with the edits that may rewrite it, and the judgement on it."""
+"""The shared part of the rules of porting: a use of a device with the edits that may rewrite it, and the judgement on
+it."""
 
 from __future__ import annotations
 
@@ -121,7 +122,7 @@ class JudgedModule:
 
     @property
     def accelerator_name(self) -> str:
-        """The kind of accelerator that there is, as a text to compare with: "cuda" on CUDA."""
+        """The kind of the present accelerator, as a text to compare with: "cuda" on CUDA."""
         return "xdevice.native.gpu().type" if self.asks_xdevice else f"str({self.accelerator})"
 
     def named(self, text: str) -> str:

@@ -30,26 +30,26 @@ class Rule(NamedTuple):
 
 RULES: Final[dict[str, Rule]] = {
     "XD201": Rule("a time is taken without waiting for the work", False),
-    "XD202": Rule("a vendor-specific device, or one of GPUs alone, is written down as text", True),
-    "XD203": Rule("`.cuda()` without an index in a program of several devices goes to the current one", False),
-    "XD204": Rule("a copy to the host that is not waited for can be read before it is there", False),
-    "XD205": Rule("torch.load without map_location wants the devices of the machine that saved", True),
-    "XD207": Rule("only the current GPU is waited for, where several work", False),
-    "XD208": Rule("the host reads a value in every step, and waits for the GPU", True),
+    "XD202": Rule("a vendor-specific or GPU-only device is written down as text", True),
+    "XD203": Rule("`.cuda()` without an index goes to the current GPU in a program with several", False),
+    "XD204": Rule("a copy to the host can be read before it has arrived", False),
+    "XD205": Rule("torch.load without map_location needs the devices of the saving machine", True),
+    "XD207": Rule("waiting covers only the current GPU, although several work", False),
+    "XD208": Rule("the host reads a value in every step and waits for the GPU", True),
     "XD209": Rule("in TensorFlow, assigning in a `with` block copies nothing", False),
     "XD211": Rule(
-        "a device is told by a piece of its name, which other frameworks and vendors spell otherwise",
+        "a device is recognized by part of its name, which other frameworks and vendors spell differently",
         False,
     ),
     "XD212": Rule("the result of a copy is thrown away", False),
     "XD214": Rule("CUDA_VISIBLE_DEVICES is set after the framework was imported", False),
-    "XD217": Rule("a name of CUDA alone, where there is a word for all devices", True),
+    "XD217": Rule("a CUDA-only name that has a neutral word", True),
     "XD218": Rule("`.cuda()` moves to CUDA-only devices", True),
-    "XD219": Rule("a name of CUDA alone, for which there is no other word", True),
-    "XD220": Rule("an array is made on the default device, where the device of the others is at hand", False),
+    "XD219": Rule("a CUDA-only name without a neutral word", True),
+    "XD220": Rule("an array is made on the default device, although the device of the others is known", False),
     "XD222": Rule("a function's default names a device", False),
     "XD223": Rule("`non_blocking` without pinned memory, or `pin_memory()` without `non_blocking`", False),
-    "XD401": Rule("a comment ignores what is not found", True),
+    "XD401": Rule("a comment ignores nothing", True),
     "XD402": Rule("the host reads a value in some steps", False),
     "XD403": Rule("a test names vendor-specific devices", False),
 }
@@ -118,7 +118,7 @@ _PLACED: Final = {"to", "cuda", "cpu", "to_device", "type_as", "item", "tolist",
 _FUNCTIONS: Final = (ast.FunctionDef, ast.AsyncFunctionDef)
 _DEVICE_TYPE: Final = ROWS['device.type == "cuda"']
 _LOOPS: Final = (ast.For, ast.While, ast.AsyncFor)
-_BY_A_PIECE: Final = 'a device by a piece of its name; use xdevice.device(...).kind == "gpu"'
+_BY_A_PIECE: Final = 'a device by part of its name; use xdevice.device(...).kind == "gpu"'
 _FRAMEWORKS: Final = {"torch", "tensorflow", "mxnet", "paddle", "jax"}
 _TESTS: Final = re.compile(r"(?:^|/)(?:tests?/|test_[^/]*$|conftest\.py$)|_test\.py$")
 _GUARDED: Final = {"XD202", "XD217", "XD218", "XD219", "XD403"}
@@ -130,7 +130,7 @@ _CONVENTIONS: Final = {"tf": "tensorflow", "jnp": "jax.numpy", "npx": "mxnet.npx
 
 @dataclass(frozen=True)
 class Hit:
-    """What a rule has found. `part` is the inner node that `port` would rewrite; `guard` the test for devices of one
+    """A finding of a rule. `part` is the inner node that `port` would rewrite; `guard` the test for devices of one
     vendor without which the node is not reached; `guarded` is reached only if the node is true."""
 
     code: str

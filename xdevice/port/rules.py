@@ -122,7 +122,7 @@ class JudgedSites(JudgedModule):
         # the project has its own try_gpu(): the body is rewritten, and the calls stay as they are
         if name in idioms.HELPERS and not framework_of(full_name) and not full_name.startswith("xdevice."):
             helper = Use(self, node, Idiom(name, "XD101", "helper"))
-            return helper, Judgement("neutral", "a function of the project: what is in it is rewritten")
+            return helper, Judgement("neutral", "a function of the project: its body is rewritten")
         if isinstance(node.func, ast.Attribute) and node.func.attr in idioms.METHODS:
             return self._judge_method(Use(self, node, idioms.METHODS[node.func.attr]), full_name)
         return None
@@ -222,7 +222,7 @@ class JudgedSites(JudgedModule):
                     return use, Judgement("neutral", "a CPU is called cpu everywhere", consumed=(node.left,))
                 (literal,) = node.comparators
                 edits = use.replace(self.accelerator_name, literal)
-                why = "the kind of the accelerator that there is"
+                why = "the kind of the present accelerator"
                 judgement = proven(why, edits, node.left) if text == "cuda" else left_open("PyTorch has no such kind")
                 return use, replace(judgement, since="2.6")
         return None

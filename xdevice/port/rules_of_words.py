@@ -224,7 +224,7 @@ def _seed(use: Use, row: Row) -> Judgement:
         )
     name = row.name.rpartition(".")[2]
     edits = use.rename(use.module.named(f"torch.get_device_module().{name}"))
-    return proven("the generator of the accelerator that there is", guarded(use, edits, "None"))
+    return proven("the generator of the present accelerator", guarded(use, edits, "None"))
 
 
 def _is_seeded_before(use: Use, seed: ast.expr) -> bool:
@@ -291,7 +291,7 @@ def _with_device(use: Use, name: str, callee: str) -> Judgement:
             inserted[start] = f"{inserted.get(start, '')}{test} and {opening}"
             if closing:
                 inserted[end] = closing
-    return proven("the accelerator that there is", (*edits, *_insertions(use, inserted)))
+    return proven("the present accelerator", (*edits, *_insertions(use, inserted)))
 
 
 def _nccl(use: Use, row: Row) -> Judgement:
@@ -300,7 +300,7 @@ def _nccl(use: Use, row: Row) -> Judgement:
     if backend is None or text_of(backend) != "nccl":
         return Judgement("neutral", "takes what it is given")
     text = f"{use.module.torch_name}.distributed.get_default_backend_for_device({use.module.accelerator})"
-    return proven("the collectives of the accelerator that there is", use.replace(text, backend), backend)
+    return proven("the collectives of the present accelerator", use.replace(text, backend), backend)
 
 
 def move(use: Use) -> Judgement:
@@ -309,7 +309,7 @@ def move(use: Use) -> Judgement:
         return OTHER_ARGUMENTS
     receiver = means_of(use.receiver)
     if any(atom.kind == "instance" and atom.subject.method("cuda") is not None for atom in receiver):
-        return Judgement("neutral", "a method of the project: what is in it is rewritten")
+        return Judgement("neutral", "a method of the project: its body is rewritten")
     device = use.args[0] if use.args else getattr(use.keywords.get("device"), "value", None)
     _, end = use.span(use.node.func)
     edits: Edits = (use.edit(end - len("cuda"), end, "to"),)
@@ -337,7 +337,7 @@ def is_cuda(use: Use) -> Judgement:
     if not stands_loose(use):
         edits = (use.edit(use.start, use.start, "("), use.edit(dot + 1, use.end, f"{text})"))
     if only(means, ("tensor",)):
-        return replace(proven("the kind of the accelerator that there is", edits), since="2.6")
+        return replace(proven("the kind of the present accelerator", edits), since="2.6")
     return replace(safe("the receiver is not proven to be a tensor", edits, "XD162"), since="2.6")
 
 

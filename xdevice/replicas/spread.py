@@ -337,8 +337,8 @@ def _check_others(parts: list[Any]) -> None:
             mine, first = other.get(path), others[0].get(path)
             if (path in other) is not (path in others[0]) or not _is_same(mine, first):
                 raise ContainerError(
-                    f"parts[{i}]{path} is {shown(mine)} and parts[0]{path} {shown(first)}; what is not a tensor has to "
-                    "be the same in all parts"
+                    f"parts[{i}]{path} is {shown(mine)} and parts[0]{path} {shown(first)}; values that are not tensors "
+                    "must be the same in all parts"
                 )
 
 
@@ -396,7 +396,7 @@ def _models(operands: list[Operand]) -> list[Operand]:
             if variable in owners:
                 raise UnsupportedError(
                     f"{owners[variable].name} and {operand.name} share a variable, which replicate cannot keep shared; "
-                    "put them into one model, or leave out the one that is part of the other"
+                    "put them into one model, or leave out the part of the other"
                 )
         owners.update(dict.fromkeys(variables, operand))
         models.append(operand)

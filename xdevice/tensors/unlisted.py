@@ -1,5 +1,5 @@
-"""What a model holds that its framework does not list: tensors and layers in plain attributes, and in the lists, dicts
-and other containers there.
+"""The parts of a model that its framework does not list: tensors and layers in plain attributes, and in the lists,
+dicts and other containers there.
 
 PyTorch, Paddle and Gluon move the variables and submodels that they list, and leave the rest: a layer in a Python list
 stays behind, and where a buffer is replaced by its moved twin, a second reference to it keeps the old tensor.

@@ -286,7 +286,7 @@ class _Programs:
         name = getattr(self._function, "__qualname__", shown(self._function))
         warnings.warn(
             f"{name} was compiled {_MANY} times, each time for other shapes, or other values of its arguments that are "
-            f"not tensors{f' (now {numbers})' if numbers else ''}; pass what changes at each call as a tensor",
+            f"not tensors{f' (now {numbers})' if numbers else ''}; pass values that change at each call as tensors",
             RuntimeWarning,
             stacklevel=_depth(),
         )
@@ -426,7 +426,7 @@ def _nodes(root: Any) -> list[Any]:
 
 
 def _beside(node: Any) -> dict[str, Any]:
-    """What a container has that is not walked."""
+    """The parts of a container that are not walked."""
     x, _, _, children, _ = node
     walked = {*map(id, children)}
     kind = type(x).__qualname__
@@ -445,6 +445,6 @@ def _structure(node: Any) -> Any:
 
 
 def _key(x: Any) -> tuple[type, Any]:
-    """What tells a value from others, even from those that it equals: 0.0 from -0.0, 1 from True, `range(0, 1, 2)` from
-    `range(1)`."""
+    """A key that distinguishes a value from others, even from equal ones: 0.0 from -0.0, 1 from True, `range(0, 1, 2)`
+    from `range(1)`."""
     return type(x), repr(x) if isinstance(x, Number | range) else x
