@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from .sources import PythonModule
@@ -16,8 +16,9 @@ Parents = dict[ast.AST, ast.AST]
 GPU: Final = "(a GPU)"
 """The name of no variable: it may be None where no test has shown that there is a GPU."""
 
-_OTHER_VENDORS: Final = re.compile(r"xpu|npu|mlu|musa|hpu|sdaa|mps|neuron|xla|tpu|hip\b", re.IGNORECASE)
+_OTHER_VENDORS: Final = re.compile(r"xpu|npu|mlu|musa|hpu|sdaa|mps|neuron|xla|tpu|rocm|hip\b", re.IGNORECASE)
 """Names of vendors besides NVIDIA, and of their interfaces."""
+_RELEASE: Final = re.compile("^(__)?version(__)?$|_GREATER_|_LESS_")
 _EXITS: Final = {"sys.exit", "exit", "quit", "os._exit", "pytest.skip", "self.skipTest"}
 _FUNCTIONS: Final = (ast.FunctionDef, ast.AsyncFunctionDef)
 _KINDS: Final[dict[str, set[str]]] = {
@@ -158,6 +159,15 @@ def _guarded_by_name(target: ast.expr, name: str, parents: Parents, passed: froz
 
 def tells_vendors_apart(node: ast.AST, parents: Parents) -> bool:
     """Whether the tests around a node, or with it in a chain of `elif`, name a vendor besides CUDA."""
+    return any(map(_OTHER_VENDORS.search, _names_in_tests(node, parents)))
+
+
+def is_chosen_by_release(node: ast.AST, parents: Parents) -> bool:
+    """Whether the tests around a node ask for a release: what is old there has its new word beside it."""
+    return any(map(_RELEASE.search, _names_in_tests(node, parents)))
+
+
+def _names_in_tests(node: ast.AST, parents: Parents) -> Iterator[str]:
     while node in parents and not isinstance(node, (*_FUNCTIONS, ast.Lambda, ast.ClassDef)):
         node = parents[node]
         match node:
@@ -167,9 +177,8 @@ def tells_vendors_apart(node: ast.AST, parents: Parents) -> bool:
                 tests = [test]
             case _:
                 continue
-        if any(_OTHER_VENDORS.search(last_name(inner)) for test in tests for inner in ast.walk(test)):
-            return True
-    return False
+        for test in tests:
+            yield from map(last_name, ast.walk(test))
 
 
 def last_name(node: ast.AST) -> str:

@@ -51,7 +51,9 @@ OTHER_ARGUMENTS: Final = left_open("arguments that the neutral word does not hav
 OTHER_GPU: Final = left_open("after set_device this is another GPU than the first", "XD151")
 
 
-_OF_CUDA_STREAMS: Final = {"cuda_stream", "cuda_event", "default_stream", "ExternalStream"}
+OF_CUDA_STREAMS: Final = {"cuda_stream", "cuda_event", "default_stream", "ExternalStream"}
+"""CUDA's own handles of streams and events, and streams that stay CUDA's: one of `torch.cuda` is not equal to the same
+one of PyTorch's own."""
 
 
 class JudgedModule:
@@ -93,11 +95,9 @@ class JudgedModule:
                     return alias.asname
         return "torch"
 
-    @cached_property
-    def has_handles(self) -> bool:
-        """Whether the module asks a stream or an event for CUDA's own handle, or works with streams that stay CUDA's:
-        a stream of `torch.cuda` is not equal to the same one of PyTorch's own."""
-        return any(isinstance(node, ast.Attribute) and node.attr in _OF_CUDA_STREAMS for node in self.nodes)
+    def reads(self, names: set[str]) -> bool:
+        """Whether the module has an attribute of one of these names."""
+        return any(isinstance(node, ast.Attribute) and node.attr in names for node in self.nodes)
 
     @property
     def asks_xdevice(self) -> bool:

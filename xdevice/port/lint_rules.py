@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
-from .guards import guarded_by, last_name, tells_vendors_apart
+from .guards import guarded_by, is_chosen_by_release, last_name, tells_vendors_apart
 from .project import imported_names
 from .sources import PythonModule
 from .values import TENSOR, means_of
@@ -47,8 +47,9 @@ RULES: Final[dict[str, Rule]] = {
     "XD218": Rule("`.cuda()` moves to CUDA-only devices", True),
     "XD219": Rule("a CUDA-only name without a neutral word", True),
     "XD220": Rule("an array is made on the default device, although the device of the others is known", False),
-    "XD222": Rule("a function's default names a device", False),
+    "XD222": Rule("a function's default names a device", True),
     "XD223": Rule("`non_blocking` without pinned memory, or `pin_memory()` without `non_blocking`", False),
+    "XD224": Rule("`pin_memory()` raises without an accelerator", False),
     "XD401": Rule("a comment ignores nothing", True),
     "XD402": Rule("the host reads a value in some steps", False),
     "XD403": Rule("a test names vendor-specific devices", False),
@@ -120,6 +121,7 @@ _DEVICE_TYPE: Final = ROWS['device.type == "cuda"']
 _LOOPS: Final = (ast.For, ast.While, ast.AsyncFor)
 _BY_A_PIECE: Final = 'a device by part of its name; use xdevice.device(...).kind == "gpu"'
 _FRAMEWORKS: Final = {"torch", "tensorflow", "mxnet", "paddle", "jax"}
+_TENSORRT: Final = re.compile("tensorrt|trt", re.IGNORECASE)
 _TESTS: Final = re.compile(r"(?:^|/)(?:tests?/|test_[^/]*$|conftest\.py$)|_test\.py$")
 _GUARDED: Final = {"XD202", "XD217", "XD218", "XD219", "XD403"}
 """The codes whose findings belong to the test that guards them."""
@@ -358,7 +360,7 @@ def _name_of_vendor(view: _View, node: ast.Attribute | ast.Name) -> Found:
     asks = last_name(node) == "is_cuda" and isinstance(node, ast.Attribute)
     if not isinstance(node.ctx, ast.Load) or _is_annotation(view, node) or tells_vendors_apart(node, view.parents):
         return
-    if asks:
+    if asks and not _is_on_purpose(view, node):
         yield "XD217", f"is_cuda is false on other GPUs; use {ROWS['x.is_cuda'].advice}"
     elif _OF_CUDA.match(name) and not isinstance(view.parents.get(node), ast.Attribute):
         if isinstance(parent := view.parents.get(node), ast.Call) and last_name(parent.func) == "hasattr":
@@ -368,7 +370,22 @@ def _name_of_vendor(view: _View, node: ast.Attribute | ast.Name) -> Found:
             yield "XD219", f"{name} is CUDA-only, and xdevice has no word for it"
         else:
             has_word = bool(row.xdevice or row.accelerator)
-            yield "XD217" if has_word else "XD219", f"{name} is CUDA-only; {'use ' * has_word}{row.advice}"
+            if not has_word or not _is_on_purpose(view, node):
+                yield "XD217" if has_word else "XD219", f"{name} is CUDA-only; {'use ' * has_word}{row.advice}"
+
+
+def _is_on_purpose(view: _View, node: ast.AST) -> bool:
+    """Whether code is about CUDA on purpose: it says so by the name of its path or class,
+    decides what to build, or is for an old release."""
+    path = view.module.source.path
+    places, inner = [path], node
+    while inner in view.parents:
+        inner = view.parents[inner]
+        if isinstance(inner, ast.ClassDef):
+            places.append(inner.name)
+    is_named = any("cuda" in place.lower() for place in places) or path.endswith("setup.py")
+    parents = view.parents
+    return is_named or is_chosen_by_release(node, parents) or tells_vendors_apart(node, parents)
 
 
 def _is_annotation(view: _View, node: ast.AST) -> bool:
@@ -392,7 +409,7 @@ def _compare(view: _View, node: ast.Compare) -> Found:
                 comparators=[ast.Attribute(attr="type", value=owner)],
             )
         ):
-            if last_name(owner) in _PLACES and not tells_vendors_apart(node, view.parents):
+            if last_name(owner) in _PLACES and not _is_on_purpose(view, node):
                 yield "XD217", f'"cuda" is a CUDA-only type; use {_DEVICE_TYPE.advice}'
         case ast.Compare(left=left, ops=[ast.In()], comparators=[right]):
             if _device_text(left) and "device" in last_name(right):
@@ -542,7 +559,13 @@ def _default_device(view: _View, function: ast.FunctionDef | ast.AsyncFunctionDe
     ]
     for argument, default in pairs:
         text = _device_text(default)
-        if text and default is not None and "device" in argument.arg:
+        is_device = "device" in argument.arg and "type" not in argument.arg
+        if (
+            text
+            and default is not None
+            and is_device
+            and not _TENSORRT.search(f"{view.module.source.path} {function.name}")
+        ):
             yield (
                 "XD222",
                 f'the default "{text}" fails on other machines; default to None, and choose the device inside',
@@ -568,6 +591,14 @@ def _gains_nothing(view: _View, call: ast.Call) -> Found:
         yield "XD223", "the copy waits all the same: no loader here pins memory; give DataLoader pin_memory=True"
 
 
+def _pinned(view: _View, call: ast.Call) -> Found:
+    if _method(call) == "pin_memory" and _is_bare(call) and not view.is_guarded(call):
+        yield (
+            "XD224",
+            f"`.pin_memory()` raises without an accelerator; ask {ROWS['torch.cuda.is_available'].advice} first",
+        )
+
+
 _BY_TYPE: Final[dict[type, tuple[_Check, ...]]] = {
     ast.Call: (
         _hard_coded,
@@ -579,6 +610,7 @@ _BY_TYPE: Final[dict[type, tuple[_Check, ...]]] = {
         _host_read,
         _ends_with,
         _gains_nothing,
+        _pinned,
     ),
     ast.Attribute: (_name_of_vendor,),
     ast.Name: (_name_of_vendor,),
