@@ -1,6 +1,6 @@
 """What a step of each chapter of the course costs: ours, natively, and as a model of Keras 3.
 
-    python benchmarks/course.py [backend ...] [chapter ...]
+    python benchmarks/course.py [backend ...] [chapter ...] [--write]
 
 The programs are the cells of the chapters' own texts, so this measures what they show: `xdevice.compile(step)`. Beside
 it stands the same loss in the framework's own words with its own optimizer (native.py), compiled by `jax.jit` and
@@ -253,8 +253,8 @@ def main() -> None:
     cells = {name: row(name, chapters) for name in backends}
     print("", *backends, sep=" | ")
     rows = [[chapter, *(cells[name][chapter] for name in backends)] for chapter in chapters]
-    for row in rows:
-        print(*row, sep=" | ")
+    for line in rows:
+        print(*line, sep=" | ")
     if "--write" in asked:
         place = "gpu" if xdevice.num_gpus() else "cpu"
         measured.write(f"course_{place}", ["ms, ours / native / Keras 3", *backends], rows, backends)

@@ -321,7 +321,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     say = terminalreporter.write_line
     terminalreporter.write_sep("-", f"xdevice backends run: {ran}; {gpus}")
     counts = (f"{len(terminalreporter.stats.get(how, ()))} {how}" for how in ("passed", "failed", "error", "skipped"))
-    say(f"ran: {', '.join(counts)}; why tests are skipped stands below")
+    say(f"ran: {', '.join(counts)}; the reasons for skipped tests follow")
     for name in ABSENT:
         say(f"left out: what needs {name}, which is not installed here; {registry.install_hint(name)}")
     for why, count in _left_out.most_common():

@@ -41,8 +41,8 @@ def require_values(x: jax.Array) -> None:
     if not isinstance(x, jax.core.Tracer) and x.is_deleted():
         raise UnsupportedError(
             f"jax does not support reading this array of the shape {x.shape}, which was deleted: it was donated to a "
-            "jitted function, or told to delete() itself; use what the function has returned, or copy the array "
-            "before: xdevice.copy_to"
+            "jitted function, or delete() was called; use the result of the function, or copy the array before: "
+            "xdevice.copy_to"
         )
 
 
@@ -59,7 +59,7 @@ def stored_dtype(dtype: str, values: np.ndarray[Any, Any] | None = None) -> np.d
         least, most = values.min(), values.max()
         if least < limits.min or most > limits.max:
             what = f"{least}" if values.size == 1 else f"a value between {least} and {most}"
-            raise DTypeError(f"{what} does not fit into {narrow}, which stands for {dtype} here; {_64_BIT}")
+            raise DTypeError(f"{what} does not fit into {narrow}, the stand-in for {dtype} here; {_64_BIT}")
     return narrow
 
 

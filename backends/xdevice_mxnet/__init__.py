@@ -162,7 +162,7 @@ class MxnetBackend(MxnetConversion, MxnetModels, MxnetReplicas, MxnetBlocking, B
     def device_of(self, x: Any) -> Device:
         kind, index, number = _buffers.arguments
         if _get_context(x.handle, kind, index):
-            raise mx.MXNetError(f"MXNet does not tell where an array of type {type(x).__qualname__} is")
+            raise mx.MXNetError(f"MXNet does not report where an array of type {type(x).__qualname__} is")
         try:
             return self._places[number.value]
         except KeyError:

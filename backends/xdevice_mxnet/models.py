@@ -75,8 +75,8 @@ def _value(name: str, parameter: Any) -> Any:
     contexts = _contexts(name, parameter)
     if len(contexts) > 1:
         raise UnsupportedError(
-            f"{name} is on {', '.join(map(str, contexts))}, so it has no single value; "
-            "bring the model together with xdevice.to_device first"
+            f"{name} is on {', '.join(map(str, contexts))}, so it has no single value; move the model to one device "
+            "with xdevice.to_device first"
         )
     try:
         return parameter.data()
@@ -284,7 +284,7 @@ class MxnetModels(Models):
     def copy_model(self, model: Any, device: Device) -> Any:
         if isinstance(model, mx.gluon.Trainer):
             raise self.no_copy_of_optimizer(
-                "copy the model, make a Trainer for the copy, and load_states() what save_states() wrote"
+                "copy the model, make a Trainer for the copy, and load_states() the file of save_states()"
             )
         private.require("models")
         return copied(model, self.to_native(device))

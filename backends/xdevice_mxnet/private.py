@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from xdevice.contract.private import Names, Patch, Private
+from xdevice.contract.private import Names, Private
 
 TESTED: Final = "1.9.1"
 
@@ -18,72 +18,85 @@ NUMPY_MOVES: Final = ("as_in_ctx",)
 CALLS: Final = ("MXImperativeInvokeEx", "MXNetFuncCall", "MXInvokeCachedOpEx", "MXAutogradBackwardEx")
 """Functions of MXNet's library that start work."""
 
-PATCHES: Final = (
-    Patch("layers' calls", "mxnet.gluon.Block", ("__call__",), "the layers that a model calls", "block"),
-    Patch("transfers", "mxnet.nd.NDArray", (*READS, *MOVES), "reads and moves", "block"),
-    Patch("transfers", "mxnet.np.ndarray", (*NUMPY_READS, *NUMPY_MOVES), "the same", "block"),
-    Patch("transfers", "numpy", ("asarray", "array"), "NumPy reads by a protocol of its own", "block"),
-    Patch(
-        "blocking", "mxnet.base._LIB", ("MXNetFuncCall", "MXInvokeCachedOpEx"),
-        "MXNet waits for one array or for all work; its own switch, `MXNET_ENGINE_TYPE`, is read at its import only",
-        "block",
-    ),
-    Patch(
-        "blocking and virtual GPUs", "mxnet.base._LIB", ("MXImperativeInvokeEx", "MXAutogradBackwardEx"),
-        "the same, to the block's end; and operators mix CPU devices silently", "process",
-    ),
-    Patch("virtual GPUs", "mxnet.base._LIB", ("MXAutogradMarkVariables",), "the same", "process"),
-    Patch(
-        "virtual GPUs", "mxnet.ndarray._internal.NDArrayBase", ("__init__", "__del__"),
-        "MXNet does not count the memory of CPUs, and every array is made by it: virtual GPUs may lack its dtype",
-        "process",
-    ),
-    Patch(
-        "tensors", "mxnet.util", ("_set_np_array_logged",),
-        "whether the program has set NumPy's semantics. Without it, a program that has is asked to set them in each "
-        "thread, and MXNet announces them by the root logger",
-        "process",
-    ),
+IN_BLOCKS: Final = (
+    # the layers that a model calls
+    Private("layers' calls", "mxnet.gluon.Block", ("__call__",)),
+    # reads and moves
+    Private("transfers", "mxnet.nd.NDArray", (*READS, *MOVES)),
+    # the same
+    Private("transfers", "mxnet.np.ndarray", (*NUMPY_READS, *NUMPY_MOVES)),
+    # NumPy reads by its own protocol
+    Private("transfers", "numpy", ("asarray", "array")),
+    # MXNet waits for one array or for all work; its own switch, `MXNET_ENGINE_TYPE`, is read at its import only
+    Private("blocking", "mxnet.base._LIB", ("MXNetFuncCall", "MXInvokeCachedOpEx")),
 )  # fmt: skip
+"""Attributes that are replaced until the last block ends that needs it."""
+
+FOR_GOOD: Final = (
+    # as the two above, until the last block of blocking ends; and operators mix CPU devices silently
+    Private("blocking and virtual GPUs", "mxnet.base._LIB", ("MXImperativeInvokeEx", "MXAutogradBackwardEx")),
+    # the same
+    Private("virtual GPUs", "mxnet.base._LIB", ("MXAutogradMarkVariables",)),
+    # MXNet does not count the memory of CPUs, and every array is made by it: virtual GPUs may lack its dtype
+    Private("virtual GPUs", "mxnet.ndarray._internal.NDArrayBase", ("__init__", "__del__")),
+    # whether the program has set NumPy's semantics. Without it, a program that has is asked to set them in each
+    # thread, and MXNet announces them by the root logger
+    Private("tensors", "mxnet.util", ("_set_np_array_logged",)),
+)  # fmt: skip
+"""Attributes that are replaced until the process ends."""
 
 PRIVATE: Final = (
-    Private(
-        "tensors", "mxnet.base", ("_LIB",),
-        "MXNet's library, whose functions take half the time of Python's, and whether arrays were made that are gone. "
-        "Without it the library is opened again, and a program that keeps no legacy array counts as one with NumPy's "
-        "semantics",
-    ),
-    Private("models", "mxnet.gluon.Parameter", ("_data",), "arrays that are row-sparse, too"),
-    Private("models", "mxnet.gluon.Parameter", ("_init_impl",), "`reset_ctx` copies by way of cpu(0)"),
-    Private("models", "mxnet.gluon.Parameter", ("_trainer",), "the Trainer has to move along"),
-    Private("models", "mxnet.nd.NDArray", ("_fresh_grad",), "otherwise a Trainer refuses a gradient that was moved"),
-    Private(
-        "models", "mxnet.gluon.HybridBlock", ("_clear_cached_op",),
-        "a compiled graph keeps its arrays; `hybridize` would forget its settings",
-    ),
-    # a Trainer has no way to move, nor to hand out its state but as a file
+    # MXNet's library, whose functions take half the time of Python's, and whether arrays were made that are gone.
+    # Without it the library is opened again, and a program that keeps no legacy array counts as one with NumPy's
+    # semantics
+    Private("tensors", "mxnet.base", ("_LIB",)),
+    # arrays that are row-sparse, too
+    Private("models", "mxnet.gluon.Parameter", ("_data",)),
+    # `reset_ctx` copies through cpu(0)
+    Private("models", "mxnet.gluon.Parameter", ("_init_impl",)),
+    # the Trainer has to move along
+    Private("models", "mxnet.gluon.Parameter", ("_trainer",)),
+    # otherwise a Trainer refuses a gradient that was moved
+    Private("models", "mxnet.nd.NDArray", ("_fresh_grad",)),
+    # a compiled graph keeps its arrays; `hybridize` would forget its settings
+    Private("models", "mxnet.gluon.HybridBlock", ("_clear_cached_op",)),
+    # moving a Trainer: a Trainer has no way to move, nor to hand out its state but as a file
     Private(
         "optimizers", "mxnet.gluon.Trainer",
         ("_contexts", "_kvstore", "_kvstore_params", "_reset_kvstore", "_updaters"),
-        "moving a Trainer",
     ),
-    Private("optimizers", "mxnet.kvstore.KVStore", ("_updater",), "the state, while a store updates the parameters"),
-    Private("optimizers", "mxnet.optimizer.Optimizer", ("_all_index_update_counts",), "the steps taken on each device"),
-    Private("optimizers", "mxnet.gluon.Trainer", ("_init_kvstore",), "what will hold the state, before the first step"),
-    Private("optimizers", "mxnet.gluon.Trainer", ("_compression_params",), "whether gradients are compressed"),
-    Private("saving", "mxnet.gluon.Block", ("_collect_params_with_prefix",), "names as in `save_parameters`"),
-    # Gluon's layers keep their settings to themselves
-    Private("layers", "mxnet.gluon.Block", ("_children",), "blocks with their names"),
-    Private("layers", "mxnet.gluon.nn.Conv2D", ("_kwargs",), "settings, of pools and norms too"),
-    Private("layers", "mxnet.gluon.nn.Activation", ("_act_type",), "the function"),
-    Private("layers", "mxnet.gluon.rnn.LSTM", ("_dropout", "_layout", "_mode"), "settings, of RNN and GRU too"),
-    Private("layers", "mxnet.gluon.nn.Dropout", ("_rate", "_axes"), "settings"),
-    Private("layers", "mxnet.gluon.nn.LeakyReLU", ("_alpha",), "the slope; of ELU too"),
-    Private("layers", "mxnet.gluon.nn.Swish", ("_beta",), "settings"),
-    Private("layers", "mxnet.gluon.nn.ReflectionPad2D", ("_padding",), "settings"),
-    Private("layers", "mxnet.gluon.contrib.nn.PixelShuffle1D", ("_factor",), "settings"),
-    Private("layers", "mxnet.gluon.contrib.nn.PixelShuffle2D", ("_factors",), "settings, of three axes too"),
-    Private("layers' calls", "mxnet.gluon.HybridBlock", ("_active",), "whether a block hides its layers"),
+    # the state, while a store updates the parameters
+    Private("optimizers", "mxnet.kvstore.KVStore", ("_updater",)),
+    # the steps taken on each device
+    Private("optimizers", "mxnet.optimizer.Optimizer", ("_all_index_update_counts",)),
+    # what will hold the state, before the first step
+    Private("optimizers", "mxnet.gluon.Trainer", ("_init_kvstore",)),
+    # whether gradients are compressed
+    Private("optimizers", "mxnet.gluon.Trainer", ("_compression_params",)),
+    # names as in `save_parameters`
+    Private("saving", "mxnet.gluon.Block", ("_collect_params_with_prefix",)),
+    # blocks with their names: Gluon's layers keep their settings to themselves
+    Private("layers", "mxnet.gluon.Block", ("_children",)),
+    # settings, of pools and norms too
+    Private("layers", "mxnet.gluon.nn.Conv2D", ("_kwargs",)),
+    # the function
+    Private("layers", "mxnet.gluon.nn.Activation", ("_act_type",)),
+    # settings, of RNN and GRU too
+    Private("layers", "mxnet.gluon.rnn.LSTM", ("_dropout", "_layout", "_mode")),
+    # settings
+    Private("layers", "mxnet.gluon.nn.Dropout", ("_rate", "_axes")),
+    # the slope; of ELU too
+    Private("layers", "mxnet.gluon.nn.LeakyReLU", ("_alpha",)),
+    # settings
+    Private("layers", "mxnet.gluon.nn.Swish", ("_beta",)),
+    # settings
+    Private("layers", "mxnet.gluon.nn.ReflectionPad2D", ("_padding",)),
+    # settings
+    Private("layers", "mxnet.gluon.contrib.nn.PixelShuffle1D", ("_factor",)),
+    # settings, of three axes too
+    Private("layers", "mxnet.gluon.contrib.nn.PixelShuffle2D", ("_factors",)),
+    # whether a block hides its layers
+    Private("layers' calls", "mxnet.gluon.HybridBlock", ("_active",)),
 )  # fmt: skip
 
-private = Names("mxnet", TESTED, PRIVATE, PATCHES)
+private = Names("mxnet", TESTED, PRIVATE, IN_BLOCKS, FOR_GOOD)

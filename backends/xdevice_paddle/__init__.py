@@ -158,9 +158,7 @@ class PaddleBackend(
         if issubclass(type(x), tracing.SYMBOLS):  # `isinstance` is true for any tensor
             return tracing.copied(x, device, self)
         if not x.is_dense():
-            raise self.unsupported(
-                f"copying {conversion.described(x)}", "take x.to_dense(), or copy what it is made of"
-            )
+            raise self.unsupported(f"copying {conversion.described(x)}", "take x.to_dense(), or copy its parts")
         return copying.copied(x, self.to_native(device))
 
     def synchronize(self, device: Device | None) -> None:
@@ -239,7 +237,7 @@ class PaddleBackend(
             )
         if place.is_xpu_place() and self._gpu == "xpu":
             return devices.of("gpu", place.xpu_device_id())
-        raise self.unsupported(f"{place}, where gpu:i is {self._gpu}", "bring what is there to the host: x.cpu()")
+        raise self.unsupported(f"{place}, where gpu:i is {self._gpu}", "copy the tensor to the host: x.cpu()")
 
     def _to_dense(self, x: paddle.Tensor) -> paddle.Tensor:
         if x.is_dist():

@@ -60,9 +60,7 @@ class PaddleConversion(Conversion):
 
     def detached(self, x: paddle.Tensor) -> paddle.Tensor:
         if not x.is_dense():
-            raise UnsupportedError(
-                f"{described(x)} is not in one piece of memory; convert x.to_dense(), or what it is made of"
-            )
+            raise UnsupportedError(f"{described(x)} is not in one piece of memory; convert x.to_dense(), or its parts")
         return x if x.stop_gradient else x.detach()
 
     def memory_layout(self, x: paddle.Tensor) -> tuple[int, bool, bool] | None:

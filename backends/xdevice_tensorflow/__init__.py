@@ -216,7 +216,7 @@ class TensorflowBackend(TensorflowConversion, TensorflowModels, TensorflowReplic
                 "make it dense: tf.sparse.to_dense(x), x.to_tensor(), tf.convert_to_tensor(x)",
             )
         if x.dtype in (tf.variant, tf.resource):
-            raise self.unsupported(f"reading a tensor of {x.dtype.name} as a NumPy array", "read what it stands for")
+            raise self.unsupported(f"reading a tensor of {x.dtype.name} as a NumPy array", "read what it refers to")
         if x.shape.rank == 0:
             # x.numpy() gives a scalar, and NumPy cannot read x itself if it is bfloat16 or a string
             return numpy.array(x.numpy(), dtype=x.dtype.as_numpy_dtype)
@@ -289,7 +289,7 @@ class TensorflowBackend(TensorflowConversion, TensorflowModels, TensorflowReplic
                     raise DeviceError(f"gpu:i is {accelerators.kind()} here")
             except DeviceError as error:
                 raise self.unsupported(
-                    f"an xdevice.Device for {name!r}", "move what is on this process's own CPUs and GPUs only"
+                    f"an xdevice.Device for {name!r}", "move only tensors on this process's own CPUs and GPUs"
                 ) from error
             device = self._places[name] = devices.plain(device)
         return device
@@ -321,7 +321,7 @@ class TensorflowBackend(TensorflowConversion, TensorflowModels, TensorflowReplic
                 else:
                     copied = tf.raw_ops.Snapshot(input=x)
             except tf.errors.InvalidArgumentError as error:
-                raise self.unsupported(f"copying {x.dtype.name}", "copy the numbers that it is made of") from error
+                raise self.unsupported(f"copying {x.dtype.name}", "copy its numbers") from error
         # where the GPU has no kernel for the dtype, TensorFlow has made the copy on the CPU
         return self._settled(copied, device)
 

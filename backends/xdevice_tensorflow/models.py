@@ -355,8 +355,8 @@ class TensorflowModels(Models):
             )
         if any(_is_loaded(type(part)) for part in parts.owned(model)):
             raise self.unsupported(
-                "copying what tf.saved_model.load has loaded, whose functions belong to its variables",
-                "load it once more, in `with device:`",
+                "copying the result of tf.saved_model.load, whose functions belong to its variables",
+                "load it again, in `with device:`",
             )
         return duplicate(model, device, self)
 

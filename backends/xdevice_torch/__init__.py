@@ -164,9 +164,7 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
         if native.type == self._gpu:
             return devices.of("gpu", self._current() if native.index is None else native.index)
         if native.type not in self.kinds:  # a device of another vendor, for whose work xdevice cannot wait
-            raise self.unsupported(
-                f"devices of the type {native.type!r}", "bring what is there to one that it knows: x.cpu()"
-            )
+            raise self.unsupported(f"devices of the type {native.type!r}", "copy the tensor to a known device: x.cpu()")
         return devices.of(native.type, native.index or 0)
 
     def scope(self, device: Device) -> AbstractContextManager[Any]:
@@ -375,7 +373,7 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
 
     def _no_copy(self, x: torch.Tensor) -> UnsupportedError:
         self._require_values(x)
-        return self.unsupported(f"copying a {_described(x)} there", "move what it is made of, or make it dense first")
+        return self.unsupported(f"copying a {_described(x)} there", "move its parts, or make it dense first")
 
     def _require_values(self, x: torch.Tensor) -> None:
         if x.is_meta:
@@ -397,7 +395,7 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
         if started is not None:
             raise self.unsupported(
                 f"waiting for all work where a device of the type {started!r} has been started, which computes later",
-                "read what was computed there, x.cpu(), and wait for tensors or devices by name: xdevice.sync(x)",
+                "read the results there, x.cpu(), and wait for tensors or devices by name: xdevice.sync(x)",
             )
 
     def _module(self) -> Any:

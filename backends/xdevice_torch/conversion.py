@@ -49,7 +49,7 @@ def require_values(x: torch.Tensor) -> None:
     is_exact = type(x) is torch.Tensor
     if (not is_exact and _stands_in(type(x))) or (not torch.compiler.is_compiling() and _is_wrapped(x)):
         raise UnsupportedError(
-            f"this {type(x).__name__} stands for a tensor while torch traces or maps a function (FakeTensorMode, "
+            f"this {type(x).__name__} replaces a tensor while torch traces or maps a function (FakeTensorMode, "
             f"torch.vmap, torch.func.grad), and has no values of its own; convert or read it outside that function"
         )
     if not is_exact:
@@ -95,7 +95,7 @@ def why_not_numpy(x: torch.Tensor) -> str | None:
         return "read x.to(torch.complex64)"
     if str(x.dtype).rpartition(".")[2] not in (*DTYPES, *SHORT_FLOATS):
         return "read its bytes, x.view(torch.uint8), where PyTorch allows that"
-    return None if is_plain(type(x)) else "read the tensors that it is made of"
+    return None if is_plain(type(x)) else "read its parts"
 
 
 class TorchConversion(Conversion):
@@ -118,13 +118,13 @@ class TorchConversion(Conversion):
             )
         if not is_plain(type(x)):
             raise UnsupportedError(
-                f"a {type(x).__name__} is made of other tensors, and has no memory of its own that others can read; "
-                "take those (x.full_tensor() of a DTensor)"
+                f"a {type(x).__name__} consists of other tensors, and has no memory that others can read; take those "
+                "(x.full_tensor() of a DTensor)"
             )
         if x.layout is not torch.strided or x.is_nested:
             raise UnsupportedError(
-                f"a tensor of the layout {x.layout} has no memory of its own that others can read; convert "
-                "x.to_dense(), or the tensors it is made of"
+                f"a tensor of the layout {x.layout} has no memory that others can read; convert x.to_dense(), or its "
+                "parts"
             )
         return x.detach() if x.requires_grad else x
 

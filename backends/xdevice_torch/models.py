@@ -51,7 +51,7 @@ model."""
 _GRAPHS: Final = "torch_geometric.data."
 """How the names of the Python modules begin that define PyG's graphs and batches of them."""
 _BOOKKEEPING: Final = ("_slice_dict", "_inc_dict")
-"""What a batch of PyG's keeps on the host, wherever its graphs are."""
+"""The attributes that a PyG batch keeps on the host, wherever its graphs are."""
 
 _EXPORTED: Final = "torch.export.exported_program"
 _INSTEAD_OF_EXPORTED: Final = (

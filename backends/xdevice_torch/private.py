@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from xdevice.contract.private import Names, Patch, Private
+from xdevice.contract.private import Names, Private
 
 TESTED: Final = "2.15.0"
 
@@ -15,205 +15,177 @@ READS: Final = (
 )  # fmt: skip
 """Methods of a tensor by which the host reads it."""
 
-PATCHES: Final = (
-    # a global hook of PyTorch's for modules sees neither what a call gives by its own `__call__` nor that it failed
-    Patch("layers' calls", "torch.nn.Module", ("__call__",), "the layers that a model calls", "block"),
-    Patch(
-        "transfers", "torch.Tensor", (*READS, "to", "cpu", "cuda", "xpu"),
-        "reads and moves. A TorchFunctionMode sees one thread only, and misses what runs with a copy of the context in "
-        "another; it makes torch.compile compile its functions again", "block",
-    ),
-    Patch("transfers", "torch.Tensor", ("vgpu",), "the same: `x.vgpu()`, as `x.cuda()`", "block", "virtual GPUs"),
-    Patch(
-        "virtual GPUs", "torch.Tensor", ("data",),
-        "`Module.to` sets it, and PyTorch does not put contents of one kind into a tensor of the other", "process",
-    ),
-    Patch(
-        "virtual GPUs", "torch", ("_has_compatible_shallow_copy_type",), "the same: `Module.to` asks for it", "process",
-    ),
-    Patch(
-        "virtual GPUs", "torch.Tensor", ("new", "new_tensor"), "C++ takes index 0 instead of the tensor's own",
-        "process",
-    ),
-    Patch("virtual GPUs", "torch.Tensor", ("to",), "a device without an index is the current one", "process"),
-    Patch("virtual GPUs", "torch", ("tensor", "as_tensor", "asarray"), "the same", "process"),
-    Patch(
-        "virtual GPUs", "torch.UntypedStorage", ("__new__",), "PyTorch asks the device for an allocator, and crashes",
-        "process",
-    ),
-    Patch(
+IN_BLOCKS: Final = (
+    # the layers that a model calls: a global hook of PyTorch's for modules sees neither what a call gives by its own
+    # `__call__` nor that it failed
+    Private("layers' calls", "torch.nn.Module", ("__call__",)),
+    # reads and moves. A TorchFunctionMode sees one thread only, and misses what runs with a copy of the context in
+    # another; it makes torch.compile compile its functions again
+    Private("transfers", "torch.Tensor", (*READS, "to", "cpu", "cuda", "xpu")),
+    # the same: `x.vgpu()`, as `x.cuda()`
+    Private("transfers", "torch.Tensor", ("vgpu",), "virtual GPUs"),
+)  # fmt: skip
+"""Attributes that are replaced until the last block ends that needs it."""
+
+FOR_GOOD: Final = (
+    # `Module.to` sets it, and PyTorch does not put contents of one kind into a tensor of the other
+    Private("virtual GPUs", "torch.Tensor", ("data",)),
+    # the same: `Module.to` asks for it
+    Private("virtual GPUs", "torch", ("_has_compatible_shallow_copy_type",)),
+    # C++ takes index 0 instead of the tensor's own
+    Private("virtual GPUs", "torch.Tensor", ("new", "new_tensor")),
+    # a device without an index is the current one
+    Private("virtual GPUs", "torch.Tensor", ("to",)),
+    # the same
+    Private("virtual GPUs", "torch", ("tensor", "as_tensor", "asarray")),
+    # PyTorch asks the device for an allocator, and crashes
+    Private("virtual GPUs", "torch.UntypedStorage", ("__new__",)),
+    # `torch.accelerator` asks the device guard or an allocator, and fails or crashes
+    Private(
         "virtual GPUs", "torch._C",
         tuple(f"_accelerator_{name}" for name in (
             "getDeviceIndex", "setDeviceIndex", "exchangeDevice", "maybeExchangeDevice", "synchronizeDevice",
             "isAllocatorInitialized", "getDeviceStats", "resetPeakStats", "resetAccumulatedStats", "getMemoryInfo",
             "setStream",
         )),
-        "`torch.accelerator` asks the device guard or an allocator, and fails or crashes", "process",
     ),
-    Patch("virtual GPUs", "torch._C", ("_accelerator_emptyHostCache",), "the same", "process", "newer"),
-    Patch("virtual GPUs", "torch.accelerator", ("empty_cache",), "the same", "process"),
-    Patch("virtual GPUs", "torch", ("Generator",), "PyTorch makes a foreign device's in C++ only", "process"),
-    Patch(
-        "virtual GPUs", "torch.nn.parallel.comm", ("scatter", "gather", "broadcast_coalesced"),
-        "DataParallel is refused by name", "process",
-    ),
-    Patch(
-        "virtual GPUs", "torch._TorchCompileInductorWrapper", ("__call__",),
-        "the compiler has no code for them, and ends in a KeyError", "process",
-    ),
-    Patch(
-        "virtual GPUs", "torch.autograd", ("_engine_run_backward",), "autograd's engine has no thread for index 1",
-        "process",
-    ),
-    Patch("--xd-cuda", "torch", ("set_default_device",), "\"cuda\" is a virtual GPU", "process"),
-    Patch(
+    # the same
+    Private("virtual GPUs", "torch._C", ("_accelerator_emptyHostCache",), "newer"),
+    # the same
+    Private("virtual GPUs", "torch.accelerator", ("empty_cache",)),
+    # PyTorch makes a foreign device's in C++ only
+    Private("virtual GPUs", "torch", ("Generator",)),
+    # DataParallel is refused by name
+    Private("virtual GPUs", "torch.nn.parallel.comm", ("scatter", "gather", "broadcast_coalesced")),
+    # the compiler has no code for them, and ends in a KeyError
+    Private("virtual GPUs", "torch._TorchCompileInductorWrapper", ("__call__",)),
+    # autograd's engine has no thread for index 1
+    Private("virtual GPUs", "torch.autograd", ("_engine_run_backward",)),
+    # "cuda" is a virtual GPU
+    Private("--xd-cuda", "torch", ("set_default_device",)),
+    # the same
+    Private(
         "--xd-cuda", "torch.cuda",
         ("is_available", "device_count", "device", "current_device", "set_device", "synchronize", "get_rng_state",
          "set_rng_state", "memory_allocated", "max_memory_allocated"),
-        "the same", "process",
     ),
-    Patch("--xd-cuda", "torch.backends.cuda", ("is_built",), "the same", "process"),
+    # the same
+    Private("--xd-cuda", "torch.backends.cuda", ("is_built",)),
 )  # fmt: skip
+"""Attributes that are replaced until the process ends."""
 
 PRIVATE: Final = (
-    Private(
-        "random numbers", "torch.fx._symbolic_trace", ("is_fx_symbolic_tracing",),
-        "whether `torch.fx` would freeze numbers. The public way was proposed and not taken (pytorch/pytorch#43971)",
-    ),
-    Private("random numbers", "torch.fx._symbolic_trace", ("is_fx_tracing",), "the same before 2.9", "older"),
-    Private(
-        "several processes", "torch.Tensor", ("_version",),
-        "whether a parameter was written in the block of `averaging`. Without it, a step there is not noticed",
-    ),
-    Private(
-        "containers", "torch.utils._pytree", ("register_pytree_node",),
-        "handing registered containers on to PyTorch's pytrees. Without it they stay leaves there",
-    ),
-    Private(
-        "containers", "torch.utils._pytree", ("SUPPORTED_NODES",),
-        "what a program has registered with PyTorch's pytrees, which have no public name. Without it, objects of types "
-        "that xdevice does not know are refused",
-    ),
-    Private(
-        "conversion", "torch._subclasses", ("fake_tensor.FakeTensor", "functional_tensor.FunctionalTensor"),
-        "tensors that stand for others, and have no values",
-    ),
-    Private(
-        "conversion", "torch._C", ("_functorch.is_functorch_wrapped_tensor",),
-        "the same in `torch.func`: reading `torch.func.functionalize`'s tensors gives garbage",
-    ),
-    Private("models", "torch.nn.Module", ("_apply",), "which modules move tensors of their own"),
-    Private(
-        "models", "torch.nn.utils.prune.BasePruningMethod", ("_tensor_name",), "which attribute is computed"
-    ),
-    Private(
-        "waiting", "torch._C", ("_lazy._get_default_device_type",),
-        "whether a lazy device was started, whose work cannot be waited for. Without it, it counts as started once its "
-        "module is imported",
-    ),
-    Private(
-        "waiting", "torch._C", ("_cuda_hasPrimaryContext",),
-        "whether a GPU is used, without starting it. Without it, waiting makes a context on each GPU of this process",
-        "CUDA",
-    ),
-    # documented, in a module without a public name
+    # whether `torch.fx` would freeze numbers. The public way was proposed and not taken (pytorch/pytorch#43971)
+    Private("random numbers", "torch.fx._symbolic_trace", ("is_fx_symbolic_tracing",)),
+    # the same before 2.9
+    Private("random numbers", "torch.fx._symbolic_trace", ("is_fx_tracing",), "older"),
+    # whether a parameter was written in the block of `averaging`. Without it, a step there is not noticed
+    Private("several processes", "torch.Tensor", ("_version",)),
+    # handing registered containers on to PyTorch's pytrees. Without it they stay leaves there
+    Private("containers", "torch.utils._pytree", ("register_pytree_node",)),
+    # what a program has registered with PyTorch's pytrees, which have no public name. Without it, objects of types
+    # that xdevice does not know are refused
+    Private("containers", "torch.utils._pytree", ("SUPPORTED_NODES",)),
+    # symbols in place of tensors, without values
+    Private("conversion", "torch._subclasses", ("fake_tensor.FakeTensor", "functional_tensor.FunctionalTensor")),
+    # the same in `torch.func`: reading `torch.func.functionalize`'s tensors gives garbage
+    Private("conversion", "torch._C", ("_functorch.is_functorch_wrapped_tensor",)),
+    # which modules move additional tensors
+    Private("models", "torch.nn.Module", ("_apply",)),
+    # which attribute is computed
+    Private("models", "torch.nn.utils.prune.BasePruningMethod", ("_tensor_name",)),
+    # whether a lazy device was started, for whose work one cannot wait. Without it, it counts as started once its
+    # module is imported
+    Private("waiting", "torch._C", ("_lazy._get_default_device_type",)),
+    # whether a GPU is used, without starting it. Without it, waiting makes a context on each GPU of this process
+    Private("waiting", "torch._C", ("_cuda_hasPrimaryContext",), "CUDA"),
+    # seeing each operation of a thread. Without it, tensors are made and copied as if something saw them (documented,
+    # in a module without a public name)
     Private(
         "blocking, compile, graphs and transfers", "torch.utils._python_dispatch",
         ("TorchDispatchMode", "_get_current_dispatch_mode_stack"),
-        "seeing each operation of a thread. Without it, tensors are made and copied as if something saw them",
     ),
-    Private("transfers", "torch.ops.aten", ("_local_scalar_dense", "_to_copy"), "what C++ reads and moves by itself"),
-    Private("gradients", "torch._C", ("_functorch.peek_interpreter_stack",), "whether `torch.func` transforms"),
-    Private("nn", "torch", ("_fused_adam_",), "Adam in one kernel. Without it, in several"),
-    Private(
-        "layers and models", "torch.nn.Module", ("_forward_hooks", "_forward_pre_hooks"),
-        "whether hooks change what a layer gives, and which attributes they compute",
-    ),
-    Private(
-        "layers", "torch.nn.utils.parametrizations", ("_SpectralNorm", "_WeightNorm"),
-        "which parameters a weight is made of",
-    ),
-    Private(
-        "layers' calls", "torch.nn.Module", ("_compiled_call_impl",), "whether torch.compile hides a model's layers"
-    ),
-    Private(
-        "optimizers", "torch.optim.Optimizer", ("_optimizer_step_post_hooks", "_optimizer_step_pre_hooks"),
-        "whether hooks change a step",
-    ),
-    # documented, and without a public name
-    Private(
-        "compile", "torch.Tensor", ("_make_wrapper_subclass",),
-        "symbols; also tensors on their way to the host, without which a copy is waited for",
-    ),
-    Private("compile", "torch._C", ("_disabled_torch_function_impl",), "symbols"),
-    Private("compile and virtual GPUs", "torch._C", ("_set_conj", "_set_neg"), "tensors marked as others are"),
-    Private("compile and virtual GPUs", "torch._ops.OpOverload", ("_schema",), "what an operation takes and changes"),
-    Private(
-        "compile and virtual GPUs", "torch.ops.aten", ("_efficientzerotensor",),
-        "the zero of derivatives, which has no memory: reading it ends the process",
-    ),
-    Private(
-        "data loaders", "torch.utils._device", ("DeviceContext",),
-        "a DataLoader that shuffles inside `with device:`; without it PyTorch's own context, in which it raises "
-        "(pytorch/pytorch#110820)",
-    ),
-    Private("compile", "torch._ops.OpOverload", ("_op",), "an operation without a frame of Python, 0.2 us of 2"),
-    Private("compile", "torch._C", ("_DisableTorchDispatch",), "symbols take the shape of their tensors"),
-    Private(
-        "compile", "torch.overrides", ("_get_current_function_mode_stack",),
-        "what else sees the operations: only scopes of a device may",
-    ),
+    # what C++ reads and moves by itself
+    Private("transfers", "torch.ops.aten", ("_local_scalar_dense", "_to_copy")),
+    # whether `torch.func` transforms
+    Private("gradients", "torch._C", ("_functorch.peek_interpreter_stack",)),
+    # Adam in one kernel. Without it, in several
+    Private("nn", "torch", ("_fused_adam_",)),
+    # whether hooks change what a layer gives, and which attributes they compute
+    Private("layers and models", "torch.nn.Module", ("_forward_hooks", "_forward_pre_hooks")),
+    # which parameters a weight is made of
+    Private("layers", "torch.nn.utils.parametrizations", ("_SpectralNorm", "_WeightNorm")),
+    # whether torch.compile hides a model's layers
+    Private("layers' calls", "torch.nn.Module", ("_compiled_call_impl",)),
+    # whether hooks change a step
+    Private("optimizers", "torch.optim.Optimizer", ("_optimizer_step_post_hooks", "_optimizer_step_pre_hooks")),
+    # symbols; also tensors on their way to the host. Without it a copy is not asynchronous (documented, and without a
+    # public name)
+    Private("compile", "torch.Tensor", ("_make_wrapper_subclass",)),
+    # symbols
+    Private("compile", "torch._C", ("_disabled_torch_function_impl",)),
+    # tensors marked as others are
+    Private("compile and virtual GPUs", "torch._C", ("_set_conj", "_set_neg")),
+    # what an operation takes and changes
+    Private("compile and virtual GPUs", "torch._ops.OpOverload", ("_schema",)),
+    # the zero of derivatives, which has no memory: reading it ends the process
+    Private("compile and virtual GPUs", "torch.ops.aten", ("_efficientzerotensor",)),
+    # a DataLoader that shuffles inside `with device:`; without it PyTorch's own context, in which it raises
+    # (pytorch/pytorch#110820)
+    Private("data loaders", "torch.utils._device", ("DeviceContext",)),
+    # an operation without a frame of Python, 0.2 us of 2
+    Private("compile", "torch._ops.OpOverload", ("_op",)),
+    # symbols take the shape of their tensors
+    Private("compile", "torch._C", ("_DisableTorchDispatch",)),
+    # what else sees the operations: only scopes of a device may
+    Private("compile", "torch.overrides", ("_get_current_function_mode_stack",)),
+    # computing past the scopes of devices, which PyTorch calls for each operation and attribute. Without it, a step
+    # inside `with device:` takes twice as long
     Private(
         "arithmetic", "torch._C",
         ("_len_torch_function_stack", "_get_function_stack_at", "_pop_torch_function_stack",
          "_push_on_torch_function_stack"),
-        "computing past the scopes of devices, which PyTorch calls for each operation and attribute. Without it, a "
-        "step inside `with device:` takes twice as long",
     ),
+    # copies of all parameters in one kernel. Without it, one each
+    Private("arithmetic", "torch", ("_foreach_mul",)),
+    # a program past the scopes of a device, which would look at each operation
+    Private("compile", "torch._C", ("DisableTorchFunction",)),
+    # listening on one address
+    Private("several processes", "torch.distributed.ProcessGroupGloo", ("_Options",)),
+    # the same
+    Private("several processes", "torch.distributed.ProcessGroupGloo._Options", ("_devices", "_timeout")),
+    # `native_group` after a failure. Without it, a rank waits until PyTorch's own deadline
+    Private("several processes", "torch.distributed.distributed_c10d", ("_abort_process_group",)),
+    # tensors in one kernel: 99 small ones on a GPU take 50 us. Without it, one after another, in 640 us
+    Private("several processes", "torch", ("_foreach_copy_",)),
+    # a workspace for each; what a failed recording leaves behind
     Private(
-        "arithmetic", "torch", ("_foreach_mul",), "copies of all parameters in one kernel. Without it, one each"
+        "graphs", "torch._C", ("_cuda_clearCublasWorkspaces", "_cuda_endAllocateToPool", "_cuda_releasePool"), "CUDA",
     ),
-    Private(
-        "compile", "torch._C", ("DisableTorchFunction",),
-        "a program past the scopes of a device, which would look at each operation",
-    ),
-    Private("several processes", "torch.distributed.ProcessGroupGloo", ("_Options",), "listening on one address"),
-    Private("several processes", "torch.distributed.ProcessGroupGloo._Options", ("_devices", "_timeout"), "the same"),
-    Private(
-        "several processes", "torch.distributed.distributed_c10d", ("_abort_process_group",),
-        "`native_group` after a failure. Without it, a rank waits until PyTorch's own deadline",
-    ),
-    Private(
-        "several processes", "torch", ("_foreach_copy_",),
-        "tensors in one kernel: 99 small ones on a GPU take 50 us. Without it, one after another, in 640 us",
-    ),
-    Private(
-        "graphs", "torch._C", ("_cuda_clearCublasWorkspaces", "_cuda_endAllocateToPool", "_cuda_releasePool"),
-        "a workspace for each; what a failed recording leaves behind", "CUDA",
-    ),
-    Private("graphs", "torch._C", ("_cuda_endAllocateCurrentStreamToPool",), "the same before 2.8", "older"),
-    Private("samples", "torch.cuda", ("_sleep",), "work that takes long"),
-    Private(
-        "virtual GPUs", "torch.utils.backend_registration", ("_setup_privateuseone_for_python_backend",),
-        "a device written in Python",
-    ),
+    # the same before 2.8
+    Private("graphs", "torch._C", ("_cuda_endAllocateCurrentStreamToPool",), "older"),
+    # work that takes long
+    Private("samples", "torch.cuda", ("_sleep",)),
+    # a device written in Python
+    Private("virtual GPUs", "torch.utils.backend_registration", ("_setup_privateuseone_for_python_backend",)),
+    # tensors there, and a kernel for each operation
     Private(
         "virtual GPUs", "torch._C",
         ("_construct_storage_from_data_pointer", "_dispatch_get_all_op_names", "_dispatch_has_kernel_for_dispatch_key",
          "_get_schema", "_swap_tensor_impl", "DispatchKey", "DispatchKeySet"),
-        "tensors there, and a kernel for each operation",
     ),
-    Private(
-        "virtual GPUs", "torch._C", ("DisableTorchFunctionSubclass",), "operations past the user's tensor classes",
-    ),
-    Private("virtual GPUs", "torch.Tensor", ("_backward_hooks", "_post_accumulate_grad_hooks"), "contents"),
-    Private("virtual GPUs", "torch.Generator", ("_cdata",), "which generators are a virtual GPU's"),
+    # operations past the user's tensor classes
+    Private("virtual GPUs", "torch._C", ("DisableTorchFunctionSubclass",)),
+    # contents
+    Private("virtual GPUs", "torch.Tensor", ("_backward_hooks", "_post_accumulate_grad_hooks")),
+    # which generators are a virtual GPU's
+    Private("virtual GPUs", "torch.Generator", ("_cdata",)),
+    # sparse tensors, and operations with special rules
     Private(
         "virtual GPUs", "torch.ops.aten",
         ("_indices", "_values", "_sparse_coo_tensor_with_dims_and_tensors", "_sparse_compressed_tensor_unsafe",
          "_pack_padded_sequence", "_pin_memory"),
-        "sparse tensors, and operations with rules of their own",
     ),
 )  # fmt: skip
 
-private = Names("torch", TESTED, PRIVATE, PATCHES)
+private = Names("torch", TESTED, PRIVATE, IN_BLOCKS, FOR_GOOD)

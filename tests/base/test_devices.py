@@ -24,6 +24,7 @@ FORMS = (
     "/physical_device:{kind}:{index}",
     "/job:localhost/replica:0/task:0/device:{kind}:{index}",
     "{kind}({index})",
+    "Place({kind}:{index})",
 )
 
 
@@ -63,6 +64,7 @@ def test_random_text_is_a_device_or_the_named_error(text):
     [
         "", " ", "gpu:-1", "gpu:1:2", "gqu", "gpu:", "gpu:01", "gpu: 1", "gpu 1", "gpu(1", "gpu:1)", "1", "gpu:1.0",
         "cpu\n", "gpu:\u0663", "/job:worker/replica:0/task:3/device:GPU:1", "GPU:9999999999",
+        "Place(gpu:1", "(gpu:1)",
     ],
 )  # fmt: skip
 def test_text_that_is_no_device_is_refused(text):

@@ -76,7 +76,7 @@ class DictWithNumbers(dict):
 def test_a_dict_with_attributes_under_numbers_is_named(backend):
     x = DictWithNumbers(a=3)
     vars(x)[0] = ones(backend)
-    with pytest.raises(xdevice.errors.ContainerError, match="DictWithNumbers has an attribute 0, which is no text"):
+    with pytest.raises(xdevice.errors.ContainerError, match="DictWithNumbers has an attribute 0, which is not a text"):
         xdevice.copy_to([x], "cpu")
 
 
@@ -291,5 +291,5 @@ def test_what_tensorflow_has_loaded_is_a_model(tmp_path):
     assert xdevice.to_numpy(result).tolist() == [8.0, 9.0]
     xdevice.save(tmp_path / "model.safetensors", loaded)
     assert sorted(xdevice.load(tmp_path / "model.safetensors")) == ["rest/0", "weight"]
-    with pytest.raises(xdevice.errors.UnsupportedError, match="load it once more"):
+    with pytest.raises(xdevice.errors.UnsupportedError, match="load it again"):
         xdevice.copy_to(loaded, there)

@@ -693,9 +693,7 @@ def test_what_python_keeps_in_c_is_seen(backend, there, make):
 def test_what_cannot_be_registered_is_not_told_to_be():
     x = ones(xdevice.backend("torch"))
     for inside in (iter([x]), Owner(x).method, object_array(x), x.untyped_storage(), {x: 3}):
-        with pytest.raises(
-            xdevice.errors.ContainerError, match="pass what is in it among the values of a list or dict"
-        ):
+        with pytest.raises(xdevice.errors.ContainerError, match="pass its contents among the values of a list or dict"):
             xdevice.copy_to([inside], "cpu")
 
 

@@ -80,7 +80,7 @@ def test_there_are_few_private_names_and_fewer_in_the_device_layer():
 
 
 def test_a_capability_that_lacks_a_name_is_refused_by_name_and_no_other():
-    rows = (Private("compile", "math", ("_turbo", "floor"), "-"), Private("graphs", "math", ("ceil",), "-"))
+    rows = (Private("compile", "math", ("_turbo", "floor")), Private("graphs", "math", ("ceil",)))
     names = Names("math", "3.11", rows)
     names.require("graphs")
     with pytest.raises(
@@ -90,7 +90,7 @@ def test_a_capability_that_lacks_a_name_is_refused_by_name_and_no_other():
 
 
 def test_a_name_of_several_capabilities_is_refused_to_each():
-    names = Names("math", "3.11", (Private("compile and graphs", "math", ("_turbo",), "-"),))
+    names = Names("math", "3.11", (Private("compile and graphs", "math", ("_turbo",)),))
     for capability in ("compile", "graphs"):
         with pytest.raises(xdevice.errors.UnsupportedError, match=rf"{capability} needs? math\._turbo"):
             names.require(capability)
@@ -111,20 +111,20 @@ def test_a_name_of_several_capabilities_is_refused_to_each():
     ],
 )
 def test_whatever_is_done_with_an_absent_name_raises_the_error(use):
-    absent = Names("math", "3.11", (Private("compile", "math", ("_turbo",), "-"),))["math._turbo"]
+    absent = Names("math", "3.11", (Private("compile", "math", ("_turbo",)),))["math._turbo"]
     with pytest.raises(xdevice.errors.UnsupportedError, match=r"math\._turbo"):
         use(absent)
 
 
 def test_a_field_that_objects_lack_is_neither_read_nor_written():
-    field = Names("math", "3.11", (Private("models", "pathlib.Path", ("_speed",), "-"),)).field("pathlib.Path._speed")
+    field = Names("math", "3.11", (Private("models", "pathlib.Path", ("_speed",)),)).field("pathlib.Path._speed")
     with pytest.raises(xdevice.errors.UnsupportedError, match=r"models need pathlib\.Path\._speed"):
         field.set(Path(), 3)
     assert not hasattr(Path(), "_speed")
 
 
 def test_without_a_name_what_is_in_it_is_absent_too(monkeypatch):
-    names = Names("math", "3.11", (Private("models", "pathlib.Path", ("cwd", "home"), "-"),))
+    names = Names("math", "3.11", (Private("models", "pathlib.Path", ("cwd", "home")),))
     monkeypatch.setattr(private, "taken_away", {"pathlib.Path"})
     assert names.absent("models") == ["pathlib.Path.cwd", "pathlib.Path.home"]
     monkeypatch.setattr(private, "taken_away", {"pathlib.Path.cwd"})
@@ -137,5 +137,5 @@ def test_an_unlisted_name_and_an_unknown_capability_are_faults_of_the_adapter():
     with pytest.raises(xdevice.errors.ContractError, match="not listed"):
         Names("math", "3.11", ())["math._turbo"]
     with pytest.raises(xdevice.errors.ContractError, match="'speed'"):
-        Names("math", "3.11", (Private("speed", "math", ("_turbo",), "-"),))
+        Names("math", "3.11", (Private("speed", "math", ("_turbo",)),))
     assert len(set(CAPABILITIES)) == len(CAPABILITIES)

@@ -9,6 +9,7 @@ import types
 from contextlib import ExitStack
 from functools import partial
 from importlib import import_module
+from itertools import takewhile
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,10 @@ def inventory_of(name):
     return import_module(f"xdevice_{name}.private")
 
 
+def patches(inventory):
+    return (*inventory.IN_BLOCKS, *inventory.FOR_GOOD)
+
+
 def is_promised(row):
     """Whether the framework that is installed must have the names of a row."""
     if row.only == "CUDA":
@@ -59,7 +64,7 @@ def is_promised(row):
 
 
 def test_the_framework_has_each_name(inventory):
-    rows = filter(is_promised, (*inventory.PATCHES, *inventory.PRIVATE))
+    rows = filter(is_promised, (*patches(inventory), *inventory.PRIVATE))
     assert not [name for row in rows for name in spelled(row) if not is_there(name)]
 
 
@@ -68,7 +73,7 @@ def test_private_names_are_read_by_the_list_and_nowhere_else(inventory):
     assert stray_names(folder) == set(), 'list them in private.py, and read them as private["owner.name"]'
     asked = {name for tree in trees(folder) for name in asked_for(tree)}
     listed = {name for row in inventory.PRIVATE for name in spelled(row)}
-    patched = {name for row in inventory.PATCHES for name in spelled(row)}
+    patched = {name for row in patches(inventory) for name in spelled(row)}
     assert asked - listed - patched == set(), "list them in private.py"
     assert listed - asked == set(), "private.py lists names that nothing reads"
 
@@ -135,7 +140,8 @@ def test_what_is_replaced_at_run_time_is_listed_and_put_back(name):
 
 def compare(name):
     """In a process of its own, where GPUs are virtual."""
-    rows = inventory_of(name).PATCHES
+    inventory = inventory_of(name)
+    rows = patches(inventory)
     backend = xdevice.backend(name)
     if name == "torch":
         backend.framework.vgpu.set_device(1)
@@ -155,7 +161,7 @@ def compare(name):
         inside = replaced(backend)
     require_listed(inside, rows)
     require_replaced(inside, rows)
-    require_listed(replaced(backend), [row for row in rows if row.until == "process"])
+    require_listed(replaced(backend), inventory.FOR_GOOD)
 
 
 def require_listed(things, rows):
@@ -221,20 +227,34 @@ def is_ours(value):
     return str(cls.__module__).startswith("xdevice") and callable(value)
 
 
+def test_each_name_has_its_reason(inventory):
+    assert not [line for line, reason in reasons(inventory) if not reason], "say why in a comment above the row"
+
+
 @pytest.mark.parametrize("name", BACKENDS)
 def test_the_page_says_what_the_inventory_says(name):
     assert section(name) in PAGE.read_text(encoding="utf-8"), "python -c 'import test_private; test_private.write()'"
 
 
+def reasons(inventory):
+    """The comment above each row of an inventory, by the line on which the row begins."""
+    text = Path(inventory.__file__).read_text(encoding="utf-8")
+    lines = text.splitlines()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "Private":
+            above = takewhile(lambda line: line.startswith("    # "), reversed(lines[: node.lineno - 1]))
+            yield node.lineno, " ".join(line[6:] for line in reversed([*above]))
+
+
 def section(name):
     rows = inventory_of(name)
+    why = (reason for _, reason in sorted(reasons(rows)))  # patches first, as in the file
     lines = [f"<!-- {name} -->", "| replaced | by | until | why |", "|---|---|---|---|"]
-    for row in rows.PATCHES:
-        end = "the last block ends" if row.until == "block" else "the process ends"
-        lines.append(f"| {listed(row)} | {row.capability} | {end} | {row.why} |")
+    for end, table in (("the last block ends", rows.IN_BLOCKS), ("the process ends", rows.FOR_GOOD)):
+        lines += [f"| {listed(row)} | {row.capability} | {end} | {next(why)} |" for row in table]
     lines += ["", "| private | needed by | why |", "|---|---|---|"]
     for row in rows.PRIVATE:
-        lines.append(f"| {listed(row)} | {row.capability} | {row.why} |")
+        lines.append(f"| {listed(row)} | {row.capability} | {next(why)} |")
     return "\n".join(lines) + f"\n<!-- /{name} -->"
 
 

@@ -108,7 +108,7 @@ def test_a_typo_in_the_variable_is_refused(monkeypatch):
 @pytest.mark.parametrize("name", ["XDEVICE_BACKENDS", "XDEVICE_VIRTUAL_GPU"])
 def test_a_misspelt_variable_is_refused(name):
     done = python("-c", "import xdevice; xdevice.backend('numpy')", **{name: "0", "XDEVICE_ELSEWHERE": "1"})
-    assert f"SettingError: nothing reads {name}; did you mean XDEVICE_" in done.stderr
+    assert f"SettingError: xdevice does not read {name}; did you mean XDEVICE_" in done.stderr
 
 
 def test_the_variables_that_are_known_are_those_of_the_docs():
@@ -146,6 +146,6 @@ def test_another_package_of_the_name_is_told_of(tmp_path):
     there.mkdir()
     (there / "METADATA").write_text("Metadata-Version: 2.1\nName: xdevice\nVersion: 6.0\n")
     done = python("-c", "import xdevice; print(xdevice.backends())", PYTHONPATH=str(tmp_path))
-    assert "RuntimeWarning: another package, called xdevice 6.0, is installed beside this one" in done.stderr
+    assert "RuntimeWarning: another package, called xdevice 6.0, is installed too" in done.stderr
     done = python("-m", "xdevice", "info", "numpy", PYTHONPATH=str(tmp_path))
-    assert "pip uninstall xdevice" in done.stdout
+    assert "pip uninstall xdevice" in " ".join(done.stdout.split())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
+import re
 import signal
 import time
 
@@ -42,9 +43,9 @@ class Net(nn.Module):
 
 
 def net(world):
-    from xdevice.distributed import gradients
+    from xdevice.distributed import carrying
 
-    gradients.MOST = 2**20
+    carrying.MOST = 2**20
     torch.manual_seed(world.rank)
     return world.broadcast(Net())
 
@@ -382,4 +383,71 @@ def resumes_with_another_rate():
             world.broadcast(optimizer)
         optimizer.param_groups[0]["lr"] = 0.05
         world.broadcast(optimizer)
+    report(good=True)
+
+
+def refused_gradients_leave_the_world_open():
+    """What cannot be averaged is refused after the pass, on all ranks."""
+    with world_of_torch() as world:
+        tables = nn.Embedding(3, 2, sparse=True), nn.EmbeddingBag(3, 2, sparse=True, mode="sum")
+        cleared = nn.Linear(2, 2)
+        optimizer = torch.optim.SGD(cleared.parameters(), 0.1)
+
+        def clear(parameter):
+            parameter.grad = None
+
+        def step(parameter):
+            optimizer.step()
+            parameter.grad = None
+
+        hook = cleared.weight.register_post_accumulate_grad_hook(clear)
+        rows = torch.tensor([[1]])
+        for model, x, words in (
+            (tables[0], rows, "not dense; make it dense first, by x.to_dense()"),
+            (tables[1], rows, "not dense"),
+            (cleared, torch.ones(1, 2), "a hook has taken the gradient of weight away"),
+        ):
+            world.broadcast(model)
+            with pytest.raises(xdevice.errors.XDeviceError, match=re.escape(words)), world.averaging(model):
+                backward(model, x)
+        hook.remove()
+        cleared.weight.register_post_accumulate_grad_hook(step)
+        with pytest.raises(xdevice.errors.ArgumentError, match="was written"), world.averaging(cleared):
+            backward(cleared, torch.ones(1, 2))
+        world.broadcast(tables[0])
+        tables[0].sparse = world.rank == 0
+        tables[0].weight.grad = None
+        with (
+            pytest.raises(xdevice.errors.CollectiveMismatchError, match=r"rank 0 averaging.* not dense"),
+            world.averaging(tables[0]),
+        ):
+            backward(tables[0], rows)
+        assert world.all_reduce(torch.ones(1)).item() == world.size
+    report(good=True)
+
+
+def lazy_views():
+    """A gradient that is conjugated or negated when it is read."""
+    with world_of_torch() as world:
+        x = torch.tensor([1 + 2j, 3j]) * (world.rank + 1)
+        lazy = {"conj": x.conj(), "imag": x.conj().imag, "plain": x}
+        assert (lazy["conj"].is_conj(), lazy["imag"].is_neg()) == (True, True)
+        for verb in (world.average_gradients, lambda x: world.all_reduce(x, "mean")):
+            means = verb({name: copy.deepcopy(one) for name, one in lazy.items()})
+            assert torch.equal(means["conj"], torch.tensor([1.5 - 3j, -4.5j]))
+            assert torch.equal(means["imag"], torch.tensor([-3.0, -4.5]))
+            assert torch.equal(means["plain"], torch.tensor([1.5 + 3j, 4.5j]))
+    report(good=True)
+
+
+def layers_in_a_list():
+    """`broadcast` sends them too, and verbs for gradients refuse what the framework does not list."""
+    with world_of_torch() as world:
+        torch.manual_seed(world.rank)
+        model = nn.Linear(2, 2)
+        model.rest = [{"deep": (nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)),)}]
+        world.broadcast(model)
+        for one in (model.weight, *model.rest[0]["deep"][0].state_dict().values()):
+            rows = world.all_gather(one.detach()[None] if one.ndim else one)
+            assert torch.equal(rows[0], rows[1])
     report(good=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import pytest
 from helpers.environment import BACKENDS, needs
 
@@ -76,7 +78,7 @@ def test_tensors_that_two_processes_refuse_are_refused_by_one():
             with pytest.raises(xdevice.errors.XDeviceError, match="not dense"):
                 verb(torch.eye(2).to_sparse())
             for mapped in (torch.func.grad, torch.vmap):
-                with pytest.raises(xdevice.errors.UnsupportedError, match="stands for a tensor"):
+                with pytest.raises(xdevice.errors.UnsupportedError, match="is a symbol while"):
                     mapped(lambda x, verb=verb: verb(x * 1).sum())(torch.ones(2, 2))
         with pytest.raises(xdevice.errors.ContainerError, match="share memory"):
             world.all_reduce([x, x[2:]])
@@ -114,3 +116,93 @@ def test_only_one_backward_pass_belongs_in_averaging_of_one_process():
         assert net.bias.grad.tolist() == [1, 1]
         with pytest.raises(xdevice.errors.ArgumentError, match="weights of all ranks are 0"), world.averaging(net, 0):
             pass
+
+
+def _nets():
+    """For each framework that keeps gradients in its models: a linear layer, its backward pass, and the steps of some
+    optimizers."""
+
+    def of_torch(torch):
+        net = torch.nn.Linear(2, 2)
+        kinds = torch.optim.SGD, torch.optim.AdamW
+        return net, lambda net: net(torch.ones(1, 2)).sum().backward(), [o(net.parameters(), 0.1).step for o in kinds]
+
+    def of_paddle(paddle):
+        net = paddle.nn.Linear(2, 2)
+        kinds = paddle.optimizer.SGD, paddle.optimizer.AdamW, paddle.optimizer.Lamb, paddle.optimizer.RMSProp
+        steps = [o(parameters=net.parameters(), learning_rate=0.1).step for o in kinds]
+        return net, lambda net: net(paddle.ones([1, 2])).sum().backward(), steps
+
+    def of_mxnet(mxnet):
+        net = mxnet.gluon.nn.Dense(2, in_units=2)
+        net.initialize()
+
+        def backward(net):
+            with mxnet.autograd.record():
+                loss = net(xdevice.ones(1, 2)).sum()
+            loss.backward()
+
+        return net, backward, []
+
+    return {"torch": of_torch, "paddle": of_paddle, "mxnet": of_mxnet}
+
+
+@pytest.mark.parametrize("backend", ["torch", "paddle", "mxnet"])
+def test_steps_in_averaging_and_layers_in_lists_are_errors(backend):
+    needs(backend)
+    with xdevice.use_backend(backend) as own, xdevice.distributed.processes() as world:
+        net, backward, steps = _nets()[backend](own.framework)
+
+        def step_of(step):
+            with world.averaging(net):
+                backward(net)
+                step()
+
+        for step in steps:
+            with pytest.raises(xdevice.errors.ArgumentError, match="was written in the block"):
+                step_of(step)
+            step()  # outside the block
+            step.__self__.clear_grad() if backend == "paddle" else step.__self__.zero_grad()
+        for hide in (lambda x: [x], lambda x: {"a": (x,)}, lambda x: [[x]]):
+            outer, inner = (_nets()[backend](own.framework)[0] for _ in range(2))
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # Gluon warns
+                outer.rest = hide(inner)
+                for call in (world.average_gradients, lambda x: world.averaging(x).__enter__()):
+                    with pytest.raises(xdevice.errors.UnsupportedError, match=r"of rest.*hold it in"):
+                        call(outer)
+
+
+@pytest.mark.parametrize("backend", ["jax", "tensorflow", "paddle", "torch"])
+def test_no_verb_works_while_a_compiler_traces(backend):
+    """It would be called once, and not when the compiled function is."""
+    needs(backend)
+    with xdevice.use_backend(backend) as own, xdevice.distributed.processes() as world:
+        framework, x = own.framework, xdevice.ones(2)
+        traced = {
+            "jax": lambda call: framework.jit(call)(x),
+            "tensorflow": lambda call: framework.function(call)(x),
+            "paddle": lambda call: framework.jit.to_static(call, full_graph=True)(x),
+            "torch": lambda call: framework.jit.trace(call, (x,)),
+        }[backend]
+
+        def waits(x):
+            world.barrier()
+            return x * 2
+
+        def is_first(x):
+            with world.first():
+                return x * 2
+
+        def splits(x):
+            return x * len(world.split_range(4))
+
+        def gathers(x):
+            return x * world.all_gather_object(1)[0]
+
+        for call in (waits, is_first, splits, gathers):
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # PyTorch deprecates its older tracer
+                with pytest.raises(xdevice.errors.UnsupportedError, match="while that traces only"):
+                    traced(call)
+            assert xdevice.to_numpy(call(x)).shape == (2,)

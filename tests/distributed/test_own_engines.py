@@ -185,7 +185,7 @@ def test_what_is_started_too_late_says_so(name, tmp_path):
     path.write_text(LATE.format(name, name, f"{name}:{OWN[name]}"))
     done = python("-m", "xdevice", "launch", "-n", 2, path)
     assert done.returncode == 1
-    assert "has run something already on rank 0, 1" in done.stdout + done.stderr
+    assert "has already been used on rank 0, 1" in done.stdout + done.stderr
 
 
 LEAVES = """

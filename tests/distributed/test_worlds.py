@@ -18,6 +18,8 @@ from helpers.environment import needs, sampled
 from helpers.process_failures import LATE, Zygote, fault, took
 from helpers.world_verbs import CHECKS
 
+from xdevice.distributed import signatures
+
 DAMP = 1.5
 """Seconds beyond a promise that a loaded machine may take."""
 
@@ -92,8 +94,15 @@ def test_calls_that_look_alike_and_are_not(run, case, words):
 @pytest.mark.parametrize(
     "case",
     sampled(
-        ["two_worlds", "weights_of_nothing", "verb_in_first", "all_exit_with_0", "two_threads"],
-        each_time=["two_worlds"],
+        [
+            "two_worlds",
+            "weights_of_nothing",
+            "verb_in_first",
+            "all_exit_with_0",
+            "two_threads",
+            "many_small_tensors",
+        ],
+        each_time=["two_worlds", "many_small_tensors"],
         slow=["weights_of_nothing", "all_exit_with_0"],
         others="long",
     ),
@@ -109,6 +118,17 @@ def test_the_error_of_the_first_reaches_all(run):
     first, second = run("first_raises")
     assert (first.said["error"], second.said["error"]) == ("OSError", "PeerError")
     assert "rank 0 raised OSError: the disk is full" in second.said["text"]
+
+
+def test_many_numbers_are_compared_by_digests_that_name_the_place():
+    """A frame of the control connection has a largest size."""
+    numbers = [10**50 + i for i in range(25_000)]
+    text = signatures.others_text({"n": numbers})
+    assert len(text) < 4000
+    numbers[12_345] += 1
+    items, others = text.split("; "), signatures.others_text({"n": numbers}).split("; ")
+    assert len(items) == len(others)
+    assert sum(map(str.__ne__, items, others)) == 1
 
 
 @pytest.mark.slow

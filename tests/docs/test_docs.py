@@ -134,7 +134,7 @@ def test_links_in_the_docs_lead_somewhere():
 
 
 ELSEWHERE = {  # pages whose code has tests of its own, and how many blocks of it
-    "reference/nn.md": 1,  # tests/math/nn/test_docs_of_nn.py
+    "reference/nn.md": 2,  # tests/math/nn/test_docs_of_nn.py
     "reference/arithmetic.md": 4,  # tests/math/arithmetic/test_docs_of_arithmetic.py and test_gradients.py
     "reference/optim.md": 1,  # tests/math/optim/test_optim.py
     "reference/optimizers.md": 2,  # tests/twins/models/test_optimizers.py

@@ -123,7 +123,7 @@ def test_selecting_and_ignoring():
     assert told(text, "b/a/train.py", per_file=(("train.py", ("XD2",)),)) == []
     assert len(told(text, "b.py", per_file=(("train.py", ("XD2",)),))) == 2
     assert [code for code, rule in lint_rules.RULES.items() if rule.on] == [
-        "XD202", "XD205", "XD208", "XD217", "XD218", "XD219", "XD401",
+        "XD202", "XD205", "XD208", "XD217", "XD218", "XD219", "XD222", "XD401",
     ]  # fmt: skip
 
 

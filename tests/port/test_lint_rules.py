@@ -66,8 +66,11 @@ WRONG = {
         "x = y.pin_memory().to(device)",
         "x = y.pin_memory().cuda()",
     ],
+    "XD224": ["import torch\nx = y.pin_memory()", "x = torch.ones(2).pin_memory().to(d, non_blocking=True)"],
     "XD219": [
         "import torch\ng = torch.cuda.CUDAGraph()",
+        "import torch\nmodule = torch.cuda",
+        "import torch\na = [torch.profiler.ProfilerActivity.CUDA]",
         "import torch\nn = torch.cuda.get_device_capability()[0]",
         "from torch.cuda import nvtx\nnvtx.mark('x')",
     ],
@@ -114,7 +117,12 @@ RIGHT = {
         "import torch\nok = x.is_cuda or x.is_xpu",
         "from torch.cuda.amp import GradScaler\ndef f(scaler: GradScaler | None): pass",
         "ok = x.device.type == 'mps'",
+        "import torch\nif not is_rocm() and torch.cuda.is_available(): pass",
+        "import torch\nclass CUDAAccelerator:\n    def set(self, i): torch.cuda.set_device(i)",
+        "import torch\ns = torch.amp.GradScaler() if _TORCH_GREATER_EQUAL_2_4 else torch.cuda.amp.GradScaler()",
     ],
+    "XD224": ["import torch\nif torch.accelerator.is_available():\n    x = y.pin_memory()",
+              "DataLoader(d, pin_memory=True)"],
     "XD218": ["import tvm\nd = tvm.cuda()", "import torch\nif d == 'npu':\n    pass\nelif d == 'cuda':\n    x.cuda()"],
     "XD220": [
         "import torch\ndef f(x):\n    return torch.zeros(2)",
@@ -123,7 +131,8 @@ RIGHT = {
         "import torch\ndef f(x):\n    a = torch.ones(2, device=x.device)\n    def g():\n        return torch.eye(2)",
         "import torch\ndef f(x, d):\n    a = torch.ones(2, device=d)\n    return a + torch.zeros(2)",
     ],
-    "XD222": ["def f(x, device='cpu'): pass", "def f(x, backend='cuda'): pass", "def f(x, device=None): pass"],
+    "XD222": ["def f(x, device_type='cuda'): pass", "def to_tensorrt(x, device='cuda'): pass",
+              "def f(x, device='cpu'): pass", "def f(x, backend='cuda'): pass", "def f(x, device=None): pass"],
     "XD223": [
         "import torch\nfor x in torch.utils.data.DataLoader(d, pin_memory=p):\n    x.to(g, non_blocking=True)",
         "from torch.utils.data import DataLoader\nfor x in DataLoader(d, **how):\n    x.to(g, non_blocking=True)",
@@ -160,6 +169,12 @@ def test_a_chain_of_reads_is_found_once():
 def test_vendors_in_tests_have_a_code_of_their_own(path):
     assert found("x = y.cuda()", path) == ["XD403"]
     assert found("x = y.cuda()", "latest.py") == ["XD218"]
+
+
+@pytest.mark.parametrize("path", ["setup.py", "x/setup.py", "x/cuda/nccl.py", "cuda_graphs.py"])
+def test_code_about_cuda_on_purpose_keeps_its_words(path):
+    assert found("import torch\ntorch.cuda.synchronize()", path) == []
+    assert found("import torch\ntorch.cuda.init()", path) == ["XD219"]
 
 
 def test_a_copy_that_is_thrown_away_needs_a_proven_tensor():

@@ -54,6 +54,8 @@ THERE = "torch.accelerator.is_available()"
         # mixed precision is off where there is no accelerator, as it was
         ("s = torch.cuda.amp.GradScaler(2.0, enabled=x or 1)",
          f's = torch.amp.GradScaler(str({ACCELERATOR} or "cpu"), init_scale=2.0, enabled={THERE} and (x or 1))'),
+        ("s = torch.autocast('cuda', enabled=False)",
+         f's = torch.autocast(str({ACCELERATOR} or "cpu"), enabled=False)'),
         ("if torch.cuda.is_available():\n    s = torch.autocast('cuda')",
          f"if {THERE}:\n    s = torch.autocast({ACCELERATOR}.type)"),
         ("s = torch.autocast(kind)", "s = torch.autocast(kind)"),
@@ -105,6 +107,11 @@ def test_pytorchs_own_words(before, after):
                 ("x.device.type != 'cuda'", "return"),
             )
         ),
+        # PyTorch has it for CUDA alone
+        "if x.device.type == 'cuda':\n    m = torch.nn.DataParallel(unknown)",
+        # other vendors' properties have no such part
+        "def f():\n    if not torch.cuda.is_available():\n        return\n"
+        "    if torch.cuda.get_device_properties(0).major == 8:\n        print()",
         # so does a name
         "ok = torch.cuda.is_available()\nif ok:\n    g = torch.cuda.CUDAGraph()",
         "ok = unknown and torch.cuda.is_available()\ndef f():\n    return torch.cuda.CUDAGraph() if ok else None",
@@ -117,6 +124,17 @@ def test_pytorchs_own_words(before, after):
 @pytest.mark.parametrize("target", ["xdevice", "accelerator"])
 def test_a_test_that_guards_what_only_cuda_has_stays(code, target):
     assert ported_to(target, f"{HEAD}{code}\n") == f"{HEAD}{code}\n"
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "s = torch.amp.GradScaler() if _TORCH_GREATER_EQUAL_2_4 else torch.cuda.amp.GradScaler()",
+        "if version.parse(torch.__version__) < old:\n    s = torch.cuda.amp.GradScaler()",
+    ],
+)
+def test_what_an_old_release_needs_stays(code):
+    assert ported_to("accelerator", f"{HEAD}{code}\n") == f"{HEAD}{code}\n"
 
 
 def test_a_name_that_is_given_itself_guards_nothing():
@@ -196,7 +214,7 @@ def test_a_file_that_still_needs_a_vendor_is_named_and_fails_the_check(tmp_path)
 def test_a_wrong_minimum_is_an_error(tmp_path):
     done = run_port(tmp_path, "--torch-minimum", "newest")
     assert done.returncode == 2
-    assert "a release of PyTorch is a text such as 2.9" in done.stderr
+    assert "a release of PyTorch must be a text such as 2.9" in done.stderr
 
 
 def test_what_asks_for_memory_is_pytorchs_own_word():

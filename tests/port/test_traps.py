@@ -548,3 +548,15 @@ def test_a_parameter_with_one_known_value_is_still_a_parameter():
 def test_a_comment_between_bracket_and_argument_stays():
     text = f"{TENSOR}y = x.to(  # 到\n    torch.device('cpu'))\n"
     assert "xdevice.to_device(x,  # 到\n    xdevice.native.cpu())" in ported(text)
+
+
+def test_a_program_for_tensorflow_1_stays():
+    text = "import tensorflow as tf\nx = tf.placeholder(tf.float32)\nwith tf.device('/cpu:0'):\n    y = x\n"
+    assert ported(text) == text
+    assert "with xdevice.cpu(0):" in ported(text.replace("placeholder", "Variable"))
+
+
+def test_what_decides_what_to_build_stays():
+    text = "import torch\nhas_cuda = torch.cuda.is_available() or forced\n"
+    assert ported(text, name="setup.py") == text
+    assert "num_gpus" in ported(text)

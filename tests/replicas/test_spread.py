@@ -137,6 +137,24 @@ def test_every_dtype_splits_and_gathers(backend):
         assert xdevice.device_of(whole) is devices()[1]
 
 
+@pytest.mark.xd_only("jax")
+@pytest.mark.parametrize("kind", ["keys", "a key", "int4", "uint4", "float4_e2m1fn"])
+def test_what_numpy_has_no_dtype_for_is_split_and_gathered(backend, kind):
+    jax = backend.framework
+    if "key" in kind:
+        x = jax.random.split(jax.random.key(0), 3)
+        read = jax.random.key_data
+    else:
+        x, read = jax.numpy.asarray([[1, 0], [2, 3], [1, 1]], dtype=getattr(jax.numpy, kind)), xdevice.to_numpy
+    parts = [x[i] for i in range(3)] if kind == "a key" else xdevice.split_batch(x, devices(), even=False)
+    whole = xdevice.parallel.gather(parts, devices()[1])
+    assert whole.dtype == x.dtype
+    assert read(whole).tolist() == read(x).tolist()
+    assert xdevice.device_of(whole) is devices()[1]
+    with pytest.raises(xdevice.errors.DTypeError):
+        xdevice.parallel.gather([x, jax.numpy.zeros(x.shape)], "cpu")
+
+
 def test_a_nan_beside_the_tensors_is_the_same_in_all_parts(backend):
     parts = [{"x": tensor([1.0]), "rate": float("nan")} for _ in range(2)]
     whole = xdevice.parallel.gather(parts, "cpu")

@@ -228,3 +228,25 @@ def test_a_file_does_not_leave_out_layers_without_a_word(backend, form, tmp_path
         with pytest.raises(xdevice.errors.UnsupportedError, match=r"saving rest"):
             xdevice.save(tmp_path / "net.safetensors", model(backend, rest=HOLDERS[form](weight)))
     xdevice.save(tmp_path / "net.safetensors", model(backend, rest=[ones(backend)]))
+    refused = pytest.raises(xdevice.errors.UnsupportedError, match=r"loading into rest.*, a \w+ that this Net holds")
+    for into in (net, {"net": net}):
+        with refused:
+            xdevice.load(tmp_path / "net.safetensors", into=into)
+    state = xdevice.load(tmp_path / "net.safetensors", backend=backend.name)
+    with refused:
+        xdevice.load(state, into=net)
+    assert xdevice.load(state, into=net, strict=False) is net
+    whole = model(backend, rest=[ones(backend)])
+    assert xdevice.load(tmp_path / "net.safetensors", into=whole) is whole
+
+
+@pytest.mark.parametrize("copies", ["copy_to", "replicate", "alone"])
+def test_an_optimizer_is_not_copied_and_the_error_says_so_wherever_its_model_is(backend, there, copies):
+    with xdevice.use_backend(backend.name), xdevice.cpu():
+        trained = backend.samples().optimized()
+    if trained is None or backend.name == "tensorflow":
+        pytest.skip(f"an optimizer of {backend.name} is copied, or is no model")
+    model, optimizer, _ = trained
+    both = optimizer if copies == "alone" else (model, optimizer)
+    with pytest.raises(xdevice.errors.UnsupportedError, match=r"support copying an? (optimizer|\w*Trainer)"):
+        xdevice.parallel.replicate(both, [there]) if copies == "replicate" else xdevice.copy_to(both, there)

@@ -261,7 +261,7 @@ _READS = "reads_are_seen"
 _SEES_MOVES = "moves_are_seen"
 swap("watch", "sees nothing", _READS, lambda _, adapter: _watching_nothing)
 swap("watch", "sees xdevice's own reads only", _READS, lambda _, adapter: lambda report: _verbs_only(adapter, report))
-swap("watch", "tells of each twice", _READS, _watch_with(lambda report, t: (report(t), report(t))))
+swap("watch", "reports each twice", _READS, _watch_with(lambda report, t: (report(t), report(t))))
 swap(
     "watch",
     "takes every source for cpu:0",
@@ -274,12 +274,10 @@ swap(
     _SEES_MOVES,
     _watch_with(lambda report, t: report(t._replace(nbytes=t.nbytes // 4))),
 )
-swap(
-    "watch", "tells of reads only", _SEES_MOVES, _watch_with(lambda report, t: report(t) if t.kind == "read" else None)
-)
+swap("watch", "reports reads only", _SEES_MOVES, _watch_with(lambda report, t: report(t) if t.kind == "read" else None))
 swap(
     "watch",
-    "tells after the read",
+    "reports after the read",
     "a_forbidden_transfer_does_not_happen",
     lambda _, adapter: lambda report: _late(adapter, report),
 )

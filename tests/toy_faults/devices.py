@@ -142,7 +142,7 @@ swap(
 )
 child(
     "is_started",
-    "says so of a GPU that nobody has used",
+    "says so of an unused GPU",
     "loading_is_light_locked_and_safe_to_fork",
     "cls.is_started = lambda self, device: True",
 )

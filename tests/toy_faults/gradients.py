@@ -32,7 +32,7 @@ def _differently(does, change, check="gradients_are_right_or_refused", homes=HOM
 
 
 _differently("keeps the graph of the loss", lambda loss, grads, rest, leaves, kept: (kept[0], grads, rest))
-_differently("keeps the graph of what is beside it", lambda loss, grads, rest, leaves, kept: (loss, grads, kept[1]))
+_differently("keeps the graph of the other results", lambda loss, grads, rest, leaves, kept: (loss, grads, kept[1]))
 _differently(
     "has a gradient for what the loss does not depend on",
     lambda loss, grads, rest, leaves, kept: (loss, [*grads[:3], toy().full((1, 2), 1, leaves[0].place)], rest),

@@ -56,7 +56,7 @@ _told("has windows side by side", _set(stride=(3, 2)))
 _told("turns windows round", _set(kernel=(2, 3)))
 _told("leaves settings out", lambda layer: layer._replace(settings={}))
 _told("takes a layer for one of another kind", lambda layer: layer._replace(kind="activation"))
-_told("has paths of its own", lambda layer: layer._replace(path=layer.path.replace(".", "/")))
+_told("has its own paths", lambda layer: layer._replace(path=layer.path.replace(".", "/")))
 
 
 def _backwards(layers):

@@ -92,7 +92,7 @@ _BUILT = "a_model_is_built_or_refused"
 swap("require_built", "refuses nothing", _BUILT, lambda _, adapter: lambda model: None)
 
 
-@wrong("require_built", "refuses a model without parameters of its own", _BUILT)
+@wrong("require_built", "refuses a model without its own parameters", _BUILT)
 def require_built_refuses_a_model_without_parameters_of_its_own(adapter, patch, suite):
     def refuse(model):
         if not getattr(model, "own", ()):

@@ -23,7 +23,7 @@ def _to_come(change):
 swap("state_to_come", "knows none", _TAKES_STATE, lambda _, adapter: lambda optimizer, names: {})
 swap(
     "state_to_come",
-    "makes state that nobody asks for",
+    "makes unrequested state",
     _TAKES_STATE,
     lambda to_come, adapter: lambda optimizer, names: to_come(optimizer, ["0.speed", "1.speed"]),
 )

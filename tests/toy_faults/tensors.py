@@ -113,13 +113,13 @@ for _method, _check in (("move", _MOVES), ("copy", _COPIES)):
 swap("move", "does not move", _MOVES, lambda _, adapter: lambda x, device: x.clone())
 swap(
     "move",
-    "moves to the first GPU whichever it is told",
+    "moves to the first GPU whatever the target",
     "every_device_reaches_every_other",
     lambda move, adapter: lambda x, device: move(x, devices.of(device.kind)),
 )
 swap(
     "move",
-    "moves by way of another device and stays there",
+    "moves through another device and stays there",
     _MOVES,
     lambda move, adapter: lambda x, device: move(x, devices.of("gpu", 1) if device.index == 0 else devices.CPU),
 )
@@ -183,7 +183,7 @@ def _doubled(original, adapter):
 swap("move", "cuts the gradient", "gradients_flow_there_and_back", _cut)
 swap("move", "doubles the gradient", "gradients_flow_there_and_back", _doubled)
 swap("move", "forgets requires_grad", "requires_grad_stays", _cut)
-swap("move", "asks for gradients that nobody wants", "requires_grad_stays", ask_for_gradients)
+swap("move", "asks for unwanted gradients", "requires_grad_stays", ask_for_gradients)
 swap("copy", "gives the tensor itself", _COPIES, lambda _, adapter: lambda x, device: x)
 swap("copy", "gives an alias", _COPIES, lambda _, adapter: lambda x, device: x.detach())
 swap("copy", "stays where the tensor is", "copy_to_another_device", lambda _, adapter: lambda x, device: x.clone())
@@ -297,7 +297,10 @@ swap(
 swap("container_way", "knows one into everything", _KNOWN, lambda _, adapter: lambda x: Way())
 swap("container_way", "gives the old object back", _KNOWN, _padded(rebuild=lambda x, inside: x))
 swap(
-    "container_way", "forgets what is beside", _KNOWN, _padded(rebuild=lambda x, inside: toy().Padded(inside[0], None))
+    "container_way",
+    "forgets the other attributes",
+    _KNOWN,
+    _padded(rebuild=lambda x, inside: toy().Padded(inside[0], None)),
 )
 swap("container_way", "gives another type", _KNOWN, _padded(rebuild=lambda x, inside: list(inside)))
 

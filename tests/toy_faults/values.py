@@ -113,7 +113,7 @@ def _borrowed(array, place):
 
 
 swap("from_buffer", "goes through float32", _BUFFER, _array(_as("float32")))
-swap("from_buffer", "gives one row after the other a shape of its own", _BUFFER, _array(np.ravel))
+swap("from_buffer", "gives each row its own shape", _BUFFER, _array(np.ravel))
 swap(
     "from_buffer",
     "places on a GPU",

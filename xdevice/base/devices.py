@@ -25,9 +25,9 @@ _ACCEPTED: Final = (
     '"/job:localhost/replica:0/task:0/device:GPU:1", "gpu(1)", "mps", "xpu:0", or a framework\'s own device object'
 )
 _SPELLING: Final = (
-    r"(?:/job:localhost/replica:0/task:0)?/?(?:device:|physical_device:)?"
+    r"(?:/job:localhost/replica:0/task:0)?/?(?:device:|physical_device:|(?P<place>place\())?"
     r"(?P<kind>[a-z]+)"
-    r"(?::(?P<index>0|[1-9][0-9]{0,5})|\((?P<ordinal>0|[1-9][0-9]{0,5})\))?"
+    r"(?::(?P<index>0|[1-9][0-9]{0,5})|\((?P<ordinal>0|[1-9][0-9]{0,5})\))?(?(place)\))"
 )
 
 

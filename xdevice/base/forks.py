@@ -1,4 +1,4 @@
-"""What a forked child has to do anew: the threads of its parent do not exist there, and nor do their connections.
+"""Work that a forked child has to repeat: the threads of its parent do not exist there, nor do their connections.
 
 `import xdevice` imports this module, so it imports nothing that takes time.
 """

@@ -84,7 +84,7 @@ def probe_one(name: str, timeout: float) -> Report:
     try:
         process = subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False)
     except subprocess.TimeoutExpired:
-        why = f"no answer within {timeout:g} s: a busy machine, or an import that hangs; --timeout gives it longer"
+        why = f"no answer within {timeout:g} s: a busy machine, or an import that hangs; use a larger --timeout"
         late = _report(name, error=why)
         late["imports"] = None
         return late

@@ -23,7 +23,7 @@ _ONE_MACHINE = "127.0.0.1"
 @click.option("-n", "size", type=click.IntRange(min=1), help="How many processes on this machine.  [required]")
 @click.option("-m", "is_module", is_flag=True, help="SCRIPT is a module, as for python -m.")
 @click.option("--backend", metavar="NAME", help="The backend of all; else the selected one.")
-@click.option("--engine", metavar="NAME", help="What moves the tensors between the processes; else auto.")
+@click.option("--engine", metavar="NAME", help="The engine that moves tensors between the processes; else auto.")
 @click.option("--timeout", type=click.FloatRange(min=0, min_open=True), help="Seconds a rank may be late; else 30.")
 @click.option("--host", default=_ONE_MACHINE, show_default=True, help="Where rank 0 listens.")
 @click.option("--port", type=click.IntRange(1, 65534), help="Its port, which --nnodes needs; else a free one.")
@@ -39,7 +39,7 @@ _ONE_MACHINE = "127.0.0.1"
 @click.option(
     "--log-dir",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Also write what each rank prints into a file of this folder.",
+    help="Also write the output of each rank into a file of this folder.",
 )
 def launch(
     program: tuple[str, ...],
@@ -66,7 +66,7 @@ def launch(
     from xdevice.distributed import spawning
 
     if size is None:
-        raise click.UsageError("how many processes? The options stand before the script: xdevice launch -n 2 SCRIPT")
+        raise click.UsageError("how many processes? The options come before the script: xdevice launch -n 2 SCRIPT")
     if not is_module and not Path(program[0]).is_file():
         hint = "; leave python out: xdevice launch -n 2 SCRIPT" if Path(program[0]).stem.startswith("python") else ""
         raise click.UsageError(f"there is no file {program[0]}{hint}")

@@ -158,12 +158,12 @@ def _comparison_options(command: Callable[..., Any]) -> Callable[..., Any]:
     "--trace",
     "is_traced",
     is_flag=True,
-    help="Also compare what the layers of its models compute, and name the first that differs.",
+    help="Also compare the outputs of its models' layers, and name the first that differs.",
 )
 @click.option("--operations", is_flag=True, help="Also name the first operation, forward and backward, that differs.")
 @click.option("--backward", is_flag=True, help="Also compare each gradient, in the order of the backward pass.")
 @click.option("--float64", is_flag=True, help="Run everything in float64, where rounding cannot hide a fault.")
-@click.option("--calibrate", is_flag=True, help="Measure what rounding does, by five more runs of the reference.")
+@click.option("--calibrate", is_flag=True, help="Measure the effect of rounding, by five more runs of the reference.")
 @_comparison_options
 def parity(
     script: Path,
@@ -212,7 +212,7 @@ def parity(
     if plan.reference not in names:
         raise click.UsageError(f"the reference {plan.reference} is not among the backends {', '.join(names)}")
     if plan.is_traced and plan.keeps_operations:
-        raise click.UsageError("--trace keeps layers, --operations and --backward what is in them; choose one")
+        raise click.UsageError("--trace compares layers, --operations and --backward their operations; choose one")
     # with --save one backend makes sense: its recordings are compared later, by `compare-runs`
     if len(names) == 1 and save is None:
         raise click.UsageError(
@@ -240,7 +240,7 @@ def parity(
     _publish(report, f"xdevice parity {script.name}", options)
 
 
-@main.command(short_help="Compare what two runs of parity recorded.")
+@main.command(short_help="Compare the recordings of two runs of parity.")
 @click.argument("first", metavar="A", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.argument("second", metavar="B", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @_comparison_options

@@ -54,7 +54,7 @@ def attribute_dict(x: Any) -> Any:
     except Exception as error:
         name = type(x).__qualname__
         raise ContainerError(
-            f"the __dict__ of a {name} cannot be read ({type(error).__name__}: {error}); say what is in it: "
+            f"the __dict__ of a {name} cannot be read ({type(error).__name__}: {error}); describe its contents: "
             f"xdevice.register_container({name}, flatten=..., rebuild=...)"
         ) from error
 

@@ -68,7 +68,7 @@ def _find_beside(x: Any) -> dict[str, Any]:
     }
     for name in beside:
         if not isinstance(name, str):  # it could not be told from an item
-            raise ContainerError(f"a {type(x).__qualname__} has an attribute {shown(name)}, which is no text")
+            raise ContainerError(f"a {type(x).__qualname__} has an attribute {shown(name)}, which is not a text")
     return beside
 
 
@@ -185,7 +185,7 @@ def _check_taken(new: Any, keys: Names, children: Children) -> Any:
 
 
 def _refuse_weak(x: Any, keys: Names, children: Children) -> Any:
-    raise ContainerError("what is in it lives only as long as something else holds it")
+    raise ContainerError("its contents live only as long as something else holds them")
 
 
 def _read_listed(x: Any) -> tuple[Names, Children]:

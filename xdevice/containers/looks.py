@@ -55,7 +55,7 @@ _FIELDS: Final[dict[type, tuple[str, ...]]] = {
     types.BuiltinMethodType: ("__self__",),
     types.MethodWrapperType: ("__self__",),
 }
-"""What objects of these types hold under names that are neither slots nor in a `__dict__`."""
+"""The attributes of these types whose names are neither slots nor in a `__dict__`."""
 
 
 class Inner(NamedTuple):
@@ -183,9 +183,9 @@ def _code(form: str, key: Any) -> str:
 def _too_large(x: Any) -> ContainerError:
     name = type(x).__qualname__
     return ContainerError(
-        f"a {name} holds more than {_MOST:,} things, and whether there are tensors among them was given up; take it "
-        f"out of the container, or say what of it moves: xdevice.register_container({name}, flatten=lambda x: [], "
-        f"rebuild=lambda x, inside: x) says nothing"
+        f"a {name} holds more than {_MOST:,} things, too many to search for tensors; take it out of the container, or "
+        f"say which parts move: xdevice.register_container({name}, flatten=lambda x: [], rebuild=lambda x, inside: x) "
+        "says nothing"
     )
 
 

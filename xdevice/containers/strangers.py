@@ -86,7 +86,7 @@ class Stranger:
         where = next((f"tensors on {place}" for place in places if place is not target), somewhere)
         return ContainerError(
             f"{path} is a {type(self.x).__qualname__} that holds {where} and is not known to xdevice, so "
-            f"they would stay behind; {self.remedy('or give it a way of its own: move=...')}"
+            f"they would stay behind; {self.remedy('or give it its own way: move=...')}"
         )
 
     def remedy(self, other: str) -> str:
@@ -97,8 +97,8 @@ class Stranger:
             return self.way.instead
         if self.parts and all(one.kind == "model" for one in self.parts):
             path, model, _, _ = self.parts[0]
-            return f"models move in place: put its {path}, a {type(model).__qualname__}, beside it, or move that first"
-        inside = "pass what is in it among the values of a list or dict"
+            return f"models move in place: put its {path}, a {type(model).__qualname__}, next to it, or move that first"
+        inside = "pass its contents among the values of a list or dict"
         if registry.owner_of(cls) is not None and looks.has_method(cls, "load_state_dict"):
             return "make another one there, and give it the state of this one: new.load_state_dict(old.state_dict())"
         if cls.__module__ == "builtins" or cls is looks.MappingKeys or registry.owner_of(cls) is not None:

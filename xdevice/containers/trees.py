@@ -218,7 +218,7 @@ class Tree:
             if way.dense:
                 raise UnsupportedError(
                     f"{verb} takes tensor by tensor, and {name}{written(path)} is a {type(container).__qualname__}, "
-                    f"whose tensors mean something together only; {way.dense}"
+                    f"whose tensors have a meaning only together; {way.dense}"
                 )
             names = list(keys)
             nodes += [((*path, names[i]), node) for i, node in inner.items()]

@@ -23,11 +23,12 @@ from . import looks
 from .items import ATTRIBUTES, BY_BASE, Children, Names, Walk
 
 _FIELDS: Final = ("__attrs_attrs__", "__pydantic_fields__", "__struct_fields__")
-"""What attrs, pydantic and msgspec set in a class. Objects of such a class are walked by their attributes."""
+"""The markers that attrs, pydantic and msgspec set in a class. Objects of such a class are walked by their
+attributes."""
 
 
 class Whole(NamedTuple):
-    """What to do with an object that moves itself, or may: it is a leaf where things are moved, and elsewhere it is
+    """How to treat an object that moves itself, or may: it is a leaf where things are moved, and elsewhere it is
     walked, if that is possible."""
 
     inside: Walk | None
@@ -112,7 +113,7 @@ def _by_functions(way: Way) -> Walk:
             return range(len(children)), children
         raise ContainerError(
             f"the flatten of {type(x).__qualname__} gave {shown(children)} of type {type(children).__qualname__}; "
-            "expected a dict of what is in it, or a list"
+            "expected a dict of its contents, or a list"
         )
 
     def write(x: Any, keys: Names, children: Children) -> Any:

@@ -38,14 +38,14 @@ def choose(
             if name.lower() in wanted or any(word in wanted for word in words(name)):
                 return name
         raise SettingError(
-            f"{VARIABLE}={shown(','.join(wanted))}: {framework} has {there} here; name one of these, "
-            f"beside those of other frameworks: {VARIABLE}={','.join([*wanted, names[0].lower()])}"
+            f"{VARIABLE}={shown(','.join(wanted))}: {framework} has {there} here; name one of these, in addition to "
+            f"those of other frameworks: {VARIABLE}={','.join([*wanted, names[0].lower()])}"
         )
     if len(names) == 1:
         return names[0]
     if default in names:
         return default
     raise UnsupportedError(
-        f"{framework} has several accelerators here, {there}, and does not say which it computes on; "
-        f"set {VARIABLE}={names[0]} before the program starts, or another of them"
+        f"{framework} has several accelerators here, {there}, and does not say which of them it computes on; set "
+        f"{VARIABLE}={names[0]} before the program starts, or another of them"
     )

@@ -37,7 +37,7 @@ _hides_real_gpus = False
 # two threads may load one backend at the same time, and a framework can be given virtual GPUs only once
 _lock = forks.renewed(threading.Lock())
 _forever = ExitStack()
-"""What XDEVICE_BLOCKING has switched on: it stays until the process ends."""
+"""The switches that XDEVICE_BLOCKING has set: they stay until the process ends."""
 
 
 def asks() -> bool:
@@ -71,7 +71,7 @@ def _refuse_misspelt() -> None:
         close = difflib.get_close_matches(name, VARIABLES, n=1, cutoff=0.85)
         if close:
             raise SettingError(
-                f"nothing reads {_PREFIX}{name}; did you mean {_PREFIX}{close[0]}? else unset it, or rename it"
+                f"xdevice does not read {_PREFIX}{name}; did you mean {_PREFIX}{close[0]}? otherwise unset it"
             )
 
 
@@ -164,8 +164,8 @@ def ask_for_virtual_gpus(text: str, backends: Iterable[Backend], *, force: bool)
         if before not in ((), wanted):
             by = "virtual_gpus()" if _asked else VIRTUAL_GPUS
             raise ArgumentError(
-                f"{by} has asked for {_asked or _variable()} virtual GPUs, and a process cannot change that, here to "
-                f"{text}"
+                f"{by} has asked for {_asked or _variable()} virtual GPUs, and the number is fixed for the process; "
+                f"now it asks for {text}"
             )
         waiting = [backend for backend in backends if not backend.virtual and backend.refusal is None]
         force = force or _hides_real_gpus
@@ -187,7 +187,7 @@ def refuse_too_late(backend: Backend) -> None:
         raise SettingError(
             f"{VIRTUAL_GPUS}={text} was set after {backend.name} was loaded with {backend.virtual} virtual GPUs; set "
             f"it before the program starts, or first thing in it: restart the notebook's kernel. "
-            f"xdevice.virtual_gpus({shown(text)}) in its place says what is possible now"
+            f"call xdevice.virtual_gpus({shown(text)}) instead to see whether it is still possible"
         )
 
 
@@ -195,7 +195,7 @@ def _refuse(backend: Backend, n: int, force: bool) -> None:
     real = 0 if force or "gpu" not in backend.kinds else backend.count("gpu")
     if real:
         raise UnsupportedError(
-            f"{backend.name} has {real} real GPU{'s' * (real > 1)} here, and real GPUs are never hidden unless asked: "
+            f"{backend.name} has {real} real GPU{'s' * (real > 1)} here, and real GPUs are hidden only on request: "
             f"xdevice.virtual_gpus(n, force=True)"
         )
     reason, most = backend.why_no_virtual_gpus(), backend.most_virtual_gpus

@@ -101,7 +101,7 @@ class Models(Primitives):
     def own_file(self, path: str) -> Any:
         """Returns what is in a file that the framework itself has written: tensors on cpu:0, in containers of Python's.
         No code from the file may run: raises `FileFormatError` if it cannot be read without."""
-        raise self.unsupported("reading a file of its own without running code from it", "load it yourself")
+        raise self.unsupported("reading its own file format without running code from it", "load it yourself")
 
     def gradients(self, model: Any) -> Iterable[tuple[str, Any, Any | None]]:
         """Yields the name, the tensor and the gradient of each variable of a model that is trained, in an order that is

@@ -1,9 +1,9 @@
 """The private names of a framework: those that an adapter reads or replaces although nobody promises to keep them.
 
-Each adapter lists them once, in its module `private`, each with the capability that needs it, and its other modules
-read them there when they are loaded:
+Each adapter lists them once, in its module `private`, each with the capability that needs it and a comment that says
+why, which docs/reference/private.md has too. Its other modules read them there when they are loaded:
 
-    private = Names("torch", "2.15.0", PRIVATE, PATCHES)
+    private = Names("torch", "2.15.0", PRIVATE, IN_BLOCKS, FOR_GOOD)
     is_tracing = private["torch._C._is_tracing"]
 
 If the installed framework lacks a name, its capability is refused by name, and everything else works:
@@ -50,27 +50,15 @@ taken_away: Final[set[str]] = set()
 names cannot be deleted from a framework, because the framework itself needs them."""
 
 
-class Patch(NamedTuple):
-    """Attributes of a module, a class or an object of a framework that an adapter replaces."""
-
-    capability: str
-    owner: str
-    names: tuple[str, ...]
-    """`("*",)` stands for all functions of the owner."""
-    why: str
-    until: Literal["block", "process"]
-    """When the attributes are put back: at the end of the last block that needs the replacements, or never."""
-    only: Only = ""
-
-
 class Private(NamedTuple):
-    """Names that an adapter uses although its framework does not promise to keep them."""
+    """Names that an adapter reads although its framework does not promise to keep them, or attributes that it replaces:
+    in an adapter's `IN_BLOCKS` until the last block ends that needs it, in its `FOR_GOOD` until the process ends."""
 
     capability: str
     """Also several: "blocking, compile and transfers"."""
     owner: str
     names: tuple[str, ...]
-    why: str
+    """Of what is replaced, `("*",)` stands for all functions of the owner."""
     only: Only = ""
 
 
@@ -82,7 +70,7 @@ class AbsentNameError(UnsupportedError):
 class Names:
     """The private names of one framework. `tested` is the newest version of the framework that was tested.
 
-    >>> private = Names("math", "3.13", (Private("waiting", "math", ("_turbo", "floor"), "an example"),))
+    >>> private = Names("math", "3.13", (Private("waiting", "math", ("_turbo", "floor")),))
     >>> private["math.floor"](2.5)
     2
     >>> private["math._turbo"](2.5)
@@ -90,7 +78,7 @@ class Names:
     xdevice.contract.private.AbsentNameError: waiting needs math._turbo, which the installed math does not have; ...
     """
 
-    def __init__(self, framework: str, tested: str, *rows: tuple[Private | Patch, ...]) -> None:
+    def __init__(self, framework: str, tested: str, *rows: tuple[Private, ...]) -> None:
         self.framework = framework
         self.tested = tested
         self.rows = tuple(row for table in rows for row in table)
@@ -155,7 +143,7 @@ class Names:
             f"{self.framework} {self.tested}: install that version, or a newer xdevice"
         )
 
-    def _is_promised(self, row: Private | Patch) -> bool:
+    def _is_promised(self, row: Private) -> bool:
         if row.only == "newer":
             installed = getattr(sys.modules.get(self.framework), "__version__", self.tested)
             return _numbers(installed) >= _numbers(self.tested)
@@ -165,7 +153,7 @@ class Names:
         version = getattr(sys.modules.get(self.framework), "__version__", None)
         return f"{self.framework} {version}" if version else f"the installed {self.framework}"
 
-    def _row(self, dotted: str) -> Private | Patch:
+    def _row(self, dotted: str) -> Private:
         if dotted not in self._of:
             raise ContractError(f"{dotted} is not listed in the adapter's module private.py")
         return self._of[dotted]
@@ -241,12 +229,12 @@ def _numbers(version: str) -> list[int]:
     return [int(number) for number in re.findall(r"\d+", version)[:2]]
 
 
-def spelled(row: Private | Patch) -> Iterator[str]:
+def spelled(row: Private) -> Iterator[str]:
     """Yields the dotted names of a row."""
     return (row.owner if name == "*" else f"{row.owner}.{name}" for name in row.names)
 
 
-def words(row: Private | Patch) -> list[str]:
+def words(row: Private) -> list[str]:
     """The capabilities that need the names of a row."""
     return row.capability.replace(" and ", ", ").split(", ")
 

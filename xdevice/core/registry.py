@@ -140,9 +140,9 @@ def namesake() -> str | None:
     except PackageNotFoundError:
         return None
     return (
-        f"another package, called xdevice {other}, is installed beside this one, which is called xdevice-dl, and each "
-        f"overwrites files of the other; to keep this one: pip uninstall xdevice, and then install xdevice-dl again "
-        f"(pip install --force-reinstall --no-deps)"
+        f"another package, called xdevice {other}, is installed too, and it and this one, xdevice-dl, overwrite each "
+        "other's files; to keep this one: pip uninstall xdevice, and then install xdevice-dl again (pip install "
+        "--force-reinstall --no-deps)"
     )
 
 
@@ -276,8 +276,8 @@ _PLUGINS_VARIABLE: Final = "TORCH_DEVICE_BACKEND_AUTOLOAD"
 def _import_failed(name: str, error: Exception) -> BackendImportError:
     if _PLUGINS_VARIABLE in str(error):  # installing the framework again would not fix that
         return BackendImportError(
-            f"the backend {name!r} does not import, because a plugin of another vendor's does not load: {error}; "
-            f"install what that needs, its driver for instance, or leave plugins out: set {_PLUGINS_VARIABLE}=0"
+            f"the backend {name!r} does not import, because another vendor's plugin does not load: {error}; install "
+            f"its requirements, such as a driver, or leave plugins out: set {_PLUGINS_VARIABLE}=0"
         )
     return BackendImportError(
         f"the backend {name!r} is installed but does not import: {type(error).__name__}: {error}; "

@@ -23,6 +23,7 @@ from xdevice.replicas.operands import (
     summands_in,
     tensors_in,
 )
+from xdevice.tensors import unlisted
 
 from . import carrying
 from .carrying import OPS
@@ -63,7 +64,11 @@ def all_reduce(session: Session, x: Any, op: str, weight: float | None) -> Any:
         return f"all_reduce {op}{' weighted' if own is not None else ''}: {signatures(operands)}"
 
     def job() -> dict[int, Any]:
-        return {id(one.value): carrier.all_reduce(one, op, total) for one in unique}
+        return carrier.one_by_one_or_packed(
+            unique,
+            lambda one: carrier.all_reduce(one, op, total),
+            lambda y, dtype: carrier.reduce(y, dtype, op, total, "all_reduce"),
+        )
 
     with session.alone("all_reduce"):
         total = session.agree(call, own)
@@ -97,7 +102,9 @@ def broadcast(session: Session, x: Any, root: int) -> Any:
         return f"broadcast from {root}: {signatures(parts)}{overlap(parts)}{others_text(x)}{settings}"
 
     def job() -> dict[int, Any]:
-        return {id(one.value): carrier.broadcast(one, root) for one in unique}
+        return carrier.one_by_one_or_packed(
+            unique, lambda one: carrier.broadcast(one, root), lambda y, _: carrier.engine.broadcast(y, root)
+        )
 
     return _replaced(x, operands, session.agree_and_call("broadcast", call, job, unique))
 
@@ -231,11 +238,17 @@ def _summands(x: Any) -> list[Operand]:
 
 
 def _variables(operand: Operand) -> list[Operand]:
-    """The operands to send for one: the variables of a model, each once; for a tensor, the operand itself."""
+    """The operands to send for one: the variables of a model, each once, also of layers that it holds and does not
+    list; for a tensor, the operand itself."""
     backend = operand.backend
     if operand.kind != "model" or backend.tensor_of(operand.value) is not None:
         return [operand]
-    unique = {id(value): (name, value) for name, value in backend.variables(operand.value)}
+    models = unlisted.Unlisted(backend, operand.value).models
+    unique = {
+        id(value): (f"{layer}.{name}".lstrip("."), value)
+        for layer, owner, one in models
+        for name, value in owner.variables(one)
+    }
     return [
         Operand(f"{operand.name}.{name}", value, *(registry.kind_of(type(value)) or (backend, "tensor")))
         for name, value in unique.values()

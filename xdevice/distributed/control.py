@@ -293,7 +293,7 @@ class Line:
                     if kind == GO:
                         return json.loads(text) if text else []
                     if kind == MISMATCH:
-                        raise _mismatch(json.loads(text), "nothing was written, and the world can be used on")
+                        raise _mismatch(json.loads(text), "nothing was written, and the world is still usable")
 
     def fail(self, why: str, text: str) -> None:
         """Tells the hub, and so all ranks, that this rank has failed."""
@@ -329,7 +329,7 @@ class Line:
                     break  # this call raises the mismatch, which says more; the next call raises `error`
                 raise error
         if not self._vote.is_open and not any(kind == GO for kind, _ in frames):
-            raise self.end(PeerError("rank 0 has died: its process has ended without a word", 0, "died"))
+            raise self.end(PeerError("rank 0 has died: its process ended without reporting an error", 0, "died"))
         return frames
 
     def end(self, error: PeerError | CollectiveMismatchError) -> PeerError | CollectiveMismatchError:
@@ -536,8 +536,8 @@ def reach(place: Launch, terms: Terms, timeout: float, join_timeout: float) -> L
             vote.close()
         if time.monotonic() > until:
             raise PeerError(
-                f"rank 0 has not joined within {join_timeout:g} s: nobody of this run listens on {place.host}, port "
-                f"{', '.join(map(str, place.ports()[:4]))}",
+                f"rank 0 has not joined within {join_timeout:g} s: no process of this run listens on {place.host}, "
+                f"port {', '.join(map(str, place.ports()[:4]))}",
                 0,
                 "never joined",
             )

@@ -72,7 +72,7 @@ def agree(lists: list[str]) -> str:
         if all(name in row for row in rows):
             return name
     texts = "; ".join(f"rank {rank}: {', '.join(row)}" for rank, row in enumerate(rows))
-    raise LaunchError(f"no engine is there on all ranks ({texts}); install the same everywhere, or name one")
+    raise LaunchError(f"no engine exists on all ranks ({texts}); install the same engine everywhere, or name one")
 
 
 def gpu_of(device: Device) -> str:
@@ -91,7 +91,7 @@ def require_gpu_each(engine: str, gpus: list[str]) -> None:
             raise LaunchError(
                 f"ranks {first} and {rank} are both on one GPU, {uuid}, which rank {rank} calls {device}, and {engine} "
                 "takes one process for each: start as many as there are GPUs, give each its own XDEVICE_LOCAL_RANK or "
-                "CUDA_VISIBLE_DEVICES, or choose engine='torch:gloo', by way of the host"
+                "CUDA_VISIBLE_DEVICES, or choose engine='torch:gloo', which copies through the host"
             )
 
 
@@ -115,10 +115,10 @@ def setting(value: Any, name: str, default: Any, read: Callable[[str], Any], wha
     try:
         return read(text)
     except (ValueError, KeyError):
-        raise SettingError(f"{name} is {shown(text)}, and should be {what}") from None
+        raise SettingError(f"{name} is {shown(text)}; it should be {what}") from None
 
 
 def require_seconds(value: object, name: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e7:
-        raise ArgumentError(f"{name} is a number of seconds above 0, not {shown(value)}")
+        raise ArgumentError(f"{name} must be a number of seconds above 0, not {shown(value)}")
     return float(value)

@@ -14,33 +14,26 @@ from __future__ import annotations
 import threading
 import zlib
 from contextlib import contextmanager
-from math import prod
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
-from xdevice.base.dtypes import host_dtype
 from xdevice.core import registry
-from xdevice.errors import ArgumentError, CollectiveMismatchError, NotATensorError, ScopeError, shown
-from xdevice.replicas.operands import Operand, dense_leaves, dtype_of, read, rebuilt, shape_of
-from xdevice.tensors import creation
+from xdevice.errors import ArgumentError, CollectiveMismatchError, NotATensorError, ScopeError, XDeviceError, shown
+from xdevice.replicas.operands import Operand, dense_leaves, dtype_of, rebuilt, shape_of
+from xdevice.tensors import creation, unlisted
 
-from .carrying import weight_of
-from .session import OnAllError
+from .carrying import Bucket, buckets_of, weight_of
 from .signatures import signatures
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
 
     from xdevice.contract import Backend
 
     from .carrying import Carrier, Weight
     from .session import Session
 
-MOST: Final = 25 * 2**20
-"""The most bytes in a bucket. A gradient with more bytes has a bucket to itself. PyTorch's DDP has the same size."""
 _COMPARED: Final = "weights"
 """The key among the plans of a model that says that its weights were compared."""
-MOST_IN_FIRST: Final = 2**20
-"""The most bytes in the first bucket of each kind, which is small so that it travels early."""
 
 
 def average_gradients(session: Session, model_or_gradients: Any, weight: float | None) -> Any:
@@ -49,24 +42,23 @@ def average_gradients(session: Session, model_or_gradients: Any, weight: float |
     rows = _rows_in(model_or_gradients) if backend is None else _rows_of(backend, model_or_gradients)
     operands = [operand for _, operand in rows if operand is not None]
     session.ready("average_gradients")
-    if session.size == 1:
-        session.require(operands, "average_gradients", "mean")
-        session.agree(str, own)
-        return model_or_gradients
-    carrier = session.carrier
     # one that stands in several places travels once
     unique = list({id(operand.value): operand for operand in operands}.values())
     if backend is None:
-        session.require(unique, "all_reduce", "mean")
+        session.require(unique, "average_gradients", "mean")
         plan = Plan(unique)
     else:
-        plan = _plan(session, "average_gradients", model_or_gradients, unique)
+        plan = _plan(session, "average_gradients", backend, model_or_gradients, unique)
+    if session.size == 1:
+        session.agree(str, own)
+        return model_or_gradients
+    carrier = session.carrier
 
     def call() -> str:
         text = plan.text if len(unique) == len(operands) else signatures(operands)
         nones = "".join(f"; {name} None" for name, operand in rows if operand is None)
         weights = "" if backend is None else _first_weights(session, backend, model_or_gradients)
-        return f"average_gradients{' weighted' if own is not None else ''}: {text}{nones}{weights}"
+        return f"average_gradients{_weighted(own)}: {text}{nones}{weights}"
 
     def job() -> dict[int, Any]:
         sent = []
@@ -75,7 +67,7 @@ def average_gradients(session: Session, model_or_gradients: Any, weight: float |
             sent.append((gradients, _start(carrier, bucket, gradients, total)))
         means: dict[int, Any] = {}
         for gradients, wait in sent:
-            means.update(_place(carrier, gradients, wait()))
+            means.update(carrier.place_all(gradients, wait()))
         return means
 
     with session.alone("average_gradients"):
@@ -85,7 +77,7 @@ def average_gradients(session: Session, model_or_gradients: Any, weight: float |
         means = session.call("all_reduce", call, job, operands)
     if backend is not None:
         # a model that keeps another gradient than it was given would train on without the other ranks
-        _require_written(unique, means, "pass the gradients, and use what is returned")
+        _require_written(unique, means, "pass the gradients, and use the result")
         return model_or_gradients
     return rebuilt(model_or_gradients, operands, [means[id(operand.value)] for operand in operands])
 
@@ -128,13 +120,6 @@ def _as_operand(name: str, value: Any) -> Operand:
     return Operand(name, value, *owner)
 
 
-class Bucket(NamedTuple):
-    """The numbers of gradients that travel together."""
-
-    dtype: str
-    numbers: list[int]
-
-
 class Plan:
     """Into which buckets gradients go, by their numbers, and the text for them, on which the ranks vote. It does not
     keep the gradients, which would be a second copy of them after they are set to None."""
@@ -147,41 +132,22 @@ class Plan:
         bucket waits for all before it."""
         self.missing = missing
         others = [i for i in range(len(operands)) if i not in set(missing)]
-        self.buckets = [*_buckets_of(operands, others), *_buckets_of(operands, missing)]
+        self.buckets = [*buckets_of(operands, others), *buckets_of(operands, missing)]
         self.bucket_numbers = {i: number for number, bucket in enumerate(self.buckets) for i in bucket.numbers}
         self.text = signatures(operands) + "".join(f"; {operands[i].name} last" for i in missing)
-
-
-def _buckets_of(operands: list[Operand], numbers: Sequence[int]) -> list[Bucket]:
-    """Buckets of one dtype, backend and device each, the same on all ranks. The last tensors come first, because a
-    backward pass computes their gradients first."""
-    buckets: list[Bucket] = []
-    filling: dict[tuple[Any, ...], tuple[Bucket, int, int]] = {}
-    for i in reversed(numbers):
-        operand = operands[i]
-        dtype = dtype_of(operand)
-        kind = operand.backend.name, dtype, operand.backend.device_of(read(operand))
-        size = prod(shape_of(operand)) * host_dtype(dtype).itemsize
-        bucket, used, most = filling.get(kind, (Bucket(dtype, []), 0, MOST_IN_FIRST))
-        if not bucket.numbers or used + size > most:
-            most = MOST if bucket.numbers else most
-            bucket, used = Bucket(dtype, []), 0
-            buckets.append(bucket)
-        bucket.numbers.append(i)
-        filling[kind] = bucket, used + size, most
-    return buckets
 
 
 def _facts_of(backend: Backend, name: str, x: Any) -> tuple[Any, ...]:
     return name, backend.is_dense(x), x.dtype, tuple(x.shape), backend.device_of(x)
 
 
-def _plan(session: Session, verb: str, model: Any, operands: list[Operand]) -> Plan:
+def _plan(session: Session, verb: str, backend: Backend, model: Any, operands: list[Operand]) -> Plan:
     """The plan for a model's parameters or gradients: that of the step before, if they are what they were then."""
-    facts = [_facts_of(backend, name, x) for name, x, backend, _ in operands]
+    facts = [_facts_of(operand.backend, operand.name, operand.value) for operand in operands]
     plans = session.plans.setdefault(model, {})
     if verb not in plans or plans[verb][0] != facts:
         session.require(operands, "all_reduce", "mean")
+        unlisted.refuse(backend, model, f"{verb} of", only_trained=True)
         plans[verb] = facts, Plan(operands)
     plan: Plan = plans[verb][1]
     return plan
@@ -204,18 +170,6 @@ def _start(carrier: Carrier, bucket: Bucket, gradients: list[Operand], weight: W
     return carrier.start_mean(carrier.pack(gradients), bucket.dtype, weight)
 
 
-def _place(carrier: Carrier, gradients: list[Operand], means: Any) -> dict[int, Any]:
-    """Writes the means into the gradients of a bucket. Returns them by the gradients' `id`: the gradient itself, or a
-    new tensor if the gradient cannot be written."""
-    if carrier.unpack(means, gradients):
-        return {id(operand.value): operand.value for operand in gradients}
-    parts = carrier.backend.split(means, [prod(shape_of(operand)) for operand in gradients])
-    placed: dict[int, Any] = {}
-    for operand, part in zip(gradients, parts, strict=True):
-        placed[id(operand.value)] = carrier.place(operand, carrier.engine.reshaped(part, shape_of(operand)))
-    return placed
-
-
 def _require_written(gradients: list[Operand], placed: dict[int, Any], instead: str) -> None:
     """Raises if a mean is in a new tensor: the model would keep its own gradient, and the ranks would part."""
     for operand in gradients:
@@ -236,12 +190,13 @@ def averaging(session: Session, model: Any, weight: float | None) -> Iterator[No
     if not parameters:
         raise NotATensorError(f"no parameter of {shown(model)} is trained, so that it will have no gradient")
     session.ready("averaging")
-    plan = _plan(session, "averaging", model, parameters)
+    plan = _plan(session, "averaging", backend, model, parameters)
 
     def call() -> str:
         weights = _first_weights(session, backend, model)
-        return f"averaging{' weighted' if own is not None else ''}: {plan.text}{weights}"
+        return f"averaging{_weighted(own)}: {plan.text}{weights}"
 
+    refused: Exception | None = None
     with session.alone("averaging"):
         total = session.agree(call, own)
         session.plans[model][_COMPARED] = True
@@ -256,29 +211,38 @@ def averaging(session: Session, model: Any, weight: float | None) -> Iterator[No
                 raise
             finally:
                 end()
-        _end(session, backend, model, sending, call)
+        refused = _end(session, backend, model, sending, call, _weighted(own))
+    if refused is not None:
+        raise refused
 
 
-def _end(session: Session, backend: Backend, model: Any, sending: _Sending, call: Callable[[], str]) -> None:
-    """Sends what the pass has left, and votes on which parameters have no gradient before any is written."""
+def _weighted(own: float | None) -> str:
+    return "" if own is None else " weighted (with weight=0, by the gradients of any batch, not by None)"
+
+
+def _end(
+    session: Session, backend: Backend, model: Any, sending: _Sending, call: Callable[[], str], weighted: str
+) -> Exception | None:
+    """Sends what the pass has left, and votes on which parameters have no gradient before any is written. Returns an
+    error that all ranks are to raise."""
     plan, parameters = sending.plan, sending.parameters
-    changed = sending.first_changed()
     missing = sending.fill_up(list(backend.gradients(model)))
-    nones = "".join(f"; {parameters[i].name} None" for i in missing)
+    refused = sending.refused
+    if changed := sending.first_changed():
+        refused = ArgumentError(
+            f"{changed} was written in the block of averaging(), before the ranks' gradients were averaged, so that "
+            "the ranks would diverge; only the backward pass belongs in the block: clip gradients and step after it"
+        )
+    nones = f"{weighted}{''.join(f'; {parameters[i].name} None' for i in missing)}"
     try:
-        session.agree(lambda: f"averaging, after the backward pass{nones}{changed}")
+        session.agree(lambda: f"averaging, after the backward pass{nones if refused is None else f'; {refused}'}")
     except CollectiveMismatchError:
         session.call("all_reduce", call, sending.drop, parameters)
         raise
-    if changed:
-        session.call("all_reduce", call, sending.drop, parameters)
-        raise OnAllError(
-            f"{changed} was written in the block of averaging(), before the ranks' gradients were averaged, so that "
-            "they would part; only the backward pass belongs in the block: clip gradients and step after it"
-        )
-    session.call("all_reduce", call, sending.finish, parameters)
-    if session.options.check and missing != plan.missing:
+    session.call("all_reduce", call, sending.finish if refused is None else sending.drop, parameters)
+    if session.options.check and refused is None and missing != plan.missing:
         plan.arrange(parameters, missing)
+    return refused
 
 
 class _Sending:
@@ -288,6 +252,8 @@ class _Sending:
         self.session, self.plan, self.parameters = session, plan, parameters
         self.error: BaseException | None = None
         """The error that `ready` has raised. Paddle raises a SystemError in its place."""
+        self.refused: XDeviceError | None = None
+        """The error of a gradient that cannot be averaged. It is raised after the pass, when all ranks know of it."""
         self._weight = weight
         self._lacking = [len(bucket.numbers) for bucket in plan.buckets]
         self._gradients: dict[int, Any] = {}
@@ -309,7 +275,7 @@ class _Sending:
     def fill_up(self, rows: list[tuple[str, Any, Any | None]]) -> list[int]:
         """Takes the gradients that the framework has not reported, from the names, variables and gradients of the
         model. Returns the numbers of the parameters that have none."""
-        if not any(self._lacking):
+        if not any(self._lacking) or self.refused is not None:
             return []
         parameters = self.parameters
         if [id(variable) for _, variable, _ in rows] != [id(parameter.value) for parameter in parameters]:
@@ -335,7 +301,7 @@ class _Sending:
         """Waits for the means, and writes them into the gradients."""
         self._start(only_full=False)
         for gradients, wait in self._sent:
-            placed = _place(self.session.carrier, gradients, wait())
+            placed = self.session.carrier.place_all(gradients, wait())
             _require_written(gradients, placed, "use average_gradients")
 
     def drop(self) -> None:
@@ -351,7 +317,11 @@ class _Sending:
                 "on its way: run one backward pass in the block, and those whose gradients add up to it before the "
                 "block"
             )
-        self._require_alike(i, gradient)
+        try:
+            self._require_alike(i, gradient)
+        except XDeviceError as error:
+            self.refused = self.refused or error
+            return
         self._gradients[i] = gradient
         self._times_sent[i] = self.parameters[i].backend.times_written(gradient)
         self._lacking[self.plan.bucket_numbers[i]] -= 1
@@ -359,6 +329,10 @@ class _Sending:
     def _require_alike(self, i: int, gradient: Any) -> None:
         """Raises if the gradient is not dense, or not like its parameter."""
         name, parameter, backend, _ = self.parameters[i]
+        if gradient is None:
+            raise ArgumentError(
+                f"a hook has taken the gradient of {name} away in averaging(); clear gradients after it"
+            )
         if _facts_of(backend, name, gradient) == _facts_of(backend, name, parameter):
             return
         operand = _as_operand(name, gradient)

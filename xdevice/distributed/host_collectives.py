@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from .session import Session
 
-_SIDE: Final = "first(), where the ranks are not side by side"
+_SIDE: Final = "first(), where the ranks run one after another"
 _MOST: Final = 16 * 2**20
 """The most bytes that the values of all ranks may have together: they come in one message of the control connection."""
 
@@ -61,7 +61,7 @@ def first(session: Session) -> Iterator[bool]:
 def split_range(session: Session, count: int, pad: bool, seed: int | None) -> np.ndarray[Any, np.dtype[np.int64]]:
     _require_whole("count", count)
     if type(pad) is not bool:
-        raise ArgumentError(f"pad is True or False, not {shown(pad)}")
+        raise ArgumentError(f"pad must be True or False, not {shown(pad)}")
     if seed is not None:
         _require_whole("seed", seed)
     session.ready("split_range")
@@ -79,7 +79,7 @@ def split_range(session: Session, count: int, pad: bool, seed: int | None) -> np
 
 def _require_whole(name: str, value: object) -> None:
     if type(value) is not int or value < 0:
-        raise ArgumentError(f"{name} is an int of 0 or more, not {shown(value)}")
+        raise ArgumentError(f"{name} must be an int of 0 or more, not {shown(value)}")
 
 
 def all_gather_object(session: Session, value: Any) -> list[Any]:

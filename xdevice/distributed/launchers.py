@@ -128,7 +128,7 @@ _LAUNCHERS: Final = (
     ),
     _MPICH,
     _Launcher("mpirun (MVAPICH2)", "MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE", is_served=False),
-    _Launcher("what set JAX's variables", "JAX_PROCESS_ID", "JAX_NUM_PROCESSES", is_served=False),
+    _Launcher("the program that set JAX's variables", "JAX_PROCESS_ID", "JAX_NUM_PROCESSES", is_served=False),
     _SRUN,
 )
 """The launchers that are recognised. The first whose rank is set counts: one that was started by another stands
@@ -207,7 +207,7 @@ def _refuse_cluster() -> None:
     try:
         count = sum(len(tasks) for tasks in json.loads(text)["cluster"].values())
     except (ValueError, TypeError, KeyError, AttributeError):
-        raise LaunchError(f"TF_CONFIG is {shown(text)}, and should be JSON with a cluster; unset it") from None
+        raise LaunchError(f"TF_CONFIG is {shown(text)}; it should be JSON with a cluster, or unset") from None
     if count > 1:
         raise _not_served("TF_CONFIG", f"{count} tasks")
 
@@ -223,7 +223,7 @@ def _launch(process: _Process) -> Launch:
         host = LOOPBACK
     if host is None:
         raise LaunchError(
-            f"{process.launcher} says that there are {size.value} processes and not where rank 0 is reached; "
+            f"{process.launcher} says that there are {size.value} processes, but not the address of rank 0; "
             "set XDEVICE_ADDRESS=host:port, the same for all, with a free port of rank 0's machine"
         )
     default = rank.value if on_this_machine == size.value else 0
@@ -298,7 +298,7 @@ def _address() -> tuple[str | None, int | None]:
         host, port = text, ""
     host = host.strip("[]")
     if not host or (colon and not (port.isascii() and port.isdigit() and 0 < int(port) < 65536)):
-        raise LaunchError(f"XDEVICE_ADDRESS is {shown(text)}, and should be host:port, as 10.0.0.1:29400")
+        raise LaunchError(f"XDEVICE_ADDRESS is {shown(text)}; it should be host:port, such as 10.0.0.1:29400")
     return host, int(port) if colon else None
 
 
@@ -320,7 +320,7 @@ def _text(name: str) -> str | None:
 def _number(name: str) -> _Number:
     text = _text(name) or ""
     if not (text.isascii() and text.isdigit()):
-        raise SettingError(f"{name} is {shown(text)}, and should be a number of 0 or more")
+        raise SettingError(f"{name} is {shown(text)}; it should be a number of 0 or more")
     return _Number(name, int(text))
 
 

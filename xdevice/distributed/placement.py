@@ -70,7 +70,7 @@ def _rank(name: str, text: str) -> int:
     first = text.split(",")[0].strip()  # Paddle lists all the GPUs of a process that has several
     if not (first.isascii() and first.isdigit()):
         raise SettingError(
-            f"{name} is {shown(text)}, and should be the number of this process on its machine: 0, 1, 2, ..."
+            f"{name} is {shown(text)}; it should be the number of this process on its machine: 0, 1, 2, ..."
         )
     return int(first)
 

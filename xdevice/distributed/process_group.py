@@ -62,7 +62,7 @@ def processes(
         engines.setting(check, "XDEVICE_CHECK", True, {"1": True, "0": False}.__getitem__, "1 or 0"),
     )
     if not isinstance(options.engine, str) or type(options.check) is not bool:
-        raise ArgumentError(f"engine is a text and check True or False, not {shown(engine)} and {shown(check)}")
+        raise ArgumentError(f"engine must be a text and check True or False, not {shown(engine)} and {shown(check)}")
     if _current is None:
         return World(options)
     around = _current.options
@@ -182,7 +182,8 @@ class World:
 
         Args:
             x: a tensor, a model, or a container of them, with the same keys, dtypes and shapes on each rank. All
-                variables of a model are written in place, running statistics included. So are tensors that can be
+                variables of a model are written in place, running statistics included, and those of layers that it
+                holds in plain lists. So are tensors that can be
                 written; others are returned as new tensors. Numbers and texts in a container are not sent: they must
                 be the same on all ranks, or CollectiveMismatchError is raised. To send a number that only one rank
                 knows, make it a tensor.
@@ -245,7 +246,7 @@ class World:
 
         Args:
             x, even: as in `xdevice.split_batch`: with `even=False` the first parts may be longer by one, and the last
-                ones empty.
+                parts empty.
 
         Raises:
             ShapeError, NotATensorError, UnsupportedError: as in `xdevice.split_batch`.
@@ -302,7 +303,8 @@ class World:
         Small gradients are sent together, in buckets of one dtype and of 25 MB at most.
 
         Raises:
-            UnsupportedError: a model whose framework does not keep gradients in the model: pass the gradients instead.
+            UnsupportedError: a model whose framework does not keep gradients in the model: pass the gradients instead;
+                a trained layer that the model holds in a plain list, where the framework does not list it.
                 NotATensorError, DTypeError, ArgumentError: as in `all_reduce`.
         """
         return gradients.average_gradients(self._session, model_or_gradients, weight)
@@ -326,8 +328,9 @@ class World:
 
         Raises:
             NotATensorError: not a model, or no parameter is trained. ScopeError: two backward passes in one block.
-            UnsupportedError: a model of a framework that does not keep gradients (use `average_gradients`); a gradient
-                that is sparse, or spread over processes. DTypeError, ArgumentError: as in `all_reduce`.
+            UnsupportedError: a model of a framework that does not keep gradients (use `average_gradients`); a trained
+                layer that the model holds in a plain list; a gradient that is sparse, or spread over processes, after
+                the pass. DTypeError, ArgumentError: as in `all_reduce`.
         """
         return gradients.averaging(self._session, model, weight)
 

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 _LONGEST: Final = 60
 """Numbers and texts of at most this many characters are sent in full, longer ones as a digest."""
+_MOST: Final = 10_000
+"""The most numbers and texts that are sent one by one; of more, a digest for each thousand."""
 
 
 def signatures(tensors: list[Operand], but_lengths: Sequence[bool] = ()) -> str:
@@ -58,7 +60,11 @@ def others_text(x: Any) -> str:
     if registry.kind_of(type(x)) is not None:
         return ""
     others = [leaf for leaf in trees.leaves(x) if registry.kind_of(type(leaf.value)) is None]
-    return "".join(sorted(f"; x{leaf.path} is {_same_everywhere(leaf.value)}" for leaf in others))
+    texts = sorted(f"; x{leaf.path} is {_same_everywhere(leaf.value)}" for leaf in others)
+    if len(texts) > _MOST:  # a frame of the control connection has a largest size
+        parts = [texts[i : i + _MOST // 10] for i in range(0, len(texts), _MOST // 10)]
+        texts = [f"{part[0]}, and {len(part) - 1} after it: sha256 {_digest(''.join(part))}" for part in parts]
+    return "".join(texts)
 
 
 def _same_everywhere(value: Any) -> str:
@@ -74,4 +80,8 @@ def _same_everywhere(value: Any) -> str:
 def _shorten(text: str) -> str:
     if len(text) <= _LONGEST:
         return text
-    return f"{text[:_LONGEST]}... ({len(text)} characters, sha256 {hashlib.sha256(text.encode()).hexdigest()[:16]})"
+    return f"{text[:_LONGEST]}... ({len(text)} characters, sha256 {_digest(text)})"
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

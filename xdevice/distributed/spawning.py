@@ -254,7 +254,7 @@ class _Ranks:
         while self._alive and not self._failed and not self._signal:
             self._take(None)
         if self._signal:
-            output.say(f"{signal.Signals(self._signal).name}: it is passed on, and what does not end by it is killed")
+            output.say(f"{signal.Signals(self._signal).name}: passed on; processes that do not end are killed")
         if self._failed:
             self._collect(time.monotonic() + _ECHO)
         is_cut_off = bool(self._alive)

@@ -63,6 +63,6 @@ class blocking:
         block.close()
         if thread != threading.get_ident():
             raise ScopeError(
-                "blocking() is left in another thread than the one that entered it; what a framework keeps per thread "
-                "can be ended there only, so enter and leave it in one thread"
+                "blocking() is left in another thread than the one that entered it; a framework's state per thread "
+                "can be restored only there, so enter and leave it in one thread"
             )

@@ -293,7 +293,7 @@ def _is_tensor(x: object) -> bool:
 def _same_backend(one: Stream | Event, other: Stream | Event) -> None:
     if one.backend is not other.backend:
         raise UnsupportedError(
-            f"{one} knows nothing of {other}; xdevice.sync(...) on the host orders the work of two backends"
+            f"{one} cannot wait for {other}; xdevice.sync(...) on the host orders the work of two backends"
         )
 
 

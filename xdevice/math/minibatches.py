@@ -55,7 +55,7 @@ def batches(arrays: Any, size: int, *, shuffle: bool = False, drop_last: bool = 
 
 
 class Batches:
-    """What `batches` gives: each loop over it takes the parts from the first one on."""
+    """The result of `batches`: each loop over it starts with the first part."""
 
     def __init__(self, arrays: Any, operands: list[Operand], length: int, sizes: list[int], shuffle: bool) -> None:
         self._arrays = arrays

@@ -173,7 +173,7 @@ def dropout(x: Any, mask: Any, p: float, **spelling: NoReturn) -> Any:
 
     Raises:
         ArgumentError: `p` is not such a number. ShapeError: shapes that differ.
-        DTypeError: a mask that is not bool. The others are those of `relu`.
+        DTypeError: a mask that is not bool. Other errors: those of `relu`.
         DeviceMismatchError: tensors on several devices.
 
     Costs three passes over `x`.
@@ -206,7 +206,7 @@ def softmax(x: Any, *, axis: int = -1, **spelling: NoReturn) -> Any:
     """exp(x) divided by its sum along an axis, without overflow.
 
     Raises:
-        ShapeError: there is no such axis. The others are those of `relu`.
+        ShapeError: there is no such axis. Other errors: those of `relu`.
 
     Cost is that of `relu`.
 
@@ -241,7 +241,7 @@ def logsumexp(x: Any, *, axis: int = -1) -> Any:
     Errors are those of `softmax`; no elements are a ShapeError too. Costs seven functions of the namespace.
 
     Example:
-        >>> xdevice.to_numpy(xdevice.nn.logsumexp(xdevice.tensor([[-1000.0, -1000.0], [3.0, -math.inf]]))).round(2)
+        >>> xdevice.to_numpy(xdevice.nn.logsumexp(xdevice.tensor([[-1000.0, -1000.0], [3.0, -1000.0]]))).round(2)
         array([-999.31,    3.  ], dtype=float32)
     """
     xp, x = array_namespace(x), _begin(x, "logsumexp")[1]
@@ -268,7 +268,7 @@ def layer_norm(x: Any, weight: Any = None, bias: Any = None, *, eps: float = 1e-
         bias: likewise; None is zeros.
 
     Raises:
-        ShapeError: shapes that do not fit, or a last axis without elements. The others are those of `conv2d`.
+        ShapeError: shapes that do not fit, or a last axis without elements. Other errors: those of `conv2d`.
 
     Costs as much as `relu`, or ten passes over `x` if the framework has no fused function (TensorFlow, NumPy).
 
@@ -279,7 +279,7 @@ def layer_norm(x: Any, weight: Any = None, bias: Any = None, *, eps: float = 1e-
     on, x = _begin(x, "layer_norm")
     shape = shape_of(x)
     if not shape or shape[-1] == 0:
-        raise ShapeError(f"layer_norm is over the last axis, and x of the shape {shape} has nothing there")
+        raise ShapeError(f"layer_norm is over the last axis, and x of the shape {shape} has no elements there")
     return _normed(on, "layer_norm", shape[-1:], {"x": x, "weight": weight, "bias": bias}, eps)
 
 
@@ -295,7 +295,7 @@ def batch_norm(x: Any, mean: Any, variance: Any, weight: Any = None, bias: Any =
         mean: of the shape (C,), like `variance`, `weight` (None is ones) and `bias` (None is zeros).
 
     Raises:
-        ShapeError: shapes that do not fit. The others are those of `conv2d`.
+        ShapeError: shapes that do not fit. Other errors: those of `conv2d`.
 
     Costs four passes over `x`.
 
@@ -319,7 +319,7 @@ def moments(x: Any) -> tuple[Any, Any]:
     The variance is divided by the number of elements, as normalizing needs; PyTorch's running average takes one less.
 
     Raises:
-        ShapeError: fewer than two axes, or no elements. The others are those of `relu`.
+        ShapeError: fewer than two axes, or no elements. Other errors: those of `relu`.
 
     Costs three passes over `x`.
 
@@ -331,7 +331,7 @@ def moments(x: Any) -> tuple[Any, Any]:
     _, x = _begin(x, "moments")
     shape = _channels(x, "moments")
     if 0 in shape:
-        raise ShapeError(f"moments are means, and x of the shape {shape} has no elements")
+        raise ShapeError(f"moments needs at least one element, and x has the shape {shape}")
     xp, axes = array_namespace(x), (0, *range(2, len(shape)))
     return xp.mean(x, axis=axes), xp.var(x, axis=axes)
 
@@ -344,12 +344,12 @@ def attention(q: Any, k: Any, v: Any, *, mask: Any = None, causal: bool = False)
         q: queries of the shape (..., queries, features): batch and heads come first, as in PyTorch.
         k: keys of the shape (..., keys, features), and `v` values of the shape (..., keys, any), with the same axes
             in front as `q`.
-        mask: bool, of the shape (..., queries, keys) or one that broadcasts to it; True takes part. A query to which it
-            leaves no key gives zeros.
+        mask: bool, of the shape (..., queries, keys) or a shape that broadcasts to it; True keeps a key. A query to
+            which it leaves no key gives zeros.
         causal: the query i sees no key after the i-th, in addition to the mask.
 
     Raises:
-        ShapeError: shapes that do not fit. DTypeError: a mask that is not bool. The others are those of `conv2d`.
+        ShapeError: shapes that do not fit. DTypeError: a mask that is not bool. Other errors: those of `conv2d`.
 
     Costs as much as the framework's own on PyTorch, where it has no second gradient; elsewhere memory for all weights.
 
@@ -410,7 +410,7 @@ def cross_entropy(logits: Any, labels: Any, *, reduction: Reduction = "mean", **
         IndexError: a label is not a class. On a GPU, and in a traced function, the framework reports it in its own way,
             and later: docs/reference/nn.md has the table.
         ShapeError: other shapes, or no rows, which have no mean. ArgumentError: another reduction.
-        DTypeError: labels that are not int32 or int64. The others are those of `relu`.
+        DTypeError: labels that are not int32 or int64. Other errors: those of `relu`.
         DeviceMismatchError: tensors on several devices.
 
     Costs as much as `relu`, and on the CPU a read of the labels; on a GPU with Paddle or MXNet the read waits.
@@ -492,7 +492,7 @@ def embedding(indices: Any, table: Any) -> Any:
 
     Raises:
         IndexError: an index that is not a row. On other devices than the CPU as with `cross_entropy`.
-        ShapeError: a table of another shape. The others are those of `cross_entropy`.
+        ShapeError: a table of another shape. Other errors: those of `cross_entropy`.
 
     Costs as `cross_entropy`.
 
@@ -561,7 +561,7 @@ def conv2d(x: Any, kernel: Any, bias: Any = None, *, stride: Lengths = 1, paddin
 
     Raises:
         ShapeError: shapes that do not fit each other. ArgumentError: an invalid `stride` or `padding`.
-        DTypeError: not floats, or of several dtypes. The others are those of `relu`.
+        DTypeError: not floats, or of several dtypes. Other errors: those of `relu`.
         DeviceMismatchError: tensors on several devices.
 
     Costs as much as `relu`, and 3 us for the checks; on TensorFlow also three transpositions.
@@ -577,7 +577,7 @@ def conv2d(x: Any, kernel: Any, bias: Any = None, *, stride: Lengths = 1, paddin
     images, filters = _sizes("x", x, _IMAGES, "conv2d"), _sizes("kernel", kernel, _KERNELS, "conv2d")
     if not _fit(images[1:2], filters[1:2]):
         raise ShapeError(
-            f"conv2d: x of the shape {images} has {images[1]} channels, and the kernel {filters} takes {filters[1]}; "
+            f"conv2d: x of the shape {images} has {images[1]} channels, and the kernel {filters} expects {filters[1]}; "
             "channels come second: (N, C, H, W)"
         )
     tensors = {"x": x, "kernel": kernel}
@@ -603,7 +603,7 @@ def max_pool2d(x: Any, size: Lengths, *, stride: Lengths | None = None, padding:
         padding: from 0 to half of `size`; padding is never the greatest element.
 
     Raises:
-        ShapeError: `x` is not images, or no window fits. ArgumentError: another invalid argument.
+        ShapeError: `x` does not hold images, or no window fits. ArgumentError: another invalid argument.
         DTypeError, NotATensorError, UnsupportedError: as with `relu`.
 
     Costs as much as `relu`, and 2 us for the checks.
@@ -679,7 +679,7 @@ class _Layers(Functions):
     def guarded(
         self, function: str, kernel: Callable[..., Any], indices: Any, n: int | None, operands: tuple[Any, ...]
     ) -> Any:
-        """What a kernel gives. The indices among its operands are read before where the adapter does not guard them:
+        """The result of a kernel. The indices among its operands are read before where the adapter does not guard them:
         a read waits for the device. Where it guards them, they are read once the kernel has raised, so that the error
         is the same on every backend."""
         if not self.is_guarded(indices):

@@ -50,7 +50,7 @@ def init(rule: Callable[..., Any], params: Any) -> dict[str, Any]:
     """The state with which an optimizer begins: `optim.init(optim.adam, params)`.
 
     Raises:
-        ArgumentError: not one of this module's optimizers. The others are those of `update`.
+        ArgumentError: not one of this module's optimizers. Other errors: those of `update`.
 
     Costs the memory of the parameters, for each average that the optimizer has.
 

@@ -601,7 +601,7 @@ def _require_room(backend: Backend, dtype: str, least: int, most: int) -> None:
     stand_in = dtype if refusal is None else dtype.replace("64", "32")
     limits = numpy.iinfo(stand_in)
     if least < limits.min or most > limits.max:
-        why = f", which stands for {dtype} here; {refusal}" if refusal else ""
+        why = f", the stand-in for {dtype} here; {refusal}" if refusal else ""
         raise DTypeError(f"integers between {least} and {most} do not fit into {stand_in}{why}")
 
 

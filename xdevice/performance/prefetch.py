@@ -90,7 +90,7 @@ def prefetch(iterable: Iterable[Any], device: object, depth: int = 2) -> Feed:
 
 
 class Feed:
-    """What `prefetch` gives: each loop over it takes the batches of the source anew."""
+    """The result of `prefetch`: each loop over it takes the batches of the source again."""
 
     def __init__(self, source: Iterable[Any], place: Device, depth: int, backend: Backend) -> None:
         self._source = source
@@ -108,7 +108,7 @@ class Feed:
     def __iter__(self) -> Generator[Any, None, None]:
         producer = _Producer(self._source, self._place, self._depth, self._backend)
         if not (self._is_whole or producer.is_ours):
-            raise self._used_up("has given batches to a loop that did not come to its end")
+            raise self._used_up("has given batches to a loop that did not finish")
         self._is_whole = False
         place, count = self._place, 0
         try:
@@ -136,8 +136,8 @@ class Feed:
 
     def _used_up(self, why: str) -> UnsupportedError:
         return UnsupportedError(
-            f"prefetch cannot begin its source, a {type(self._source).__qualname__}, once more: it {why}; give it a "
-            f"loader or a list, which each loop begins anew, or call prefetch with a new source for each loop"
+            f"prefetch cannot start its source, a {type(self._source).__qualname__}, again: it {why}; give it a "
+            "loader or a list, which each loop starts again, or call prefetch with a new source for each loop"
         )
 
 

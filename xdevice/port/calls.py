@@ -1,4 +1,4 @@
-"""What calls give: of functions of the project, of those that tables know, and of methods."""
+"""The values of calls: of functions of the project, of functions in the tables, and of methods."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Invocation:
         self.is_starred = any(isinstance(arg, ast.Starred) for arg in self.node.args)
 
     def of_value(self, callee: Value) -> Value:
-        """What the call gives if this is what is called."""
+        """The value of the call if it calls this."""
         results = []
         for atom in callee:
             method = self._CALLEES.get(atom.kind, Invocation._other)
@@ -64,7 +64,7 @@ class Invocation:
         return union(*results)
 
     def of_method(self, owner: Atom, name: str) -> Value:
-        """What the call of a method gives."""
+        """The value of a call of a method."""
         method = self._OWNERS.get(owner.kind)
         return method(self, owner, name) if method is not None else UNKNOWN
 
@@ -376,7 +376,7 @@ class Invocation:
 
 
 def _collate(item: Value) -> Value:
-    """What a loader makes of many such items."""
+    """The batch that a loader makes from such items."""
     return union(*map(_collate_atom, item))
 
 
@@ -397,5 +397,5 @@ def pattern_of(node: ast.expr) -> str:
 
 
 def filled_text(pattern: str, node: ast.AST) -> Value:
-    """What a text with values filled in is: a device's name if it can be one."""
+    """The value of a text with values filled in: a device's name if it can be one."""
     return of("spelling", pattern, node) if "*" in pattern and SPELLING.fullmatch(pattern) else STR

@@ -87,7 +87,7 @@ def _project(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
-@click.command(short_help="Count device idioms, and what port would do with them.")
+@click.command(short_help="Count device idioms, and how port would treat them.")
 @_project
 @_goal
 @click.option(
@@ -95,7 +95,7 @@ def _project(function: Callable[..., Any]) -> Callable[..., Any]:
     type=click.Choice(("code", "file", "idiom")),
     default="code",
     show_default=True,
-    help="What a row of the table stands for.",
+    help="The subject of a row of the table.",
 )
 def scan(
     paths: tuple[Path, ...],
@@ -121,7 +121,7 @@ def scan(
 
 @click.command(short_help="Rewrite device idioms as neutral words.")
 @_project
-@click.option("--diff", "way", flag_value="diff", default=True, help="Print what would change: the default.")
+@click.option("--diff", "way", flag_value="diff", default=True, help="Print the changes: the default.")
 @click.option("--write", "way", flag_value="write", help="Change the files.")
 @click.option(
     "--check",
@@ -130,7 +130,7 @@ def scan(
     help="Print nothing but the files; exit 1 if one would change.",
 )
 @_goal
-@click.option("--backend", help="What set_backend gets; else the one framework that a file uses.")
+@click.option("--backend", help="The argument of set_backend; else the one framework that a file uses.")
 @click.option("-q", "--quiet", is_flag=True, help="Do not list the idioms that are left as they are.")
 def port(
     paths: tuple[Path, ...],
@@ -175,7 +175,7 @@ def port(
     _end(examined, status if way == "check" else 0)
 
 
-@click.command(short_help="Report device code that is wrong or bound to one vendor.")
+@click.command(short_help="Report device code that is wrong or vendor-specific.")
 @_PATHS
 @click.option("--select", metavar="CODE,CODE", help="Only these codes, or those that begin so: XD2,XD401.")
 @click.option("--ignore", metavar="CODE,CODE", help="Not these codes, or those that begin so.")
@@ -188,15 +188,15 @@ def port(
 @click.option(
     "--fix",
     is_flag=True,
-    help="Rewrite what port rewrites of the findings, as far as it is proven to mean the same; report the rest.",
+    help="Apply port's rewrites to the findings, if they are proven to mean the same; report the rest.",
 )
 @_goal
-@click.option("--baseline", type=_FILE, help="Only what this file does not have.")
+@click.option("--baseline", type=_FILE, help="Only findings that this file does not have.")
 @click.option(
     "--write-baseline",
     "baseline_to",
     type=_FILE,
-    help="Write what is found into this file, and exit with 0.",
+    help="Write the findings into this file, and exit with 0.",
 )
 @click.option(
     "--format",
@@ -232,11 +232,11 @@ def lint(
     from .words import Goal
 
     if sum(option is not None for option in (revision, baseline, baseline_to)) > 1:
-        raise click.UsageError("--diff, --baseline and --write-baseline go one at a time")
+        raise click.UsageError("--diff, --baseline and --write-baseline cannot be combined")
     if fix and baseline_to is not None:
-        raise click.UsageError("--fix and --write-baseline go one at a time")
+        raise click.UsageError("--fix and --write-baseline cannot be combined")
     if fix and "-" in map(str, paths):
-        raise click.UsageError("--fix changes files, and the standard input is none; xdevice port - rewrites it")
+        raise click.UsageError("--fix changes files, and the standard input is not a file; xdevice port - rewrites it")
     root = Path.cwd()
     try:
         choice = rules.configure(root).with_options(select, ignore)

@@ -83,7 +83,7 @@ class Examined:
         return porting.import_edits(source, modules, sites, self.backend)
 
     def diff(self, source: Source) -> str:
-        """What `port` would change in one file, as a unified diff; empty if nothing."""
+        """The changes that `port` would make in one file, as a unified diff; empty if there are none."""
         # difflib compares lines of text, in the file's own encoding
         old, new = (text.decode(source.encoding) for text in (source.raw, self.port(source)))
         lines = difflib.unified_diff(

@@ -1,23 +1,24 @@
-"""What tests and joins of branches say about the values that names have."""
+"""Facts about the values of names that follow from tests and joins of branches."""
 
 from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from .sources import PythonModule
 from .values import ANYTHING, AVAILABLE, NOTHING, Atom, Value, means_of, union, value_of
 
 Env = dict[str, Value]
-"""What the names may be at one place of a program."""
+"""The possible values of the names at one place of a program."""
 Parents = dict[ast.AST, ast.AST]
 GPU: Final = "(a GPU)"
 """The name of no variable: it may be None where no test has shown that there is a GPU."""
 
-_OTHER_VENDORS: Final = re.compile(r"xpu|npu|mlu|musa|hpu|sdaa|mps|neuron|xla|tpu|hip\b", re.IGNORECASE)
+_OTHER_VENDORS: Final = re.compile(r"xpu|npu|mlu|musa|hpu|sdaa|mps|neuron|xla|tpu|rocm|hip\b", re.IGNORECASE)
 """Names of vendors besides NVIDIA, and of their interfaces."""
+_RELEASE: Final = re.compile("^(__)?version(__)?$|_GREATER_|_LESS_")
 _EXITS: Final = {"sys.exit", "exit", "quit", "os._exit", "pytest.skip", "self.skipTest"}
 _FUNCTIONS: Final = (ast.FunctionDef, ast.AsyncFunctionDef)
 _KINDS: Final[dict[str, set[str]]] = {
@@ -30,7 +31,7 @@ _KINDS: Final[dict[str, set[str]]] = {
 
 
 def narrowed(test: ast.expr, env: Env, is_true: bool) -> Env:
-    """What is known if a test is true (or false, if not `is_true`). Understands `is None`, `isinstance`, a plain
+    """The facts that hold if a test is true (or false, if not `is_true`). Understands `is None`, `isinstance`, a plain
     name, whether there is a GPU, `not` and `and`."""
     new = dict(env)
     match test:
@@ -79,9 +80,12 @@ def _named_kinds(node: ast.expr) -> set[str]:
     return kinds
 
 
-def guarded_by(test: ast.AST, parents: Parents, seen: frozenset[str] = frozenset()) -> list[ast.AST]:
-    """What runs only if an expression is true: the rest of an `and`, the body of an `if`, what follows an `if not ...:`
-    that leaves the block, what a decorator skips, and what a name guards to which the result is given."""
+def guarded_by(test: ast.AST, parents: Parents, passed: frozenset[str] = frozenset()) -> list[ast.AST]:
+    """The code that runs only if an expression is true.
+
+    That is the rest of an `and`, the body of an `if`, the code after an `if not ...:` that leaves the block, code that
+    a decorator skips, and code that a name with the result guards.
+    """
     guarded: list[ast.AST] = []
     node, is_true = test, True
     while (outer := parents.get(node)) is not None:
@@ -106,9 +110,9 @@ def guarded_by(test: ast.AST, parents: Parents, seen: frozenset[str] = frozenset
                 return [*guarded, *getattr(decorated, "body", ())]
             case ast.Assign(targets=[ast.Name() | ast.Attribute() as target]) if is_true:
                 name = ast.unparse(target)
-                if name in seen:
+                if name in passed:
                     return guarded
-                return [*guarded, *_guarded_by_name(target, name, parents, seen | {name})]
+                return [*guarded, *_guarded_by_name(target, name, parents, passed | {name})]
             case _:
                 return guarded
         node = outer
@@ -140,8 +144,8 @@ def block_of(statement: ast.AST, parents: Parents) -> list[ast.AST]:
     return [statement]
 
 
-def _guarded_by_name(target: ast.expr, name: str, parents: Parents, seen: frozenset[str]) -> list[ast.AST]:
-    """What the tests of a name guard: of a variable in its function, of an attribute in the module."""
+def _guarded_by_name(target: ast.expr, name: str, parents: Parents, passed: frozenset[str]) -> list[ast.AST]:
+    """The code that the tests of a name guard: of a variable in its function, of an attribute in the module."""
     scope: ast.AST = target
     while scope in parents and not (isinstance(target, ast.Name) and isinstance(scope, _FUNCTIONS)):
         scope = parents[scope]
@@ -149,12 +153,21 @@ def _guarded_by_name(target: ast.expr, name: str, parents: Parents, seen: frozen
         guarded
         for node in ast.walk(scope)
         if isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Load) and ast.unparse(node) == name
-        for guarded in guarded_by(node, parents, seen)
+        for guarded in guarded_by(node, parents, passed)
     ]
 
 
 def tells_vendors_apart(node: ast.AST, parents: Parents) -> bool:
     """Whether the tests around a node, or with it in a chain of `elif`, name a vendor besides CUDA."""
+    return any(map(_OTHER_VENDORS.search, _names_in_tests(node, parents)))
+
+
+def is_chosen_by_release(node: ast.AST, parents: Parents) -> bool:
+    """Whether the tests around a node ask for a release: what is old there has its new word beside it."""
+    return any(map(_RELEASE.search, _names_in_tests(node, parents)))
+
+
+def _names_in_tests(node: ast.AST, parents: Parents) -> Iterator[str]:
     while node in parents and not isinstance(node, (*_FUNCTIONS, ast.Lambda, ast.ClassDef)):
         node = parents[node]
         match node:
@@ -164,9 +177,8 @@ def tells_vendors_apart(node: ast.AST, parents: Parents) -> bool:
                 tests = [test]
             case _:
                 continue
-        if any(_OTHER_VENDORS.search(last_name(inner)) for test in tests for inner in ast.walk(test)):
-            return True
-    return False
+        for test in tests:
+            yield from map(last_name, ast.walk(test))
 
 
 def last_name(node: ast.AST) -> str:
@@ -178,7 +190,7 @@ def last_name(node: ast.AST) -> str:
 
 
 def known_at(node: ast.expr, parents: Parents) -> Value:
-    """What an attribute such as `args.gpu` may be where it stands: not None behind a test that it is not."""
+    """The possible values of an attribute such as `args.gpu` at its place: not None after a test that it is not."""
     means = means_of(node)
     if not isinstance(node, ast.Attribute) or Atom("none") not in means:
         return means
@@ -224,7 +236,7 @@ def needs_gpu(decorators: list[ast.expr]) -> bool:
 
 
 def joined(one: Env | None, other: Env | None) -> Env | None:
-    """What is known where two ways meet; None for one that is never taken to its end."""
+    """The facts that hold where two paths meet; None for a path that never reaches its end."""
     if one is None or other is None:
         return one if other is None else other
     if one is other:

@@ -1,4 +1,4 @@
-"""What is known of a project while it is interpreted: what names mean, and what values give."""
+"""The facts about a project while it is interpreted: the meanings of names, and the values of expressions."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from .values import (
 
 
 class Inference:
-    """What is known of a project."""
+    """The facts about a project."""
 
     def __init__(self, project: Project) -> None:
         self.project = project
@@ -69,7 +69,7 @@ class Inference:
                 self.put((function, arg.arg), self.annotated(arg.annotation, function.module) or UNKNOWN)
 
     def foreign(self, name: str) -> Value:
-        """What is outside the project under a full name: one value, however often the name occurs."""
+        """The value outside the project under a full name: one value, however often the name occurs."""
         value = self._foreign.get(name)
         if value is None:
             value = self._foreign[name] = of("foreign", name)
@@ -115,12 +115,12 @@ class Inference:
         return ""
 
     def imported(self, name: str, asker: PythonModule) -> Value:
-        """What `import name` gives in a module."""
+        """The value of `import name` in a module."""
         module = self._other_module(name, asker)
         return self.foreign(name) if module is None else of("module", module)
 
     def imported_from(self, origin: str, name: str, asker: PythonModule) -> Value:
-        """What `from origin import name` gives in a module."""
+        """The value of `from origin import name` in a module."""
         module = self._other_module(origin, asker)
         inner = self._other_module(f"{origin}.{name}" if origin else name, asker)
         if module is not None:
@@ -141,7 +141,7 @@ class Inference:
         return module
 
     def global_name(self, module: PythonModule, name: str) -> Value:
-        """What a module has under a name, by itself or from where it imports everything."""
+        """The value under a name in a module, its own or from a module of which it imports everything."""
         value = self.get((module, name))
         for star in self.get((module, "*")):
             if star.kind == "module":
@@ -151,7 +151,7 @@ class Inference:
     # what values give
 
     def attribute(self, atom: Atom, name: str, node: ast.expr) -> Value:
-        """What `node`, the attribute of this name, may be."""
+        """The possible values of `node`, the attribute of this name."""
         match atom.kind:
             case "foreign":
                 return self.foreign(f"{atom.subject}.{name}")
@@ -209,7 +209,7 @@ class Inference:
         return union(of("bound", method), frozenset(value for value in values if value.kind != "function"))
 
     def iterate(self, value: Value) -> Value:
-        """What the variable of a loop over this value may be."""
+        """The possible values of the variable of a loop over this value."""
         return union(*map(self._iterate_atom, value))
 
     def _iterate_atom(self, atom: Atom) -> Value:
@@ -231,7 +231,7 @@ class Inference:
         return UNKNOWN
 
     def item_of(self, atom: Atom) -> Value:
-        """What an index gives."""
+        """The value of an index."""
         if atom == Atom("result", "dataset"):
             return tuple_of([TENSOR, TENSOR])
         if atom.kind == "list":
@@ -250,6 +250,6 @@ def _is_inner_class(atom: Atom, name: str) -> bool:
 
 
 def _only_atom(node: ast.AST) -> Atom:
-    """What an expression is, if that is one atom."""
+    """The value of an expression, if that is one atom."""
     means = means_of(node)
     return next(iter(means)) if len(means) == 1 else ANYTHING

@@ -1,4 +1,5 @@
-"""What the rules of porting share: a use of a device with the edits that may rewrite it, and the judgement on it."""
+"""The shared part of the rules of porting: a use of a device with the edits that may rewrite it, and the judgement on
+it."""
 
 from __future__ import annotations
 
@@ -50,7 +51,9 @@ OTHER_ARGUMENTS: Final = left_open("arguments that the neutral word does not hav
 OTHER_GPU: Final = left_open("after set_device this is another GPU than the first", "XD151")
 
 
-_OF_CUDA_STREAMS: Final = {"cuda_stream", "cuda_event", "default_stream", "ExternalStream"}
+OF_CUDA_STREAMS: Final = {"cuda_stream", "cuda_event", "default_stream", "ExternalStream"}
+"""CUDA's own handles of streams and events, and streams that stay CUDA's: one of `torch.cuda` is not equal to the same
+one of PyTorch's own."""
 
 
 class JudgedModule:
@@ -92,11 +95,9 @@ class JudgedModule:
                     return alias.asname
         return "torch"
 
-    @cached_property
-    def has_handles(self) -> bool:
-        """Whether the module asks a stream or an event for CUDA's own handle, or works with streams that stay CUDA's:
-        a stream of `torch.cuda` is not equal to the same one of PyTorch's own."""
-        return any(isinstance(node, ast.Attribute) and node.attr in _OF_CUDA_STREAMS for node in self.nodes)
+    def reads(self, names: set[str]) -> bool:
+        """Whether the module has an attribute of one of these names."""
+        return any(isinstance(node, ast.Attribute) and node.attr in names for node in self.nodes)
 
     @property
     def asks_xdevice(self) -> bool:
@@ -121,7 +122,7 @@ class JudgedModule:
 
     @property
     def accelerator_name(self) -> str:
-        """The kind of accelerator that there is, as a text to compare with: "cuda" on CUDA."""
+        """The kind of the present accelerator, as a text to compare with: "cuda" on CUDA."""
         return "xdevice.native.gpu().type" if self.asks_xdevice else f"str({self.accelerator})"
 
     def named(self, text: str) -> str:

@@ -131,7 +131,7 @@ BUILTINS: Final[dict[str, Value]] = {
     "print": NONE,
     **dict.fromkeys(("type", "getattr"), UNKNOWN),
 }
-"""What functions of Python return whatever they are given."""
+"""The results of Python functions that do not depend on the arguments."""
 CONSTANTS: Final[dict[type, Value]] = {
     bool: BOOL,
     int: INT,
@@ -159,7 +159,7 @@ TYPES: Final[dict[str, Value]] = {
     "paddle.nn.Layer": of("model", "paddle.nn.Layer"),
     "torch.optim.Optimizer": of("optimizer"),
 }
-"""What annotations allow."""
+"""The values that annotations allow."""
 TRANSPARENT_DECORATORS: Final = set(
     """
     staticmethod classmethod property override typing.override abc.abstractmethod functools.wraps functools.lru_cache
@@ -261,9 +261,9 @@ TENSOR_METHODS: Final[dict[str, Value]] = {
     **dict.fromkeys(("is_contiguous", "is_floating_point"), BOOL),
     **dict.fromkeys(("sort", "topk"), tuple_of([TENSOR, TENSOR])),
 }
-"""What methods of a tensor return, but for `max`, `min` and `size`, where that depends on the arguments."""
+"""The results of a tensor's methods, except `max`, `min` and `size`, whose results depend on the arguments."""
 TENSOR_LISTS: Final = {"split": TENSOR, "chunk": TENSOR, "unbind": TENSOR, "tolist": UNKNOWN}
-"""What is in the lists that methods of a tensor return."""
+"""The items of the lists that methods of a tensor return."""
 TENSOR_ATTRIBUTES: Final[dict[str, Value]] = {
     **dict.fromkeys(("T", "mT", "grad", "data", "real", "imag", "H"), TENSOR),
     **dict.fromkeys(("device", "ctx", "context", "place"), of("device")),
@@ -275,7 +275,7 @@ TEXT_METHODS: Final[dict[str, Value]] = {
     "split": UNKNOWN,
     **dict.fromkeys(("startswith", "endswith", "isdigit"), BOOL),
 }
-"""What methods of a text return that is no text."""
+"""The results of a text's methods that are not texts."""
 DEVICE_ATTRIBUTES: Final[dict[str, Value]] = {
     "type": STR,
     "index": INT,
@@ -289,15 +289,15 @@ RESULT_ATTRIBUTES: Final[dict[tuple[str, str], Value]] = {
     ("accelerate.PartialState", "device"): of("device"),
     ("torch.distributed.device_mesh", "device_type"): STR,
 }
-"""What an attribute of the result of a call is, by the names of the two."""
+"""The value of an attribute of the result of a call, by the names of the two."""
 GLUONS_OUTPUT: Final = of("result", "mxnet.gluon.output")
-"""What a model of Gluon's zoos returns: an array of MXNet, or several."""
+"""The result of a model of Gluon's zoos: an array of MXNet, or several."""
 DECORDS_ARRAY: Final = of("result", "decord.array")
 """An array of decord on the host, whose methods have MXNet's names."""
 
 
 def result(full: str) -> Value | None:
-    """What a call of the function or class with this full name returns; None if no table has it."""
+    """The result of a call of the function or class with this full name; None if no table has it."""
     if full in _CALLS:
         return _CALLS[full]
     root, _, name = full.rpartition(".")
@@ -319,7 +319,7 @@ def result(full: str) -> Value | None:
 
 
 def output_of(full: str) -> Value | None:
-    """What a layer of a framework returns when it is called; None if no table says so."""
+    """The result of a call of a framework's layer; None if no table has it."""
     root, _, name = full.rpartition(".")
     if full.startswith(("gluoncv.model_zoo", "mxnet.gluon.model_zoo")):
         return GLUONS_OUTPUT

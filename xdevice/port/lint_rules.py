@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
-from .guards import guarded_by, last_name, tells_vendors_apart
+from .guards import guarded_by, is_chosen_by_release, last_name, tells_vendors_apart
 from .project import imported_names
 from .sources import PythonModule
 from .values import TENSOR, means_of
@@ -30,26 +30,27 @@ class Rule(NamedTuple):
 
 RULES: Final[dict[str, Rule]] = {
     "XD201": Rule("a time is taken without waiting for the work", False),
-    "XD202": Rule("a vendor-specific device, or one of GPUs alone, is written down as text", True),
-    "XD203": Rule("`.cuda()` without an index in a program of several devices goes to the current one", False),
-    "XD204": Rule("a copy to the host that is not waited for can be read before it is there", False),
-    "XD205": Rule("torch.load without map_location wants the devices of the machine that saved", True),
-    "XD207": Rule("only the current GPU is waited for, where several work", False),
-    "XD208": Rule("the host reads a value in every step, and waits for the GPU", True),
+    "XD202": Rule("a vendor-specific or GPU-only device is written down as text", True),
+    "XD203": Rule("`.cuda()` without an index goes to the current GPU in a program with several", False),
+    "XD204": Rule("a copy to the host can be read before it has arrived", False),
+    "XD205": Rule("torch.load without map_location needs the devices of the saving machine", True),
+    "XD207": Rule("waiting covers only the current GPU, although several work", False),
+    "XD208": Rule("the host reads a value in every step and waits for the GPU", True),
     "XD209": Rule("in TensorFlow, assigning in a `with` block copies nothing", False),
     "XD211": Rule(
-        "a device is told by a piece of its name, which other frameworks and vendors spell otherwise",
+        "a device is recognized by part of its name, which other frameworks and vendors spell differently",
         False,
     ),
     "XD212": Rule("the result of a copy is thrown away", False),
     "XD214": Rule("CUDA_VISIBLE_DEVICES is set after the framework was imported", False),
-    "XD217": Rule("a name of CUDA alone, where there is a word for all devices", True),
+    "XD217": Rule("a CUDA-only name that has a neutral word", True),
     "XD218": Rule("`.cuda()` moves to CUDA-only devices", True),
-    "XD219": Rule("a name of CUDA alone, for which there is no other word", True),
-    "XD220": Rule("an array is made on the default device, where the device of the others is at hand", False),
-    "XD222": Rule("a function's default names a device", False),
+    "XD219": Rule("a CUDA-only name without a neutral word", True),
+    "XD220": Rule("an array is made on the default device, although the device of the others is known", False),
+    "XD222": Rule("a function's default names a device", True),
     "XD223": Rule("`non_blocking` without pinned memory, or `pin_memory()` without `non_blocking`", False),
-    "XD401": Rule("a comment ignores what is not found", True),
+    "XD224": Rule("`pin_memory()` raises without an accelerator", False),
+    "XD401": Rule("a comment ignores nothing", True),
     "XD402": Rule("the host reads a value in some steps", False),
     "XD403": Rule("a test names vendor-specific devices", False),
 }
@@ -118,8 +119,9 @@ _PLACED: Final = {"to", "cuda", "cpu", "to_device", "type_as", "item", "tolist",
 _FUNCTIONS: Final = (ast.FunctionDef, ast.AsyncFunctionDef)
 _DEVICE_TYPE: Final = ROWS['device.type == "cuda"']
 _LOOPS: Final = (ast.For, ast.While, ast.AsyncFor)
-_BY_A_PIECE: Final = 'a device by a piece of its name; use xdevice.device(...).kind == "gpu"'
+_BY_A_PIECE: Final = 'a device by part of its name; use xdevice.device(...).kind == "gpu"'
 _FRAMEWORKS: Final = {"torch", "tensorflow", "mxnet", "paddle", "jax"}
+_TENSORRT: Final = re.compile("tensorrt|trt", re.IGNORECASE)
 _TESTS: Final = re.compile(r"(?:^|/)(?:tests?/|test_[^/]*$|conftest\.py$)|_test\.py$")
 _GUARDED: Final = {"XD202", "XD217", "XD218", "XD219", "XD403"}
 """The codes whose findings belong to the test that guards them."""
@@ -130,7 +132,7 @@ _CONVENTIONS: Final = {"tf": "tensorflow", "jnp": "jax.numpy", "npx": "mxnet.npx
 
 @dataclass(frozen=True)
 class Hit:
-    """What a rule has found. `part` is the inner node that `port` would rewrite; `guard` the test for devices of one
+    """A finding of a rule. `part` is the inner node that `port` would rewrite; `guard` the test for devices of one
     vendor without which the node is not reached; `guarded` is reached only if the node is true."""
 
     code: str
@@ -358,7 +360,7 @@ def _name_of_vendor(view: _View, node: ast.Attribute | ast.Name) -> Found:
     asks = last_name(node) == "is_cuda" and isinstance(node, ast.Attribute)
     if not isinstance(node.ctx, ast.Load) or _is_annotation(view, node) or tells_vendors_apart(node, view.parents):
         return
-    if asks:
+    if asks and not _is_on_purpose(view, node):
         yield "XD217", f"is_cuda is false on other GPUs; use {ROWS['x.is_cuda'].advice}"
     elif _OF_CUDA.match(name) and not isinstance(view.parents.get(node), ast.Attribute):
         if isinstance(parent := view.parents.get(node), ast.Call) and last_name(parent.func) == "hasattr":
@@ -368,7 +370,22 @@ def _name_of_vendor(view: _View, node: ast.Attribute | ast.Name) -> Found:
             yield "XD219", f"{name} is CUDA-only, and xdevice has no word for it"
         else:
             has_word = bool(row.xdevice or row.accelerator)
-            yield "XD217" if has_word else "XD219", f"{name} is CUDA-only; {'use ' * has_word}{row.advice}"
+            if not has_word or not _is_on_purpose(view, node):
+                yield "XD217" if has_word else "XD219", f"{name} is CUDA-only; {'use ' * has_word}{row.advice}"
+
+
+def _is_on_purpose(view: _View, node: ast.AST) -> bool:
+    """Whether code is about CUDA on purpose: it says so by the name of its path or class,
+    decides what to build, or is for an old release."""
+    path = view.module.source.path
+    places, inner = [path], node
+    while inner in view.parents:
+        inner = view.parents[inner]
+        if isinstance(inner, ast.ClassDef):
+            places.append(inner.name)
+    is_named = any("cuda" in place.lower() for place in places) or path.endswith("setup.py")
+    parents = view.parents
+    return is_named or is_chosen_by_release(node, parents) or tells_vendors_apart(node, parents)
 
 
 def _is_annotation(view: _View, node: ast.AST) -> bool:
@@ -392,7 +409,7 @@ def _compare(view: _View, node: ast.Compare) -> Found:
                 comparators=[ast.Attribute(attr="type", value=owner)],
             )
         ):
-            if last_name(owner) in _PLACES and not tells_vendors_apart(node, view.parents):
+            if last_name(owner) in _PLACES and not _is_on_purpose(view, node):
                 yield "XD217", f'"cuda" is a CUDA-only type; use {_DEVICE_TYPE.advice}'
         case ast.Compare(left=left, ops=[ast.In()], comparators=[right]):
             if _device_text(left) and "device" in last_name(right):
@@ -542,7 +559,13 @@ def _default_device(view: _View, function: ast.FunctionDef | ast.AsyncFunctionDe
     ]
     for argument, default in pairs:
         text = _device_text(default)
-        if text and default is not None and "device" in argument.arg:
+        is_device = "device" in argument.arg and "type" not in argument.arg
+        if (
+            text
+            and default is not None
+            and is_device
+            and not _TENSORRT.search(f"{view.module.source.path} {function.name}")
+        ):
             yield (
                 "XD222",
                 f'the default "{text}" fails on other machines; default to None, and choose the device inside',
@@ -568,6 +591,14 @@ def _gains_nothing(view: _View, call: ast.Call) -> Found:
         yield "XD223", "the copy waits all the same: no loader here pins memory; give DataLoader pin_memory=True"
 
 
+def _pinned(view: _View, call: ast.Call) -> Found:
+    if _method(call) == "pin_memory" and _is_bare(call) and not view.is_guarded(call):
+        yield (
+            "XD224",
+            f"`.pin_memory()` raises without an accelerator; ask {ROWS['torch.cuda.is_available'].advice} first",
+        )
+
+
 _BY_TYPE: Final[dict[type, tuple[_Check, ...]]] = {
     ast.Call: (
         _hard_coded,
@@ -579,6 +610,7 @@ _BY_TYPE: Final[dict[type, tuple[_Check, ...]]] = {
         _host_read,
         _ends_with,
         _gains_nothing,
+        _pinned,
     ),
     ast.Attribute: (_name_of_vendor,),
     ast.Name: (_name_of_vendor,),

@@ -47,7 +47,7 @@ class NeutralSites(JudgedSites):
         if use.method != "cuda":
             return use, _NEUTRAL
         if "torch" not in self.frameworks:
-            return use, left_open("only PyTorch has words of its own for this", "XD155")
+            return use, left_open("only PyTorch has a neutral word for this", "XD155")
         return use, rules_of_words.move(use)
 
     def _of_call(self, use: Use, full_name: str) -> Judgement:
@@ -72,7 +72,7 @@ class NeutralSites(JudgedSites):
         if not rules_of_words.has_gpu(use) and not isinstance(use.parent, ast.Compare):
             text = f'{text} or {self.torch_name}.device("cpu")'
             text = text if stands_loose(use) else f"({text})"
-        why = "the accelerator that there is"
+        why = "the present accelerator"
         return replace(proven(why, use.replace(text), argument), since="2.6")
 
     def _judge_keyword(self, node: ast.keyword) -> Judged | None:
@@ -102,13 +102,13 @@ class NeutralSites(JudgedSites):
         if self._is_compared(node):
             edits = use.replace(self.accelerator_name)
             is_plain = text_of(node) == "cuda"
-            judgement = proven("the kind of the accelerator that there is", edits)
+            judgement = proven("the kind of the present accelerator", edits)
             return use, replace(judgement, since="2.6") if is_plain else left_open("is compared with one device")
         place = self._place_of(node)
         return None if place == "a site" else (use, self._of_text(use, place))
 
     def _filling(self, node: ast.expr) -> ast.expr | None:
-        """What fills in a text such as "cuda:%d" or "cuda:{}"; None if the node is none."""
+        """The value that fills in a text such as "cuda:%d" or "cuda:{}"; None if the node is no such text."""
         parent = self.parents.get(node)
         match text_of(node), parent:
             case "cuda:%d" | "cuda:%s", ast.BinOp(op=ast.Mod(), left=left) if left is node:
@@ -123,7 +123,7 @@ class NeutralSites(JudgedSites):
             return left_open("a text that names CUDA, and what is made of it is not known", "XD165")
         accelerator = self.accelerator
         segment = self.segment(use.node).encode()
-        why = "the accelerator that there is"
+        why = "the present accelerator"
         if text_of(use.node) == "cuda":
             text = accelerator if place == "device" else rules_of_words.device_type(use)
             return replace(proven(why, use.replace(text)), since="2.6")

@@ -25,7 +25,7 @@ _UNCHANGED: Final = (
     "after",
     "link",
 )
-"""What a site has in the report under the same name."""
+"""The attributes of a site that the report has under the same names."""
 VERDICTS: Final[tuple[Verdict, ...]] = get_args(Verdict)
 
 

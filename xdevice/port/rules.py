@@ -6,10 +6,11 @@ import ast
 import re
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import cached_property
 from typing import Any, ClassVar, Final
 
 from . import idioms, rules_of_words
-from .guards import guarded_by, tells_vendors_apart
+from .guards import guarded_by, is_chosen_by_release, tells_vendors_apart
 from .idioms import Idiom
 from .judging import OTHER_GPU, STARS, JudgedModule, Judgement, Use, left_open, proven, text_of
 from .knowledge import SPELLING, framework_of
@@ -25,6 +26,9 @@ _ASKS_THE_SELECTED: Final = {"XD101", "XD102", "XD108", "XD110", "XD111", "XD151
 """The codes of idioms whose neutral word asks the selected backend; that of the others has a tensor to ask."""
 _OF_PYTORCH: Final = ("word", "text")
 """Rules that write PyTorch's own words, where the file has several frameworks."""
+_OF_TENSORFLOW_1: Final = {
+    f"tensorflow.{name}" for name in ("placeholder", "Session", "get_variable", "variable_scope", "contrib")
+}
 _NO_OBJECTS: Final = ("foreign", "module", "class", "namespace")
 
 
@@ -42,7 +46,7 @@ class JudgedSites(JudgedModule):
                 uses.append(judged)
                 for part in judged[1].consumed:
                     consumed.update(ast.walk(part))
-        stays = {use.node: use for use, judgement in uses if judgement.verdict == "open" and _vendor_of(use)}
+        stays = {use.node: use for use, judgement in uses if _has_one_vendor(use, judgement)}
         for use, judgement in uses:
             yield self._site(use, self._as_a_test(use, stays) or judgement if judgement.edits else judgement)
 
@@ -122,7 +126,7 @@ class JudgedSites(JudgedModule):
         # the project has its own try_gpu(): the body is rewritten, and the calls stay as they are
         if name in idioms.HELPERS and not framework_of(full_name) and not full_name.startswith("xdevice."):
             helper = Use(self, node, Idiom(name, "XD101", "helper"))
-            return helper, Judgement("neutral", "a function of the project: what is in it is rewritten")
+            return helper, Judgement("neutral", "a function of the project: its body is rewritten")
         if isinstance(node.func, ast.Attribute) and node.func.attr in idioms.METHODS:
             return self._judge_method(Use(self, node, idioms.METHODS[node.func.attr]), full_name)
         return None
@@ -222,7 +226,7 @@ class JudgedSites(JudgedModule):
                     return use, Judgement("neutral", "a CPU is called cpu everywhere", consumed=(node.left,))
                 (literal,) = node.comparators
                 edits = use.replace(self.accelerator_name, literal)
-                why = "the kind of the accelerator that there is"
+                why = "the kind of the present accelerator"
                 judgement = proven(why, edits, node.left) if text == "cuda" else left_open("PyTorch has no such kind")
                 return use, replace(judgement, since="2.6")
         return None
@@ -266,13 +270,19 @@ class JudgedSites(JudgedModule):
     # what forbids an edit
 
     def _hindrance(self, node: ast.expr, idiom: Idiom) -> Judgement | None:
-        """Why a use of this idiom that could be rewritten stays open."""
+        """Why a use of this idiom that could be rewritten is not."""
         around = list(self.around(node))
+        if idiom.rule == "word" and is_chosen_by_release(node, self.parents):
+            return Judgement("neutral", "chosen by the release of the framework")
+        if self.source.path.endswith("setup.py"):
+            return Judgement("neutral", "decides what to build")
         # https://github.com/python/cpython/issues/104608: before 3.12 all parts have the position of the whole
         if any(isinstance(outer, ast.JoinedStr) for outer in around) and not self.is_exact(node):
             return left_open("inside an f-string whose parts this version of Python cannot locate", "XD165")
         asks = idiom.code in _ASKS_THE_SELECTED or idiom.rule == "wait"
         asks = asks and idiom.rule not in _OF_PYTORCH and self.goal.target == "xdevice"
+        if "tensorflow" in self.frameworks and self.is_of_tensorflow_1:
+            return left_open("a program for TensorFlow 1, which xdevice does not run on", "XD167")
         if asks and len(self.frameworks) > 1:
             return left_open("several frameworks in this file: the selected one would be asked", "XD168")
         if idiom.code == "XD101" and _is_by_identity(around[0]):
@@ -282,6 +292,11 @@ class JudgedSites(JudgedModule):
         if any(self._is_scripted(outer) for outer in around):
             return left_open("TorchScript compiles this function, and knows no other module", "XD167")
         return None
+
+    @cached_property
+    def is_of_tensorflow_1(self) -> bool:
+        """Whether the module uses names that TensorFlow 2 does not have."""
+        return any(isinstance(node, ast.Attribute) and self.full_name(node) in _OF_TENSORFLOW_1 for node in self.nodes)
 
     def _is_printed(self, node: ast.AST, around: list[ast.AST]) -> bool:
         for inner, outer in zip([node, *around], around, strict=False):
@@ -322,6 +337,12 @@ def _vendor_of(use: Use) -> str:
         if part in _VENDORS:
             return _VENDORS[part]
     return ""
+
+
+def _has_one_vendor(use: Use, judgement: Judgement) -> bool:
+    """Whether only one vendor's devices will have a use: what stays, and DataParallel, whose copies PyTorch has in its
+    builds for CUDA alone."""
+    return (judgement.verdict == "open" and bool(_vendor_of(use))) or use.idiom.name == "torch.nn.DataParallel"
 
 
 def _idiom_of(full_name: str) -> Idiom:

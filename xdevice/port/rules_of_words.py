@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Final
 
 from .guards import block_of, known_at
-from .judging import OTHER_ARGUMENTS, STARS, Edits, Judgement, Use, left_open, proven, safe, text_of
+from .judging import OF_CUDA_STREAMS, OTHER_ARGUMENTS, STARS, Edits, Judgement, Use, left_open, proven, safe, text_of
 from .rules_of_calls import stands_loose
 from .values import DEVICES, NUMBERS, Value, is_known, may_be, means_of, only
 from .words import ROWS, Row
@@ -32,6 +32,7 @@ _STREAMS: Final = {
 }
 """Calls that give a stream."""
 _WITH_HANDLES: Final = ("torch.cuda.Stream", "torch.cuda.current_stream", "torch.cuda.Event")
+_OF_CUDAS_PROPERTIES: Final = {"major", "minor", "multi_processor_count", "gcnArchName", "warp_size", "L2_cache_size"}
 _SETTINGS: Final = {
     "torch.cuda.Event": ("enable_timing", "blocking", "interprocess"),
     "torch.cuda.amp.autocast": ("enabled", "dtype", "cache_enabled"),
@@ -76,6 +77,8 @@ def word(use: Use) -> Judgement:
         return left_open(row.differs)
     if row.is_too_new(use.module.goal):
         return left_open(f"its word {row.accelerator} needs PyTorch {row.since}", TOO_NEW)
+    if row.name in _WITH_HANDLES and use.module.reads(OF_CUDA_STREAMS):
+        return _HANDLES
     judgement = WORD_RULES[row.rule](use, row)
     return replace(judgement, since=row.since) if judgement.edits else judgement
 
@@ -86,6 +89,8 @@ def value(use: Use, row: Row) -> Judgement:
         return left_open(row.differs)
     if row.is_too_new(use.module.goal):
         return left_open(f"its word {row.accelerator} needs PyTorch {row.since}", TOO_NEW)
+    if row.name in _WITH_HANDLES and use.module.reads(OF_CUDA_STREAMS):
+        return _HANDLES
     is_class = row.name in ("torch.cuda.Stream", "torch.cuda.Event")
     if is_class or (row.rule == "renamed" and row.idle is None):
         return replace(proven(NAMED, use.replace(_callee(use, row))), since=row.since)
@@ -135,8 +140,8 @@ def _stands_free(use: Use) -> bool:
 def _renamed(use: Use, row: Row) -> Judgement:
     if use.has_stars:
         return STARS
-    if row.name in _WITH_HANDLES and use.module.has_handles:
-        return _HANDLES
+    if row.name.endswith("get_device_properties") and use.module.reads(_OF_CUDAS_PROPERTIES):
+        return left_open("this file reads what only the properties of CUDA's devices have")
     edits = use.rename(_callee(use, row))
     device = use.keywords.get("device")
     # the functions of torch.accelerator take the device by position only
@@ -157,8 +162,6 @@ def _event(use: Use, row: Row) -> Judgement:
     names = _SETTINGS[row.name]
     if not _is_plain(use) or not use.keywords.keys() <= set(names):
         return OTHER_ARGUMENTS
-    if use.module.has_handles:
-        return _HANDLES
     inserted = {use.span(argument)[0]: f"{name}=" for argument, name in zip(use.args, names, strict=False)}
     return proven(NAMED, (*use.rename(_callee(use, row)), *_insertions(use, inserted)))
 
@@ -224,7 +227,7 @@ def _seed(use: Use, row: Row) -> Judgement:
         )
     name = row.name.rpartition(".")[2]
     edits = use.rename(use.module.named(f"torch.get_device_module().{name}"))
-    return proven("the generator of the accelerator that there is", guarded(use, edits, "None"))
+    return proven("the generator of the present accelerator", guarded(use, edits, "None"))
 
 
 def _is_seeded_before(use: Use, seed: ast.expr) -> bool:
@@ -286,12 +289,12 @@ def _with_device(use: Use, name: str, callee: str) -> Judgement:
         start, end = use.span(argument)
         if argument in use.args:
             inserted[start] = f"{inserted.get(start, '')}{setting}="
-        if setting == "enabled" and not has_gpu(use):
+        if setting == "enabled" and not has_gpu(use) and getattr(argument, "value", None) is not False:
             opening, closing = ("(", ")") if isinstance(argument, _LOOSER_THAN_AND) else ("", "")
             inserted[start] = f"{inserted.get(start, '')}{test} and {opening}"
             if closing:
                 inserted[end] = closing
-    return proven("the accelerator that there is", (*edits, *_insertions(use, inserted)))
+    return proven("the present accelerator", (*edits, *_insertions(use, inserted)))
 
 
 def _nccl(use: Use, row: Row) -> Judgement:
@@ -300,7 +303,7 @@ def _nccl(use: Use, row: Row) -> Judgement:
     if backend is None or text_of(backend) != "nccl":
         return Judgement("neutral", "takes what it is given")
     text = f"{use.module.torch_name}.distributed.get_default_backend_for_device({use.module.accelerator})"
-    return proven("the collectives of the accelerator that there is", use.replace(text, backend), backend)
+    return proven("the collectives of the present accelerator", use.replace(text, backend), backend)
 
 
 def move(use: Use) -> Judgement:
@@ -309,7 +312,7 @@ def move(use: Use) -> Judgement:
         return OTHER_ARGUMENTS
     receiver = means_of(use.receiver)
     if any(atom.kind == "instance" and atom.subject.method("cuda") is not None for atom in receiver):
-        return Judgement("neutral", "a method of the project: what is in it is rewritten")
+        return Judgement("neutral", "a method of the project: its body is rewritten")
     device = use.args[0] if use.args else getattr(use.keywords.get("device"), "value", None)
     _, end = use.span(use.node.func)
     edits: Edits = (use.edit(end - len("cuda"), end, "to"),)
@@ -337,7 +340,7 @@ def is_cuda(use: Use) -> Judgement:
     if not stands_loose(use):
         edits = (use.edit(use.start, use.start, "("), use.edit(dot + 1, use.end, f"{text})"))
     if only(means, ("tensor",)):
-        return replace(proven("the kind of the accelerator that there is", edits), since="2.6")
+        return replace(proven("the kind of the present accelerator", edits), since="2.6")
     return replace(safe("the receiver is not proven to be a tensor", edits, "XD162"), since="2.6")
 
 

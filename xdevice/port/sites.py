@@ -46,7 +46,8 @@ CODES: Final[dict[str, str]] = {
     "XD170": "current_accelerator() may be None here",
     "XD171": "the word needs a newer PyTorch",
 }
-"""What each code says. 10x: there is a neutral word; 15x: there is none; 16x: not proven. Lint adds 2xx and 4xx."""
+"""The meaning of each code. 10x: there is a neutral word; 15x: there is none; 16x: not proven. Lint adds 2xx and
+4xx."""
 
 
 @dataclass(frozen=True, order=True)

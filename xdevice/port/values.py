@@ -1,4 +1,4 @@
-"""What an expression may be: a value, which is a set of atoms.
+"""The possible results of an expression: a value, which is a set of atoms.
 
 The empty set means "not known yet", and `UNKNOWN` means "anything": sets grow from the first towards the second while
 the project is interpreted. An atom has a kind, which says what its subject is:
@@ -115,7 +115,7 @@ def is_known(value: Value) -> bool:
 
 
 def means_of(node: ast.AST | None) -> Value:
-    """What inference has found an expression to be: nothing for one that is never reached."""
+    """The inferred value of an expression: nothing for an expression that is never reached."""
     return getattr(node, "means", NOTHING)
 
 

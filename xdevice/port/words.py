@@ -34,12 +34,13 @@ def version(text: str) -> Version:
     """
     match = re.fullmatch(r"(\d+)\.(\d+)(?:\.\d+)*", text.strip())
     if match is None:
-        raise ValueError(f"a release of PyTorch is a text such as 2.9, not {text!r}")
+        raise ValueError(f"a release of PyTorch must be a text such as 2.9, not {text!r}")
     return Version(int(match[1]), int(match[2]))
 
 
 class Goal(NamedTuple):
-    """What `port` writes: the target, and the oldest PyTorch that must have its words; None if any may be needed."""
+    """The words that `port` writes: the target, and the oldest PyTorch that must have them; None if any may be
+    needed."""
 
     target: Target = "xdevice"
     minimum: Version | None = None
@@ -74,7 +75,7 @@ class Row(NamedTuple):
 
     @property
     def advice(self) -> str:
-        """What is written instead, as lint says it: both words, or the reason why there is none."""
+        """The replacement, as lint words it: both words, or the reason why there is none."""
         words = []
         if self.xdevice:
             words.append(self.xdevice)
@@ -129,7 +130,7 @@ _TORCH: Final = (
         "2.6",
         "xdevice.native.gpu()",
         "text",
-        differs="the name of the device that there is; without one, xdevice's prints an index",
+        differs="the name of the present device; without one, xdevice's prints an index",
     ),
     Row(
         'device="cuda"',
@@ -219,7 +220,7 @@ _TORCH: Final = (
     Row("torch.cuda.reset_max_memory_cached", "torch.accelerator.reset_peak_memory_stats()", "2.9", "", "renamed"),
     Row("torch.cuda.OutOfMemoryError", "torch.OutOfMemoryError", "2.5", "", "renamed", differs="the same class"),
     *_none("torch.cuda.memory_summary torch.cuda.memory_snapshot torch.cuda.ipc_collect", "CUDA's allocator has it"),
-    Row("x.pin_memory()", differs="neutral as it is: it pins for the accelerator that there is"),
+    Row("x.pin_memory()", differs="neutral as it is: it pins for the present accelerator"),
     # random numbers
     *(
         Row(f"torch.cuda.{name}", f"torch.get_device_module().{name}(seed)", "2.4", "", "seed", "None", _SEED)
@@ -270,7 +271,7 @@ _TORCH: Final = (
     # what a device is and can do
     *_of_module("get_device_name get_device_properties is_initialized"),
     *_of_module("is_bf16_supported", "False"),
-    *_none("torch.cuda.get_device_capability", "the numbers of CUDA's architectures; other vendors answer otherwise"),
+    *_none("torch.cuda.get_device_capability", "the numbers of CUDA's architectures, which other vendors lack"),
     *_none("torch.cuda.init", "every accelerator is initialized at its first use"),
     *_none("torch.cuda.utilization torch.cuda.temperature torch.cuda.power_draw", "asks NVIDIA's library"),
     *_none("torch.cuda.FloatTensor torch.cuda.LongTensor torch.cuda.HalfTensor", "torch.tensor(..., device=device)"),
@@ -278,7 +279,7 @@ _TORCH: Final = (
     *_none("torch.profiler.ProfilerActivity.CUDA", "torch.profiler.supported_activities() lists those that there are"),
     *_none(
         "torch.cuda",
-        "torch.get_device_module() is the module of the accelerator that there is, and without one that of the CPU",
+        "torch.get_device_module() is the module of the present accelerator, or of the CPU if there is none",
     ),
     *_none("torch.cuda.nccl.version", "a property of NVIDIA's library"),
     # several processes
@@ -288,11 +289,11 @@ _TORCH: Final = (
         "2.6",
         "",
         "nccl",
-        differs="the collectives of the accelerator that there is: nccl, xccl, hccl",
+        differs="the collectives of the present accelerator: nccl, xccl, hccl",
     ),
 )
 
-_OWN: Final = "only PyTorch has words of its own for any vendor"
+_OWN: Final = "only PyTorch has neutral words"
 _NEUTRAL: Final = "neutral as it is"
 
 _PADDLE: Final = (

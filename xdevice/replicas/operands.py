@@ -107,7 +107,7 @@ def refuse_sparse(operand: Operand, verb: str) -> None:
     if not operand.backend.is_dense(operand.value):
         raise operand.backend.unsupported(
             f"{verb} of {operand.name}, a {type(operand.value).__qualname__} that is not dense",
-            "make it dense first, or take the tensors that it is made of",
+            "make it dense first, by x.to_dense(), x.todense() or tf.convert_to_tensor(x), or take its parts",
         )
 
 

@@ -337,8 +337,8 @@ def _check_others(parts: list[Any]) -> None:
             mine, first = other.get(path), others[0].get(path)
             if (path in other) is not (path in others[0]) or not _is_same(mine, first):
                 raise ContainerError(
-                    f"parts[{i}]{path} is {shown(mine)} and parts[0]{path} {shown(first)}; what is not a tensor has to "
-                    "be the same in all parts"
+                    f"parts[{i}]{path} is {shown(mine)} and parts[0]{path} {shown(first)}; values that are not tensors "
+                    "must be the same in all parts"
                 )
 
 
@@ -349,15 +349,16 @@ def _is_same(one: Any, other: Any) -> bool:
 def _check_alike(column: Sequence[Operand], start: int = 0) -> None:
     """Raises an error unless all tensors have the same backend and dtype, and equal shapes from axis `start` on."""
     first = column[0]
-    shape, dtype = shape_of(first), dtype_of(first)
+    # the framework's own dtypes: keys of JAX and integers of 4 bits are joined, too, and have no name here
+    shape, dtype = shape_of(first), first.value.dtype
     for operand in column[1:]:
         if operand.backend is not first.backend:
             raise ArgumentError(
                 f"{operand.name} is a tensor of {operand.backend.name}, expected {first.backend.name} as {first.name} "
                 "is; gather and all_reduce work within one framework"
             )
-        if dtype_of(operand) != dtype:
-            raise DTypeError(f"{operand.name} is {dtype_of(operand)}, expected {dtype} as {first.name} is")
+        if operand.value.dtype != dtype:
+            raise DTypeError(f"{operand.name} is {dtype_of(operand)}, expected {dtype_of(first)} as {first.name} is")
         there = shape_of(operand)
         if len(there) != len(shape) or there[start:] != shape[start:]:
             raise ShapeError(f"{operand.name} has the shape {there}, and {first.name} has {shape}: they do not fit")
@@ -395,7 +396,7 @@ def _models(operands: list[Operand]) -> list[Operand]:
             if variable in owners:
                 raise UnsupportedError(
                     f"{owners[variable].name} and {operand.name} share a variable, which replicate cannot keep shared; "
-                    "put them into one model, or leave out the one that is part of the other"
+                    "put them into one model, or leave out the part of the other"
                 )
         owners.update(dict.fromkeys(variables, operand))
         models.append(operand)

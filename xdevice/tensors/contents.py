@@ -118,7 +118,7 @@ def places(x: Any, name: str) -> Iterator[Location]:
             yield from leaves.places(backend, kind, value, partial(_name, name, content.tree, i))
     for i, stranger in content.strangers:
         type_name = type(stranger.x).__qualname__
-        remedy = stranger.remedy("or give it a way of its own: move=...")
+        remedy = stranger.remedy("or give it its own way: move=...")
         hint = f"xdevice does not know a {type_name}, so it stays where it is: {remedy}"
         for inner, place in stranger.places():
             yield partial(_name, name, content.tree, i, inner), place, "" if stranger.moves else hint
@@ -225,7 +225,7 @@ class _Sorted:
         [x] = self.tree.leaves
         hint = "xdevice.tensor(data) makes a tensor of numbers"
         if self.strangers:
-            hint = "it holds tensors: " + self.strangers[0][1].remedy("or give it a way of its own: move=...")
+            hint = "it holds tensors: " + self.strangers[0][1].remedy("or give it its own way: move=...")
         raise NotATensorError(
             f"cannot {verb} {shown(x)} of type {type(x).__qualname__}: expected a tensor, a model, or a container of "
             f"them; {hint}"

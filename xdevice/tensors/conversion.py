@@ -228,7 +228,7 @@ def _shared(source: Backend, x: Any, target: Backend, device: Device, dtype: str
     """A tensor of the target in the memory of `x`. Raises `BufferError` if the target could not work in that memory."""
     takes = target.takes()
     if takes is None:
-        raise BufferError(f"{target.name} {target.version} cannot take memory over")
+        raise BufferError(f"{target.name} {target.version} cannot take over memory")
     for backend in (source, target):
         if not backend.shares(device):
             raise BufferError(f"other frameworks cannot see the memory of {device} of {backend.name}")

@@ -136,8 +136,8 @@ def another(backend: Backend, x: Any, new: Any, verb: str) -> Any:
     its copy."""
     if new is x:
         raise backend.unsupported(
-            f"{verb} a {type(x).__qualname__} whose class gives the very object back",
-            "move and copy what it is made of",
+            f"{verb} a {type(x).__qualname__} whose class returns the same object",
+            "move and copy its parts",
         )
     return new
 

@@ -34,8 +34,8 @@ def traced(backend: Backend, name: str) -> UnsupportedError:
     """The error for a symbolic tensor, which stands for a tensor while a function is traced. Only `to_device` and
     `copy_to` take one."""
     return UnsupportedError(
-        f"{name} stands for a tensor while {backend.name} traces a function, so it has no values and no device "
-        f"yet; do this outside the traced function. to_device and copy_to work inside, or say why not"
+        f"{name} is a symbol while {backend.name} traces a function, so it has no values and no device yet; do this "
+        "outside the traced function; inside it you can call to_device and copy_to"
     )
 
 

@@ -1,5 +1,5 @@
-"""What a model holds that its framework does not list: tensors and layers in plain attributes, and in the lists, dicts
-and other containers there.
+"""The parts of a model that its framework does not list: tensors and layers in plain attributes, and in the lists,
+dicts and other containers there.
 
 PyTorch, Paddle and Gluon move the variables and submodels that they list, and leave the rest: a layer in a Python list
 stays behind, and where a buffer is replaced by its moved twin, a second reference to it keeps the old tensor.
@@ -216,23 +216,25 @@ def move(backend: Backend, model: Any, target: Device) -> Any:
 
 def copy(backend: Backend, model: Any, target: Device) -> Any:
     rest = Unlisted(backend, model)
+    twin = backend.copy_model(model, target)  # which refuses an optimizer by the right words
     rest.check(target)
-    twin = backend.copy_model(model, target)
     if twin is not model:
         rest.follow(twin, target, is_copy=True)
     return twin
 
 
-def refuse_unsaved(backend: Backend, model: Any) -> None:
-    """Raises `UnsupportedError` for a model that holds layers or parameters that its state does not have."""
+def refuse(backend: Backend, model: Any, verb: str = "saving", only_trained: bool = False) -> None:
+    """Raises `UnsupportedError` for a model that holds layers or parameters which the framework does not list, and
+    which `verb`, such as "saving", would therefore miss."""
     rest = Unlisted(backend, model)
-    layers = [(name, one) for name, _, one in rest.models[1:]]
+    instead = "" if only_trained else "; or take only what is listed, without it: by the model's own state dict"
+    layers = [(name, one) for name, owner, one in rest.models[1:] if not only_trained or list(owner.gradients(one))]
     parameters = [(name, x) for name, x, owner in rest.tensors() if owner.is_parameter(x)]
     for name, x in (*layers, *parameters):
         raise backend.unsupported(
-            f"saving {name}, a {type(x).__qualname__} that this {type(model).__qualname__} holds in a plain attribute, "
+            f"{verb} {name}, a {type(x).__qualname__} that this {type(model).__qualname__} holds in a plain attribute, "
             "list or dict, where the framework sees neither its values nor that they are trained",
-            f"hold it in {backend.lists_layers}; or save only what is listed, without it: the model's own state dict",
+            f"hold it in {backend.lists_layers}{instead}",
         )
 
 

@@ -85,7 +85,7 @@ class JaxEngine(Engine):
 
     def refusal(self, verb: str, op: str | None, dtype: str) -> str | None:
         if verb in ("send", "recv") and not self._is_first:
-            return "it connects two processes in the first world of a process only"
+            return "it connects two processes only in the first world of a process"
         return refusal_of_order(verb, op, dtype)
 
     def all_reduce(self, x: jax.Array, op: str) -> jax.Array:
@@ -191,7 +191,7 @@ def _initialize(group: Group) -> bool:
     is_ours = is_shared and (jax.process_index(), jax.process_count()) == (group.rank, group.size)
     if "0" in group.exchange(str(int(is_ours))):
         raise LaunchError(
-            f"JAX has run something already on rank {', '.join(map(str, started))}, and it meets other processes only "
+            f"JAX has already been used on rank {', '.join(map(str, started))}, and it meets other processes only "
             "before its first array: enter xdevice.distributed.processes() first, or choose engine='torch:gloo'"
         )
     return jax.distributed.is_initialized()

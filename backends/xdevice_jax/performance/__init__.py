@@ -1,4 +1,4 @@
-"""What JAX adds for the product `performance`. It records no work: its programs are what `jax.jit` makes."""
+"""JAX's part of the product `performance`. It records no work: its programs come from `jax.jit`."""
 
 from __future__ import annotations
 

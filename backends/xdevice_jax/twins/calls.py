@@ -6,7 +6,6 @@ only the outputs are compared.
 
 from __future__ import annotations
 
-import sys
 from contextlib import ExitStack, contextmanager
 from functools import partial, wraps
 from typing import TYPE_CHECKING, Any
@@ -24,7 +23,6 @@ from .modules import MODES, equinox, is_nnx, walk
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from contextlib import AbstractContextManager
-    from types import FrameType
 
     from xdevice.twins.contract.calls import Around, Call
 
@@ -60,7 +58,11 @@ class JaxCalls(Calls):
             @wraps(original)
             def process(trace: Any, primitive: Any, args: Any, params: Any) -> Any:
                 return run(
-                    str(primitive), tuple(args), lambda: original(trace, primitive, args, params), None, _is_backward()
+                    str(primitive),
+                    tuple(args),
+                    lambda: original(trace, primitive, args, params),
+                    None,
+                    common.is_called("backward_pass"),
                 )
 
             return process
@@ -111,16 +113,6 @@ def _with_leaves(leaf: common.Leaf, gives_value: bool, original: Any) -> Any:
         return differentiated
 
     return transform
-
-
-def _is_backward() -> bool:
-    """Whether JAX is going backward: its own function for that is being called."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        if frame.f_code.co_name == "backward_pass":
-            return True
-        frame = frame.f_back
-    return False
 
 
 def _owner(cls: type) -> type:

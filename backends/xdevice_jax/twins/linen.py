@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _COLLECTIONS: Final = ("params", "batch_stats")
 _PASSING: Final = ("intermediates", "perturbations", "cache")
-"""What a run makes anew."""
+"""State that each run makes again."""
 _GATES: Final = "ifgo"
 _CELL: Final = frozenset(side + gate for side in "ih" for gate in _GATES)
 _GRU: Final = ("ir", "iz", "in", "hr", "hz", "hn")

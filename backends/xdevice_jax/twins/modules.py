@@ -172,7 +172,7 @@ class JaxModels(Models):
             try:
                 return serialization.msgpack_restore(file.read())
             except Exception as error:  # msgpack has errors of its own
-                raise FileFormatError(f"{path} is no msgpack of Flax: {error}") from error
+                raise FileFormatError(f"{path} is not a msgpack file of Flax: {error}") from error
 
     def _library(self, module: str, package: str) -> ModuleType:
         try:

@@ -131,14 +131,12 @@ class JaxOptimizers(Optimizers):
 
     def optimizer(self, optimizer: Any) -> Optimizer:
         if not self.has_optimizer(optimizer):
-            raise self.unsupported(
-                f"reading what a {type(optimizer).__qualname__} computes", "give a transformation of optax"
-            )
+            raise self.unsupported(f"reading a {type(optimizer).__qualname__}", "give a transformation of optax")
         try:
             stated = _settings(optimizer)
         except (_UnknownError, LookupError, AttributeError, TypeError) as error:
             raise self.unsupported(
-                f"reading what a chain of optax computes that has {error}", f"it knows {', '.join(_STEPS)}"
+                f"reading a chain of optax that has {error}", f"it knows {', '.join(_STEPS)}"
             ) from error
         kind = stated.pop("kind")
         plain = {name: float(x) if isinstance(x, int) and not isinstance(x, bool) else x for name, x in stated.items()}

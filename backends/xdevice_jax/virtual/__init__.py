@@ -45,8 +45,8 @@ class JaxVirtualGpus(LimitedGpus, VirtualGpus):
         if not unstarted.is_started():
             return None
         return (
-            "JAX has run something, and its devices are fixed after that; move `import xdevice`, with "
-            "XDEVICE_VIRTUAL_GPUS set, above `import jax`, or xdevice.virtual_gpus(n) above what JAX runs"
+            "JAX has already been used, and its devices are fixed from then on; move `import xdevice`, with "
+            "XDEVICE_VIRTUAL_GPUS set, above `import jax`, or xdevice.virtual_gpus(n) above the first use of JAX"
         )
 
     def make_virtual_gpus(self, n: int) -> None:

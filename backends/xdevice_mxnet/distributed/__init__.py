@@ -11,7 +11,7 @@ class MxnetProcesses(Processes):
     def why_no_engine(self) -> str:
         return (
             "its key-value store sends float64 through float32, overwrites what it is given, and its server aborts on "
-            "integers while the workers wait for ever"
+            "integers while the workers wait forever"
         )
 
 

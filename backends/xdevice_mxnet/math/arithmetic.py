@@ -449,7 +449,7 @@ view = reshape
 def _svd(x: Any, full_matrices: bool) -> tuple[Any, Any, Any]:
     rows, columns = x.shape[-2:]
     if full_matrices and rows != columns:
-        raise UnsupportedError("mxnet does not support linalg.svd with full matrices; say full_matrices=False")
+        raise UnsupportedError("mxnet does not support linalg.svd with full matrices; pass full_matrices=False")
     if rows <= columns:  # MXNet takes no others
         return tuple(_np.linalg.svd(x))
     # of the transposed matrix U and V change places

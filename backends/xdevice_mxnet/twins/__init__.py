@@ -1,4 +1,4 @@
-"""What Gluon's blocks and optimizers are, compute, and are called with."""
+"""Gluon's blocks and optimizers: their kinds, computations and calls."""
 
 from __future__ import annotations
 

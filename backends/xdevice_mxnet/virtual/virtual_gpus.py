@@ -181,7 +181,7 @@ class MxnetVirtualGpus(LimitedGpus, VirtualGpus):
         is_gpu = native.device_type == "cpu" and native.device_id > 0
         if is_gpu and native.device_id > self.virtual:
             raise DeviceNotFoundError(
-                f"{native} does not exist on mxnet beside {self.virtual} virtual GPUs, which are cpu(1) to "
+                f"{native} does not exist on mxnet with {self.virtual} virtual GPUs, which are cpu(1) to "
                 f"cpu({self.virtual}); use xdevice.gpu(i).native"
             )
         return devices.of("gpu", native.device_id - 1) if is_gpu else None

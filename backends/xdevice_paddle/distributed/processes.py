@@ -77,7 +77,7 @@ class PaddleEngine(Engine):
 
     def refusal(self, verb: str, op: str | None, dtype: str) -> str | None:
         if self._is_short_of_time:
-            return "Paddle's gloo gives up after 30 s whatever the timeout, so it takes none that is longer"
+            return "Paddle's gloo gives up after 30 s whatever the timeout, so a longer timeout is refused"
         return refusal_of_order(verb, op, dtype)
 
     def all_reduce(self, x: paddle.Tensor, op: str) -> paddle.Tensor:

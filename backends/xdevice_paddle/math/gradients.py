@@ -76,7 +76,7 @@ class PaddleGradients(Gradients):
         if not paddle.in_dynamic_mode():
             raise self.unsupported(
                 "gradients inside a function that paddle.jit.to_static traces",
-                "trace the function that they are taken of",
+                "trace the function whose gradients you take",
             )
         was_on = paddle.is_grad_enabled()
         goes_on = was_on and (nested or not all(map(_is_leaf, leaves)))

@@ -1,4 +1,4 @@
-"""What Paddle's layers and optimizers are, compute, and are called with."""
+"""Paddle's layers and optimizers: their kinds, computations and calls."""
 
 from __future__ import annotations
 

@@ -22,13 +22,17 @@ from xdevice_paddle.private import CHECKED, private
 from .layers import BATCH_NORMS, data_format, use_global_stats
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from contextlib import AbstractContextManager
 
     from xdevice.twins.contract.calls import Around, Call
 
 
 _operators: Any = private["paddle._C_ops"]
+
+
+def _asks(x: Any) -> bool:
+    return not getattr(x, "stop_gradient", True)
 
 
 class PaddleCalls(Calls):
@@ -47,18 +51,9 @@ class PaddleCalls(Calls):
             if path in layer_paths or next(iter(layer.children()), None) is None:
                 paths[id(layer)] = path
         with ExitStack() as stack:
-            watch = common.Watch(self, paths, follow=self._follower(stack))
+            watch = common.Watch(self, paths, follow=common.GradientHooks(self, stack, _asks).follow)
             stack.enter_context(common.recording(watch, Layer))
             yield watch.calls
-
-    def _follower(self, stack: ExitStack) -> Callable[[Any, Callable[[int, Any], None]], Any]:
-        def follow(result: Any, put: Callable[[int, Any], None]) -> Any:
-            for number, x in enumerate(common.tensors(self, result)):
-                if not getattr(x, "stop_gradient", True):
-                    stack.callback(x.register_hook(partial(put, number)).remove)
-            return result
-
-        return follow
 
     @contextmanager
     def operation_calls(self, run: common.Run, leaf: common.Leaf) -> Iterator[None]:
@@ -66,20 +61,13 @@ class PaddleCalls(Calls):
         functions = [(_operators, name) for name, x in vars(_operators).items() if callable(x)]
         methods = [(paddle.Tensor, name) for name in CHECKED]
         with ExitStack() as stack:
-            follow = self._follower(stack)
-            hooked: dict[int, Any] = {}
-
-            def follow_leaves(arguments: Any) -> None:
-                for x in common.tensors(self, arguments):
-                    if isinstance(x, paddle.Tensor) and x.is_leaf and not x.stop_gradient and id(x) not in hooked:
-                        hooked[id(x)] = x  # its id stays its own while it lives
-                        stack.callback(x.register_hook(partial(leaf, x)).remove)
+            hooks = common.GradientHooks(self, stack, _asks)
 
             def replaced(name: str, original: Any) -> Any:
                 @wraps(original)
                 def compute(*args: Any, **kwargs: Any) -> Any:
-                    follow_leaves((args, kwargs))
-                    return run(name, (args, kwargs), lambda: original(*args, **kwargs), follow)
+                    hooks.follow_leaves((args, kwargs), leaf)
+                    return run(name, (args, kwargs), lambda: original(*args, **kwargs), hooks.follow)
 
                 return compute
 

@@ -1,4 +1,4 @@
-"""What TensorFlow adds for the product `performance`. It records no work: `tf.function` makes its programs."""
+"""TensorFlow's part of the product `performance`. It records no work: `tf.function` makes its programs."""
 
 from __future__ import annotations
 

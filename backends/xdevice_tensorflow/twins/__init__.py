@@ -1,4 +1,4 @@
-"""What Keras's layers and optimizers are, compute, and are called with."""
+"""Keras's layers and optimizers: their kinds, computations and calls."""
 
 from __future__ import annotations
 

@@ -11,7 +11,6 @@ How the calls are seen:
 
 from __future__ import annotations
 
-import sys
 from contextlib import contextmanager
 from functools import partial, wraps
 from types import FunctionType
@@ -31,7 +30,6 @@ from xdevice_tensorflow.private import private
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
-    from types import FrameType
 
     from xdevice.twins.contract.calls import Around, Call
 
@@ -67,16 +65,6 @@ def _asking_for_more(original: Any) -> Any:
         return gradients
 
     return gradient
-
-
-def _is_backward() -> bool:
-    """Whether a tape is computing gradients."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        if frame.f_code.co_name == "imperative_grad":
-            return True
-        frame = frame.f_back
-    return False
 
 
 _add_callback = private["tensorflow.python.framework.op_callbacks.add_op_callback"]
@@ -132,7 +120,7 @@ class TensorflowCalls(Calls):
 
             def note(kind: Any, inputs: Any, attributes: Any, outputs: Any, *_: Any, **named: Any) -> None:
                 # what the tape runs is followed from the other side, where the program's line is known
-                if tf.executing_eagerly() and not _is_backward():
+                if tf.executing_eagerly() and not common.is_called("imperative_grad"):
                     run(str(kind), tuple(inputs), lambda: list(outputs), follow)
 
             tf.config.run_functions_eagerly(True)

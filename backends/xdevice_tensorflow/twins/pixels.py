@@ -66,7 +66,7 @@ _FUNCTIONS: Final = (
 
 
 class Order(NamedTuple):
-    """What `orders` says of a layer: that its outputs or its inputs are in Keras's order, and why."""
+    """The finding of `orders` about a layer: that its outputs or its inputs are in Keras's order, and why."""
 
     why: str
     outputs: bool

@@ -75,8 +75,8 @@ class TensorflowVirtualGpus(LimitedGpus, VirtualGpus):
         if not is_started():
             return None
         return (
-            "TensorFlow has run something, and its devices are fixed after that; move `import xdevice`, with "
-            "XDEVICE_VIRTUAL_GPUS set, above `import tensorflow`, or xdevice.virtual_gpus(n) above what TensorFlow runs"
+            "TensorFlow has already been used, and its devices are fixed from then on; move `import xdevice`, with "
+            "XDEVICE_VIRTUAL_GPUS set, above `import tensorflow`, or xdevice.virtual_gpus(n) above its first use"
         )
 
     def make_virtual_gpus(self, n: int) -> None:

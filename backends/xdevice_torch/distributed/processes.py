@@ -182,7 +182,9 @@ class TorchEngine(Engine):
     def unpack(self, x: torch.Tensor, tensors: list[torch.Tensor]) -> bool:
         parts = x.split([one.numel() for one in tensors])
         shaped = [part.view_as(one) for part, one in zip(parts, tensors, strict=True)]
-        if _copy_each is not None:
+        if _copy_each is not None and not any(
+            one.is_conj() or one.is_neg() for one in tensors
+        ):  # lazy views it refuses
             _copy_each(tensors, shaped)
             return True
         for one, part in zip(tensors, shaped, strict=True):

@@ -85,8 +85,8 @@ class Symbol(torch.Tensor):
     @classmethod
     def __torch_dispatch__(cls, func: Any, *_: Any) -> Any:
         raise UnsupportedError(
-            f"torch does not support {func} of a tensor that stands for another one {_WHILE}, in another thread or "
-            "after that; return from the function what is needed"
+            f"torch does not support {func} of a symbolic tensor {_WHILE}, in another thread or after that; return the "
+            "needed tensor from the function"
         )
 
     def __repr__(self) -> str:  # type: ignore[override]
@@ -120,7 +120,7 @@ class Reading(TorchFunctionMode):
         if function in _READS and type(args[0]) is not Symbol:
             raise UnsupportedError(
                 f"torch does not support reading the memory or the gradient of a tensor of the program {_WHILE}; pass "
-                f"what is needed as an argument"
+                "it as an argument"
             )
         return function(*args, **(kwargs or {}))
 
@@ -331,7 +331,7 @@ def _generator(device: torch.device) -> torch.Generator:
 
 
 def _random_state(device: torch.device) -> bytes:
-    """What PyTorch draws next for a device. While a graph is recorded, it does not tell."""
+    """The state of PyTorch's generator for a device. It is unknown while a graph is recorded."""
     is_silent = device.type == "cuda" and torch.cuda.is_current_stream_capturing()
     return b"" if is_silent else _generator(device).get_state().numpy().tobytes()
 

@@ -41,7 +41,7 @@ class TorchGradients(Gradients):
         if _transformation() is not None:
             raise self.unsupported(
                 "gradients by autograd inside torch.func's transformations",
-                "take all of them by torch.func, or nest xdevice.math.grad",
+                "take all gradients by torch.func, or nest xdevice.math.grad",
             )
         # the promise is that recording is on inside the function
         if not torch.is_grad_enabled():

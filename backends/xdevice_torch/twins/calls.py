@@ -10,7 +10,6 @@ Two facts about PyTorch that the code depends on:
 from __future__ import annotations
 
 from contextlib import ExitStack, contextmanager
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -22,7 +21,7 @@ from xdevice.twins.contract.layers import Calls
 from xdevice_torch.private import private
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from contextlib import AbstractContextManager
 
     from xdevice.twins.contract.calls import Around, Call
@@ -39,7 +38,7 @@ _compiled_call = private.field("torch.nn.Module._compiled_call_impl")
 def _refuse_hidden(path: str, module: Module, backend: Calls) -> None:
     name = f"{path or 'the model'}, a {type(module).__name__}"
     if isinstance(module, torch.jit.ScriptModule):
-        raise backend.unsupported(f"seeing the layers of {name}", "trace the module that it was made of")
+        raise backend.unsupported(f"seeing the layers of {name}", "trace the original module")
     # the class that torch.compile wraps a module in is told by its name, because importing it takes 3 to 7 s
     if type(module).__name__ == "OptimizedModule" or _compiled_call(module) is not None:
         raise backend.unsupported(
@@ -52,21 +51,25 @@ def _refuse_hidden(path: str, module: Module, backend: Calls) -> None:
         )
 
 
+def _asks(x: Any) -> bool:
+    return bool(getattr(x, "requires_grad", False))
+
+
 class _Operations(TorchFunctionMode):
     """Passes each function of PyTorch that gets a tensor to `run`. A mode above autograd sees what the program calls,
     and tensors whose gradients can be followed."""
 
-    def __init__(self, run: common.Run, follow: Any, follow_leaves: Any) -> None:
+    def __init__(self, run: common.Run, leaf: common.Leaf, hooks: common.GradientHooks) -> None:
         super().__init__()
-        self._run, self._follow, self._follow_leaves = run, follow, follow_leaves
+        self._run, self._leaf, self._hooks = run, leaf, hooks
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         named = kwargs or {}
         name = getattr(func, "__name__", "")
         if name in _NOT_COMPUTED or not callable(func):
             return func(*args, **named)
-        self._follow_leaves((args, named))
-        return self._run(name, (args, named), lambda: func(*args, **named), self._follow)
+        self._hooks.follow_leaves((args, named), self._leaf)
+        return self._run(name, (args, named), lambda: func(*args, **named), self._hooks.follow)
 
 
 class TorchCalls(Calls):
@@ -82,37 +85,19 @@ class TorchCalls(Calls):
             if path in layer_paths or next(module.children(), None) is None
         }
         with ExitStack() as stack:
-            follow = self._follower(stack)
             for module in model.modules():
                 if isinstance(module, torch.nn.TransformerEncoder | torch.nn.TransformerEncoderLayer):
                     stack.callback(module.register_forward_pre_hook(lambda *_: None).remove)
-            watch = common.Watch(self, paths, follow=follow)
+            watch = common.Watch(self, paths, follow=common.GradientHooks(self, stack, _asks).follow)
             stack.enter_context(common.recording(watch, Module, is_compiling=torch.compiler.is_compiling))
             yield watch.calls
-
-    def _follower(self, stack: ExitStack) -> Callable[[Any, Callable[[int, Any], None]], Any]:
-        def follow(result: Any, put: Callable[[int, Any], None]) -> Any:
-            for number, x in enumerate(common.tensors(self, result)):
-                if getattr(x, "requires_grad", False):
-                    stack.callback(x.register_hook(partial(put, number)).remove)
-            return result
-
-        return follow
 
     @contextmanager
     def operation_calls(self, run: common.Run, leaf: common.Leaf) -> Iterator[None]:
         with ExitStack() as stack:
             if hasattr(torch.compiler, "set_stance"):  # since 2.6
                 stack.enter_context(torch.compiler.set_stance("force_eager"))
-            hooked: dict[int, Any] = {}
-
-            def follow_leaves(arguments: Any) -> None:
-                for x in common.tensors(self, arguments):
-                    if isinstance(x, torch.Tensor) and x.requires_grad and x.is_leaf and id(x) not in hooked:
-                        hooked[id(x)] = x  # its id stays its own while it lives
-                        stack.callback(x.register_hook(partial(leaf, x)).remove)
-
-            stack.enter_context(_Operations(run, self._follower(stack), follow_leaves))
+            stack.enter_context(_Operations(run, leaf, common.GradientHooks(self, stack, _asks)))
             yield
 
     def outermost(self, around: Around) -> AbstractContextManager[Any]:

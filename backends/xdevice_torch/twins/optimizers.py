@@ -71,7 +71,7 @@ def _twins_state(
         if not all(twin.state[twins[number]] for number in parameters):  # the step failed before it made the state
             raise backend.unsupported(
                 f"loading into a {type(optimizer).__name__} that has not taken a step",
-                "make one: take a step with gradients of zero, then load model and optimizer",
+                "take a step with gradients of zero first, then load model and optimizer",
             ) from error
     return {number: twin.state[twins[number]] for number in parameters}
 

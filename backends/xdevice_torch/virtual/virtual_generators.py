@@ -36,11 +36,11 @@ def class_for(own: Any, name: str) -> Any:
 
     class Generator(own, metaclass=Kind):  # type: ignore[misc]
         def __new__(cls, place: torch.device) -> Any:
-            made: Any = own.__new__(cls)
-            address = _address(made)
+            generator: Any = own.__new__(cls)
+            address = _address(generator)
             _addresses.add(address)
-            weakref.finalize(made, _addresses.discard, address)
-            return made
+            weakref.finalize(generator, _addresses.discard, address)
+            return generator
 
         def __init__(self, place: torch.device) -> None:
             index = getattr(torch, name).current_device() if place.index is None else place.index

@@ -73,7 +73,7 @@ def why_not() -> str | None:
         return str(private.error("virtual GPUs", lacking))
     taken = torch.device(_FREE).type  # the name that it was given
     if taken not in (_FREE, NAME):
-        return f"{taken} is torch's one foreign device in this process; do not import what registers it"
+        return f"{taken} is torch's one foreign device in this process; do not import the package that registers it"
     return None
 
 
@@ -238,9 +238,7 @@ def _memory_info(index: int) -> tuple[int, int]:
 
 
 def _no_stream(*args: Any) -> Any:
-    raise UnsupportedError(
-        "virtual GPUs of torch do not have streams: their work is done when it is asked for; leave the stream out"
-    )
+    raise UnsupportedError("virtual GPUs of torch do not have streams: they work synchronously; leave the stream out")
 
 
 def _no_communication(*args: Any) -> Any:
@@ -398,7 +396,7 @@ _REPLACEMENTS: dict[tuple[Any, str], Callable[[Any], Any]] = {
     private.place("torch._TorchCompileInductorWrapper.__call__"): _leaving_graphs,
     private.place("torch.autograd._engine_run_backward"): _without_threads,
 }
-"""What PyTorch has by these names, and what is put in its place."""
+"""PyTorch's own functions of these names, and their replacements."""
 
 
 class TorchVirtualGpus(LimitedGpus, VirtualGpus):

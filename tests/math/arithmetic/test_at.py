@@ -80,9 +80,9 @@ def test_what_is_wrong_is_named(xd):
                 change(1.0)
     with pytest.raises(xdevice.errors.ShapeError, match=r"shape \(2,\) do not broadcast to \(3,\)"):
         xdevice.math.at(x)[0].set(xdevice.zeros(2))
-    with pytest.raises(xdevice.errors.DTypeError, match=r"0\.5 does not go into a tensor of int"):
+    with pytest.raises(xdevice.errors.DTypeError, match=r"0\.5 does not fit into a tensor of int"):
         xdevice.math.at(ints)[0].set(0.5)
-    with pytest.raises(xdevice.errors.DTypeError, match="float32 does not go into a tensor of int"):
+    with pytest.raises(xdevice.errors.DTypeError, match="float32 does not fit into a tensor of int"):
         xdevice.math.at(ints)[0].set(xdevice.tensor(1.0))
     with pytest.raises(xdevice.errors.DTypeError, match="takes numbers, not bool"):
         xdevice.math.at(xdevice.tensor([True]))[0].add(True)

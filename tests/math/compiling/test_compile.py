@@ -408,7 +408,7 @@ def test_a_model_outside_is_refused(compiling):
     if not models:
         pytest.skip("has no models")
     model = next(iter(models.values()))()
-    with pytest.raises(xdevice.errors.UnsupportedError, match=r"(?s)model is .*; pass what is needed"):
+    with pytest.raises(xdevice.errors.UnsupportedError, match=r"(?s)model is .*; pass the tensors and numbers"):
         xdevice.compile(lambda x: model(x))(xdevice.ones(1, 2))
 
 
@@ -417,6 +417,11 @@ def test_a_model_outside_is_refused(compiling):
 
 def test_wrong_arguments_are_refused_on_every_backend(backend):
     add = xdevice.compile(lambda *xs: xs)
+    for option in ({"donate_argnums": 0}, {"static_argnums": (1,)}, {"mode": "max-autotune"}, {"jit_compile": True}):
+        with pytest.raises(
+            xdevice.errors.ArgumentError, match=f"no argument '{next(iter(option))}': .* nothing is don"
+        ):
+            xdevice.compile(lambda x: x, **option)
     with pytest.raises(xdevice.errors.ArgumentError, match="compile takes a function, not 3"):
         xdevice.compile(3)
     with pytest.raises(xdevice.errors.ArgumentError, match="there is none among its arguments"):
@@ -529,7 +534,7 @@ def test_processes_train_by_compiled_functions_with_the_exchange_between_them(na
     for rank in (0, 1):
         assert f"[{rank}] equal True" in said
         assert f"[{rank}] world is <world: rank {rank} of 2" in said
-    assert said.count("a compiled function would not see that it changes") == 2
+    assert said.count("a compiled function would not notice a change") == 2
 
 
 def test_a_variable_is_an_argument_of_which_the_value_counts():

@@ -278,7 +278,7 @@ def test_a_symbol_that_was_kept_is_refused():
     xdevice.compile(keep)(torch.ones(3))
     kept = vars(math).pop("kept")
     assert "without values" in repr(kept)
-    with pytest.raises(xdevice.errors.UnsupportedError, match="return from the function what is needed"):
+    with pytest.raises(xdevice.errors.UnsupportedError, match="return the needed tensor from the function"):
         kept + 1
 
 

@@ -56,7 +56,7 @@ def test_the_example_prints_what_it_shows(backend):
 
 
 def test_the_names_are_those_of_the_page_and_of_the_contract():
-    told = re.findall(r"`(\w+)\([^)]*\)`", PAGE.partition("## What there is")[2].partition("\n- ")[0])
+    told = re.findall(r"`(\w+)\([^)]*\)`", PAGE.partition("## The functions")[2].partition("\n- ")[0])
     assert sorted(told) == sorted(xdevice.nn.__all__) == WORDS
 
 

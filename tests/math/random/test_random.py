@@ -252,7 +252,7 @@ def test_what_jax_would_narrow_is_refused_whatever_would_be_drawn(xd):
         ):
             draw(2, dtype="float64")
     for shape in ((0,), (1,)):
-        with pytest.raises(xdevice.errors.DTypeError, match="do not fit into int32, which stands for int64 here"):
+        with pytest.raises(xdevice.errors.DTypeError, match="do not fit into int32, the stand-in for int64 here"):
             random.integers(shape, high=2**31 + 1)
     np.testing.assert_array_equal(xdevice.to_numpy(random.uniform(4)), expected)
     with with_64_bit(xd.name):

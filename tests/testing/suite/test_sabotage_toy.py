@@ -61,7 +61,7 @@ def test_a_fault_is_noticed(fault, home, monkeypatch, forget):
     error = caught[0].error
     assert not isinstance(error, pytest.skip.Exception)
     is_checked = isinstance(error, (AssertionError, pytest.fail.Exception, *fault.raises))
-    assert is_checked or "gives the very object back" in str(error), f"not by a check, nor by the core, but {error!r}"
+    assert is_checked or "returns the same object" in str(error), f"not by a check, nor by the core, but {error!r}"
 
 
 # the table of docs/reference/adapters.md

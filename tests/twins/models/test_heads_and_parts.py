@@ -71,7 +71,7 @@ def test_a_state_is_taken_out_of_what_a_training_program_saves(net, tmp_path):
         "state_dict": {f"model.{k}": x for k, x in net.state_dict().items()},
         "optimizer": {"state": {}},
     }
-    done = "took the state under 'state_dict', and nothing beside it", "took 'model.' off 9 names"
+    done = "took the state under 'state_dict', and nothing else", "took 'model.' off 9 names"
     assert_ported(whole, net, *done)
     torch.save(whole, tmp_path / "last.ckpt")
     assert_ported(tmp_path / "last.ckpt", net, *done)

@@ -13,7 +13,7 @@ torch = framework("torch")
 paddle = framework("paddle")
 nn = torch.nn
 pn = paddle.nn
-COMPUTES = "not compared: what {} computes and is set to, whose kind is told by kinds= or the shapes"
+COMPUTES = "not compared: computation and settings of {}, whose kind comes from kinds= or shapes"
 
 
 class Scaled(nn.Module):

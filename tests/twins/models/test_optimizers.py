@@ -370,11 +370,9 @@ def test_a_class_that_is_not_known_is_refused_by_name():
         paddle.optimizer.Lamb(0.1, parameters=linear.parameters()), linear,
     ]  # fmt: skip
     for one in unknown:
-        with pytest.raises(
-            xdevice.errors.UnsupportedError, match=f"reading what a .*{type(one).__name__} computes; it knows"
-        ):
+        with pytest.raises(xdevice.errors.UnsupportedError, match=f"reading a .*{type(one).__name__}; it knows"):
             xdevice.models.compare_optimizers(known, one)
-    with pytest.raises(xdevice.errors.UnsupportedError, match="reading what a ndarray computes"):
+    with pytest.raises(xdevice.errors.UnsupportedError, match="reading a ndarray"):
         xdevice.models.compare_optimizers(known, np.zeros(2))
     with pytest.raises(xdevice.errors.NotATensorError, match="expected an optimizer of a framework, not 3 of type int"):
         xdevice.models.compare_optimizers(known, 3)

@@ -82,7 +82,7 @@ def test_a_file_that_does_not_say_who_wrote_it_is_transposed_only_if_a_shape_tel
 
 
 def test_layout_is_a_name_that_is_known():
-    with pytest.raises(xdevice.errors.ArgumentError, match=r"layout= is one of torch, paddle, .*, not 'pytorch'"):
+    with pytest.raises(xdevice.errors.ArgumentError, match=r"layout= must be one of torch, paddle, .*, not 'pytorch'"):
         xdevice.models.convert_state({}, "torch", layout="pytorch")
 
 

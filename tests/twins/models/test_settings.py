@@ -164,7 +164,7 @@ def test_functions_that_never_stand_in_one_place_are_not_compared():
     source = named(nn, a=nn.Linear(4, 4), b=nn.Linear(4, 4), tanh=nn.Tanh())
     like = named(other, a=other.Linear(4, 4), gelu=other.GELU(), b=other.Linear(4, 4))
     (told,) = _differences(source, "paddle", like)
-    assert told.startswith("not compared: 1 tanh of torch and 1 gelu of paddle, which have nothing of their kind")
+    assert told.startswith("not compared: 1 tanh of torch and 1 gelu of paddle, which have no counterpart")
 
 
 def test_an_activation_of_one_side_is_listed_and_asks_for_inputs():

@@ -554,7 +554,4 @@ def test_settings_that_kinds_does_not_tell_are_not_compared():
 
     source, like, _ = between_convs(Frozen(), OTHERS.pn.BatchNorm2D(8, epsilon=0.1))
     state = xdevice.models.convert_state(source, "paddle", like=like, kinds={"1": "batch_norm"})
-    assert (
-        state.differences[0]
-        == "not compared: what 1 computes and is set to, whose kind is told by kinds= or the shapes"
-    )
+    assert state.differences[0] == "not compared: computation and settings of 1, whose kind comes from kinds= or shapes"

@@ -360,7 +360,7 @@ def test_settings_that_nobody_tells_are_listed_as_not_compared():
     assert xdevice.models.convert_state(source.state_dict(), "paddle", like=like).differences == []
     norm, like = _torch().Sequential(own_norm()), _paddle().Sequential(_paddle().LayerNorm(4))
     assert xdevice.models.convert_state(norm, "paddle", like=like, kinds={"0": "layer_norm"}).differences == [
-        "not compared: what 0 computes and is set to, whose kind is told by kinds= or the shapes"
+        "not compared: computation and settings of 0, whose kind comes from kinds= or shapes"
     ]
 
 
@@ -975,7 +975,7 @@ def test_extra_layers_are_listed_on_either_side():
 def test_a_state_alone_needs_to_be_told_what_it_is(name):
     model = randomised(name, linear(name))
     state = dict(xdevice.backend(name).variables(model))
-    with pytest.raises(xdevice.errors.StateError, match=r"nothing says what these parameters are: .*(weight|kernel)"):
+    with pytest.raises(xdevice.errors.StateError, match=r"these parameters are unknown: .*(weight|kernel)"):
         xdevice.models.convert_state(state, "numpy")
     path = "dense" if name == "tensorflow" else ""
     told = xdevice.models.convert_state(state, "numpy", kinds={path: "linear"})

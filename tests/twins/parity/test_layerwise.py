@@ -180,7 +180,7 @@ def test_wrong_arguments_are_refused():
     for inputs in ("x", [IMAGE], {"x": [IMAGE]}):
         with pytest.raises(NotATensorError, match="inputs= takes a tensor"):
             xdevice.assert_parity(net, net, inputs=inputs)
-    with pytest.raises(NotATensorError, match="both values are models"):
+    with pytest.raises(NotATensorError, match="both values must be models"):
         xdevice.assert_parity(net, IMAGE, inputs=IMAGE)
     with pytest.raises(ArgumentError, match="names="):
         xdevice.assert_parity(net, net, names={"0": "0"})

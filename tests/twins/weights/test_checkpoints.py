@@ -117,13 +117,13 @@ def saved_by_pytorch(value):
 @pytest.mark.parametrize(
     ("name", "content", "said"),
     [
-        ("a.h5", b"\x89HDF\r\n\x1a\n" + bytes(50), "damaged, or not as Keras writes it"),
-        ("a.keras", zipped("config.json", "model.weights.h5"), "damaged, or not as Keras writes it"),
+        ("a.h5", b"\x89HDF\r\n\x1a\n" + bytes(50), "damaged, or not in Keras's format"),
+        ("a.keras", zipped("config.json", "model.weights.h5"), "damaged, or not in Keras's format"),
         ("a.npz", zipped("w.npy", "b.npy"), r"NumPy's \.npz.*numpy\.load"),
         ("a.pt", zipped("a/code/x.py", "a/data.pkl"), r"TorchScript.*torch\.jit\.load"),
         ("a.zip", zipped("w"), "a zip archive.*unpack"),
         ("a.npy", b"\x93NUMPY\x01\0" + bytes(50), r"an array of NumPy.*numpy\.load"),
-        ("a.params", b"\x12\x01" + bytes(14) + b"\x01" + bytes(50), "damaged, or of a kind that is not read"),
+        ("a.params", b"\x12\x01" + bytes(14) + b"\x01" + bytes(50), "damaged, or of an unsupported kind"),
         ("a.pdparams", pickle.dumps({"w": io.BytesIO}, protocol=4), r"without running code.*paddle\.load"),
         ("a.pdparams", pickle.dumps([{"lr": 0.1}]), r"a\.pdparams holds no tensor: 0 is a dict; .* is a pickle"),
         ("a.pdparams", pickle.dumps(3), r"a\.pdparams holds a int; .* is a pickle"),

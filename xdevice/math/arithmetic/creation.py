@@ -174,7 +174,7 @@ class Creation(Room):
 
     def meshgrid(self, *arrays: Any, indexing: str = "xy") -> tuple[Any, ...]:
         if indexing not in ("xy", "ij"):
-            raise ShapeError(f"meshgrid: indexing is 'xy' or 'ij', not {shown(indexing)}")
+            raise ShapeError(f"meshgrid: indexing must be 'xy' or 'ij', not {shown(indexing)}")
         tensors = [self._checks.tensor(x, "meshgrid") for x in arrays]
         if any(len(x.shape) != 1 for x in tensors):
             raise ShapeError(f"meshgrid takes vectors, not the shapes {[shape_of(x) for x in tensors]}")

@@ -83,7 +83,7 @@ def require_fits(value: complex, name: str) -> None:
         )
     limits = integers(name)
     if not limits.min <= value <= limits.max:
-        raise DTypeError(f"{value} does not fit into {name}, the dtype of the tensor beside it; cast that first")
+        raise DTypeError(f"{value} does not fit into {name}, the dtype of the other tensor; cast that first")
 
 
 def _require_float(value: complex, name: str) -> None:

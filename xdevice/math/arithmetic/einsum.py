@@ -48,7 +48,7 @@ def einsum(subscripts: str, *tensors: Any) -> Any:
         [3.0, 3.0]
     """
     if not tensors:
-        raise NotATensorError("einsum takes tensors behind the subscripts")
+        raise NotATensorError("einsum takes tensors after the subscripts")
     checks = checks_of(tensors[0], "einsum")
     if not hasattr(checks.kernels, EINSUM):
         raise checks.backend.unsupported("einsum", "use xp.tensordot, or sums of products")

@@ -86,14 +86,14 @@ class Fourier:
     ) -> tuple[int, ...]:
         """Checks `norm` and the lengths, and returns the lengths with None replaced."""
         if norm not in _OPPOSITE:
-            raise ArgumentError(f"fft.{function}: norm is one of {', '.join(_OPPOSITE)}, not {shown(norm)}")
+            raise ArgumentError(f"fft.{function}: norm must be one of {', '.join(_OPPOSITE)}, not {shown(norm)}")
         usual = [shape[axis] for axis in axes]
         # of n real numbers n // 2 + 1 complex ones are kept, so the usual length is even
         if function in _TO_REAL:
             usual[-1] = 2 * (usual[-1] - 1)
         checked = tuple([length if n is None else index(n) for n, length in zip(lengths, usual, strict=True)])
         if min(checked) < 1:
-            raise ShapeError(f"fft.{function} is of 1 element or more along each axis, not of {shown(checked)}")
+            raise ShapeError(f"fft.{function} needs 1 element or more along each axis, not {shown(checked)}")
         return checked
 
     def _apply(self, x: Any, function: str, lengths: tuple[int, ...], axes: tuple[int, ...], norm: str) -> Any:

@@ -147,7 +147,7 @@ def _stopped(leaves: list[Any]) -> list[Any]:
         has_tensor |= owned is not None
         stopped.append(x if owned is None else owned.backend.stop_gradient(x))
     if not has_tensor:
-        raise NotATensorError(f"stop_gradient takes tensors, and there is none in {shown(leaves)}")
+        raise NotATensorError(f"stop_gradient takes tensors, and found none in {shown(leaves)}")
     return stopped
 
 
@@ -295,8 +295,8 @@ def _require_loss(loss: Any, backend: Backend) -> None:
         )
     if owned.backend is not backend:
         raise ArgumentError(
-            f"the function gave a loss of {owned.backend.name}, and its parameters are of {backend.name}; what goes "
-            "through NumPy or another framework has no gradient"
+            f"the function gave a loss of {owned.backend.name}, and its parameters are of {backend.name}; a "
+            "computation through NumPy or another framework has no gradient"
         )
     dtype = dtype_name(loss.dtype)
     if dtype not in FLOATS:
@@ -322,7 +322,7 @@ def _completed(gradients: list[Any], leaves: list[Any], backend: Backend) -> lis
     if all(g is None for g in gradients):
         raise ArgumentError(
             f"the loss does not depend on any parameter through operations that {backend.name} records; compute it "
-            "from what the function is given, without to_numpy, item, detach and the like on the way"
+            "from the function's arguments, without to_numpy, item, detach and the like in between"
         )
     return [_zeros(x, backend) if g is None else g for x, g in zip(leaves, gradients, strict=True)]
 

@@ -105,11 +105,11 @@ def _values(checks: Checks, x: Any, values: Any, function: str) -> Any:
     name = checks.name(x)
     if type(values) in NUMBERS:
         if dtypes.with_number(name, values) != name:
-            raise DTypeError(f"{function}: {shown(values)} does not go into a tensor of {name}; cast the tensor first")
+            raise DTypeError(f"{function}: {shown(values)} does not fit into a tensor of {name}; cast the tensor first")
         return checks.number(values, name, x)
     values = checks.tensor(values, function)
     if not dtypes.can_cast(checks.name(values), name):
-        raise DTypeError(f"{function}: {checks.name(values)} does not go into a tensor of {name}; cast one of them")
+        raise DTypeError(f"{function}: {checks.name(values)} does not fit into a tensor of {name}; cast one of them")
     checks.require_one_device(function, x, values)
     return checks.cast(values, name)
 

@@ -93,7 +93,7 @@ class LinearAlgebra:
 
     def qr(self, x: Any, /, *, mode: str = "reduced") -> QRResult:
         if mode not in ("reduced", "complete"):
-            raise ArgumentError(f"linalg.qr: mode is 'reduced' or 'complete', not {shown(mode)}")
+            raise ArgumentError(f"linalg.qr: mode must be 'reduced' or 'complete', not {shown(mode)}")
         return QRResult(*self._factor("qr", x, False, mode))
 
     def slogdet(self, x: Any, /) -> SlogdetResult:

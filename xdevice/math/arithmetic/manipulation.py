@@ -300,7 +300,7 @@ class Manipulation(Room):
 def _sizes(shape: Any, function: str) -> tuple[int, ...]:
     lengths = _ints(shape, function)
     if min(lengths, default=0) < 0:
-        raise ShapeError(f"{function}: a shape is made of ints of 0 or more, not of {shown(shape)}")
+        raise ShapeError(f"{function}: a shape consists of ints of 0 or more, not of {shown(shape)}")
     return lengths
 
 
@@ -308,7 +308,7 @@ def _ints(shape: Any, function: str) -> tuple[int, ...]:
     try:
         return tuple(map(index, listed(shape)))
     except TypeError:
-        raise ShapeError(f"{function}: a shape is made of ints, not of {shown(shape)}") from None
+        raise ShapeError(f"{function}: a shape consists of ints, not of {shown(shape)}") from None
 
 
 def _filled(old: tuple[Any, ...], new: tuple[int, ...]) -> tuple[int, ...]:
@@ -320,5 +320,5 @@ def _filled(old: tuple[Any, ...], new: tuple[int, ...]) -> tuple[int, ...]:
         return new
     product = prod([length for length in new if length != -1])
     if new.count(-1) != 1 or product < 0 or (product == 0) or prod(old) % product:
-        raise ShapeError(f"reshape: {old} does not go into {new}")
+        raise ShapeError(f"reshape: {old} does not fit into {new}")
     return tuple([prod(old) // product if length == -1 else length for length in new])

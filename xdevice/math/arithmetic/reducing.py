@@ -159,7 +159,7 @@ class Reducing(Room):
         shape = shape_of(x)
         axes = self._checks.axes(axis, len(shape), function)
         if 0 in shape and any(shape[one] == 0 for one in axes):
-            raise ShapeError(f"{function} of no elements does not exist: the shape is {shape}, the axis {axis}")
+            raise ShapeError(f"{function} of an empty tensor is not defined: the shape is {shape}, the axis {axis}")
         return getattr(self._kernels, function)(x, axes, bool(keepdims)) if axes else self._kernels.copy(x)
 
     mean = _reduction("mean", "_average")
@@ -296,7 +296,7 @@ class Reducing(Room):
         shape = shape_of(x)
         place = None if axis is None else self._checks.axis(axis, len(shape), function)
         if 0 in (shape if place is None else (shape[place],)):
-            raise ShapeError(f"{function} of no elements does not exist: the shape is {shape}, the axis {axis}")
+            raise ShapeError(f"{function} of an empty tensor is not defined: the shape is {shape}, the axis {axis}")
         return self._first((x,), function, place, bool(keepdims))
 
     def _of_extremes(self, x: Any, function: str, place: int | None, keepdims: bool) -> Any:
@@ -420,7 +420,7 @@ class Reducing(Room):
         if len(x1.shape) != 1:
             raise ShapeError(f"searchsorted takes a sorted vector, not the shape {shape_of(x1)}")
         if side not in ("left", "right"):
-            raise ArgumentError(f"searchsorted: side is 'left' or 'right', not {shown(side)}")
+            raise ArgumentError(f"searchsorted: side must be 'left' or 'right', not {shown(side)}")
         shape = checks.full_shape(x2, "searchsorted")
         # kernels are promised a vector that is sorted
         if sorter is not None:

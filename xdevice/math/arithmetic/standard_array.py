@@ -135,7 +135,7 @@ class Array:
     @property
     def T(self) -> Array:  # noqa: N802
         if self.ndim != 2:
-            raise ShapeError(f"T is of two dimensions, not of the shape {self.shape}; use mT or xp.permute_dims")
+            raise ShapeError(f"T needs two dimensions, and the shape is {self.shape}; use mT or xp.permute_dims")
         return self.mT
 
     # what a library asks first
@@ -338,7 +338,7 @@ def _keeping(asarray: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _bare(value: Any) -> Any:
-    """What stands for an argument in the namespace of tensors: the tensor of an `Array`, and the number of a scalar of
+    """An argument as the namespace of tensors takes it: the tensor of an `Array`, and the number of a scalar of
     NumPy, whose dtype does not count."""
     if isinstance(value, Array):
         return value.tensor

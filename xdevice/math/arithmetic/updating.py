@@ -173,7 +173,7 @@ class Rows:
         if new.dtype != x.dtype:
             raise DTypeError(
                 f"the rule gave {dtype_name(new.dtype)} for {where}, which is {dtype_name(x.dtype)}; the "
-                "functions of array_namespace keep the dtype beside Python numbers"
+                "functions of array_namespace keep the dtype with Python numbers"
             )
         return new
 

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Sequence
 
 CODE: Final = (FunctionType, MethodType, partial, type, Enum)
-"""What an argument may be whose own variables count, too."""
+"""The types of arguments whose own variables count, too."""
 _GONE: Final = object()
 _OF_NAMESPACES: Final = Namespace.__module__.rpartition(".")[0]
 """The package of namespaces, and of what their functions are bound to."""
@@ -63,7 +63,7 @@ _PARTS_OF_A_METHOD: Final = attrgetter("__func__", "__self__")
 _PARTS_OF_A_PARTIAL: Final = attrgetter("func", "args", "keywords")
 _PARTS_OF_A_PROPERTY: Final = attrgetter("fget", "fset", "fdel")
 _LOOKS_UP: Final = (globals, eval, exec, __import__, open, input, builtins)
-"""What of Python's finds variables by texts, or reads from elsewhere."""
+"""The parts of Python that find variables by texts, or read from elsewhere."""
 _ELSEWHERE: Final = frozenset(("__globals__", "__builtins__", "__closure__", "__subclasses__", "f_globals", "f_locals"))
 """Attributes that lead to variables of other code."""
 _OF_PYTHON: Final = frozenset((
@@ -201,8 +201,8 @@ def _is_installed(file: str) -> bool:
 
 def _unseen(name: str, value: Any) -> UnsupportedError:
     return UnsupportedError(
-        f"{name} is {shown(value)} of type {type(value).__qualname__}, and a compiled function would not see "
-        f"that it changes; pass what is needed of it as an argument, as tensors and numbers"
+        f"{name} is {shown(value)} of type {type(value).__qualname__}, and a compiled function would not notice a "
+        "change; pass the tensors and numbers that you need from it as arguments"
     )
 
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import numpy
 
+from xdevice.base import spellings
 from xdevice.base.devices import Device
 from xdevice.containers import trees
 from xdevice.containers.attributes import attributes
@@ -29,6 +30,7 @@ from .outside import CODE, Outside, is_constant, random_states
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from typing import NoReturn
 
     from xdevice.containers.trees import Walked
 
@@ -41,7 +43,7 @@ _MANY: Final = 8
 """After so many programs for one function a warning says what they are made for."""
 
 
-def compile(function: F) -> F:
+def compile(function: F, **spelling: NoReturn) -> F:
     """The function as a program of the framework, made at the first call: `step = xdevice.compile(step)`.
 
     Young: it may change in a minor version.
@@ -73,6 +75,8 @@ def compile(function: F) -> F:
         >>> xdevice.to_numpy(step({"w": xdevice.tensor([1.0, 2.0])}, 0.5)["w"]).tolist()
         [0.5, 1.0]
     """
+    if spelling:
+        spellings.refuse("compile", spelling, "the function alone: what is no tensor is static, and nothing is donated")
     if not callable(function):
         raise ArgumentError(f"compile takes a function, not {shown(function)} of type {type(function).__qualname__}")
     programs = _Programs(function)
@@ -282,7 +286,7 @@ class _Programs:
         name = getattr(self._function, "__qualname__", shown(self._function))
         warnings.warn(
             f"{name} was compiled {_MANY} times, each time for other shapes, or other values of its arguments that are "
-            f"not tensors{f' (now {numbers})' if numbers else ''}; pass what changes at each call as a tensor",
+            f"not tensors{f' (now {numbers})' if numbers else ''}; pass values that change at each call as tensors",
             RuntimeWarning,
             stacklevel=_depth(),
         )
@@ -422,7 +426,7 @@ def _nodes(root: Any) -> list[Any]:
 
 
 def _beside(node: Any) -> dict[str, Any]:
-    """What a container has that is not walked."""
+    """The parts of a container that are not walked."""
     x, _, _, children, _ = node
     walked = {*map(id, children)}
     kind = type(x).__qualname__
@@ -441,6 +445,6 @@ def _structure(node: Any) -> Any:
 
 
 def _key(x: Any) -> tuple[type, Any]:
-    """What tells a value from others, even from those that it equals: 0.0 from -0.0, 1 from True, `range(0, 1, 2)` from
-    `range(1)`."""
+    """A key that distinguishes a value from others, even from equal ones: 0.0 from -0.0, 1 from True, `range(0, 1, 2)`
+    from `range(1)`."""
     return type(x), repr(x) if isinstance(x, Number | range) else x

@@ -34,14 +34,14 @@ CONSTANT: Final = ("TAKE_NUMBERS", "RESHAPE_IS_VIEW", "TAKES_MASKS")
 """`TAKE_NUMBERS` names the kernels of two tensors whose second operand may be a Python float; `RESHAPE_IS_VIEW` says
 whether `reshape` makes no copy; `TAKES_MASKS` whether tensors take a tensor of bool as an index."""
 
-MAKING: Final = {
-    "dtype": "dtype(name): the framework's own dtype",
-    "astype": "astype(x, name): a new tensor of a dtype",
-    "constant": "constant(array, like): the values of a NumPy array where `like` is; it may keep the array's memory",
-    "copy": "copy(x): new storage",
-    "full_like": "full_like(x, value, name): a tensor of the shape of `x` where `x` is",
-    "number": "number(value, name, like): a tensor without dimensions where `like` is",
-}
+MAKING: Final = (
+    "dtype",  # dtype(name): the framework's own dtype
+    "astype",  # astype(x, name): a new tensor of a dtype
+    "constant",  # constant(array, like): the values of a NumPy array where `like` is; it may keep the array's memory
+    "copy",  # copy(x): new storage
+    "full_like",  # full_like(x, value, name): a tensor of the shape of `x` where `x` is
+    "number",  # number(value, name, like): a tensor without dimensions where `like` is
+)
 
 ELEMENTWISE: Final = (
     "abs", "acos", "acosh", "add", "asin", "asinh", "atan", "atan2", "atanh", "bitwise_and", "bitwise_invert",
@@ -56,33 +56,33 @@ ELEMENTWISE: Final = (
 REDUCING: Final = ("all", "any", "max", "mean", "min", "prod", "sum")
 """The kernels with the arguments `(x, axes, keepdims)`."""
 
-ALONG: Final = {
-    "argmax": "argmax(x, axis)",
-    "argmin": "argmin(x, axis)",
-    "argsort": "argsort(x, axis, descending): stable",
-    "cumulative_prod": "cumulative_prod(x, axis)",
-    "cumulative_sum": "cumulative_sum(x, axis)",
-    "searchsorted": "searchsorted(x1, x2, side): places in a sorted vector for those of another, none of them empty",
-    "sliced": "sliced(x, axis, start, stop)",
-    "sort": "sort(x, axis, descending)",
-    "take": "take(x, indices, axis)",
-    "take_along_axis": "take_along_axis(x, indices, axis)",
-}
+ALONG: Final = (
+    "argmax",  # argmax(x, axis)
+    "argmin",  # argmin(x, axis)
+    "argsort",  # argsort(x, axis, descending): stable
+    "cumulative_prod",  # cumulative_prod(x, axis)
+    "cumulative_sum",  # cumulative_sum(x, axis)
+    "searchsorted",  # searchsorted(x1, x2, side): places in a sorted vector for those of another, none of them empty
+    "sliced",  # sliced(x, axis, start, stop)
+    "sort",  # sort(x, axis, descending)
+    "take",  # take(x, indices, axis)
+    "take_along_axis",  # take_along_axis(x, indices, axis)
+)
 
-SHAPING: Final = {
-    "broadcast_to": "broadcast_to(x, shape)",
-    "concat": "concat(tensors, axis)",
-    "expand_dims": "expand_dims(x, axis)",
-    "flip": "flip(x, axes)",
-    "matmul": "matmul(x1, x2): matrices, or stacks of them; vectors, and what does not fit, are tried and may raise",
-    "permute_dims": "permute_dims(x, axes)",
-    "reshape": "reshape(x, shape)",
-    "roll": "roll(x, shifts, axes): each by less than its axis is long; the axes in any order",
-    "squeeze": "squeeze(x, axes)",
-    "stack": "stack(tensors, axis)",
-    "unstack": "unstack(x, axis)",
-    "view": "view(x, shape): reshape that raises ValueError where it must copy",
-}
+SHAPING: Final = (
+    "broadcast_to",  # broadcast_to(x, shape)
+    "concat",  # concat(tensors, axis)
+    "expand_dims",  # expand_dims(x, axis)
+    "flip",  # flip(x, axes)
+    "matmul",  # matmul(x1, x2): matrices, or stacks of them; vectors, and what does not fit, are tried and may raise
+    "permute_dims",  # permute_dims(x, axes)
+    "reshape",  # reshape(x, shape)
+    "roll",  # roll(x, shifts, axes): each by less than its axis is long; the axes in any order
+    "squeeze",  # squeeze(x, axes)
+    "stack",  # stack(tensors, axis)
+    "unstack",  # unstack(x, axis)
+    "view",  # view(x, shape): reshape that raises ValueError where it must copy
+)
 
 COMPLEX: Final = ("conj", "imag", "real")
 """The kernels, of complex tensors, that a backend with complex dtypes has beside these."""
@@ -122,16 +122,16 @@ PUT: Final = "put"
 """An optional function: `put(x, indices, values)` gives the vector `x` with other values at some indices, each of which
 is there once; differentiable in `x` and `values`. Without it the core composes that of other kernels."""
 
-OWN: Final = {
-    "clip": "clip(x, min, max): of real numbers; the bounds are numbers of Python that fit, or None",
-    "cross": "cross(x1, x2, axis): of one shape, with 3 elements along the axis",
-    "diagonal": "diagonal(x, k): of matrices, as are the last two",
-    "nonzero": "nonzero(x): of each axis the places, as int64",
-    "norm": "norm(x, axes, keepdims): the root of the sum of squares, of floats or complex numbers",
-    "repeat": "repeat(x, times, axis)",
-    "tril": "tril(x, k)",
-    "triu": "triu(x, k)",
-}
+OWN: Final = (
+    "clip",  # clip(x, min, max): of real numbers; the bounds are numbers of Python that fit, or None
+    "cross",  # cross(x1, x2, axis): of one shape, with 3 elements along the axis
+    "diagonal",  # diagonal(x, k): of matrices, as are the last two
+    "nonzero",  # nonzero(x): of each axis the places, as int64
+    "norm",  # norm(x, axes, keepdims): the root of the sum of squares, of floats or complex numbers
+    "repeat",  # repeat(x, times, axis)
+    "tril",  # tril(x, k)
+    "triu",  # triu(x, k)
+)
 """Optional functions, which the core composes of kernels where they are missing."""
 
 FUSED: Final = "fused"

@@ -41,7 +41,7 @@ class Gradients(Primitives):
         may be in the memory of `x`, or be `x` itself if the framework has no gradients."""
         if type(self).value_and_grad is Gradients.value_and_grad:
             return x
-        raise self.unsupported("stop_gradient", "compute outside what is to have no gradient, and pass it in")
+        raise self.unsupported("stop_gradient", "compute parts without a gradient outside, and pass them in")
 
     def update(self, rows: list[tuple[Any, ...]], rule: Callable[..., Any], nested: bool, writes: bool) -> list[Any]:
         """Returns `rule(*row)` for each row of tensors, computed on the device of its first one; recorded for gradients

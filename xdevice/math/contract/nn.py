@@ -19,35 +19,35 @@ from __future__ import annotations
 
 from typing import Final
 
-KERNELS: Final = {
-    "relu": "relu(x)",
-    "sigmoid": "sigmoid(x)",
-    "softmax": "softmax(x, axis)",
-    "log_softmax": "log_softmax(x, axis): without a bound below",
-    "cross_entropy": "cross_entropy(logits, labels): the mean over the batch, without a bound above",
-    "one_hot": "one_hot(indices, n, name): of a dtype",
-    "conv2d": "conv2d(x, kernel, bias, stride, padding): the kernel is not flipped, the bias may be None",
-    "max_pool2d": "max_pool2d(x, size, stride, padding): padding is below all numbers",
-    "avg_pool2d": "avg_pool2d(x, size, stride, padding): padding counts as zeros",
-    "dropout": "dropout(x, mask, keep): x * mask / keep",
-}
+KERNELS: Final = (
+    "relu",  # relu(x)
+    "sigmoid",  # sigmoid(x)
+    "softmax",  # softmax(x, axis)
+    "log_softmax",  # log_softmax(x, axis): without a bound below
+    "cross_entropy",  # cross_entropy(logits, labels): the mean over the batch, without a bound above
+    "one_hot",  # one_hot(indices, n, name): of a dtype
+    "conv2d",  # conv2d(x, kernel, bias, stride, padding): the kernel is not flipped, the bias may be None
+    "max_pool2d",  # max_pool2d(x, size, stride, padding): padding is below all numbers
+    "avg_pool2d",  # avg_pool2d(x, size, stride, padding): padding counts as zeros
+    "dropout",  # dropout(x, mask, keep): x * mask / keep
+)
 
-OPTIONAL: Final = {
-    "attention": "attention(q, k, v, mask, causal): a query that the mask leaves no key gives zeros",
-    "batch_norm": "batch_norm(x, mean, variance, weight, bias, eps): of the axis 1; differentiable in all",
-    "binary_cross_entropies": "binary_cross_entropies(logits, labels): of each element",
-    "cross_entropies": "cross_entropies(logits, labels): of each row",
-    "embedding": "embedding(indices, table): rows of the table",
-    "erf": "erf(x): the error function, which the core has not by hand: gelu needs it",
-    "gelu": "gelu(x, approximate): by erf, or approximately by tanh",
-    "layer_norm": "layer_norm(x, weight, bias, eps): over the last axis",
-}
+OPTIONAL: Final = (
+    "attention",  # attention(q, k, v, mask, causal): a query that the mask leaves no key gives zeros
+    "batch_norm",  # batch_norm(x, mean, variance, weight, bias, eps): of the axis 1; differentiable in all
+    "binary_cross_entropies",  # binary_cross_entropies(logits, labels): of each element
+    "cross_entropies",  # cross_entropies(logits, labels): of each row
+    "embedding",  # embedding(indices, table): rows of the table
+    "erf",  # erf(x): the error function, which the core has not by hand: gelu needs it
+    "gelu",  # gelu(x, approximate): by erf, or approximately by tanh
+    "layer_norm",  # layer_norm(x, weight, bias, eps): over the last axis
+)
 """Kernels that the core has by hand, written on the namespace. An adapter overrides those that its framework has. Its
 `gelu`, `layer_norm` and `batch_norm` may give NotImplemented where they cannot: then the core's is used."""
 
-STEPS: Final = {
-    "adam": "adam(rows, step, rate, betas, eps): new (p, m, v) for each row (p, g, m, v); not recorded",
-}
+STEPS: Final = (
+    "adam",  # adam(rows, step, rate, betas, eps): new (p, m, v) for each row (p, g, m, v); not recorded
+)
 """Optional kernels of `xdevice.optim`, which has them by hand. They get float32 tensors on one device; `step`, the
 number of steps before, is an integer tensor without dimensions there, and `rate` a number or such a tensor of float32.
 They may give NotImplemented where they cannot."""

@@ -1,4 +1,4 @@
-"""What `twins` adds to the contract of an adapter: what layers and optimizers are, compute, and are called with."""
+"""The part of an adapter's contract for `twins`: the kinds, computations and calls of layers and optimizers."""
 
 from __future__ import annotations
 

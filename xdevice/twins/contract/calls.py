@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import sys
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import contextmanager
@@ -36,6 +37,8 @@ from . import layouts
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+    from contextlib import ExitStack
+    from types import FrameType
 
     from xdevice.contract.conversion import Conversion
     from xdevice.contract.primitives import Primitives
@@ -88,6 +91,38 @@ class _Frame:
         self._watch.calls.append(call)
         stand_in = _stand_in.get()
         return self._watch.followed(call, result if stand_in is None else stand_in(call, result))
+
+
+def is_called(name: str) -> bool:
+    """Whether a function of this name is being called in this thread: the one by which a framework goes backward."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_name != name:
+        frame = frame.f_back
+    return frame is not None
+
+
+class GradientHooks:
+    """Hooks on tensors, for the gradients that reach them, in a framework whose tensors have `register_hook`. They are
+    removed when the stack is closed."""
+
+    def __init__(self, backend: Conversion, stack: ExitStack, asks: Callable[[Any], bool]) -> None:
+        self._backend, self._stack, self._asks = backend, stack, asks
+        """`asks` says of any object whether it is a tensor that asks for its gradient."""
+        self._leaves: dict[int, Any] = {}
+
+    def follow(self, result: Any, put: Callable[[int, Any], None]) -> Any:
+        """Has `put(number, gradient)` called for each tensor of a result; returns the result."""
+        for number, x in enumerate(tensors(self._backend, result)):
+            if self._asks(x):
+                self._stack.callback(x.register_hook(partial(put, number)).remove)
+        return result
+
+    def follow_leaves(self, arguments: Any, leaf: Callable[[Any, Any], object]) -> None:
+        """Has `leaf(x, gradient)` called for each tensor in the arguments that nobody has computed, once for each."""
+        for x in tensors(self._backend, arguments):
+            if self._asks(x) and x.is_leaf and id(x) not in self._leaves:
+                self._leaves[id(x)] = x  # its id stays its own while it lives
+                self._stack.callback(x.register_hook(partial(leaf, x)).remove)
 
 
 class Watch:

@@ -36,11 +36,11 @@ if TYPE_CHECKING:
     Array = np.ndarray[Any, Any]
 
 Settings: TypeAlias = "Mapping[str, object]"
-"""What a layer or an optimizer is set to, by PyTorch's names."""
+"""The settings of a layer or an optimizer, by PyTorch's names."""
 _NORM: Final = ("weight", "bias")
 MEAN: Final = "running_mean"
 VARIANCE: Final = "running_var"
-"""What a norm keeps of the batches that it has seen: their mean and variance."""
+"""The statistics that a norm keeps of its batches: their mean and variance."""
 COUNTER: Final = "num_batches_tracked"
 """PyTorch's count of batches, which nobody else keeps, and which changes no output."""
 _CELL: Final = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
@@ -104,7 +104,7 @@ first norm states them."""
 
 
 BY_HAND: Final = "reorder them yourself (docs/reference/models.md)"
-"""What to do about numbers whose order is not known."""
+"""The advice about numbers whose order is not known."""
 
 
 class UnfitError(ValueError):
@@ -143,7 +143,7 @@ class Layer(NamedTuple):
     kind: str
     parts: tuple[Part, ...]
     settings: Settings
-    """What changes the output of the layer, in PyTorch's terms: eps, momentum, groups, padding, ..."""
+    """The settings that change the output of the layer, in PyTorch's terms: eps, momentum, groups, padding, ..."""
     line: str = ""
     """The name of the line in which the layer stands: the layers of a line are called in the order of
     `Backend.operations`, with nothing between them. Empty if the model's own code decides what is called."""

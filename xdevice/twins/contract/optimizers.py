@@ -1,4 +1,4 @@
-"""What an optimizer computes, in PyTorch's terms, and what the state that it keeps is called.
+"""The computation of an optimizer, in PyTorch's terms, and the names of its state.
 
 An adapter reads an optimizer of its framework as an `Optimizer`: its kind, its settings, its parameters. Kinds, with
 g a gradient, w a weight, t the step from 1, and v' = v / (1 - beta2^t):
@@ -87,9 +87,9 @@ SLOTS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
 STEP: Final = "step"
 """How many steps a parameter has taken."""
 POWERS: Final = ("beta1_power", "beta2_power")
-"""What some frameworks keep in place of `STEP`: beta1^(t + 1) and beta2^(t + 1) after t steps."""
+"""The state that some frameworks keep in place of `STEP`: beta1^(t + 1) and beta2^(t + 1) after t steps."""
 FORMS: Final[Mapping[str, int]] = MappingProxyType({"lr * momentum_buffer": 1, "-lr * momentum_buffer": -1})
-"""What an optimizer may keep in place of `momentum_buffer`, and with which sign."""
+"""The state that an optimizer may keep in place of `momentum_buffer`, and its sign."""
 
 
 class Parameter(NamedTuple):
@@ -106,7 +106,7 @@ class Parameter(NamedTuple):
 
 
 class Optimizer(NamedTuple):
-    """What one optimizer computes: its kind, its settings and the parameters that it updates. Adapters make it."""
+    """The computation of one optimizer: its kind, its settings and the parameters that it updates. Adapters make it."""
 
     kind: str
     name: str
@@ -125,7 +125,7 @@ def kind_of(optimizer: Any, kinds: Mapping[Any, str], unsupported: Callable[[str
     kind = kinds.get(type(optimizer))
     if kind is None:
         names = ", ".join(cls.__name__ for cls in kinds)
-        raise unsupported(f"reading what a {type(optimizer).__qualname__} computes", f"it knows {names}")
+        raise unsupported(f"reading a {type(optimizer).__qualname__}", f"it knows {names}")
     return kind
 
 
@@ -178,6 +178,4 @@ class Optimizers(Models):
         kinds and settings. It may be called with any object of the framework. Raises `UnsupportedError`, with
         the name of the class, if the formula of the class is not among the kinds, and for a subclass, which may
         compute anything."""
-        raise self.unsupported(
-            f"reading what a {type(optimizer).__qualname__} computes", "compare its settings by hand"
-        )
+        raise self.unsupported(f"reading a {type(optimizer).__qualname__}", "compare its settings by hand")

@@ -251,8 +251,7 @@ class Lister:
             if one.kind != _SINGLE and ((is_model and is_unread(one)) or is_unread(other))
         ]
         if paths:
-            verbs = "computes and is" if len(paths) == 1 else "compute and are"
-            yield f"not compared: what {some_of(paths)} {verbs} set to, whose kind is told by kinds= or the shapes"
+            yield f"not compared: computation and settings of {some_of(paths)}, whose kind comes from kinds= or shapes"
 
     def _single_tensors(self) -> Iterator[str]:
         # those that kinds= calls "same" are layers, and known as little
@@ -277,7 +276,7 @@ class Lister:
     def _uncounted(self, only: Collection[str]) -> Iterator[str]:
         """A line that counts the layers that could not be compared; if `only` is not empty, just those of the kinds in
         `only`. An activation inside a layer is a setting of that layer, and is not counted."""
-        hint = f"functions are not seen{_RUN_BOTH}"
+        hint = f"calls of functions are not seen{_RUN_BOTH}"
         twins = (self._source, self._target)
         silent = [twin.name for twin in twins if twin.sequence is None]
         if silent:
@@ -296,7 +295,7 @@ class Lister:
             if counts:
                 texts.append(f"{', '.join(f'{count} {kind}' for kind, count in counts.items())} of {twin.name}")
         if texts:
-            yield f"not compared: {' and '.join(texts)}, which have nothing of their kind beside; {hint}"
+            yield f"not compared: {' and '.join(texts)}, which have no counterpart in the other model; {hint}"
 
     def _axes(self) -> Iterator[str]:
         """A line that names the normalization layers that may work over another axis than their counterparts."""

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 _WRAPPERS: Final = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
 """Names that PyTorch's wrappers put into the paths of layers: `torch.compile`, FSDP, checkpointing of activations."""
 _NUMBERED: Final = re.compile(r"(?P<what>[wWbB])(?:_(?=\w))?(?P<rest>(?<=_)\w+|\d*)")
-_TAKEN: Final = "took the state under {!r}, and nothing beside it"
+_TAKEN: Final = "took the state under {!r}, and nothing else"
 
 
 @contextmanager
@@ -195,7 +195,7 @@ def read_state(source: Any, wanted: Twin | None, request: StateRequest) -> Twin:
     unknown = {name: x for name, x in without_owner(variables, layers).items() if not is_skipped(name, request.skip)}
     if wanted is None and unknown:
         raise StateError(
-            f"nothing says what these parameters are: {some_of(unknown)}; "
+            f"the kinds of these parameters are unknown: {some_of(unknown)}; "
             f"{advice(unknown) or _ways_out(recognition.question(unknown, reading))}"
         )
     _require_certain(reading, layers)
@@ -233,8 +233,8 @@ def _require_certain(reading: recognition.Reading, layers: Sequence[Layer]) -> N
     more = f", nor of {len(doubtful) - 1} more" if len(doubtful) > 1 else ""
     names = [part.name for layer in doubtful for part in layer.parts]
     raise StateError(
-        f"{shown(path)} may be {' or '.join(reading.doubts[path])}: names and shapes do not tell it{more}. Give the "
-        f"model instead of its state, or say it; a guess is {recognition.question(names, reading)}"
+        f"{shown(path)} may be {' or '.join(reading.doubts[path])}: names and shapes do not decide{more}. Give the "
+        f"model instead of its state, or name the kind; a guess is {recognition.question(names, reading)}"
     )
 
 
@@ -246,7 +246,7 @@ def _ways_out(line: str) -> str:
 
 
 class StateRequest(NamedTuple):
-    """What the user and the file say of a state."""
+    """The statements of the user and the file about a state."""
 
     kinds: Names
     names: Names

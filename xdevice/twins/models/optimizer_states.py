@@ -129,7 +129,7 @@ def convert_optimizer(
     if ours.optimizer.kind != theirs.optimizer.kind:
         raise _refusal(ours, theirs, blocking, "a state is for an optimizer of its kind")
     if strict and blocking:
-        raise _refusal(ours, theirs, blocking, "make them equal, or strict=False converts what there is")
+        raise _refusal(ours, theirs, blocking, "make them equal, or strict=False converts as much as possible")
     sources, slots = dict(ours.backend.variables(source)), dict(theirs.backend.variables(target))
     lacking = [name for pair in pairs for name in pair.parameter.state.values() if name not in slots]
     slots.update(theirs.backend.state_to_come(target, lacking))

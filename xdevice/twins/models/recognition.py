@@ -49,7 +49,7 @@ def dialects_of(origin: str, layout: str | None) -> dict[str, PartsOf]:
     it."""
     if layout is not None:
         if layout not in DIALECTS:
-            raise ArgumentError(f"layout= is one of {', '.join(DIALECTS)}, not {shown(layout)}")
+            raise ArgumentError(f"layout= must be one of {', '.join(DIALECTS)}, not {shown(layout)}")
         return {layout: DIALECTS[layout]}
     names = _OF_BACKENDS.get(origin, (origin,) if origin in DIALECTS else tuple(DIALECTS))
     return {name: DIALECTS[name] for name in names}
@@ -99,7 +99,7 @@ def only_one(every: list[Reading], is_free: bool) -> Reading:
         for one, two in zip(first.layers, other.layers, strict=False):
             if one.path == two.path and _rules(one) != _rules(two):
                 raise StateError(
-                    f"nothing says who wrote these tensors, and {one.parts[0].name} is laid out otherwise in "
+                    f"the framework of these tensors is unknown, and {one.parts[0].name} is laid out otherwise in "
                     f"{first.dialect} than in {other.dialect}: say layout={first.dialect!r} or layout={other.dialect!r}"
                 )
     return first

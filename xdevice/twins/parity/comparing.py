@@ -217,7 +217,7 @@ def _worst_of(comparisons: list[Comparison]) -> Comparison:
     if len(off) < 2:
         return worst
     others = structures.name_some(leaf for leaf in off if leaf != worst.leaf)
-    more = f"{len(off)} of {len(comparisons)} leaves are off, this one most; also {others}"
+    more = f"{len(off)} of {len(comparisons)} leaves are off, this one the most; also {others}"
     return worst._replace(text=f"{worst.text}\n{more}")
 
 

@@ -19,8 +19,8 @@ class Comparison(NamedTuple):
 
     ok: bool
     problem: Problem | None = None
-    """What differs. Values are compared only if structure, shapes, dtypes and devices agree, and the settings of models
-    make a problem only if the values agree too."""
+    """The kind of a difference. Values are compared only if structure, shapes, dtypes and devices agree, and the
+    settings of models make a problem only if the values agree too."""
     leaf: str = ""
     """The path of the leaf in the value: `['x'][1]`, `0.weight`; empty if the value itself is a tensor."""
     worst: tuple[int, ...] | None = None

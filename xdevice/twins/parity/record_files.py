@@ -266,8 +266,8 @@ class Recording:
             if header["format"] != FORMAT:
                 raise ValueError(f"its format is {header['format']!r}, this xdevice reads {FORMAT}")
             self.header: dict[str, Any] = {**header, "versions": dict(header["versions"]), "backend": header["backend"]}
-            """What wrote the recording: the versions of xdevice, Python and the loaded backends, and the name of the
-            selected backend."""
+            """The program that wrote the recording: the versions of xdevice, Python and the loaded backends, and the
+            name of the selected backend."""
             self.entries = [RecordedCall(line, arrays) for line in lines]
 
 

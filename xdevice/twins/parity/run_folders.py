@@ -43,7 +43,7 @@ _UNMOVED: Final = (
 
 
 class RunFolder(NamedTuple):
-    """What `load` read from a folder: all recordings of a run, or the recording of a single backend."""
+    """The recordings that `load` read from a folder: all recordings of a run, or the recording of a single backend."""
 
     folder: Path
     reference: str
@@ -224,8 +224,7 @@ def _row(run: RunFolder, ended: Ended, other: RunFolder, reference: str, rule: S
         if not row.records and not ended.error and name not in run.operations:
             return _failed(
                 ended,
-                "recorded nothing, so there is nothing to hold the others against; "
-                "call xdevice.parity.log, or give --trace",
+                "recorded nothing, so the others cannot be compared with it; call xdevice.parity.log, or give --trace",
             )
         return row
     row.reference = reference if is_one_run else f"{reference} of {other.folder}"

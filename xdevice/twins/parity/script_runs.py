@@ -43,8 +43,8 @@ _SHOWN: Final = 6
 
 
 class RunPlan(NamedTuple):
-    """What to run: a script with its arguments, the backends, and the Python interpreter for each. Made by the command
-    line."""
+    """The runs to do: a script with its arguments, the backends, and the Python interpreter for each. Made by the
+    command line."""
 
     script: Path
     arguments: tuple[str, ...]
@@ -222,7 +222,7 @@ def _wait(process: subprocess.Popen[bytes], timeout: float, tick: Callable[[], N
             return "" if status == 0 else f"ended {status_text(status)}"
         tick()
     _kill(process)
-    return f"had not ended after {timeout:g} s and was killed; --timeout gives it longer"
+    return f"was killed after {timeout:g} s; use a larger --timeout"
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:

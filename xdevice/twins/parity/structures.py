@@ -36,7 +36,7 @@ def compare_paths(actual: Leaves, expected: Leaves) -> Comparison | None:
 
 
 def _hint(actual: Leaves, expected: Leaves) -> str:
-    """What to write where one side is a tensor and the other a list of numbers, each of which is a leaf."""
+    """The advice if one side is a tensor and the other a list of numbers, each of which is a leaf."""
     for side, numbers, others in (("expected", expected, actual), ("actual", actual, expected)):
         is_list = all(leaf.owner == PYTHON and leaf.is_number and leaf.path.startswith("[") for leaf in numbers)
         if is_list and numbers and [leaf.path for leaf in others] == [""]:

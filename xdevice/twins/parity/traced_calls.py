@@ -143,7 +143,7 @@ def _inputs_apart(one: TracedCall, other: TracedCall) -> float:
 def _other_inputs(one: TracedCall, other: TracedCall) -> str:
     ours, theirs = ([tuple(x.shape) for x in call.arrays("inputs")] for call in (one, other))
     return (
-        f"no call is given what one of the reference is given; the first have the shapes {ours} and {theirs}; "
+        f"no call has the inputs of a call of the reference; the first have the shapes {ours} and {theirs}; "
         "numbers drawn by xdevice.random or NumPy are the same everywhere"
     )
 
@@ -157,7 +157,7 @@ def _compare(mine: TracedCall, owner: str, its: TracedCall, expected_owner: str)
     try:
         pairs = pair_layers(mine.as_twin(owner), its.as_twin(expected_owner), {})
     except StateError as error:
-        return of_structure(f"nothing says which layer is which, so none is compared: {error}")
+        return of_structure(f"the layers could not be paired, so none is compared: {error}")
     runs = TwoRuns(ours, theirs, pairs)
     allowed, total = runs.limit, len(pairs)
     place = runs.first_difference() or runs.first_gradient()

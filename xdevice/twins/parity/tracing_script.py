@@ -49,14 +49,14 @@ class _EndedCall(NamedTuple):
     """A call of a model that has ended, but is not written yet because its gradients may still come."""
 
     line: dict[str, Any]
-    """What the file `runs.jsonl` says of it, but for the calls of its layers."""
+    """Its entry in the file `runs.jsonl`, except the calls of its layers."""
     inputs: tuple[Any, ...]
     outputs: tuple[Any, ...]
     trace: Trace
 
 
 class _TracedModel:
-    """What the tracer knows of one model of the program: its number, its calls so far, and the reason if it cannot be
+    """The tracer's record of one model of the program: its number, its calls so far, and the reason if it cannot be
     traced."""
 
     def __init__(self, number: int, itself: Any) -> None:
@@ -115,7 +115,7 @@ class Tracer:
             self._recorder.close()
 
     def _model_of(self, model: Any) -> _TracedModel | None:
-        """What is known of a model; None if it has no parameters that can be paired with another model's, as a loss
+        """The record of a model; None if it has no parameters that can be paired with another model's, as a loss
         function has none."""
         with self._lock:
             if id(model) not in self._models:

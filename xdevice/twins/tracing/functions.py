@@ -30,7 +30,7 @@ class TracedFunction(NamedTuple):
     """A function that is compared as a model is."""
 
     itself: Any
-    """What is called, with the inputs alone."""
+    """The callable, which takes the inputs alone."""
     backend: Backend
     model: Any
     """The one model that the function calls; None if it holds none, or several."""
@@ -98,7 +98,7 @@ def _owner_name(x: object) -> str:
 
 
 class _ModelSearch:
-    """What a function holds, as far as its code names it."""
+    """The values that a function holds, as far as its code names them."""
 
     def __init__(self, function: Any) -> None:
         self._function = function

@@ -132,7 +132,7 @@ def _is_image(x: Array, first: ModelRun) -> bool:
 
 
 class _Subject(NamedTuple):
-    """What is run: a model or a function."""
+    """The thing to run: a model or a function."""
 
     itself: Any
     backend: Backend
@@ -175,7 +175,7 @@ def _subject(x: Any) -> _Subject:
         return _Subject(x, owner, x, None)
     if not functions.is_function(x):
         raise NotATensorError(
-            f"with inputs= both values are models or functions, not {shown(x, 60)} of type {type(x).__qualname__}"
+            f"with inputs= both values must be models or functions, not {shown(x, 60)} of type {type(x).__qualname__}"
         )
     function = functions.function_of(x)
     return _Subject(function.itself, function.backend, functions.bound(function), function)

@@ -37,7 +37,7 @@ _ADDED: Final = (
 
 
 def advice(names: Iterable[str]) -> str:
-    """What to do about parameters that an adapter or a quantiser has added; "" if there are none among `names`."""
+    """The advice about parameters that an adapter or a quantiser has added; "" if there are none among `names`."""
     names = list(names)
     for words, what, instead in _ADDED:
         if added := _with(words, names):
@@ -46,7 +46,7 @@ def advice(names: Iterable[str]) -> str:
 
 
 def advice_of_tensor(name: str) -> str:
-    """What to do about a parameter that no known layer has; "" if its name tells nothing."""
+    """The advice about a parameter that no known layer has; "" if its name decides nothing."""
     if _with(_PARAMETRISED, [name]):
         return (
             "a norm or parametrization that xdevice does not know has it; take it off first, as "

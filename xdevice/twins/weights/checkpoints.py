@@ -78,7 +78,7 @@ def _of_file(path: str, files: ExitStack) -> Header:
 
 
 def _of_kind(path: str, kind: foreign.Kind) -> Header:
-    """What a file of another format holds, which this kind of file can be read of."""
+    """The contents of a file of another format that can be read."""
     origin = kind.framework or ""
     backend = registry.load("numpy" if kind.read is not None else origin)
     extend(backend, "twins")  # JAX's `own_file` is there, and the contract's default hides that it is lacking
@@ -111,7 +111,7 @@ def _of_index(path: str, files: ExitStack) -> Header:
         if any(os.path.basename(place) != place for place in places.values()):
             raise ValueError("it names a file of another folder")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise FileFormatError(f"{path} is no index of weights: {shown(error)}") from error
+        raise FileFormatError(f"{path} is not an index of weights: {shown(error)}") from error
     folder = os.path.dirname(path)
     parts = {place: _of_file(os.path.join(folder, place), files) for place in sorted(set(places.values()))}
     entries: dict[str, FileTensor] = {}

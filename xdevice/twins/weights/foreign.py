@@ -34,7 +34,7 @@ _STARTS: Final = (
     (b"\x93NUMPY", Kind("an array of NumPy", "numpy.load reads it")),
     (b"GGUF", Kind("GGUF, whose tensors are mostly quantised", "convert the checkpoint that it was made from")),
     (b"version https://git-lfs", Kind("a pointer of Git LFS, without the weights", "fetch them: git lfs pull")),
-    (b"<", Kind("a web page or XML", "it may be what a server said instead of the file: download it again")),
+    (b"<", Kind("a web page or XML", "it may be a server's answer instead of the file: download it again")),
     (b"\x1f\x8b", Kind("compressed by gzip", "unpack it first")),
     *((bytes((0x80, number)), _PICKLE) for number in range(2, 6)),
 )

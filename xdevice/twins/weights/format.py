@@ -83,8 +83,8 @@ FileTensor = Entry | OpenedTensor
 
 
 class Header(NamedTuple):
-    """What a file, or several that belong together, hold: tensors by name. `shared` maps the further names of a shared
-    tensor to its first."""
+    """The contents of a file, or of several that belong together: tensors by name. `shared` maps the further names of a
+    shared tensor to its first."""
 
     entries: Mapping[str, FileTensor]
     shared: dict[str, str]
@@ -93,7 +93,7 @@ class Header(NamedTuple):
     origin: str = ""
     """The name of the backend whose tensors these are, or several, joined by commas; "" if the file does not say it."""
     remarks: Mapping[str, str] = MappingProxyType({})
-    """What the file says of a name that it does not have: a name that it has. They may be those of one tied weight."""
+    """The file's entry for a name that it does not have: a name that it has. They may be those of one tied weight."""
 
     def by_name(self) -> dict[str, FileTensor]:
         """The tensors by all of their names."""

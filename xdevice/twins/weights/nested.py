@@ -21,7 +21,7 @@ _OPTIMIZER: Final = re.compile(
 )
 _PARAMS: Final = "params"
 _COLLECTIONS: Final = ("batch_stats", "state")
-"""What Flax and Haiku keep beside `params`, of the same modules."""
+"""The collections that Flax and Haiku keep next to `params`, for the same modules."""
 
 
 class Found(NamedTuple):
@@ -33,7 +33,7 @@ class Found(NamedTuple):
 
 
 class _Part(NamedTuple):
-    """What is under one key: its tensors by name, and whether there is anything else."""
+    """The contents of one key: its tensors by name, and whether there is anything else."""
 
     tensors: dict[str, Any]
     is_pure: bool
@@ -103,7 +103,7 @@ def _is_tensor(value: Any) -> bool:
 
 
 def _children(value: Any) -> list[tuple[Any, Any]] | None:
-    """What is directly in a container, with its keys; None for anything else."""
+    """The direct contents of a container, with its keys; None for anything else."""
     if isinstance(value, Mapping):
         # JAX sorts the keys of dicts as texts, so that Dense_10 comes before Dense_2
         keys = list(value)

@@ -82,7 +82,7 @@ def _with_arrays(value: Any) -> Any:
 
 _DTYPES: Final = ("float32", "float64", "float16", "uint8", "int32", "int8", "int64", "bool")
 _MAGIC: Final = (0xF993FAC9, 0xF993FACA)
-"""What a dense array begins with, without and with NumPy's shapes."""
+"""The first bytes of a dense array, without and with NumPy's shapes."""
 
 
 def read_mxnet(path: str) -> Arrays:
@@ -94,10 +94,10 @@ def read_mxnet(path: str) -> Arrays:
             (names,) = _numbers(file, "<Q")
             keys = [_text(file) for _ in range(names)]
     except (struct.error, ValueError, IndexError, KeyError, UnicodeDecodeError) as error:
-        raise FileFormatError(f"{path} is damaged, or of a kind that is not read here: {error}") from error
+        raise FileFormatError(f"{path} is damaged, or of an unsupported kind: {error}") from error
     if len(keys) != len(arrays):
         raise FileFormatError(
-            f"{path} has {len(arrays)} arrays and {len(keys)} names: arrays without names tell nothing"
+            f"{path} has {len(arrays)} arrays and {len(keys)} names: arrays without names cannot be matched"
         )
     # the Module of MXNet says so which are learned
     return {key.removeprefix("arg:").removeprefix("aux:"): array for key, array in zip(keys, arrays, strict=True)}
@@ -156,7 +156,7 @@ def read_keras(path: str) -> Arrays:
             whole = file.get("model_weights", file)
             return dict(_of_old(whole)) if "layer_names" in whole.attrs else dict(_of_layers(file, ""))
     except (OSError, KeyError, ValueError) as error:
-        raise FileFormatError(f"{path} is damaged, or not as Keras writes it: {error}") from error
+        raise FileFormatError(f"{path} is damaged, or not in Keras's format: {error}") from error
 
 
 def _of_old(group: Any) -> Iterator[tuple[str, np.ndarray[Any, Any]]]:

@@ -42,7 +42,7 @@ _GROUP: Final = re.compile(r"(\d+)(?::(.+))?", re.ASCII)
 
 
 class Character(NamedTuple):
-    """What one virtual GPU is like."""
+    """The character of one virtual GPU."""
 
     lacks: frozenset[str] = frozenset()
     memory: int | None = None

@@ -1,4 +1,4 @@
-"""What a character changes in the answers of a backend: written once, for the virtual GPUs of every framework."""
+"""The effect of a character on the answers of a backend: written once, for the virtual GPUs of every framework."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class LimitedGpus(Primitives):
     precedes: ClassVar[bool] = True
     characters: tuple[Character, ...] = ()
     ledger: Ledger | None = None
-    """What counts the memory, if the framework does not."""
+    """The counter of the memory, if the framework does not count it."""
 
     def take_characters(self, characters: tuple[Character, ...]) -> None:
         self.characters = characters

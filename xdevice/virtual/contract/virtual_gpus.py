@@ -21,7 +21,7 @@ class VirtualGpus(Primitives):
     needs: ClassVar[tuple[str, ...]] = ("why_no_virtual_gpus", "make_virtual_gpus")
 
     characters: tuple[Character, ...] = ()
-    """What each virtual GPU is like."""
+    """The character of each virtual GPU."""
 
     def why_no_virtual_gpus(self) -> str | None:
         """Returns why the framework cannot have virtual GPUs, or can no longer have them, and what to do about it; None

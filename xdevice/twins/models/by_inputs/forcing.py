@@ -141,7 +141,7 @@ class ForcedRun:
         except ArgumentError as error:
             raise StateError(
                 f"{runs.target.name} cannot run with what the layers of {runs.source.name} give, behind "
-                f"{self._before or 'the beginning'}, so that inputs= tells nothing: "
+                f"{self._before or 'the beginning'}, so that inputs= decides nothing: "
                 f"{model_runs.message(error.__cause__ or error)}"
             ) from error
         if runs.outputs_apart(self.run) > runs.limit:
@@ -152,7 +152,7 @@ class ForcedRun:
         return len(self.apart) + len(self.open)
 
     def _give(self, call: Call, result: Any) -> Any:
-        """What the target goes on with in place of a layer's result."""
+        """The values with which the target goes on, in place of a layer's result."""
         if call.path not in self._wanted:
             return result
         backend = self._runs.target.backend

@@ -30,7 +30,7 @@ _NEAR: Final = 0.3
 
 
 class ByInputs(NamedTuple):
-    """What `pair_by_inputs` gives."""
+    """The result of `pair_by_inputs`."""
 
     pairs: Pairs
     run: ModelRun
@@ -40,7 +40,7 @@ class ByInputs(NamedTuple):
     number: int = 0
     """Which of the `values` it was: the first, unless another made the outputs agree."""
     doubt: str = ""
-    """What the inputs could not settle, if the pairing without them had to stand."""
+    """The questions that the inputs left open, if the pairing without them had to be kept."""
 
 
 def pair_by_inputs(runs: Runs, names: Names, values: Sequence[Values]) -> ByInputs:

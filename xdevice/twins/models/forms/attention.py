@@ -72,7 +72,7 @@ def _with_attentions(twin: Twin, joins: Iterable[tuple[Group, Layer]]) -> Twin:
 
 
 def _form(twin: Twin, group: Group) -> object:
-    """What two attentions have in common if their layers can be paired one by one: the order in which the model defines
+    """The common part of two attentions whose layers can be paired one by one: the order in which the model defines
     them, and whether biases are tensors of their own."""
     places = _places(twin)
     # key before query is another form, though the names are the same
