@@ -326,7 +326,10 @@ class Checks:
     def full_shape(self, x: Any, function: str) -> tuple[int, ...]:
         """The shape of `x`, for a function that needs all sizes. Raises `UnsupportedError` if a size is not known while
         a function is traced."""
-        shape = shape_of(x)
+        return self.require_known(shape_of(x), function)
+
+    def require_known(self, shape: tuple[Any, ...], function: str) -> tuple[int, ...]:
+        """The shape. Raises `UnsupportedError` if a size in it is not known."""
         if None in shape:
             raise self.backend.unsupported(
                 f"{function} of the shape {shape}, whose None is not known while a function is traced",

@@ -357,9 +357,10 @@ class Reducing(Room):
         others = broadcast_shape(with_lengths(shape, place, 1), with_lengths(wanted, place, 1))
         wide = with_lengths(others, place, shape[place])
         # the standard broadcasts the other axes, and the frameworks do not, or do so differently
-        x = x if wide == shape else kernels.broadcast_to(x, wide)
+        x = x if wide == shape else kernels.broadcast_to(x, checks.require_known(wide, "take_along_axis"))
         wide = with_lengths(others, place, wanted[place])
-        indices = indices if wide == wanted else kernels.broadcast_to(indices, wide)
+        if wide != wanted:
+            indices = kernels.broadcast_to(indices, checks.require_known(wide, "take_along_axis"))
         return kernels.take_along_axis(x, self._checked(x, indices, place, "take_along_axis"), place)
 
     def _checked(self, x: Any, indices: Any, axis: int, function: str) -> Any:
