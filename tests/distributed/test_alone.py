@@ -171,3 +171,38 @@ def test_steps_in_averaging_and_layers_in_lists_are_errors(backend):
                 for call in (world.average_gradients, lambda x: world.averaging(x).__enter__()):
                     with pytest.raises(xdevice.errors.UnsupportedError, match=r"of rest.*hold it in"):
                         call(outer)
+
+
+@pytest.mark.parametrize("backend", ["jax", "tensorflow", "paddle", "torch"])
+def test_no_verb_works_while_a_compiler_traces(backend):
+    """It would be called once, and not when the compiled function is."""
+    needs(backend)
+    with xdevice.use_backend(backend) as own, xdevice.distributed.processes() as world:
+        framework, x = own.framework, xdevice.ones(2)
+        traced = {
+            "jax": lambda call: framework.jit(call)(x),
+            "tensorflow": lambda call: framework.function(call)(x),
+            "paddle": lambda call: framework.jit.to_static(call, full_graph=True)(x),
+            "torch": lambda call: framework.jit.trace(call, (x,)),
+        }[backend]
+
+        def waits(x):
+            world.barrier()
+            return x * 2
+
+        def is_first(x):
+            with world.first():
+                return x * 2
+
+        def splits(x):
+            return x * len(world.split_range(4))
+
+        def gathers(x):
+            return x * world.all_gather_object(1)[0]
+
+        for call in (waits, is_first, splits, gathers):
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # PyTorch deprecates its older tracer
+                with pytest.raises(xdevice.errors.UnsupportedError, match="while that traces only"):
+                    traced(call)
+            assert xdevice.to_numpy(call(x)).shape == (2,)

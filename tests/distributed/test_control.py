@@ -26,7 +26,7 @@ def serving():
         listener = socket.create_server(("127.0.0.1", 0))
         found = Hub(listener, Terms(key, "a run", 1, size), timeout, join_timeout)
         (vote, hubs_vote), (pulse, hubs_pulse) = socket.socketpair(), socket.socketpair()
-        found.attach(0, hubs_vote, hubs_pulse)
+        found.attach(hubs_vote, hubs_pulse)
         found.start()
         hubs.append((found, listener, vote, pulse))
         return listener.getsockname()[1], control.Line(vote, pulse, "127.0.0.1", timeout, None)

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import queue
+import subprocess
+import sys
 import threading
 import time
+from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -81,3 +85,25 @@ def test_the_threads_of_a_gpus_driver_are_no_sign_of_life(name):
 @pytest.mark.parametrize("name", ["python3", "data loader", "tf_data_private"])
 def test_other_threads_are_a_sign_of_life(name):
     assert looks(name) == [True] * 3
+
+
+@pytest.mark.parametrize("wait", ["lock", "queue", "child", "future"])
+def test_a_line_of_the_program_is_named_where_it_waits_in_pythons_own(wait):
+    end, items, future = threading.Event(), queue.Queue(), Future()
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+
+    def waits_here():
+        {"lock": end.wait, "queue": items.get, "child": child.wait, "future": future.result}[wait]()
+
+    liveness = Liveness()
+    liveness.thread = threading.Thread(target=waits_here)
+    liveness.thread.start()
+    try:
+        time.sleep(0.2)
+        assert liveness.at().endswith("in waits_here"), liveness.at()
+    finally:
+        end.set()
+        items.put(None)
+        future.set_result(None)
+        child.communicate(b"\n")
+        liveness.thread.join()

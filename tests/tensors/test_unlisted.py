@@ -228,6 +228,16 @@ def test_a_file_does_not_leave_out_layers_without_a_word(backend, form, tmp_path
         with pytest.raises(xdevice.errors.UnsupportedError, match=r"saving rest"):
             xdevice.save(tmp_path / "net.safetensors", model(backend, rest=HOLDERS[form](weight)))
     xdevice.save(tmp_path / "net.safetensors", model(backend, rest=[ones(backend)]))
+    refused = pytest.raises(xdevice.errors.UnsupportedError, match=r"loading into rest.*, a \w+ that this Net holds")
+    for into in (net, {"net": net}):
+        with refused:
+            xdevice.load(tmp_path / "net.safetensors", into=into)
+    state = xdevice.load(tmp_path / "net.safetensors", backend=backend.name)
+    with refused:
+        xdevice.load(state, into=net)
+    assert xdevice.load(state, into=net, strict=False) is net
+    whole = model(backend, rest=[ones(backend)])
+    assert xdevice.load(tmp_path / "net.safetensors", into=whole) is whole
 
 
 @pytest.mark.parametrize("copies", ["copy_to", "replicate", "alone"])

@@ -31,10 +31,6 @@ NARROWER: Final = {
 }  # fmt: skip
 """The dtype to use in the place of one that a device lacks."""
 
-SIGNIFICANT_BITS: Final = {"float16": 11, "bfloat16": 8, "float32": 24}
-"""How many bits of a float count. Random numbers in [0, 1) are cut to so many, because rounding would at times give
-1.0."""
-
 BITS_AS: Final = {"bfloat16": "int16", **dict.fromkeys(SHORT_FLOATS, "uint8")}
 """For each float that NumPy itself does not know, the dtype as which its bits go between NumPy and a framework."""
 

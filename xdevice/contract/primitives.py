@@ -404,15 +404,15 @@ class Primitives(ABC):
         self.answered |= {device.word}
         return True
 
-    def refuse_if_frozen(self, draw: str, instead: str = "draw outside and pass the numbers in") -> None:
+    def refuse_if_frozen(self, draw: str) -> None:
         """Raises `UnsupportedError` in a function that a compiler traces, where a draw of random numbers would give the
-        same numbers at each call. `draw` says in the message what is drawn, `instead` what to do."""
+        same numbers at each call. `draw` says in the message what is drawn."""
         by = self.tracing()
         if by is not None:
             raise self.unsupported(
                 f"{draw} inside a function that {by} traces: it would draw once, while tracing, and give the same "
                 f"numbers at every call",
-                instead,
+                "draw outside and pass the numbers in",
             )
 
     def unsupported(self, what: str, instead: str) -> UnsupportedError:

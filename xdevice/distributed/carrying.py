@@ -52,15 +52,16 @@ def check_op(operand: Operand, op: str) -> None:
     check_sum(operand, op)
 
 
-def require_here(operand: Operand, verb: str, device: Device) -> None:
-    """Raises if no engine could take this tensor from a process whose device is `device`."""
+def require_here(operand: Operand, verb: str, own: Callable[[], Device]) -> None:
+    """Raises if no engine could take this tensor from a process whose device is `own()`, which is asked only for a
+    tensor on a GPU: the answer may need a framework that a program on the CPU has not imported."""
     if operand.kind != "model":
         refuse_symbol(operand)
         refuse_sparse(operand, verb)
     x = read(operand)
     operand.backend.detached(x)  # raises for the stand-ins for tensors inside torch.func.grad
     place = operand.backend.device_of(x)
-    if place is not device and place.kind != "cpu":
+    if place.kind != "cpu" and place is not (device := own()):
         raise DeviceMismatchError(
             f"{operand.name} is on {place}, and this process works on {device}, as world.device says; move it"
         )

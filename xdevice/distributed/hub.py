@@ -101,7 +101,7 @@ def _serve(place: Launch, terms: Terms, timeout: float, join_timeout: float) -> 
     _allow_files(2 * place.size + 256)
     hub = Hub(_listener(place, terms), terms, timeout, join_timeout)
     (vote, hubs_vote), (pulse, hubs_pulse) = socket.socketpair(), socket.socketpair()
-    hub.attach(0, hubs_vote, hubs_pulse)
+    hub.attach(hubs_vote, hubs_pulse)
     line = Line(vote, pulse, place.host, timeout, hub)
     hub.start()
     return line
@@ -301,10 +301,10 @@ class Hub(threading.Thread):
         self._waiting_since: float | None = None
         self._log_after = timeout
 
-    def attach(self, rank: int, vote: socket.socket, pulse: socket.socket) -> None:
+    def attach(self, vote: socket.socket, pulse: socket.socket) -> None:
         """Adds rank 0, which is in the hub's own process and needs no handshake. Called before the thread is
         started."""
-        peer = self.peers[rank]
+        peer = self.peers[0]
         peer.vote, peer.pulse = Conn(vote), Conn(pulse)
         self._connected += 2
         self._register(peer.vote, lambda: self._hear(peer))

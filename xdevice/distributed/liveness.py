@@ -12,6 +12,7 @@ import os
 import sys
 import threading
 import time
+import traceback
 from contextlib import suppress
 from typing import Final, NamedTuple
 
@@ -23,6 +24,7 @@ _DRIVER: Final = "cuda"
 """How the names of the threads of NVIDIA's driver begin. They ask the GPU for events all the time, which is no sign
 that the program works: cuda-EvtHandlr takes up to 0.8 % of a core, for each GPU of an idle process (H200, driver
 580)."""
+_LIBRARY: Final = os.path.dirname(os.__file__)
 _STILL: Final = 5e-6
 """If the thread has used more processor time than this since the last look, in seconds, it has moved: a blocked thread
 uses less, one turn of a loop that sleeps uses more."""
@@ -75,13 +77,13 @@ class Liveness:
         return worked > BUSY * (reading.when - last.when)
 
     def at(self) -> str:
-        """The file, line and function that the program is at: the innermost frame that is not xdevice's own."""
-        frame = sys._current_frames().get(self.thread.ident or 0)
-        while frame is not None and frame.f_globals.get("__name__", "").startswith("xdevice."):
-            frame = frame.f_back
-        if frame is None:
-            return "a line that is not known"
-        return f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}"
+        """The file, line and function that the program is at: the innermost frame that is neither xdevice's own nor
+        Python's, where a program that waits for a lock or another process stands."""
+        walked = traceback.walk_stack(sys._current_frames().get(self.thread.ident or 0))
+        frames = [(f, n) for f, n in walked if not f.f_globals.get("__name__", "").startswith("xdevice.")]
+        for frame, line in [one for one in frames if not _is_pythons(one[0].f_code.co_filename)] or frames:
+            return f"{frame.f_code.co_filename}:{line} in {frame.f_code.co_name}"
+        return "a line that is not known"
 
     def _read(self) -> _Reading:
         frame = sys._current_frames().get(self.thread.ident or 0)
@@ -110,6 +112,10 @@ class Liveness:
         with suppress(OSError, IndexError), open(f"/proc/self/task/{self.thread.native_id}/stat") as file:
             return file.read().rpartition(")")[2].split()[0] == "D"
         return False
+
+
+def _is_pythons(path: str) -> bool:
+    return path.startswith(("<frozen", _LIBRARY)) and "-packages" not in path
 
 
 def _name_of(task: str) -> str:

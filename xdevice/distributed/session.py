@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from weakref import WeakKeyDictionary
 
 from xdevice.base.dtypes import host_dtype
-from xdevice.core import selection
+from xdevice.core import registry, selection
 from xdevice.distributed.contract.processes import Group
 from xdevice.errors import (
     ArgumentError,
@@ -36,7 +36,7 @@ from .placement import local_device
 from .runner import Runner
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from xdevice.base.devices import Device
     from xdevice.distributed.contract.processes import NativeGroup
@@ -282,7 +282,7 @@ class Session:
         """Whether this is a world of one in which collectives can be called here."""
         return self.size == 1 and self.is_open and not self._within
 
-    def ready(self, verb: str, tensors: Iterable[Operand] = (), op: str | None = None) -> None:
+    def ready(self, verb: str, tensors: Sequence[Operand] = (), op: str | None = None) -> None:
         """Raises if no collective can be called here, or if the engine cannot take one of the tensors; the other ranks
         have not been told anything by then."""
         if os.getpid() != self._pid:
@@ -292,6 +292,11 @@ class Session:
         self.require_open(verb)
         if self._within:
             raise ScopeError(f"{verb} inside {self._within}; call it after the block")
+        for backend in registry.list_loaded() if not tensors else ():  # a tensor that is traced is refused as a symbol
+            if (tracer := backend.tracing()) is not None:
+                raise backend.unsupported(
+                    f"{verb} inside {tracer}, where it works while that traces only", "call it outside"
+                )
         self.require(tensors, verb, op)
 
     def require(self, tensors: Iterable[Operand], verb: str, op: str | None) -> None:
@@ -300,7 +305,7 @@ class Session:
                 self.carrier.require_dtype(one, verb, op)
             elif op is not None:
                 check_op(one, op)
-            require_here(one, verb, self.device)
+            require_here(one, verb, lambda: self.device)
 
     def require_open(self, verb: str) -> None:
         line = self._line

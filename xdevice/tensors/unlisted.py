@@ -227,7 +227,7 @@ def refuse(backend: Backend, model: Any, verb: str = "saving", only_trained: boo
     """Raises `UnsupportedError` for a model that holds layers or parameters which the framework does not list, and
     which `verb`, such as "saving", would therefore miss."""
     rest = Unlisted(backend, model)
-    instead = "" if only_trained else "; or save only what is listed, without it: the model's own state dict"
+    instead = "" if only_trained else "; or take only what is listed, without it: by the model's own state dict"
     layers = [(name, one) for name, owner, one in rest.models[1:] if not only_trained or list(owner.gradients(one))]
     parameters = [(name, x) for name, x, owner in rest.tensors() if owner.is_parameter(x)]
     for name, x in (*layers, *parameters):

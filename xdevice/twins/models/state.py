@@ -18,6 +18,7 @@ from xdevice.base.dtypes import FLOATS, host_dtype
 from xdevice.contract.conversion import owned
 from xdevice.core import registry
 from xdevice.errors import NotATensorError, StateError, shown
+from xdevice.tensors import unlisted
 from xdevice.tensors.refusals import lack_of_memory, require_dtype
 from xdevice.twins import owners
 from xdevice.twins.contract import layouts
@@ -429,6 +430,8 @@ def write_named(model: Any, state: Mapping[str, Any], *, strict: bool) -> None:
         raise NotATensorError(
             f"expected a model to load into, not {shown(model, 60)} of type {type(model).__qualname__}"
         )
+    if strict:
+        unlisted.refuse(backend, model, "loading into")
     variables = dict(backend.variables(model))
     wrong = []
     has_other_names = False

@@ -122,10 +122,6 @@ def save(path: Path, x: Any) -> None:
 
     # the path first: a folder that is not there is said before tensors are copied from a GPU
     target = target_of(path)
-    for _, _, one in _leaves(x, "save"):
-        kind = registry.kind_of(type(one))
-        if kind is not None and kind.kind == "model":
-            unlisted.refuse(kind.backend, one)
     variables = _variables(x, "save")
     arrays, shared = _host_arrays(variables)
     specs = {
@@ -145,6 +141,9 @@ def _variables(x: Any, verb: str) -> _Variables:
     """All tensors in `x`, and all variables of the models in `x`, by their names in the file."""
     variables: _Variables = {}
     for prefix, keys, leaf in _leaves(x, verb):
+        kind = registry.kind_of(type(leaf))
+        if kind is not None and kind.kind == "model":
+            unlisted.refuse(kind.backend, leaf, "saving" if verb == "save" else "loading into")
         for variable in _of_leaf(keys, leaf):
             name = f"{prefix}.{variable.name}" if prefix and variable.name else prefix or variable.name
             name = name or ("" if keys else _LONE)
