@@ -224,7 +224,7 @@ def _accelerator(module: _Module) -> dict[str, Callable[..., Any]]:
 def _statistics(index: int) -> dict[str, Any]:
     usage = operations.limits.ledger.memory(index)
     counted = {"all": {"current": usage.allocated, "peak": usage.peak}}
-    return {"allocated_bytes": counted, "reserved_bytes": counted}
+    return {"allocated_bytes": counted, "reserved_bytes": counted, "requested_bytes": counted}
 
 
 def _memory_info(index: int) -> tuple[int, int]:
