@@ -142,7 +142,11 @@ swap(
 
 @wrong("move", "hands the same memory over", "a_move_is_in_memory_of_its_own")
 def move_hands_the_same_memory_over(adapter, patch, suite):
+    move = adapter.move
+
     def relabelled(x, device):
+        if device == suite.home:  # the way back makes a copy: what is there is asked as well
+            return move(x, device)
         x.wait()
         return toy().ToyArray(x._block, x._values, x._owner, adapter.to_native(device))
 

@@ -231,6 +231,7 @@ step = torch.optim.Adam(model.parameters())
 model(torch.ones(10, 100, device="vgpu:1")).sum().backward()
 step.step(), step.zero_grad(), gc.collect()
 print(torch.accelerator.memory_allocated(1), xdevice.memory("gpu:1").allocated, 3 * 4 * 10_100)
+assert torch.accelerator.memory_stats(1)["requested_bytes.all.current"] == torch.accelerator.memory_allocated(1)
 assert torch.accelerator.max_memory_allocated(1) > torch.accelerator.memory_allocated(1)
 view = model.weight[:1]
 del model, step

@@ -52,15 +52,16 @@ def check_op(operand: Operand, op: str) -> None:
     check_sum(operand, op)
 
 
-def require_here(operand: Operand, verb: str, device: Device) -> None:
-    """Raises if no engine could take this tensor from a process whose device is `device`."""
+def require_here(operand: Operand, verb: str, own: Callable[[], Device]) -> None:
+    """Raises if no engine could take this tensor from a process whose device is `own()`, which is asked only for a
+    tensor on a GPU: the answer may need a framework that a program on the CPU has not imported."""
     if operand.kind != "model":
         refuse_symbol(operand)
         refuse_sparse(operand, verb)
     x = read(operand)
     operand.backend.detached(x)  # raises for the stand-ins for tensors inside torch.func.grad
     place = operand.backend.device_of(x)
-    if place is not device and place.kind != "cpu":
+    if place.kind != "cpu" and place is not (device := own()):
         raise DeviceMismatchError(
             f"{operand.name} is on {place}, and this process works on {device}, as world.device says; move it"
         )
@@ -70,25 +71,26 @@ class Bucket(NamedTuple):
     """The numbers of gradients that travel together."""
 
     dtype: str
-    numbers: list[int]
+    indices: list[int]
+    """Which of the gradients, as indices into the list of all."""
 
 
-def buckets_of(operands: list[Operand], numbers: Sequence[int]) -> list[Bucket]:
-    """Buckets of one dtype, backend and device each, the same on all ranks. The last tensors come first, because a
-    backward pass computes their gradients first."""
+def buckets_of(operands: list[Operand], indices: Sequence[int]) -> list[Bucket]:
+    """The `operands` with these indices in buckets of one dtype, backend and device each, the same on all ranks. The
+    last tensors come first, because a backward pass computes their gradients first."""
     buckets: list[Bucket] = []
     filling: dict[tuple[Any, ...], tuple[Bucket, int, int]] = {}
-    for i in reversed(numbers):
+    for i in reversed(indices):
         operand = operands[i]
         dtype = dtype_of(operand)
         kind = operand.backend.name, dtype, operand.backend.device_of(read(operand))
         size = prod(shape_of(operand)) * host_dtype(dtype).itemsize
         bucket, used, most = filling.get(kind, (Bucket(dtype, []), 0, MOST_IN_FIRST))
-        if not bucket.numbers or used + size > most:
-            most = MOST if bucket.numbers else most
+        if not bucket.indices or used + size > most:
+            most = MOST if bucket.indices else most
             bucket, used = Bucket(dtype, []), 0
             buckets.append(bucket)
-        bucket.numbers.append(i)
+        bucket.indices.append(i)
         filling[kind] = bucket, used + size, most
     return buckets
 
@@ -162,7 +164,7 @@ class Carrier:
         small = [i for i, operand in enumerate(operands) if _is_small(operand)]
         new = {}
         for bucket in buckets_of(operands, small) if len(small) > 1 else ():
-            own = [operands[i] for i in bucket.numbers]
+            own = [operands[i] for i in bucket.indices]
             new.update(self.place_all(own, packed(self.pack(own), bucket.dtype)))
         rest = (operand for operand in operands if id(operand.value) not in new)
         return new | {id(operand.value): one(operand) for operand in rest}

@@ -305,7 +305,7 @@ class Session:
                 self.carrier.require_dtype(one, verb, op)
             elif op is not None:
                 check_op(one, op)
-            require_here(one, verb, self.device)
+            require_here(one, verb, lambda: self.device)
 
     def require_open(self, verb: str) -> None:
         line = self._line

@@ -51,7 +51,7 @@ class PaddleCalls(Calls):
             if path in layer_paths or next(iter(layer.children()), None) is None:
                 paths[id(layer)] = path
         with ExitStack() as stack:
-            watch = common.Watch(self, paths, follow=common.Hooks(self, stack, _asks).follow)
+            watch = common.Watch(self, paths, follow=common.GradientHooks(self, stack, _asks).follow)
             stack.enter_context(common.recording(watch, Layer))
             yield watch.calls
 
@@ -61,7 +61,7 @@ class PaddleCalls(Calls):
         functions = [(_operators, name) for name, x in vars(_operators).items() if callable(x)]
         methods = [(paddle.Tensor, name) for name in CHECKED]
         with ExitStack() as stack:
-            hooks = common.Hooks(self, stack, _asks)
+            hooks = common.GradientHooks(self, stack, _asks)
 
             def replaced(name: str, original: Any) -> Any:
                 @wraps(original)

@@ -59,7 +59,7 @@ class _Operations(TorchFunctionMode):
     """Passes each function of PyTorch that gets a tensor to `run`. A mode above autograd sees what the program calls,
     and tensors whose gradients can be followed."""
 
-    def __init__(self, run: common.Run, leaf: common.Leaf, hooks: common.Hooks) -> None:
+    def __init__(self, run: common.Run, leaf: common.Leaf, hooks: common.GradientHooks) -> None:
         super().__init__()
         self._run, self._leaf, self._hooks = run, leaf, hooks
 
@@ -88,7 +88,7 @@ class TorchCalls(Calls):
             for module in model.modules():
                 if isinstance(module, torch.nn.TransformerEncoder | torch.nn.TransformerEncoderLayer):
                     stack.callback(module.register_forward_pre_hook(lambda *_: None).remove)
-            watch = common.Watch(self, paths, follow=common.Hooks(self, stack, _asks).follow)
+            watch = common.Watch(self, paths, follow=common.GradientHooks(self, stack, _asks).follow)
             stack.enter_context(common.recording(watch, Module, is_compiling=torch.compiler.is_compiling))
             yield watch.calls
 
@@ -97,7 +97,7 @@ class TorchCalls(Calls):
         with ExitStack() as stack:
             if hasattr(torch.compiler, "set_stance"):  # since 2.6
                 stack.enter_context(torch.compiler.set_stance("force_eager"))
-            stack.enter_context(_Operations(run, leaf, common.Hooks(self, stack, _asks)))
+            stack.enter_context(_Operations(run, leaf, common.GradientHooks(self, stack, _asks)))
             yield
 
     def outermost(self, around: Around) -> AbstractContextManager[Any]:

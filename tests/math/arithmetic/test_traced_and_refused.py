@@ -81,6 +81,20 @@ def test_lengths_that_are_not_known_while_tracing(name):
     np.testing.assert_allclose(traced_of_unknown_lengths(function, ARRAY), wanted(ARRAY), rtol=1e-6)
 
 
+@pytest.mark.skipif("tensorflow" not in BACKENDS, reason="TensorFlow is not installed")
+def test_a_length_that_is_known_says_what_one_that_is_not_broadcasts_to():
+    import tensorflow as tf
+
+    indices = np.array([[3, 0]] * 3)
+    with xdevice.use_backend("tensorflow"):
+        xp = xdevice.array_namespace()
+        x = xp.asarray(ARRAY)
+        signature = [tf.TensorSpec((None, 2), tf.int64)]
+        taken = tf.function(lambda indices: xp.take_along_axis(x, indices, axis=1), input_signature=signature)
+        for given in (indices, indices[:1]):
+            np.testing.assert_array_equal(taken(given).numpy(), np.take_along_axis(ARRAY, indices, 1))
+
+
 NEED_LENGTHS = {
     "repeat": lambda xp, x: xp.repeat(x, 2, axis=0),
     "tile": lambda xp, x: xp.tile(x, (2, 1)),
@@ -88,11 +102,12 @@ NEED_LENGTHS = {
     "tensordot": lambda xp, x: xp.tensordot(x, x),
     "meshgrid": lambda xp, x: xp.meshgrid(x[0])[0],
     "roll without axes": lambda xp, x: xp.roll(x, 1),
+    "take_along_axis": lambda xp, x: xp.take_along_axis(xp.asarray(ARRAY), xp.astype(x, xp.int64), axis=1),
 }
 
 
 @pytest.mark.skipif("tensorflow" not in BACKENDS, reason="TensorFlow is not installed")
-@pytest.mark.parametrize("name", sampled(NEED_LENGTHS, each_time=("tile",)))
+@pytest.mark.parametrize("name", sampled(NEED_LENGTHS, each_time=("tile", "take_along_axis")))
 def test_what_needs_all_lengths_is_refused_by_name(name):
     with pytest.raises(
         xdevice.errors.UnsupportedError, match=f"does not support {name} of the shape .*not known while"

@@ -102,6 +102,13 @@ def test_honest_programs_do_not_part(honest, one, other):
     assert all(off.share < 1e-5 and off.cosine > 0.99999 and off.within > 0.9 for _, off in rows)
 
 
+@pytest.mark.skipif("torch" not in NAMES, reason="needs torch")
+def test_what_has_no_name_is_called_by_the_operation_that_takes_it(honest):
+    first, *_ = honest["torch"].gradients
+    assert first.name.startswith(f"input of add ({__file__}:")
+    assert first.name.endswith("), (3,)")
+
+
 @pytest.mark.parametrize(("fault", "text"), [("eps", "1e-2 if fault"), ("scaled", "h * 1.01")])
 @pytest.mark.parametrize(("one", "other"), PAIRS)
 def test_the_first_operation_that_differs_is_named_with_its_line(honest, one, other, fault, text):

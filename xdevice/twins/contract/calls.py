@@ -101,7 +101,7 @@ def is_called(name: str) -> bool:
     return frame is not None
 
 
-class Hooks:
+class GradientHooks:
     """Hooks on tensors, for the gradients that reach them, in a framework whose tensors have `register_hook`. They are
     removed when the stack is closed."""
 
