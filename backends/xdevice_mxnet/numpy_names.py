@@ -43,8 +43,8 @@ def restored(package: str) -> Iterator[None]:
 
 
 def _forget_failed_import(package: str) -> None:
-    """Removes the submodules of `package` that a failed import has left in `sys.modules`, because they refer to the
-    real NumPy. An import outside `restored` fails, because `numpy.bool` is missing."""
+    """Removes the submodules that an earlier import of `package`, outside `restored`, left in `sys.modules` when it
+    failed: they refer to the real NumPy, and are to be imported anew with the copy."""
     if package not in sys.modules:
         for name in [name for name in tuple(sys.modules) if name.startswith(f"{package}.")]:
             del sys.modules[name]

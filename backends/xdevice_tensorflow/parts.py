@@ -75,7 +75,8 @@ def constants(model: Any) -> list[tuple[Any, Any, Any]]:
 
 
 def tuples(model: Any) -> list[tuple[Any, Any, Any]]:
-    """Returns the tuples that a model holds as attributes or in lists and dicts, as `constants` returns tensors."""
+    """Returns the tuples that a model holds as attributes or in lists and dicts, not those inside other tuples. Each
+    comes with what holds it: (holder, key, tuple)."""
     return [
         (holder, key, value)
         for holder, key, value in _attributes(model)

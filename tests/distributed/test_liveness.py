@@ -100,7 +100,7 @@ def test_a_line_of_the_program_is_named_where_it_waits_in_pythons_own(wait):
     liveness.thread.start()
     try:
         time.sleep(0.2)
-        assert liveness.at().endswith("in waits_here"), liveness.at()
+        assert liveness.program_line().endswith("in waits_here"), liveness.program_line()
     finally:
         end.set()
         items.put(None)

@@ -71,25 +71,26 @@ class Bucket(NamedTuple):
     """The numbers of gradients that travel together."""
 
     dtype: str
-    numbers: list[int]
+    indices: list[int]
+    """Which of the gradients, as indices into the list of all."""
 
 
-def buckets_of(operands: list[Operand], numbers: Sequence[int]) -> list[Bucket]:
-    """Buckets of one dtype, backend and device each, the same on all ranks. The last tensors come first, because a
-    backward pass computes their gradients first."""
+def buckets_of(operands: list[Operand], indices: Sequence[int]) -> list[Bucket]:
+    """The `operands` with these indices in buckets of one dtype, backend and device each, the same on all ranks. The
+    last tensors come first, because a backward pass computes their gradients first."""
     buckets: list[Bucket] = []
     filling: dict[tuple[Any, ...], tuple[Bucket, int, int]] = {}
-    for i in reversed(numbers):
+    for i in reversed(indices):
         operand = operands[i]
         dtype = dtype_of(operand)
         kind = operand.backend.name, dtype, operand.backend.device_of(read(operand))
         size = prod(shape_of(operand)) * host_dtype(dtype).itemsize
         bucket, used, most = filling.get(kind, (Bucket(dtype, []), 0, MOST_IN_FIRST))
-        if not bucket.numbers or used + size > most:
-            most = MOST if bucket.numbers else most
+        if not bucket.indices or used + size > most:
+            most = MOST if bucket.indices else most
             bucket, used = Bucket(dtype, []), 0
             buckets.append(bucket)
-        bucket.numbers.append(i)
+        bucket.indices.append(i)
         filling[kind] = bucket, used + size, most
     return buckets
 
@@ -163,7 +164,7 @@ class Carrier:
         small = [i for i, operand in enumerate(operands) if _is_small(operand)]
         new = {}
         for bucket in buckets_of(operands, small) if len(small) > 1 else ():
-            own = [operands[i] for i in bucket.numbers]
+            own = [operands[i] for i in bucket.indices]
             new.update(self.place_all(own, packed(self.pack(own), bucket.dtype)))
         rest = (operand for operand in operands if id(operand.value) not in new)
         return new | {id(operand.value): one(operand) for operand in rest}

@@ -387,7 +387,7 @@ class Line:
                 for _ in self._pulse.frames():
                     moved = self.liveness.has_engine_moved() if self.is_in_engine else self.liveness.has_moved()
                     moved = moved or self.is_first_busy
-                    answer = {"moved": moved, "at": self.liveness.at(), "started": self.started}
+                    answer = {"moved": moved, "at": self.liveness.program_line(), "started": self.started}
                     self._pulse.send(ANSWER, json.dumps(answer))
         self._pulse.close()
         self.lost()

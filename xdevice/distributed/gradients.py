@@ -63,7 +63,7 @@ def average_gradients(session: Session, model_or_gradients: Any, weight: float |
     def job() -> dict[int, Any]:
         sent = []
         for bucket in plan.buckets:
-            gradients = [unique[i] for i in bucket.numbers]
+            gradients = [unique[i] for i in bucket.indices]
             sent.append((gradients, _start(carrier, bucket, gradients, total)))
         means: dict[int, Any] = {}
         for gradients, wait in sent:
@@ -133,7 +133,7 @@ class Plan:
         self.missing = missing
         others = [i for i in range(len(operands)) if i not in set(missing)]
         self.buckets = [*buckets_of(operands, others), *buckets_of(operands, missing)]
-        self.bucket_numbers = {i: number for number, bucket in enumerate(self.buckets) for i in bucket.numbers}
+        self.bucket_numbers = {i: number for number, bucket in enumerate(self.buckets) for i in bucket.indices}
         self.text = signatures(operands) + "".join(f"; {operands[i].name} last" for i in missing)
 
 
@@ -255,7 +255,7 @@ class _Sending:
         self.refused: XDeviceError | None = None
         """The error of a gradient that cannot be averaged. It is raised after the pass, when all ranks know of it."""
         self._weight = weight
-        self._lacking = [len(bucket.numbers) for bucket in plan.buckets]
+        self._lacking = [len(bucket.indices) for bucket in plan.buckets]
         self._gradients: dict[int, Any] = {}
         self._sent: list[tuple[list[Operand], Callable[[], Any]]] = []
         self._times_written = [_times_written(parameter) for parameter in parameters]
@@ -348,7 +348,7 @@ class _Sending:
         buckets = self.plan.buckets if self.session.size > 1 else []
         while len(self._sent) < len(buckets) and not (only_full and self._lacking[len(self._sent)]):
             bucket = buckets[len(self._sent)]
-            gradients = [self._gradient(i) for i in bucket.numbers]
+            gradients = [self._gradient(i) for i in bucket.indices]
             self._sent.append((gradients, _start(self.session.carrier, bucket, gradients, self._weight)))
 
     def _gradient(self, i: int) -> Operand:

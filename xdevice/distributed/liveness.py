@@ -76,14 +76,16 @@ class Liveness:
         worked = reading.rest + reading.engine - last.rest - last.engine
         return worked > BUSY * (reading.when - last.when)
 
-    def at(self) -> str:
-        """The file, line and function that the program is at: the innermost frame that is neither xdevice's own nor
-        Python's, where a program that waits for a lock or another process stands."""
-        walked = traceback.walk_stack(sys._current_frames().get(self.thread.ident or 0))
-        frames = [(f, n) for f, n in walked if not f.f_globals.get("__name__", "").startswith("xdevice.")]
-        for frame, line in [one for one in frames if not _is_pythons(one[0].f_code.co_filename)] or frames:
-            return f"{frame.f_code.co_filename}:{line} in {frame.f_code.co_name}"
-        return "a line that is not known"
+    def program_line(self) -> str:
+        """The file, line and function that the program is at, in the innermost frame that is neither xdevice's nor the
+        standard library's: a program that waits for a lock or another process stands in the latter."""
+        stack = traceback.walk_stack(sys._current_frames().get(self.thread.ident or 0))
+        frames = [f for f, _ in stack if not f.f_globals.get("__name__", "").startswith("xdevice.")]
+        of_program = [f for f in frames if not _is_pythons(f.f_code.co_filename)]
+        if not frames:
+            return "a line that is not known"
+        frame = (of_program or frames)[0]
+        return f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}"
 
     def _read(self) -> _Reading:
         frame = sys._current_frames().get(self.thread.ident or 0)

@@ -698,7 +698,7 @@ class _Layers(Functions):
     def indices(self, x: Any, function: str) -> Any:
         """Returns `x` as a tensor. Raises `DTypeError` if its dtype is not int32 or int64."""
         cls, checks = type(x), self.checks
-        if cls not in checks.mine or (cls in checks.may_be_sparse and not self.backend.is_dense(x)):
+        if cls not in checks.tensor_types or (cls in checks.may_be_sparse and not self.backend.is_dense(x)):
             x = checks.tensor(x, function)
         name = dtype_name(x.dtype)
         if name not in _INDICES:

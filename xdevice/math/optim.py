@@ -91,7 +91,7 @@ def sgd(
         [0.5]
     """
 
-    rate = _beside(lr)
+    rate = _number_for(lr)
 
     def rule(p: Any, g: Any, m: Any) -> tuple[Any, ...]:
         g = _decayed(g, p, weight_decay)
@@ -139,7 +139,7 @@ def rmsprop(
     Arguments, result, errors and costs are those of `sgd`.
     """
 
-    rate = _beside(lr)
+    rate = _number_for(lr)
 
     def rule(p: Any, g: Any, v: Any) -> tuple[Any, ...]:
         g = _decayed(g, p, weight_decay)
@@ -157,7 +157,7 @@ def adagrad(
     Arguments, result, errors and costs are those of `sgd`.
     """
 
-    rate = _beside(lr)
+    rate = _number_for(lr)
 
     def rule(p: Any, g: Any, v: Any) -> tuple[Any, ...]:
         g = _decayed(g, p, weight_decay)
@@ -178,7 +178,7 @@ def _adam(
     weight_decay: float,
 ) -> tuple[Any, dict[str, Any]]:  # fmt: skip
     _require_state(which, state)
-    (beta1, beta2), rate, count = betas, _beside(lr), _beside(state["step"])
+    (beta1, beta2), rate, count = betas, _number_for(lr), _number_for(state["step"])
 
     def decayed(p: Any, g: Any, *means: Any) -> tuple[Any, ...]:
         # Adam adds the decay to the gradient, AdamW takes it off the parameter first
@@ -186,7 +186,7 @@ def _adam(
             return p, g + weight_decay * p, *means
         return p - rate(p) * weight_decay * p, g, *means
 
-    @_once
+    @_once_for_each_place
     def numbers(p: Any) -> tuple[Any, ...]:
         xp, steps = array_namespace(p), count(p) + 1.0
         # 1 - beta ** step would lose half of the digits of float32
@@ -240,11 +240,11 @@ def _decayed(g: Any, p: Any, weight_decay: float) -> Any:
     return g + weight_decay * p if weight_decay else g
 
 
-def _beside(value: Any) -> Callable[[Any], Any]:
+def _number_for(value: Any) -> Callable[[Any], Any]:
     """A number, or a tensor without dimensions, as a function of the parameter that it is to compute with."""
     if isinstance(value, int | float):
         return lambda p: value
-    return _once(lambda p: _alike(value, p))
+    return _once_for_each_place(lambda p: _alike(value, p))
 
 
 def _alike(x: Any, p: Any) -> Any:
@@ -260,18 +260,19 @@ def _there(x: Any, p: Any) -> Any:
     return to_device(x, device_of(p))
 
 
-def _once(make: Callable[[Any], T]) -> Callable[[Any], T]:
-    """A function of a parameter that is computed once for each device and dtype."""
+def _once_for_each_place(make: Callable[[Any], T]) -> Callable[[Any], T]:
+    """A function of a parameter, which calls `make` only for the first parameter of each device and dtype."""
     values: dict[Any, T] = {}
 
-    def numbers(p: Any) -> T:
-        device_of = registry.probes.get(type(p))
-        place = device_of and device_of(p), p.dtype
-        if place not in values:
-            values[place] = make(p)
-        return values[place]
+    def for_parameter(p: Any) -> T:
+        probe = registry.probes.get(type(p))
+        device = probe(p) if probe is not None else None  # traced tensors are on no device
+        key = device, p.dtype
+        if key not in values:
+            values[key] = make(p)
+        return values[key]
 
-    return numbers
+    return for_parameter
 
 
 # gradients
@@ -314,7 +315,7 @@ def clip_by_global_norm(grads: Any, max_norm: float) -> Any:
         norm = _norm(rows)
         # at most 1, without a decision that a compiler could not trace
         factor = max_norm / array_namespace(norm).clip(norm, max_norm, None)
-        here = _beside(factor)
+        here = _number_for(factor)
         return rows.rebuilt(rows.applied(lambda g: g * here(g)))
 
 

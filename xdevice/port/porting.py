@@ -35,15 +35,10 @@ def import_edits(source: Source, modules: Iterable[PythonModule], sites: list[Si
         start = source.offset(line, col)
         if col:  # `import a; import b`, or a block
             edits.add(Edit(start, 0, start, "; ".join([*lines, ""])))
-        else:
-            edits.add(
-                Edit(
-                    start,
-                    -len(source.text),
-                    start,
-                    (source.newline * 2).join(lines) + source.newline,
-                )
-            )
+            continue
+        before_all_sites = -len(source.text)  # a site that begins here has minus its end as rank
+        text = (source.newline * 2).join(lines) + source.newline
+        edits.add(Edit(start, before_all_sites, start, text))
     return edits
 
 

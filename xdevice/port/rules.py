@@ -136,7 +136,7 @@ class JudgedSites(JudgedModule):
         row = rules_of_words.row_of(full_name)
         if not full_name.startswith("torch.") or (row is None and not full_name.startswith("torch.cuda.")):
             return None
-        use = Use(self, node, _idiom_of(full_name))
+        use = Use(self, node, _idiom_of_word(full_name))
         return use, rules_of_words.word(use)
 
     def _judge_name(self, node: ast.Attribute | ast.Name) -> Judged | None:
@@ -151,7 +151,7 @@ class JudgedSites(JudgedModule):
         is_vendors = full_name.startswith("torch.cuda.") or (full_name.startswith("torch.") and row is not None)
         if not is_vendors or not isinstance(node.ctx, ast.Load):
             return None
-        use = Use(self, node, _idiom_of(full_name))
+        use = Use(self, node, _idiom_of_word(full_name))
         return use, left_open("no neutral word is known for it") if row is None else rules_of_words.value(use, row)
 
     def _annotated_name(self, node: ast.AST) -> str:
@@ -345,8 +345,8 @@ def _has_one_vendor(use: Use, judgement: Judgement) -> bool:
     return (judgement.verdict == "open" and bool(_vendor_of(use))) or use.idiom.name == "torch.nn.DataParallel"
 
 
-def _idiom_of(full_name: str) -> Idiom:
-    """The idiom of a name that has a row: with the code under which it is listed."""
+def _idiom_of_word(full_name: str) -> Idiom:
+    """An idiom for a name of the table of words, with the code and link that the table of calls has for it, if any."""
     listed = idioms.CALLS.get(full_name)
     return Idiom(full_name, listed.code if listed is not None else "XD156", "word", link=listed.link if listed else "")
 

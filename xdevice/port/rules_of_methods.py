@@ -123,7 +123,7 @@ def to_vendor(use: Use) -> Judgement:
     maker = use.idiom.text
     device = use.args[0] if use.args else getattr(use.keywords.get("device"), "value", None)
     if device is None:
-        return _to_vendor_itself(use, maker)
+        return _to_default_device(use, maker)
     means = known_at(device, use.module.parents)
     if only(means, DEVICES):
         return _moved(use, proven(_A_DEVICE, use.move_to(device)))
@@ -133,7 +133,8 @@ def to_vendor(use: Use) -> Judgement:
     return _moved(use, safe(_NO_DEVICE, edits))
 
 
-def _to_vendor_itself(use: Use, maker: str) -> Judgement:
+def _to_default_device(use: Use, maker: str) -> Judgement:
+    """The judgement on `.cuda()` and `.cpu()` that name no device."""
     new = f"{maker}()"
     if maker == "xdevice.gpu" and use.sets_current:
         if not use.module.current_gpu:
@@ -143,8 +144,9 @@ def _to_vendor_itself(use: Use, maker: str) -> Judgement:
     if merged is not None:
         return merged
     end, text = use.end - 1, new
-    for keyword in use.keywords.values():
-        end, text = use.span(keyword)[0], f"{new}, "
+    if use.keywords:
+        [non_blocking] = use.keywords.values()  # it stays, behind the device
+        end, text = use.span(non_blocking)[0], f"{new}, "
     return _moved(use, proven(_A_DEVICE, use.call_with_receiver("xdevice.to_device", end, text)))
 
 

@@ -56,7 +56,7 @@ def cross_entropy(logits: Any, labels: Any) -> Any:
     if paddle.in_dynamic_mode():
         column = paddle.unsqueeze(labels, 1)
         losses = _losses(logits, column)
-        if losses.place.is_gpu_place():  # this kernel has no bound, and the core has read the labels
+        if losses.place.is_gpu_place():  # no bound at -64 here, and the core has checked the labels
             return paddle.mean(losses)
         _checked(paddle.index_sample, logits.detach(), column)  # raises for each label that is no class
         if not _may_be_at_the_bound(losses):

@@ -45,7 +45,8 @@ _OF_CONV1D: Final = (Part("weight", ("weight",), layouts.TRANSPOSED), Part("bias
 
 
 def _layers(model: Any, variables: Mapping[str, Any], blocks: dict[str, tuple[str, ...]]) -> Iterator[Layer]:
-    """Yields the layers of a model, each with the parts of its own; () stands for PyTorch's usual ones. Also fills
+    """Yields the layers of a model. The parts of a layer are () if they are those that PyTorch's layers of its kind
+    usually have. Also fills
     `blocks`: for the path of each Transformer layer, the names of the layers inside it in the order in which they are
     called, which is not the order of their definition."""
     owned: set[int] = set()

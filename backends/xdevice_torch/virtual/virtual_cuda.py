@@ -65,7 +65,7 @@ class _Cuda(TorchFunctionMode):
         self._default = None if device is None else torch.device(device)
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        # it is CUDA by name, whatever its arguments are
+        # `x.cuda()` means CUDA even without an argument that says so; `to` can be given the virtual GPU
         if function is torch.Tensor.cuda:
             place = args[1] if len(args) > 1 else (kwargs or {}).get("device")  # None is what Module.cuda passes
             function, args, kwargs = torch.Tensor.to, (args[0], self._device if place is None else place), {}

@@ -86,7 +86,8 @@ def install(count: int) -> None:
     _setup(NAME, module)
     _libraries.extend(operations.register())
     forks.in_child(operations.after_fork)
-    # asked before PyTorch's own (23), which would make a storage on the device, whose allocator is missing
+    # priority 0 comes before PyTorch's own for such devices (23): that would make a storage on the device, which has no
+    # allocator
     torch.serialization.register_package(0, lambda storage: None, _restored)
     for kind in (torch.Tensor, torch.nn.Parameter):
         # what PyTorch has registered would send a handle to the device's memory

@@ -84,17 +84,18 @@ class Checks:
     def __init__(self, backend: Backend) -> None:
         self.backend = backend
         self.kernels: Any = _widened(backend.namespace())
-        self.mine: set[type] = set()
+        self.tensor_types: set[type] = set()
         """The types seen so far that are tensors of this backend."""
-        self.looks = not getattr(self.kernels, ONE_DEVICE, False)
+        self.compares_devices = not getattr(self.kernels, ONE_DEVICE, False)
         """Whether the tensors' devices are compared before a kernel is called, because the kernel would not raise for
         tensors on two devices."""
-        self.layout: str
-        self.dense: Any
-        self.layout, self.dense = getattr(self.kernels, DENSE, ("", None))
-        """The attribute that tells whether a tensor is dense, and how; "" if that is not asked before a fast call."""
+        self.layout_attribute: str
+        self.dense_layout: Any
+        self.layout_attribute, self.dense_layout = getattr(self.kernels, DENSE, ("", None))
+        """The attribute that tells whether a tensor is dense, and its value in a dense one; "" if that is not asked
+        before a fast call."""
         self.may_be_sparse: set[type] = set()
-        """The types in `mine` whose tensors may be sparse, so that each tensor has to be asked."""
+        """The types in `tensor_types` whose tensors may be sparse, so that each tensor has to be asked."""
 
     def kernel(self, name: str, dtype: Any) -> Callable[..., Any]:
         """The kernel of a name for tensors of one dtype: the adapter's own, unless that dtype is computed in a wider
@@ -108,7 +109,7 @@ class Checks:
     def tensor(self, x: Any, function: str) -> Any:
         """Returns `x` if it is a tensor of this backend, or its tensor if `x` is a variable. Raises for anything
         else."""
-        if type(x) in self.mine:
+        if type(x) in self.tensor_types:
             if type(x) in self.may_be_sparse and not self.backend.is_dense(x):
                 raise self._sparse(x)
             return x
@@ -133,7 +134,7 @@ class Checks:
             return self._tensor_of_variable(x, function)
         if owned.kind == "tensor":
             self._require_known(x)
-        self.mine.add(type(x))
+        self.tensor_types.add(type(x))
         return x
 
     def _tensor_of_variable(self, x: Any, function: str) -> Any:
@@ -155,7 +156,9 @@ class Checks:
     def is_plain(self, x: Any) -> bool:
         """Whether `x` is of a type that has been seen to be a tensor of this backend, and as dense as a fast call
         requires."""
-        return type(x) in self.mine and (not self.layout or getattr(x, self.layout) is self.dense)
+        return type(x) in self.tensor_types and (
+            not self.layout_attribute or getattr(x, self.layout_attribute) is self.dense_layout
+        )
 
     def _sparse(self, x: Any) -> UnsupportedError:
         return self.backend.unsupported(f"arithmetic for a {type(x).__name__} that is not dense", "make it dense")
@@ -181,7 +184,7 @@ class Checks:
         """`x` as a tensor. Raises `DTypeError` if the kind of its dtype is not among `kinds`, which the function
         takes."""
         cls = type(x)
-        if cls not in self.mine or (cls in self.may_be_sparse and not self.backend.is_dense(x)):
+        if cls not in self.tensor_types or (cls in self.may_be_sparse and not self.backend.is_dense(x)):
             x = self.tensor(x, function)
         name = dtype_name(x.dtype)
         if dtypes.kind_of(name) not in kinds:
@@ -206,7 +209,7 @@ class Checks:
         first = next((x for x in tensors if type(x) not in NUMBERS), None)
         if first is None:
             raise NotATensorError(f"{function} needs a tensor among {shown(tuple(values))}; xp.asarray makes one")
-        if self.looks:
+        if self.compares_devices:
             self.require_one_device(function, *[x for x in tensors if type(x) not in NUMBERS])
         dtype = first.dtype
         is_uniform = all([getattr(x, "dtype", None) is dtype for x in tensors])  # noqa: C419  # half as long

@@ -125,7 +125,7 @@ def _binary(checks: Checks, name: str, kinds: str) -> Callable[..., Any]:
             kernel = kernels.get(dtype)
             if kernel is not None:
                 if checks.is_plain(x2) and x2.dtype is dtype:
-                    if checks.looks:
+                    if checks.compares_devices:
                         checks.require_one_device(name, x1, x2)
                     return settled(kernel(x1, x2))
                 if takes_number and type(x2) is float and dtypes.kind_of(checks.name(x1)) == "f":
@@ -187,7 +187,7 @@ def _clip(checks: Checks) -> Callable[..., Any]:
     def bounded(kernel: Callable[[Any, Any], Any], x: Any, value: Any, name: str) -> Any:
         if type(value) in NUMBERS:
             value = checks.number(value, name, x)
-        elif checks.looks:
+        elif checks.compares_devices:
             checks.require_one_device("clip", x, value)
         try:
             return kernel(x, value)

@@ -55,7 +55,7 @@ class Lookup(Generic[F]):
         if owned is None or (owned.kind == "model" and owned.backend.tensor_of(x) is None):
             raise NotATensorError(f"{function} takes tensors, not {shown(x)} of type {type(x).__qualname__}")
         functions = self.of(owned.backend)
-        # of a model's type, each object has to be asked whether it is a variable
+        # only some objects of a model's type are variables: each is asked, so the type is not kept
         if owned.kind != "model":
             self.by_type[type(x)] = functions
         return functions

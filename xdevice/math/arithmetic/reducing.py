@@ -39,7 +39,7 @@ def _matmul(checks: Checks) -> Callable[..., Any]:
             dtype = x1.dtype  # read once, which takes Paddle 0.4 us
             kernel = kernels.get(dtype)
             if kernel is not None and x2.dtype is dtype:
-                if checks.looks:
+                if checks.compares_devices:
                     checks.require_one_device("matmul", x1, x2)
                 try:  # before the shapes are checked, which takes as long as a small product
                     return kernel(x1, x2)
@@ -190,22 +190,22 @@ class Reducing(Room):
 
     def _of_squares(self, x: Any, function: str, axes: tuple[int, ...], correction: float, keepdims: bool) -> Any:
         kernels = self._kernels
-        apart = kernels.subtract(x, kernels.mean(x, axes, True) if axes else x)
-        squares = kernels.square(apart)
+        deviations = kernels.subtract(x, kernels.mean(x, axes, True) if axes else x)
+        squares = kernels.square(deviations)
         total = kernels.sum(squares, axes, keepdims) if axes else squares
-        variance = kernels.divide(total, self._left(x, axes, correction))
+        variance = kernels.divide(total, self._divisor(x, axes, correction))
         return kernels.sqrt(variance) if function == "std" else variance
 
-    def _left(self, x: Any, axes: tuple[int, ...], correction: float) -> Any:
+    def _divisor(self, x: Any, axes: tuple[int, ...], correction: float) -> Any:
         """The divisor of a variance: the number of elements less `correction`, and at least 0."""
         checks, kernels, name = self._checks, self._kernels, self._checks.name(x)
         lengths = [shape_of(x)[one] for one in axes]
         if None not in lengths:
             # as NumPy does: a divisor of 0 gives infinity or NaN
-            left = float(max(math.prod(lengths) - correction, 0))
-            return left if "divide" in kernels.TAKE_NUMBERS else kernels.number(left, name, x)
-        left = kernels.subtract(checks.length(x, axes, name), kernels.number(correction, name, x))
-        return kernels.maximum(left, kernels.number(0.0, name, x))
+            divisor = float(max(math.prod(lengths) - correction, 0))
+            return divisor if "divide" in kernels.TAKE_NUMBERS else kernels.number(divisor, name, x)
+        divisor = kernels.subtract(checks.length(x, axes, name), kernels.number(correction, name, x))
+        return kernels.maximum(divisor, kernels.number(0.0, name, x))
 
     def cumulative_sum(
         self, x: Any, /, *, axis: int | None = None, dtype: Any = None, include_initial: bool = False
@@ -324,7 +324,7 @@ class Reducing(Room):
             x1, x2 = (self._checks.number(x, self._checks.supported(name), condition) for x in (x1, x2))
         else:
             x1, x2 = self._checks.operands("where", ANY, (x1, x2))
-        if self._checks.looks:
+        if self._checks.compares_devices:
             self._checks.require_one_device("where", condition, x1, x2)
         try:
             return self._kernels.where(condition, x1, x2)

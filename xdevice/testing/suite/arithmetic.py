@@ -65,7 +65,7 @@ class ArithmeticChecks(Suite):
         self.needs_kernels()
         # one is not used, and another (below) is asked for twice
         x, y, unused, constant = (self.make(value) for value in (2.0, 3.0, [[1.0, 2.0]], 5.0))
-        if self.asks(constant) is not None:
+        if self.requires_grad(constant) is not None:
             constant = self.samples.marked(constant)
         for mode, _ in ((nullcontext, None), *self.samples.modes().values()):
             in_thread(partial(self.differentiate, [x, y, x, unused], constant, mode), self.patience)
@@ -95,7 +95,7 @@ class ArithmeticChecks(Suite):
         if unused is not None:
             self.assert_holds(unused, np.zeros((1, 2), "float32"), "a gradient of what the loss does not depend on")
         for x in (value, *grads, beside):
-            assert not self.asks(x), "a result is not detached"
+            assert not self.requires_grad(x), "a result is not detached"
         _, nothing, _ = self.adapter.value_and_grad(leaves, lambda inputs: (add(constant, constant), []), False)
         assert nothing == [None] * 4, "a gradient of a loss that depends on none of the leaves"
         assert [self.flags(x) for x in (*leaves, constant)] == before, "a tensor's gradient, or whether it asks for one"
@@ -105,7 +105,7 @@ class ArithmeticChecks(Suite):
 
     def flags(self, x: Any) -> Any:
         grad = getattr(x, "grad", None)
-        return self.asks(x), None if grad is None else self.adapter.to_numpy(grad).tolist()
+        return self.requires_grad(x), None if grad is None else self.adapter.to_numpy(grad).tolist()
 
     @needs("Gradients")
     def test_gradients_nest_or_are_refused(self) -> None:
@@ -173,7 +173,7 @@ class ArithmeticChecks(Suite):
                 return
             for x, value in zip(new, ([11.0, 4.0], [6.0]), strict=True):
                 self.assert_on(self.here, x, np.array(value, "float32"), "a new parameter")
-                assert not self.asks(x), "the step was recorded"
+                assert not self.requires_grad(x), "the step was recorded"
         for x, y in zip((x for row in rows for x in row), operands, strict=True):
             if self.adapter.can_write(x):
                 self.assert_apart(x, y, "what the rule was given")

@@ -223,7 +223,7 @@ class StreamChecks(Suite):
             self.assert_reads(step(), plain("float32") * factor * 2, "a replay")
         # once to warm up, because a first call may allocate, and once to capture
         assert len(calls) == 2, "the task is called twice, and not again"
-        assert self.asks(step()) in (None, False)
+        assert self.requires_grad(step()) in (None, False)
         side = xdevice.accelerator.Stream(self.here)
         self.adapter.write(x, self.make(plain("float32") * 5))
         side.wait(xdevice.accelerator.Stream.current(self.here))

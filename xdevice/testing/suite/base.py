@@ -243,8 +243,8 @@ class Suite:
         """The values of a model's or an optimizer's variables, as the adapter reads them."""
         return {name: self.adapter.to_numpy(x).copy() for name, x in self.adapter.variables(model)}
 
-    def asks(self, x: Any) -> bool | None:
-        """Whether a tensor asks for its gradient; None if the framework does not mark tensors so."""
+    def requires_grad(self, x: Any) -> bool | None:
+        """Whether a tensor is marked as one that gets a gradient; None if the framework does not mark tensors so."""
         return self.samples.requires_grad(x)
 
     # comparing

@@ -338,13 +338,13 @@ class CreationChecks(Suite):
     def test_detached_is_the_same_memory_without_a_gradient(self) -> None:
         self.needs_kernels()
         x = self.make()
-        assert self.adapter.detached(x) is x or self.asks(x) is None
+        assert self.adapter.detached(x) is x or self.requires_grad(x) is None
         marked = self.samples.marked(self.make())
-        if self.asks(marked) is None:
+        if self.requires_grad(marked) is None:
             return
         detached = self.adapter.detached(marked)
-        assert self.asks(detached) is False
-        assert self.asks(marked) is True, "the source has changed"
+        assert self.requires_grad(detached) is False
+        assert self.requires_grad(marked) is True, "the source has changed"
         assert self.address(detached) == self.address(marked)
         self.assert_equal(detached, marked)
 

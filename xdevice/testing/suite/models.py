@@ -67,7 +67,7 @@ class ModelChecks(Suite):
         assert xdevice.device_of(model) is target, name
 
     def marks(self, model: Any) -> dict[str, bool | None]:
-        return {name: self.asks(x) for name, x in self.samples.variables(model).items()}
+        return {name: self.requires_grad(x) for name, x in self.samples.variables(model).items()}
 
     def test_a_copied_model_shares_nothing(self) -> None:
         for target in self.all_places():
@@ -85,7 +85,7 @@ class ModelChecks(Suite):
                     self.assert_holds(a, before[key], f"{name}.{key}: the source")
                     if self.holds_values(target):
                         assert self.samples.address(a) != self.samples.address(b), f"{name}.{key}"
-                    assert self.asks(a) == self.asks(b), f"{name}.{key}"
+                    assert self.requires_grad(a) == self.requires_grad(b), f"{name}.{key}"
 
     def test_a_parameter_beside_its_model_stays_its_parameter(self) -> None:
         there = self.there_with_values()
@@ -236,7 +236,7 @@ class ModelChecks(Suite):
             x = self.make()
             # the same numbers, by a call that records nothing
             y, expected = self.adapter.infer(net, (x,)), net(x)
-        assert not self.asks(y)
+        assert not self.requires_grad(y)
         np.testing.assert_allclose(xdevice.to_numpy(y), xdevice.to_numpy(expected), rtol=1e-6)
         assert not self.adapter.has_channels_last(net), "a linear layer has no images"
 

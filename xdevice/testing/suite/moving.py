@@ -64,7 +64,7 @@ class MovingChecks(Suite):
             self.assert_on(there, x, arrays[name], name)
             assert str(x.dtype) == str(batch["odd"][name].dtype), name
         assert moved["twice"][0] is moved["twice"][1]
-        assert list(map(self.asks, moved["marked"])) == list(map(self.asks, marked))
+        assert list(map(self.requires_grad, moved["marked"])) == list(map(self.requires_grad, marked))
         assert xdevice.device_of(batch) is self.here
         mixed = xdevice.to_device([moved["twice"][0], *batch["odd"].values()], there)
         assert mixed[0] is moved["twice"][0]
@@ -180,12 +180,12 @@ class MovingChecks(Suite):
         self.needs_kernels()
         for wanted in (True, False):
             x = self.samples.marked(self.make()) if wanted else self.make()
-            if self.asks(x) is None:
+            if self.requires_grad(x) is None:
                 pytest.skip(f"{self.backend} does not mark tensors")
             for target in self.all_places():
                 for verb in _verbs():
-                    assert self.asks(verb(x, target)) is wanted
-            assert self.asks(x) is wanted
+                    assert self.requires_grad(verb(x, target)) is wanted
+            assert self.requires_grad(x) is wanted
 
     def test_gradients_flow_through_a_copy_on_the_same_device(self) -> None:
         self.assert_gradient(lambda x: xdevice.copy_to(x * -2.5, self.home))

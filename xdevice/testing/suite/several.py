@@ -66,7 +66,7 @@ class ReplicaChecks(Suite):
                 leaf = self.adapter.leaf(x, target)
                 tensor = self.tensor_of(leaf)
                 self.assert_on(target, tensor, array, name)
-                assert self.asks(leaf) in (None, dtype_name(x.dtype) in FLOATS), name
+                assert self.requires_grad(leaf) in (None, dtype_name(x.dtype) in FLOATS), name
                 if self.holds_values(target):
                     self.assert_apart(tensor, x, name)
 
@@ -79,7 +79,7 @@ class ReplicaChecks(Suite):
         self.needs_kernels()
         need(self.samples.gradient(lambda x: x * 3, self.make()), "gradients")
         source = self.samples.marked(self.make())
-        if self.asks(source) is None:
+        if self.requires_grad(source) is None:
             pytest.skip(f"{self.backend} does not mark tensors")
         for target in self.places():
             leaf = self.tensor_of(self.adapter.leaf(source, target))
@@ -102,12 +102,12 @@ class ReplicaChecks(Suite):
                 with pytest.raises(xdevice.errors.UnsupportedError, match="written"):
                     self.adapter.write(leaf, value)
                 continue
-            asks = self.asks(leaf)
+            asks = self.requires_grad(leaf)
             before = self.address(leaf) if is_tensor else None
             self.adapter.write(leaf, value)
             self.assert_holds(self.tensor_of(leaf), new, name)
             self.assert_holds(value, new, f"{name}: the value")
-            assert self.asks(leaf) is asks, name
+            assert self.requires_grad(leaf) is asks, name
             assert before is None or self.address(leaf) == before, name
             if is_tensor:
                 self.assert_apart(leaf, value, name)

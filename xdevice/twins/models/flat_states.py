@@ -184,7 +184,8 @@ def read_state(source: Any, wanted: Twin | None, request: StateRequest) -> Twin:
     dialects = recognition.dialects_of(origin, request.layout)
     every = recognition.readings(dialects, variables, kinds, wanted, back)
     # a dict of NumPy's or JAX's is laid out as PyTorch's, unless its names say otherwise
-    reading = recognition.only_one(every, is_free=not request.is_file or origin in ("numpy", "jax"))
+    is_torch_assumed = not request.is_file or origin in ("numpy", "jax")
+    reading = recognition.chosen_reading(every, is_torch_assumed)
     _require_stated(reading, stated, dialects[reading.dialect], variables)
     settled_layers = [settled(layer, variables) for layer in reading.layers]
     layers = [

@@ -123,25 +123,26 @@ def convert_optimizer(
     """
     ours, theirs = _read(source), _read(target)
     check_kinds(kinds or {})
-    one, other = (_twin(read, model, kinds) for read, model in zip((ours, theirs), models, strict=True))
-    pairs, unpaired = _pair_up(ours, theirs, state, one, other)
+    source_model, target_model = (_twin(read, model, kinds) for read, model in zip((ours, theirs), models, strict=True))
+    pairs, unpaired = _pair_up(ours, theirs, state, source_model, target_model)
     lines, blocking = _sorted_differences(ours, theirs, pairs)
     if ours.optimizer.kind != theirs.optimizer.kind:
         raise _refusal(ours, theirs, blocking, "a state is for an optimizer of its kind")
     if strict and blocking:
         raise _refusal(ours, theirs, blocking, "make them equal, or strict=False converts as much as possible")
-    sources, slots = dict(ours.backend.variables(source)), dict(theirs.backend.variables(target))
-    lacking = [name for pair in pairs for name in pair.parameter.state.values() if name not in slots]
-    slots.update(theirs.backend.state_to_come(target, lacking))
-    values, unfilled = _values(ours, theirs, pairs, sources, slots)
+    sources, targets = dict(ours.backend.variables(source)), dict(theirs.backend.variables(target))
+    # a fresh optimizer makes its state in its first step only
+    to_come = [name for pair in pairs for name in pair.parameter.state.values() if name not in targets]
+    targets.update(theirs.backend.state_to_come(target, to_come))
+    values, unfilled = _values(ours, theirs, pairs, sources, targets)
     if unfilled and not values:
         raise StateError(f"{ours} has no state yet, so there is nothing to convert; take a step first")
     if strict and (unpaired or unfilled):
         raise _refusal(ours, theirs, [*unpaired, *unfilled], "strict=False converts the rest")
     for name, array in values.items():
-        place = theirs.backend.device_of(slots[name])
-        theirs.backend.write(slots[name], theirs.backend.from_numpy(array, place))
-    theirs.backend.take_state(target, slots)
+        place = theirs.backend.device_of(targets[name])
+        theirs.backend.write(targets[name], theirs.backend.from_numpy(array, place))
+    theirs.backend.take_state(target, targets)
     return lines
 
 

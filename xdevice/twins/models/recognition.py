@@ -86,14 +86,15 @@ def readings(
     return [one for one in every if one.rank == most]
 
 
-def only_one(every: list[Reading], is_free: bool) -> Reading:
-    """The reading that is meant. PyTorch's, if `is_free`, where another fits as well.
+def chosen_reading(every: list[Reading], is_torch_assumed: bool) -> Reading:
+    """The one of equally good readings to go on with. If it makes no difference, that is the first; `is_torch_assumed`
+    says that PyTorch's layout is meant where it is the first one that fits.
 
     Raises:
         StateError: two dialects fit, which lay out a weight differently.
     """
     first = every[0]
-    if is_free and first.dialect == "torch":
+    if is_torch_assumed and first.dialect == "torch":
         return first
     for other in every[1:]:
         for one, two in zip(first.layers, other.layers, strict=False):

@@ -114,7 +114,7 @@ class Log:
         if array.dtype.kind not in "biufc":  # bfloat16 and 8-bit floats, which NumPy cannot calculate with
             array = array.astype("float32")
         shape = array.shape
-        array = numpy.ascontiguousarray(array).reshape(shape)  # which makes one axis of none
+        array = numpy.ascontiguousarray(array).reshape(shape)  # it gives an array without axes one
         key = hashlib.blake2b(array.view("uint8").data if array.ndim else array.tobytes(), digest_size=12).hexdigest()
         key = f"{key}{array.shape}{array.dtype}"
         if key not in self.arrays:

@@ -188,15 +188,16 @@ def trace_of(itself: Any, backend: Backend, model: Any) -> Iterator[Trace]:
     """A trace of `itself`, a model or a function, in which the layers of `model` are seen, if there is one."""
     with nullcontext([]) if model is None else backend.calls(model) as recorded:
         traced = Trace(itself, backend, recorded)
-        with named_values.listening(_note_named(backend, traced)):
+        with named_values.listening(_listener_to_log(backend, traced)):
             try:
                 yield traced
             finally:
                 traced.finish()
 
 
-def _note_named(backend: Backend, traced: Trace) -> Callable[[str, object], None]:
-    """A function that takes note of a named value of this thread as of a layer that gives it."""
+def _listener_to_log(backend: Backend, traced: Trace) -> Callable[[str, object], None]:
+    """A function that adds each value that `xdevice.parity.log` names on this thread to the trace, as the output of a
+    layer of that name."""
     watch, thread = Watch(backend, {}), threading.get_ident()
 
     def note(name: str, value: object) -> None:

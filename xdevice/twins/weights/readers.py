@@ -159,13 +159,13 @@ def read_keras(path: str) -> Arrays:
                 return dict(_of_layers(file, ""))
         with h5py.File(path) as file:
             whole = file.get("model_weights", file)
-            return dict(_of_old(whole)) if "layer_names" in whole.attrs else dict(_of_layers(file, ""))
+            return dict(_of_keras_2(whole)) if "layer_names" in whole.attrs else dict(_of_layers(file, ""))
     except (OSError, KeyError, ValueError) as error:
         raise FileFormatError(f"{path} is damaged, or not in Keras's format: {error}") from error
 
 
-def _of_old(group: Any) -> Iterator[tuple[str, np.ndarray[Any, Any]]]:
-    """Yields the variables of Keras 2, which have names, in the order of the layers."""
+def _of_keras_2(group: Any) -> Iterator[tuple[str, np.ndarray[Any, Any]]]:
+    """Yields the variables in a file of Keras 2 with their names, in the order of the layers."""
     depthwise = _DEPTHWISE.findall(_decoded(group.file.attrs.get("model_config", "")))
     for layer in map(_decoded, group.attrs["layer_names"]):
         for name in map(_decoded, group[layer].attrs["weight_names"]):
