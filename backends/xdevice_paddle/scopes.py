@@ -37,8 +37,9 @@ def scope(name: str) -> Iterator[None]:
     try:
         yield
     finally:
-        with _lock:
-            _leave(own)
+        if _lock is not None:  # as it is while the interpreter ends, which puts nothing back
+            with _lock:
+                _leave(own)
 
 
 def _leave(own: _Open) -> None:

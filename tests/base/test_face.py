@@ -39,8 +39,8 @@ def test_a_function_says_that_it_is_of_xdevice():
 
 def test_importing_xdevice_imports_nothing_else():
     code = "import sys; before = set(sys.modules); import xdevice; print(*sorted(set(sys.modules) - before))"
-    light = "__future__ xdevice xdevice.base xdevice.base.faces xdevice.base.version xdevice.core"
-    assert printed("-c", code) == f"{light} xdevice.core.frameworks xdevice.core.importing"
+    light = "__future__ xdevice xdevice.base xdevice.base.faces xdevice.base.forks xdevice.base.version"
+    assert printed("-c", code) == f"{light} xdevice.core xdevice.core.frameworks xdevice.core.importing"
 
 
 def test_a_device_is_whole_in_a_fresh_process():

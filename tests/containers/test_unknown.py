@@ -85,7 +85,7 @@ def test_the_line_that_it_names_makes_it_pass(backend, there):
     batch = [table(rows=large()), ones(backend)]
     with pytest.raises(xdevice.errors.ContainerError) as told:
         xdevice.to_device(batch, there)
-    line = str(told.value).partition("if none do: ")[2]
+    line = str(told.value).partition("None do after ")[2]
     eval(line, {"xdevice": xdevice, "Table": table})
     moved = xdevice.to_device(batch, there)
     assert moved[0] is batch[0]
@@ -330,7 +330,7 @@ def test_an_object_that_holds_a_model_is_named_unless_that_moves_too(backend, th
     assert_seen(batch, backend, there)
     for verb in (xdevice.to_device, xdevice.copy_to):
         with pytest.raises(
-            xdevice.errors.ContainerError, match=r"\['trainer'\] is a Holder .*its \.model, a .*, beside it"
+            xdevice.errors.ContainerError, match=r"\['trainer'\] is a Holder .*its \.model, a .*, next to it"
         ):
             verb(batch, there)
     with pytest.raises(xdevice.errors.NotATensorError, match=r"its \.model, a "):
@@ -529,7 +529,7 @@ def test_a_scheduler_goes_with_its_optimizer(torch, elsewhere):
     with pytest.raises(xdevice.errors.DeviceMismatchError, match=r"\.optimizer"):
         xdevice.check_same_device([scheduler, far])
     for batch in ([scheduler, far], [net, scheduler]):
-        with pytest.raises(xdevice.errors.ContainerError, match=r"StepLR .*put its \.optimizer, a SGD, beside it"):
+        with pytest.raises(xdevice.errors.ContainerError, match=r"StepLR .*put its \.optimizer, a SGD, next to it"):
             xdevice.to_device(batch, elsewhere)
         assert xdevice.device_of([net, optimizer]) is xdevice.cpu()
     if elsewhere.kind == "meta":  # where PyTorch gives the layer other parameters than those that the optimizer has
@@ -566,7 +566,7 @@ def test_the_advice_on_a_seed_generator_of_keras():
     with backend.framework.device("CPU:0"):
         generator = keras.random.SeedGenerator(3)
     with pytest.raises(
-        xdevice.errors.ContainerError, match=r"SeedGenerator .*put its \.state, a \w*Variable, beside it"
+        xdevice.errors.ContainerError, match=r"SeedGenerator .*put its \.state, a \w*Variable, next to it"
     ):
         xdevice.to_device([generator, ones(backend)], there)
     moved = xdevice.to_device([generator, generator.state, ones(backend)], there)
@@ -653,7 +653,7 @@ def test_a_proxy_of_a_model(there_of_torch):
     net = xdevice.backend("torch").framework.nn.Linear(1, 1)
     proxy = wrapt.ObjectProxy(net)
     assert_seen([proxy], xdevice.backend("torch"), there_of_torch)
-    with pytest.raises(xdevice.errors.ContainerError, match=r"ObjectProxy .*its \.__wrapped__, a Linear, beside it"):
+    with pytest.raises(xdevice.errors.ContainerError, match=r"ObjectProxy .*its \.__wrapped__, a Linear, next to it"):
         xdevice.to_device([proxy], there_of_torch)
     assert xdevice.device_of(xdevice.to_device([proxy, net], there_of_torch)) is there_of_torch
 

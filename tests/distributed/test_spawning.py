@@ -117,7 +117,7 @@ def path_with(folder):
     [
         (["-n", "2", "nowhere.py"], "there is no file nowhere.py"),
         (["-n", "0", __file__], "0 is not in the range"),
-        ([__file__], "Missing option '-n'"),
+        ([__file__], "how many processes"),
         (["-n", "2"], "Missing argument"),
         (["-n", "2", "--backend", "tortch", __file__], "tortch"),
         (["-n", "2", "--timeout", "0", __file__], "0.0 is not in the range"),

@@ -242,7 +242,7 @@ def tensorflow_oddities():
     yield tf.ragged.constant([[1.0], [2.0, 3.0]]), "x.to_tensor()"
     yield tf.sparse.eye(2), "tf.sparse.to_dense(x)"
     yield tf.IndexedSlices(tf.ones((1, 2)), tf.constant([0]), tf.constant([3, 2])), "tf.convert_to_tensor(x)"
-    yield tf.data.Dataset.range(2)._variant_tensor, "what it stands for"
+    yield tf.data.Dataset.range(2)._variant_tensor, "what it refers to"
 
 
 def jax_oddities():

@@ -184,7 +184,7 @@ def _too_large(x: Any) -> ContainerError:
     name = type(x).__qualname__
     return ContainerError(
         f"a {name} holds more than {_MOST:,} things, too many to search for tensors; take it out of the container, or "
-        f"register which of its parts move; if none do: xdevice.register_container({name}, flatten=lambda x: [], "
+        f"register which of its parts move. None do after xdevice.register_container({name}, flatten=lambda x: [], "
         "rebuild=lambda x, inside: x)"
     )
 
