@@ -196,8 +196,10 @@ def _where(error: BaseException, traced: Trace) -> str:
 
 def _turned(arrays: Arrays, is_last: bool | None) -> str:
     """A text that names inputs which look like images with their channels at the other end than a model takes them."""
+    if is_last is None:
+        return ""
     far, near = (1, -1) if is_last else (-1, 1)
-    for x in arrays.values() if is_last is not None else ():
+    for x in arrays.values():
         if x.ndim in (4, 5) and x.shape[far] in _CHANNELS and x.shape[near] not in _CHANNELS:
             came, wanted = ("first", "last") if is_last else ("last", "first")
             return (
