@@ -44,8 +44,8 @@ _ahead = threading.local()
 
 
 def is_read(x: jax.Array) -> bool:
-    """Whether the host should read an array past JAX, by `read`, once it has been waited for. The result of
-    `read` shares memory with no array."""
+    """Whether an array should be read by `read`, after a wait for its values, and not by JAX. The result of `read`
+    shares memory with no array."""
     return ring.is_measured() and _is_plain(x, "gpu") and jax.config.jax_transfer_guard_device_to_host in _ORDINARY
 
 

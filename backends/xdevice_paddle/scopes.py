@@ -1,8 +1,8 @@
 """Scopes that set Paddle's current device. Paddle has one current device for the whole process, so scopes of several
 threads may overlap, and end in any order.
 
-The scope that is left last puts back the device that was current before all scopes. For that, a scope that is left
-while later scopes are open hands the device that it had found over to the next one.
+The scope that is left last puts back the device that was current before all scopes. If a scope is left while a later
+one is open, the next one puts back, in its turn, the device that the first had to put back.
 """
 
 from __future__ import annotations
@@ -37,8 +37,9 @@ def scope(name: str) -> Iterator[None]:
     try:
         yield
     finally:
-        with _lock:
-            _leave(own)
+        if _lock is not None:  # as it is while the interpreter ends, which puts nothing back
+            with _lock:
+                _leave(own)
 
 
 def _leave(own: _Open) -> None:

@@ -285,11 +285,14 @@ def _renew_ids(new: Any, memo: _Memo, keys: dict[str, str]) -> None:
             setattr(value, _STORED, {name: set(map(id, store)) for name, (_, store) in value.config.items()})
         elif has_keys and isinstance(value, set | dict):
             renewed = {key: _renewed(key, memo, keys) for key in value}
-            if list(renewed) != list(renewed.values()):
-                items = value.items() if isinstance(value, dict) else ()
-                content = {renewed[key]: entry for key, entry in items} or set(renewed.values())
-                value.clear()
-                value.update(content)
+            if list(renewed) == list(renewed.values()):
+                continue
+            if isinstance(value, dict):
+                content: Any = {renewed[key]: entry for key, entry in value.items()}
+            else:
+                content = set(renewed.values())
+            value.clear()
+            value.update(content)
 
 
 def _renewed(key: Any, memo: _Memo, keys: dict[str, str]) -> Any:

@@ -69,12 +69,12 @@ class TensorflowReplicas(Replicas):
             return [self._settled(part, place) for part in tf.split(x, sizes)]
 
     def join(self, parts: list[Any]) -> Any:
-        join = partial(tf.concat, axis=0) if parts[0].shape.rank else tf.stack
-        if not hasattr(parts[0], "backing_device"):
-            return join(parts)
+        concatenate = partial(tf.concat, axis=0) if parts[0].shape.rank else tf.stack
+        if not hasattr(parts[0], "backing_device"):  # a symbolic tensor inside tf.function is on no device
+            return concatenate(parts)
         place = self.device_of(parts[0])
         with self.scope(place):
-            return self._settled(join(parts), place)
+            return self._settled(concatenate(parts), place)
 
     def leaf(self, x: Any, device: Device) -> Any:
         copied = self.copy(x, device)

@@ -311,7 +311,7 @@ def _inside(x: Any) -> list[tuple[str, Any]]:
         with suppress(Exception):  # `value` raises the error of a future that failed
             return [*_tensors(x.value(), ".value()")] if x.done() else []
         return []
-    # a program that has a typed storage was warned of it by PyTorch when it made the first one, and is not again
+    # PyTorch warns of typed storages once, and has done so when the program made its first one: no warning comes here
     storage = x.untyped() if isinstance(x, torch.TypedStorage) else x
     return [("", torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage))]
 

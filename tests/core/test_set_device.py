@@ -29,6 +29,7 @@ thread.join()
 print(place() is before, xdevice.device())
 xdevice.set_default_device("gpu:1")
 print(place(), xdevice.num_gpus())
+xdevice.compile(lambda x: x)(xdevice.ones(1))  # changes the order in which the interpreter clears modules at its end
 """
 
 

@@ -137,9 +137,10 @@ def test_every_dtype_splits_and_gathers(backend):
         assert xdevice.device_of(whole) is devices()[1]
 
 
-@pytest.mark.xd_only("jax")
 @pytest.mark.parametrize("kind", ["keys", "a key", "int4", "uint4", "float4_e2m1fn"])
 def test_what_numpy_has_no_dtype_for_is_split_and_gathered(backend, kind):
+    if backend.name != "jax":
+        pytest.skip("the tensors of JAX alone have such dtypes")
     jax = backend.framework
     if "key" in kind:
         x = jax.random.split(jax.random.key(0), 3)

@@ -72,14 +72,14 @@ def rebuild_batch(x: Any, batch: Batch, changed: list[Any]) -> Any:
 
 
 def _rebuild_inner(x: Any, changed: Iterator[Any]) -> Any:
-    new = [
-        next(changed)
-        if type(child) in _movable
-        else _rebuild_inner(child, changed)
-        if type(child) in _PLAINEST
-        else child
-        for child in (x.values() if type(x) is dict else x)
-    ]
+    new = []
+    for child in x.values() if type(x) is dict else x:
+        if type(child) in _movable:
+            new.append(next(changed))
+        else:
+            new.append(_rebuild_inner(child, changed) if type(child) in _PLAINEST else child)
     if type(x) is dict:
         return dict(zip(x, new, strict=True))
-    return new if type(x) is list else x if all(map(is_, new, x)) else tuple(new)
+    if type(x) is list:
+        return new
+    return x if all(map(is_, new, x)) else tuple(new)

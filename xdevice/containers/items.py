@@ -152,7 +152,7 @@ def _write_mapping(x: Any, keys: Names, children: Children) -> Any:
     pairs = [(key, child) for key, child in zip(keys, children, strict=True) if key is not _KEYS]
     items = {key: child for key, child in pairs if type(key) is not Attribute}
     new = _made(x, items)
-    if len(new) != len(items) or not all(_is_as(new[key], child) for key, child in items.items()):
+    if len(new) != len(items) or not all(_is_kept(new[key], child) for key, child in items.items()):
         raise ContainerError("what it is made of does not come out again")
     for key, child in pairs:
         if type(key) is Attribute:
@@ -170,8 +170,9 @@ def _made(x: Any, inside: Any) -> Any:
     return new
 
 
-def _is_as(new: Any, old: Any) -> bool:
-    """Whether a mapping has a value as it was given: it may have replaced one that is no tensor by its like."""
+def _is_kept(new: Any, old: Any) -> bool:
+    """Whether a mapping has kept the value `old` that was put into it. It gives it back as `new`, which may be another
+    object of the same type if it is no tensor."""
     return new is old or (type(new) is type(old) and registry.kind_of(type(old)) is None)
 
 

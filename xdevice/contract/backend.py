@@ -196,7 +196,7 @@ def _faults(cls: type[Backend], parts: tuple[type[Primitives], ...]) -> list[str
     wrong = [
         f"defines {name}{inspect.signature(mine)}, expected {_signature(name, hooks)}"
         for name, mine in own.items()
-        if name in hooks and _arity(mine) != _arity(hooks[name])
+        if name in hooks and _required_arguments(mine) != _required_arguments(hooks[name])
     ]
     return wrong + [text for part in parts if part is not Primitives for text in _half(part, own, hooks)]
 
@@ -225,7 +225,7 @@ def _signature(name: str, hooks: dict[str, Any]) -> str:
     return f"{name} (a property)" if isinstance(wanted, property) else f"{name}{inspect.signature(wanted)}"
 
 
-def _arity(function: Any) -> list[str]:
+def _required_arguments(function: Any) -> list[str]:
     import inspect
 
     if not inspect.isfunction(function):

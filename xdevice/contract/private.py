@@ -63,8 +63,8 @@ class Private(NamedTuple):
 
 
 class AbsentNameError(UnsupportedError):
-    """A capability is refused because the framework lacks a private name: who goes on without the capability that a
-    backend does not have lets this error through, because the backend has it."""
+    """The backend has a capability, but the installed release of its framework lacks a private name that it needs. Code
+    that catches `UnsupportedError`, to go on without what a backend does not have, lets this error through."""
 
 
 class Names:

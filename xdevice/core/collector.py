@@ -1,4 +1,4 @@
-"""Python's garbage collector, where it costs more than it finds."""
+"""A pause for Python's garbage collector, for work in which it would cost time and find nothing."""
 
 from __future__ import annotations
 

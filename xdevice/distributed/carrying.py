@@ -12,10 +12,10 @@ from math import prod
 from numbers import Real
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from xdevice.base.dtypes import FLOATS, SHORT_FLOATS, host_dtype
+from xdevice.base.dtypes import FLOATS, SHORT_FLOATS
 from xdevice.errors import ArgumentError, DeviceMismatchError, DTypeError, SharingError, UnsupportedError, shown
 from xdevice.math.arithmetic.namespace import array_namespace
-from xdevice.replicas.operands import check_sum, dtype_of, read, refuse_sparse, refuse_symbol, shape_of
+from xdevice.replicas.operands import bytes_of, check_sum, dtype_of, read, refuse_sparse, refuse_symbol, shape_of
 from xdevice.tensors.conversion import convert
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def buckets_of(operands: list[Operand], indices: Sequence[int]) -> list[Bucket]:
         operand = operands[i]
         dtype = dtype_of(operand)
         kind = operand.backend.name, dtype, operand.backend.device_of(read(operand))
-        size = prod(shape_of(operand)) * host_dtype(dtype).itemsize
+        size = bytes_of(operand)
         bucket, used, most = filling.get(kind, (Bucket(dtype, []), 0, MOST_IN_FIRST))
         if not bucket.indices or used + size > most:
             most = MOST if bucket.indices else most
@@ -96,8 +96,7 @@ def buckets_of(operands: list[Operand], indices: Sequence[int]) -> list[Bucket]:
 
 
 def _is_small(operand: Operand) -> bool:
-    dtype = dtype_of(operand)
-    return dtype in _JOINED and prod(shape_of(operand)) * host_dtype(dtype).itemsize <= _SMALL
+    return dtype_of(operand) in _JOINED and bytes_of(operand) <= _SMALL
 
 
 class Weight(NamedTuple):

@@ -1,4 +1,4 @@
-"""Liveness of life: finds out whether this process is working or stands still, and which line its program has reached.
+"""Liveness: finds out whether this process is working or stands still, and which line its program has reached.
 
 A rank that does not come to a collective may be compiling, loading or saving, and should be waited for. Or it may stand
 still for ever: asleep, in a deadlock, waiting for an answer that never comes. A process works if the program's current
@@ -33,9 +33,13 @@ uses less, one turn of a loop that sleeps uses more."""
 class _Reading(NamedTuple):
     when: float
     place: tuple[int, int]
+    """The innermost frame of the program's thread, and the instruction that it is at."""
     own: float
+    """The processor time of the program's thread, in seconds."""
     engine: float
+    """That of the engine's thread."""
     rest: float
+    """That of all other threads and of the child processes, without xdevice's own threads and the GPU's driver."""
 
 
 class Liveness:
@@ -91,10 +95,11 @@ class Liveness:
         frame = sys._current_frames().get(self.thread.ident or 0)
         own = _time_of(self.thread)
         reaped = os.times()
-        rest = reaped.children_user + reaped.children_system + _children_time(os.getpid()) - self._time_of_driver()
+        children = reaped.children_user + reaped.children_system + _children_time(os.getpid())
+        driver = self._time_of_driver()
         # last and at once: the thread that looks works meanwhile, and takes milliseconds for what is above
         engine, ours = sum(map(_time_of, self.engine)), sum(map(_time_of, self.ours))
-        rest += time.process_time() - own - engine - ours
+        rest = children + time.process_time() - own - engine - ours - driver
         return _Reading(time.monotonic(), (id(frame), frame.f_lasti if frame is not None else 0), own, engine, rest)
 
     def _time_of_driver(self) -> float:

@@ -10,11 +10,9 @@ import json
 import os
 import threading
 from contextlib import ExitStack, contextmanager, suppress
-from math import prod
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from weakref import WeakKeyDictionary
 
-from xdevice.base.dtypes import host_dtype
 from xdevice.core import registry, selection
 from xdevice.distributed.contract.processes import Group
 from xdevice.errors import (
@@ -424,4 +422,4 @@ class Session:
 
 
 def _bytes_of(tensors: list[Operand]) -> int:
-    return sum(prod(operands.shape_of(one)) * host_dtype(operands.dtype_of(one)).itemsize for one in tensors)
+    return sum(map(operands.bytes_of, tensors))

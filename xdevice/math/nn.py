@@ -810,7 +810,8 @@ def _channels(x: Any, function: str) -> tuple[int | None, ...]:
 
 
 def _normed(on: _Layers, function: str, vector: tuple[int | None, ...], parts: dict[str, Any], eps: float) -> Any:
-    """Runs a kernel that normalizes, once its vectors are checked."""
+    """Runs a kernel that normalizes. `parts` has its tensors by name, `x` and those such as a scale, which are checked
+    to have the shape `vector`; those left out are None."""
     # a large eps is mostly an argument in the wrong place
     if isinstance(eps, bool) or not isinstance(eps, int | float) or not 0 <= eps < 1:
         raise ArgumentError(f"{function} takes an eps of 0 or more, well below 1, and eps is {shown(eps)}")

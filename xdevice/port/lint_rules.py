@@ -150,7 +150,7 @@ def hits(module: PythonModule) -> Iterator[Hit]:
     all_hits: list[Hit] = []
     for node in view.nodes:
         for rule in _BY_TYPE.get(type(node), ()):
-            for code, text, *parts in rule(view, node):
+            for code, text, *parts in rule(view, node):  # some rules also give the inner node that `port` would rewrite
                 if is_test and code in _IN_TESTS:
                     code, text = "XD403", f"{text} (in a test)"
                 all_hits.append(Hit(code, node, text, parts[0] if parts else node))

@@ -5,6 +5,7 @@ The verbs for several devices (`replicas`) and for several processes (`distribut
 
 from __future__ import annotations
 
+from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from xdevice.base.dtypes import FLOATS, SHORT_FLOATS, host_dtype
@@ -168,6 +169,10 @@ def shape_of(operand: Operand) -> tuple[int, ...]:
 
 def dtype_of(operand: Operand) -> str:
     return leaves.dtype_of(operand.backend, operand.value)
+
+
+def bytes_of(operand: Operand) -> int:
+    return prod(shape_of(operand)) * host_dtype(dtype_of(operand)).itemsize
 
 
 def check_sum(operand: Operand, op: str) -> None:

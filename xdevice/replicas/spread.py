@@ -320,8 +320,12 @@ def _check_structures(listed: list[Any], rows: list[list[Operand]], name: str) -
             continue
         missing = [path for path in paths[0] if path not in own]
         extra = [path for path in own if path not in paths[0]]
-        what = f"has no tensor at {missing[0]!r}" if missing else f"has a tensor at {extra[0]!r} too" if extra else ""
-        raise ContainerError(f"{name}[{i}] is not built as {name}[0] is: it {what or 'has another order'}")
+        what = "has another order"
+        if missing:
+            what = f"has no tensor at {missing[0]!r}"
+        elif extra:
+            what = f"has a tensor at {extra[0]!r} too"
+        raise ContainerError(f"{name}[{i}] is not built as {name}[0] is: it {what}")
 
 
 def _check_others(parts: list[Any]) -> None:

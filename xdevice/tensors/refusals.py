@@ -70,7 +70,7 @@ def require_dtype(
     if dtype in backend.dtypes:
         refusal = None if may_narrow else backend.dtype_refusal(dtype)
         if refusal is not None:
-            raise DTypeError(f"{what} is {dtype}, which {backend.name} would narrow: {refusal}")
+            raise DTypeError(f"{what} is {dtype}, which {backend.name} would narrow; {instead}. {refusal}")
     elif dtype in SHORT_FLOATS and not loads:
         raise DTypeError(f"{what} is {dtype}, which xdevice only moves, saves and loads; {instead}")
     elif not (loads and dtype in backend.short_floats):

@@ -75,7 +75,7 @@ def dropout(x: Array, mask: Array, keep: float) -> Array:
 def _windows(x: Array, size: tuple[int, ...], stride: Pair, padding: Pair, value: float) -> Array:
     """Returns all windows of the padded images, as an array of the shape (N, C, rows, columns, height of a window,
     width of a window)."""
-    # `pad` copies all, also by nothing
+    # `pad` would copy the images even where nothing is added
     if padding != (0, 0):
         x = np.pad(x, ((0, 0), (0, 0), *((length, length) for length in padding)), constant_values=value)
     rows, columns = stride

@@ -416,7 +416,7 @@ class TorchVirtualGpus(LimitedGpus, VirtualGpus):
         self._synchronize = accelerators.waiter(NAME)
         self._places.clear()
         self._natives.clear()
-        devices.spell(NAME, devices.of("gpu"))  # as "cuda" does: xdevice takes what `device.type` gives
+        devices.spell(NAME, devices.of("gpu"))  # xdevice takes a `device.type` as a name, as it takes "cuda"
         for index in range(n):
             devices.spell(f"{NAME}:{index}", devices.of("gpu", index))
 

@@ -53,6 +53,39 @@ def test_a_file_of_keras_goes_to_both(ending, tmp_path):
     xdevice.assert_parity(model, twin, inputs=np.random.default_rng(1).random((2, 6, 6, 3), "float32"))
 
 
+@pytest.mark.parametrize("ending", [".weights.h5", ".keras", ".h5"])
+def test_both_directions_and_a_depthwise_convolution_are_read_of_keras(ending, tmp_path):
+    framework("tensorflow")
+    import keras
+
+    layers = keras.layers
+    both = [layers.Bidirectional(cell(4, return_sequences=True)) for cell in (layers.LSTM, layers.GRU)]
+    deep = keras.Sequential([keras.Input((4, 3, 6)), layers.DepthwiseConv2D(3, depth_multiplier=2, name="deep")])
+    model = keras.Sequential([keras.Input((4, 3, 6)), deep, layers.Reshape((2, 12)), *both])
+    random = np.random.default_rng(0)
+    for variable in model.variables:
+        variable.assign(random.normal(size=variable.shape))
+
+    class Tagger(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.deep = nn.Conv2d(6, 12, 3, groups=6)
+            self.lstm = nn.LSTM(12, 4, batch_first=True, bidirectional=True)
+            self.gru = nn.GRU(8, 4, batch_first=True, bidirectional=True)
+
+        def forward(self, x):
+            return self.gru(self.lstm(self.deep(x).squeeze(3).mT)[0])[0]
+
+    path = tmp_path / f"model{ending}"
+    (model.save_weights if ending == ".weights.h5" else model.save)(path)
+    twin = Tagger()
+    xdevice.load(xdevice.models.convert_state(path, "torch", like=twin), into=twin)
+    batch = random.random((2, 4, 3, 6), "float32")
+    with torch.no_grad():
+        ours = twin(torch.tensor(batch).permute(0, 3, 1, 2)).numpy()
+    np.testing.assert_allclose(ours, model.predict(batch, verbose=0), atol=1e-5)
+
+
 def test_a_recurrent_layer_and_an_attention_are_read_of_keras(tmp_path):
     framework("tensorflow")
     import keras

@@ -187,7 +187,11 @@ class Hooks(Patches):
 
 
 def _read_by_numpy(how: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Transfer | None:
-    for reader in tuple(_readers) if args else ():
+    """The record of a read by `numpy.asarray` or `numpy.array`, of the first block to whose backend the tensor
+    belongs."""
+    if not args:
+        return None
+    for reader in tuple(_readers):
         transfer = reader.read(how, args[0])
         if transfer is not None:
             return transfer

@@ -168,6 +168,18 @@ def _keras_layer(kind: str, settings: Settings) -> tuple[Part, ...]:
     return own
 
 
+def _keras_file(kind: str, settings: Settings) -> tuple[Part, ...]:
+    """As in a model, and a Bidirectional, whose two layers have paths of their own."""
+    if kind in layouts.RECURRENT and settings == {"layers": 1, "bidirectional": True}:
+        sides = {"forward_layer": "l0", "backward_layer": "l0_reverse"}
+        return tuple(
+            part._replace(name=f"{side}.cell.{part.name}")
+            for side, suffix in sides.items()
+            for part in keras_cell(kind, suffix)
+        )
+    return tensorflow(kind, settings)
+
+
 def keras_cell(kind: str, suffix: str) -> tuple[Part, ...]:
     biases = (f"bias_ih_{suffix}", f"bias_hh_{suffix}")
     weight, bias = layouts.TRANSPOSED, layouts.SUMMED
@@ -244,7 +256,7 @@ def haiku(kind: str, settings: Settings) -> tuple[Part, ...]:
 
 DIALECTS: Final[Mapping[str, PartsOf]] = MappingProxyType(
     {
-        "torch": layouts.parts, "paddle": paddle, "mxnet": mxnet, "flax": flax, "tensorflow": tensorflow,
+        "torch": layouts.parts, "paddle": paddle, "mxnet": mxnet, "flax": flax, "tensorflow": _keras_file,
         "haiku": haiku,
     }
 )  # fmt: skip

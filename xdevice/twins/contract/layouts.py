@@ -540,11 +540,20 @@ def join(path: str, name: str) -> str:
     return f"{path}.{name}" if path and name else path or name
 
 
+def _axes_of(kind: str, name: str) -> tuple[int, ...]:
+    """How many axes a parameter of a layer may have in PyTorch's layout."""
+    if "weight" in name:
+        return _AXES[kind]
+    if name == COUNTER:
+        return (0, 1)
+    return (3,) if name in _ADDED else (1,)
+
+
 def misfit(kind: str, shapes: Mapping[str, Sequence[int]]) -> str:
     """Returns why a layer cannot be of this kind if its parameters have these shapes in PyTorch's layout; "" if it
     can."""
     for name, shape in shapes.items() if kind in _AXES else ():
-        axes = _AXES[kind] if "weight" in name else (0, 1) if name == COUNTER else (3,) if name in _ADDED else (1,)
+        axes = _axes_of(kind, name)
         if len(shape) not in axes:
             return f"{name} is {tuple(shape)} in PyTorch's layout, where it has {' or '.join(map(str, axes))} axes"
     if kind not in RECURRENT:

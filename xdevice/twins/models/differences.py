@@ -177,6 +177,7 @@ class Lister:
             here, there = pairs[-1]
             return f"it fits several by its shape; a guess is names={{{here!r}: {there!r}}}"
         what = "names= says which tensor it is" if is_target else f"settle({name!r}) says that it is not needed"
+        what += ", kinds= of which kind the layer at its path is"
         return f"no layer that xdevice knows has it, and no tensor of its shape is left on the other side; {what}"
 
     # whether the outputs agree

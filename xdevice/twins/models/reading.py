@@ -185,7 +185,11 @@ def read_like(like: Any, target: Backend, kinds: Names) -> Twin:
     owner = owners.backend_of_model(like)
     if owner is not target:
         kind = type(like).__qualname__
-        came = f"this {kind} is one of {owner.name}" if owner else f"got {shown(like, 60)} of type {kind}"
+        came = (
+            f"this {kind} is one of {owner.name}"
+            if owner
+            else f"got {shown(like, 60)} of type {kind}; a dict of weights can only be converted into a model"
+        )
         raise NotATensorError(f"like= must be a built model of {target.name}; {came}")
     return read_model(target, like, kinds)
 

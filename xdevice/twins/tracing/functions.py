@@ -185,9 +185,10 @@ class _ModelSearch:
 
 def _module_of(x: Any) -> str:
     """The name of the module that a function, or the class of a callable object, comes from."""
-    owner: Any = x if isinstance(x, FunctionType) else type(x)
-    if isinstance(x, BuiltinFunctionType):  # such as torch.tanh, which names no module, and is of a class of PyTorch's
-        owner = x if x.__module__ else x.__self__ if isinstance(x.__self__, type) else type(x.__self__)
+    owner: Any = x if isinstance(x, FunctionType | BuiltinFunctionType) else type(x)
+    if isinstance(x, BuiltinFunctionType) and not x.__module__:
+        # such as torch.tanh, which names no module; the class that it is a method of does
+        owner = x.__self__ if isinstance(x.__self__, type) else type(x.__self__)
     return getattr(owner, "__module__", None) or ""
 
 

@@ -196,10 +196,16 @@ def _where(error: BaseException, traced: Trace) -> str:
 
 def _turned(arrays: Arrays, is_last: bool | None) -> str:
     """A text that names inputs which look like images with their channels at the other end than a model takes them."""
+    if is_last is None:
+        return ""
     far, near = (1, -1) if is_last else (-1, 1)
-    for x in arrays.values() if is_last is not None else ():
+    for x in arrays.values():
         if x.ndim in (4, 5) and x.shape[far] in _CHANNELS and x.shape[near] not in _CHANNELS:
-            return f"; {x.shape} looks like channels {'first' if is_last else 'last'}"
+            came, wanted = ("first", "last") if is_last else ("last", "first")
+            return (
+                f"; {x.shape} looks like channels {came}: give images with channels {wanted}, or, if the other model "
+                f"takes channels {came}, put it first"
+            )
     return ""
 
 

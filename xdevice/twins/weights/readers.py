@@ -137,6 +137,11 @@ _CLASSES: Final = {
 }  # fmt: skip
 """The variables of a layer by its class, or by its name in an attention. Only a bias may be left out."""
 
+_DEPTHWISE: Final = re.compile(r'"class_name": "DepthwiseConv\dD", "config": \{"name": "([^"]+)"')
+"""The depthwise convolutions in the config of a whole model, whose kernels have no name of their own there."""
+_SIDE: Final = re.compile("/(forward|backward)_[^/]+/[^/]*cell[^/]*/")
+"""The path of the cells of a Bidirectional in a whole model."""
+
 
 def read_keras(path: str) -> Arrays:
     """The variables in a `.weights.h5`, `.keras` or `.h5` of Keras, by the names that they have in a model of Keras."""
@@ -161,12 +166,16 @@ def read_keras(path: str) -> Arrays:
 
 def _of_keras_2(group: Any) -> Iterator[tuple[str, np.ndarray[Any, Any]]]:
     """Yields the variables in a file of Keras 2 with their names, in the order of the layers."""
+    depthwise = _DEPTHWISE.findall(_decoded(group.file.attrs.get("model_config", "")))
     for layer in map(_decoded, group.attrs["layer_names"]):
         for name in map(_decoded, group[layer].attrs["weight_names"]):
             pieces = name.partition(":")[0].split("/")
             # the model's own name comes first, and a layer's may be there twice
             start = pieces.index(layer) if layer in pieces else 0
-            yield "/".join(pieces[start:]), group[layer][name][()]
+            if pieces[-1] == "kernel" and pieces[-2:-1] and pieces[-2] in depthwise:
+                pieces[-1] = "depthwise_kernel"
+            full = _SIDE.sub(r"/\1_layer/cell/", "/".join(pieces[start:]))
+            yield full, group[layer][name][()]
 
 
 def _decoded(text: Any) -> str:

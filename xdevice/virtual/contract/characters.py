@@ -42,9 +42,10 @@ _GROUP: Final = re.compile(r"(\d+)(?::(.+))?", re.ASCII)
 
 
 class Character(NamedTuple):
-    """The character of one virtual GPU."""
+    """How one virtual GPU differs from others: in its dtypes, its memory and its default floats."""
 
     lacks: frozenset[str] = frozenset()
+    """The dtypes that no tensor can have there."""
     memory: int | None = None
     """Bytes; None if there is no limit."""
     is_float32_default: bool = False

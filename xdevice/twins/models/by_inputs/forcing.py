@@ -290,4 +290,4 @@ def _laid_out(x: Array, there: Array, kind: str, ends: tuple[bool | None, bool |
     moved = distances.moved(x, last)
     if is_image:
         return x if x.shape == there.shape != moved.shape else moved
-    return x if x.shape == there.shape else moved if moved.shape == there.shape else x
+    return moved if moved.shape == there.shape != x.shape else x

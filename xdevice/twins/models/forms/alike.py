@@ -133,7 +133,7 @@ def _with_stacks(twin: Twin, other: Twin) -> Twin:
     for kind in layouts.RECURRENT:
         ours, theirs = ([layer for layer in one.layers if layer.kind == kind] for one in (twin, other))
         stacks += _stacks(twin, ours, list(map(_depth, theirs)))
-    return twin.joined([(stack, _stack(stack)) for stack in stacks])
+    return twin.joined([(stack, _as_one_layer(stack)) for stack in stacks])
 
 
 def _stacks(twin: Twin, layers: list[Layer], depths: list[int]) -> list[list[Layer]]:
@@ -161,7 +161,9 @@ def _feed_one_another(twin: Twin, stack: list[Layer]) -> bool:
     return outputs[:-1] == inputs[1:] and len(set(directions)) == 1
 
 
-def _stack(stack: Sequence[Layer]) -> Layer:
+def _as_one_layer(stack: Sequence[Layer]) -> Layer:
+    """The recurrent layers of a stack as one layer of that depth: in the names of their parts, `_l0` becomes the number
+    of each, and a setting in which they differ becomes a tuple."""
     parts = [
         part._replace(of=tuple(name.replace("_l0", f"_l{number}") for name in part.of))
         for number, layer in enumerate(stack)
