@@ -154,7 +154,8 @@ def _place(parameter: Any, source: Any, native: Any) -> None:
     with _kind_of(arrays[0]):
         _put(parameter)(arrays[0], [native])
         if gradient is not None:
-            gradient.copyto(parameter.grad())
+            # a block that was imported has legacy values, and gradients of mx.np
+            gradient.as_nd_ndarray().copyto(parameter.grad().as_nd_ndarray())
             _is_fresh.set(_arrays(parameter)[0], _is_fresh(arrays[0]))
 
 
@@ -262,11 +263,11 @@ class MxnetModels(Models):
     def variables(self, model: Any) -> Iterable[tuple[str, Any]]:
         return trainers.variables(model) if isinstance(model, mx.gluon.Trainer) else variables(model)
 
-    def attributes_of(self, model: Any) -> Iterable[tuple[str, dict[str, Any], Container[str]]]:
+    def attributes_of(self, model: Any) -> Iterable[tuple[str, Any, Container[str]]]:
         blocks: list[Any] = []
         if isinstance(model, Block):
             model.apply(blocks.append)
-        return [("" if block is model else block.name, vars(block), _KEPT) for block in blocks]
+        return [("" if block is model else block.name, block, _KEPT) for block in blocks]
 
     def move_held(self, x: Any, device: Device) -> Any:
         if self.device_of(x) is device:

@@ -134,9 +134,9 @@ class PaddleModels(Models):
             self.device_of(value)  # raises NotBuiltError for a parameter without memory
             yield name, value
 
-    def attributes_of(self, model: Any) -> Iterable[tuple[str, dict[str, Any], Container[str]]]:
+    def attributes_of(self, model: Any) -> Iterable[tuple[str, Any, Container[str]]]:
         layers = model.named_sublayers(include_self=True) if isinstance(model, paddle.nn.Layer) else ()
-        return [(path, vars(layer), _KEPT) for path, layer in layers]
+        return [(path, layer, _KEPT) for path, layer in layers]
 
     def parameters_of(self, model: Any) -> Iterable[paddle.Tensor]:
         return optimizers.parameters_of(model) if isinstance(model, paddle.optimizer.Optimizer) else ()

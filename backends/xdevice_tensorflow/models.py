@@ -343,7 +343,7 @@ class TensorflowModels(Models):
     def variables(self, model: Any) -> Iterable[tuple[str, Any]]:
         return names.variables(model)
 
-    def attributes_of(self, model: Any) -> Iterable[tuple[str, dict[str, Any], Container[str]]]:
+    def attributes_of(self, model: Any) -> Iterable[tuple[str, Any, Container[str]]]:
         return parts.attributes(model)
 
     def move_model(self, model: Any, device: Device) -> None:

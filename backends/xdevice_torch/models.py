@@ -364,11 +364,10 @@ class TorchModels(Models):
             raise self.unsupported(f"{lost} of this model, which no set_extra_state() would load", "write that method")
         return state.items()
 
-    def attributes_of(self, model: Any) -> Iterable[tuple[str, dict[str, Any], Container[str]]]:
+    def attributes_of(self, model: Any) -> Iterable[tuple[str, Any, Container[str]]]:
         modules = model.named_modules() if isinstance(model, Module) else ()
         return [
-            (path, module.__dict__, _KEPT.union(_computed(module)) if _pre_hooks(module) else _KEPT)
-            for path, module in modules
+            (path, module, _KEPT.union(_computed(module)) if _pre_hooks(module) else _KEPT) for path, module in modules
         ]
 
     def parameters_of(self, model: Any) -> Iterable[torch.Tensor]:

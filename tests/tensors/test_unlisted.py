@@ -250,3 +250,56 @@ def test_an_optimizer_is_not_copied_and_the_error_says_so_wherever_its_model_is(
     both = optimizer if copies == "alone" else (model, optimizer)
     with pytest.raises(xdevice.errors.UnsupportedError, match=r"support copying an? (optimizer|\w*Trainer)"):
         xdevice.parallel.replicate(both, [there]) if copies == "replicate" else xdevice.copy_to(both, there)
+
+
+SLOTTED = {
+    "a tensor": lambda backend: ones(backend),
+    "a layer": layer,
+    "a list in a dict": lambda backend: {"a": [ones(backend)]},
+}
+
+
+@pytest.mark.parametrize("inherited", [False, True])
+@pytest.mark.parametrize("form", SLOTTED)
+def test_a_slot_that_holds_tensors_is_refused(backend, there, form, inherited):
+    """Frameworks read only the `__dict__`: a copy by PyTorch has nothing in the slot, and a move leaves it behind."""
+    cls = type("Slotted", (base(backend),), {"__slots__": ("cache", "note")})
+    model = (type("Derived", (cls,), {}) if inherited else cls)()
+    model.note = "a text"
+    model = xdevice.to_device(model, there)
+    model.cache = SLOTTED[form](backend)
+    verbs = [
+        xdevice.device_of,
+        xdevice.same_device,
+        lambda x: xdevice.to_device(x, there),
+        lambda x: xdevice.copy_to(x, "cpu"),
+    ]
+    for verb in verbs:
+        with pytest.raises(xdevice.errors.ContainerError, match=r"the slot cache of a .* holds tensors"):
+            verb(model)
+
+
+@pytest.mark.filterwarnings("ignore:.*Cannot decide type")  # MXNet on what it has exported itself
+@pytest.mark.parametrize("state", ["values and gradients", "trained"])
+def test_a_block_that_mxnet_imports_moves(state, tmp_path, monkeypatch):
+    """Under NumPy semantics it has legacy values and gradients of mx.np, which MXNet's `copyto` does not mix."""
+    mx = pytest.importorskip("mxnet")
+    monkeypatch.chdir(tmp_path)
+    with xdevice.use_backend("mxnet"):
+        net = mx.gluon.nn.HybridSequential()
+        net.add(mx.gluon.nn.Dense(2, in_units=3))
+        net.initialize()
+        net.hybridize()
+        x = xdevice.ones(1, 3, device="cpu")
+        expected = net(x).asnumpy().tolist()
+        net.export("m")
+        block = mx.gluon.SymbolBlock.imports("m-symbol.json", ["data"], "m-0000.params")
+        if state == "trained":
+            with mx.autograd.record():
+                loss = block(x).sum()
+            loss.backward()
+        there = xdevice.device("gpu:1")
+        copied, moved = xdevice.copy_to(block, there), xdevice.to_device(block, there)
+        for one in (copied, moved):
+            assert xdevice.device_of(one) is there
+            assert xdevice.to_numpy(one(xdevice.to_device(x, there))).tolist() == expected

@@ -490,7 +490,7 @@ for add, ones in ((mx.np.add, mx.np.ones), (mx.nd.elemwise_add, mx.nd.ones)):
 try:
     xdevice.device_of(mx.np.ones(2, ctx=mx.cpu(9)))
 except xdevice.errors.DeviceNotFoundError as error:
-    refused += "beside 3 virtual GPUs" in str(error)
+    refused += "with 3 virtual GPUs" in str(error)
 print(refused)
 """
     assert python(code, XDEVICE_VIRTUAL_GPUS="3") == "13"

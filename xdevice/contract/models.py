@@ -63,10 +63,10 @@ class Models(Primitives):
         """Returns a new model on `device` that shares no storage with this one."""
         raise self._no_models()
 
-    def attributes_of(self, model: Any) -> Iterable[tuple[str, dict[str, Any], Container[str]]]:
-        """Yields the name of the model itself, "", and of each submodel, the `__dict__` of it, and the keys there that
-        are the framework's own or computed anew. The core looks for what the framework does not list in the rest, and
-        takes it along. A framework that takes it along by itself yields nothing."""
+    def attributes_of(self, model: Any) -> Iterable[tuple[str, Any, Container[str]]]:
+        """Yields the name of the model itself, "", and of each submodel, the submodel, and the keys of its `__dict__`
+        that are the framework's own or computed anew. The core looks for what the framework does not list in the rest,
+        and takes it along. A framework that takes it along by itself yields nothing."""
         return ()
 
     def parameters_of(self, model: Any) -> Iterable[Any]:

@@ -267,7 +267,8 @@ def all_reduce(tensors: Iterable[Any], op: str = "sum") -> list[Any]:
 def _places(devices: Iterable[object]) -> list[Device]:
     if isinstance(devices, str | Device) or registry.owner_of(type(devices)) or not hasattr(devices, "__iter__"):
         raise DeviceError(
-            f"expected a list of devices, as ['cpu', 'gpu:0'] or xdevice.try_all_gpus(), not {shown(devices)}"
+            f"expected a list of devices, as ['cpu', 'gpu:0'] or xdevice.try_all_gpus(), not {shown(devices)}; "
+            "several tensors come as one argument: (X, y)"
         )
     places = [_devices.parse(device) for device in devices]
     if not places:

@@ -19,6 +19,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from xdevice.containers import looks, trees
+from xdevice.containers.attributes import slots
 from xdevice.containers.items import ATTRIBUTES
 from xdevice.containers.looks import PLAIN
 from xdevice.containers.trees import Tree
@@ -90,9 +91,9 @@ class Unlisted:
 
     def _search(self, name: str, backend: Backend, model: Any) -> None:
         attributes = [
-            _Attribute(".".join(filter(None, (name, path, key))), owner, key, value)
-            for path, owner, own in backend.attributes_of(model)
-            for key, value in owner.items()
+            _Attribute(".".join(filter(None, (name, path, key))), vars(part), key, value)
+            for path, part, own in backend.attributes_of(model)
+            for key, value in _readable(part).items()
             if key not in own and id(type(value)) not in PLAIN and not _is_flat(value)
         ]
         attributes = [attribute for attribute in attributes if _holds(attribute)]
@@ -246,6 +247,21 @@ def _is_flat(value: Any) -> bool:
         if id(type(one)) not in PLAIN:
             return False
     return True
+
+
+def _readable(part: Any) -> dict[str, Any]:
+    """Returns the `__dict__` of a model. Raises `ContainerError` if one of its slots holds tensors: frameworks read
+    only the `__dict__`, so that a copy by PyTorch or Paddle lacks them."""
+    for key in slots(type(part)):
+        value = getattr(part, key, None)
+        if _holds(_Attribute(key, {}, key, value)):
+            name = type(part).__qualname__
+            raise ContainerError(
+                f"the slot {key} of a {name} holds tensors, which neither a move nor a copy of a model takes along; "
+                f"take {key!r} out of __slots__"
+            )
+    own: dict[str, Any] = vars(part)
+    return own
 
 
 def _holds(attribute: _Attribute) -> bool:

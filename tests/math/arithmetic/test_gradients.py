@@ -645,3 +645,9 @@ def test_a_gradient_belongs_to_the_parameter_of_its_path_also_in_an_inner_contai
     one, two = xdevice.tensor([1.0]), xdevice.tensor([2.0])
     made = xdevice.math.update({"in": {"x": one, "y": two}}, {"in": {"y": two, "x": one}}, lambda p, g: p + g)
     assert [xdevice.to_numpy(made["in"][name]).tolist() for name in ("x", "y")] == [[2.0], [4.0]]
+
+
+def test_parameters_in_the_place_of_has_aux_are_refused():
+    for differentiate in (xdevice.math.value_and_grad, xdevice.math.grad):
+        with pytest.raises(TypeError, match="1 positional argument"):
+            differentiate(lambda params: params, {"w": 1.0})

@@ -128,7 +128,8 @@ class Checks:
         if owned.backend is not self.backend:
             raise ArgumentError(
                 f"{function} of {self.backend.name}'s namespace was given a tensor of {owned.backend.name}; "
-                f"xdevice.convert(x, {self.backend.name!r}) makes one of {self.backend.name}"
+                f"xdevice.convert(x, {self.backend.name!r}) makes one of {self.backend.name}; "
+                "after set_backend, take xp anew"
             )
         if owned.kind == "model":
             return self._tensor_of_variable(x, function)

@@ -36,7 +36,7 @@ backends: dict[type, Backend] = {}
 """The backend of each type of tensor that has been a parameter so far."""
 
 
-def value_and_grad(f: Callable[..., Any], has_aux: bool = False) -> Callable[..., Any]:
+def value_and_grad(f: Callable[..., Any], *, has_aux: bool = False) -> Callable[..., Any]:
     """Returns a function that computes the value of `f` and its gradients with respect to its first argument.
 
     Young: it may change in a minor version.
@@ -80,7 +80,7 @@ def value_and_grad(f: Callable[..., Any], has_aux: bool = False) -> Callable[...
     return differentiated
 
 
-def grad(f: Callable[..., Any], has_aux: bool = False) -> Callable[..., Any]:
+def grad(f: Callable[..., Any], *, has_aux: bool = False) -> Callable[..., Any]:
     """Returns a function that computes the gradients of `f` with respect to its first argument, without the value.
 
     Young: it may change in a minor version.
@@ -99,7 +99,7 @@ def grad(f: Callable[..., Any], has_aux: bool = False) -> Callable[..., Any]:
     """
     if not callable(f):
         raise no_function("grad", f)
-    both = value_and_grad(f, has_aux)
+    both = value_and_grad(f, has_aux=has_aux)
 
     @wraps(f)
     def differentiated(params: Any, *args: Any, **kwargs: Any) -> Any:
