@@ -201,11 +201,8 @@ def _turned(arrays: Arrays, is_last: bool | None) -> str:
     far, near = (1, -1) if is_last else (-1, 1)
     for x in arrays.values():
         if x.ndim in (4, 5) and x.shape[far] in _CHANNELS and x.shape[near] not in _CHANNELS:
-            came, wanted = ("first", "last") if is_last else ("last", "first")
-            return (
-                f"; {x.shape} looks like channels {came}: give images with channels {wanted}, or, if the other model "
-                f"takes channels {came}, put it first"
-            )
+            came = "first" if is_last else "last"
+            return f"; {x.shape} looks like channels {came}: move the axis, or put the model first that takes them so"
     return ""
 
 

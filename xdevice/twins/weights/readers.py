@@ -174,8 +174,7 @@ def _of_keras_2(group: Any) -> Iterator[tuple[str, np.ndarray[Any, Any]]]:
             start = pieces.index(layer) if layer in pieces else 0
             if pieces[-1] == "kernel" and pieces[-2:-1] and pieces[-2] in depthwise:
                 pieces[-1] = "depthwise_kernel"
-            full = _SIDE.sub(r"/\1_layer/cell/", "/".join(pieces[start:]))
-            yield full, group[layer][name][()]
+            yield _SIDE.sub(r"/\1_layer/cell/", "/".join(pieces[start:])), group[layer][name][()]
 
 
 def _decoded(text: Any) -> str:
