@@ -9,6 +9,7 @@ import paddle
 
 from xdevice.base.dtypes import dtype_name
 from xdevice.contract.replicas import Replicas, add_up
+from xdevice.errors import DTypeError
 
 from . import copying
 
@@ -29,6 +30,9 @@ class PaddleReplicas(Replicas):
         def _settled(self, x: paddle.Tensor, device: Device) -> paddle.Tensor: ...
 
     def split(self, x: paddle.Tensor, sizes: Sequence[int]) -> list[paddle.Tensor]:
+        name = dtype_name(x.dtype)
+        if name.startswith("float8"):
+            raise DTypeError(f"paddle has no kernel that takes a part of a {name} tensor; split x.astype('float16')")
         place = self.device_of(x)
         return [self._settled(part, place) for part in super().split(x, sizes)]
 

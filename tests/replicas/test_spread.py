@@ -156,6 +156,16 @@ def test_what_numpy_has_no_dtype_for_is_split_and_gathered(backend, kind):
         xdevice.parallel.gather([x, jax.numpy.zeros(x.shape)], "cpu")
 
 
+@pytest.mark.parametrize("dtype", ["float8_e4m3fn", "float8_e5m2"])
+def test_what_paddle_cannot_split_is_refused_by_its_dtype(backend, dtype):
+    if backend.name != "paddle":
+        pytest.skip("Paddle alone has a dtype without the kernel")
+    x = backend.framework.ones([4, 2]).astype(dtype)
+    with pytest.raises(xdevice.errors.DTypeError, match=f"a part of a {dtype} tensor"):
+        xdevice.split_batch(x, devices())
+    assert xdevice.device_of(xdevice.to_device(x, devices()[0])) is devices()[0]
+
+
 def test_a_nan_beside_the_tensors_is_the_same_in_all_parts(backend):
     parts = [{"x": tensor([1.0]), "rate": float("nan")} for _ in range(2)]
     whole = xdevice.parallel.gather(parts, "cpu")
