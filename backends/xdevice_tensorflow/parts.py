@@ -86,8 +86,8 @@ def tuples(model: Any) -> list[tuple[Any, Any, Any]]:
 
 def attributes(model: Any) -> list[tuple[str, Any, frozenset[str]]]:
     """Returns each part of a model, with the keys of its `__dict__` in which TensorFlow, or `constants`, looks."""
-    found = [part for part in owned(model) if isinstance(part, _OWNING)]
-    return [("", one, frozenset(key for key, value in vars(one).items() if _is_looked_into(value))) for one in found]
+    parts = [part for part in owned(model) if isinstance(part, _OWNING)]
+    return [("", part, frozenset(key for key, value in vars(part).items() if _is_looked_into(value))) for part in parts]
 
 
 def _is_looked_into(value: Any) -> bool:
