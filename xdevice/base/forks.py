@@ -25,6 +25,7 @@ def in_child(function: F) -> F:
 
 def renewed(lock: Lock) -> Lock:
     """Returns a lock that is free in a forked child: the thread that would release it does not exist there."""
-    if hasattr(lock, "_at_fork_reinit"):  # which Python itself calls on its own locks
-        in_child(lock._at_fork_reinit)
+    renew = getattr(lock, "_at_fork_reinit", None)  # which Python itself calls on its own locks
+    if renew is not None:
+        in_child(renew)
     return lock
