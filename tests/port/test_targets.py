@@ -195,6 +195,22 @@ def run_port(folder, *arguments):
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
 
 
+NCCL = (
+    'b = "gloo" if not torch.cuda.is_available() else "nccl"\n',
+    'b = "nccl" if torch.cuda.is_available() else "gloo"\n',
+    "if torch.cuda.is_available():\n    f(backend='nccl')\n",
+)
+
+
+@pytest.mark.parametrize("target", ["xdevice", "accelerator"])
+@pytest.mark.parametrize("code", NCCL)
+def test_a_test_that_chooses_the_collectives_of_cuda_is_kept(tmp_path, code, target):
+    (tmp_path / "a.py").write_text(f"{HEAD}{code}")
+    run_port(tmp_path, "--to", target, "--write")
+    assert (tmp_path / "a.py").read_text() == f"{HEAD}{code}"
+    assert '"nccl" (line' in run_port(tmp_path, "--to", target, "--check", "-q").stderr
+
+
 def test_a_file_that_still_needs_a_vendor_is_named_and_fails_the_check(tmp_path):
     (tmp_path / "a.py").write_text(f"{HEAD}torch.cuda.synchronize()\ng = torch.cuda.CUDAGraph()\nf(backend='nccl')\n")
     (tmp_path / "b.py").write_text(f"{HEAD}free = torch.cuda.mem_get_info()\n")

@@ -84,11 +84,9 @@ class NeutralSites(JudgedSites):
     # texts that name CUDA
 
     def _judge_text(self, node: ast.expr) -> Judged | None:
-        if text_of(node) == "nccl":
-            use = Use(self, node, Idiom('"nccl"', "XD153", "text"))
-            return use, left_open("the collectives of CUDA; without a backend init_process_group takes the right one")
-        if "torch" not in self.frameworks:
-            return None
+        judged = super()._judge_text(node)
+        if judged is not None or "torch" not in self.frameworks:
+            return judged
         filling = self._filling(node)
         if filling is not None:
             use = Use(self, node, Idiom('"cuda"', "XD111", "text"))

@@ -251,10 +251,17 @@ class JudgedSites(JudgedModule):
             return use, rules_of_words.is_cuda(use)
         return use, Judgement("neutral", "reads where it is")
 
+    def _judge_text(self, node: ast.expr) -> Judged | None:
+        if text_of(node) != "nccl":
+            return None
+        use = Use(self, node, Idiom('"nccl"', "XD153", "text"))
+        return use, left_open("the collectives of CUDA; without a backend init_process_group takes the right one")
+
     _JUDGES: ClassVar[dict[type, Any]] = {
         ast.Attribute: _judge_attribute,
         ast.Call: _judge_call,
         ast.Compare: _judge_comparison,
+        ast.Constant: _judge_text,
         ast.IfExp: _judge_choice,
         ast.keyword: _judge_keyword,
     }
