@@ -553,14 +553,25 @@ def test_a_generator_of_a_gpu_draws_there_from_its_seed():
         x = torch.rand(5, generator=generator, device=generator.device)
         assert x.device == generator.device
         assert x.tolist() == drawn.tolist()
-        x.normal_(generator=generator)  # and goes on from there
-        assert generator.get_state().equal(torch.Generator().set_state(generator.get_state()).get_state())
+        hosts = torch.Generator().manual_seed(3)
+        torch.rand(5, generator=hosts)
+        assert x.normal_(generator=generator).tolist() == torch.empty(5).normal_(generator=hosts).tolist()
     with torch.device("vgpu:1"):
         loader = torch.utils.data.DataLoader(range(8), shuffle=True, generator=torch.Generator("vgpu:1"))
         assert sorted(int(x) for x in loader) == [*range(8)]
     assert torch.Generator().device == torch.device("cpu")
     assert isinstance(torch.default_generator, torch.Generator)
     assert not isinstance(3, torch.Generator)
+
+
+def test_a_subclass_of_the_generator_is_its_own_class():
+    class Counted(torch.Generator):
+        pass
+
+    assert isinstance(Counted("vgpu"), Counted)
+    assert not isinstance(torch.default_generator, Counted)
+    with pytest.raises(xdevice.errors.UnsupportedError, match=r"subclass of torch\.Generator on cpu"):
+        Counted()
 
 
 def test_a_generator_is_forgotten_with_its_object():

@@ -184,10 +184,15 @@ cumulative_sum = paddle.cumsum
 
 
 def searchsorted(x1: Any, x2: Any, side: str) -> Any:
-    if x1.is_floating_point():  # Paddle puts each infinity at the end, -inf too
-        ends = paddle.finfo(x1.dtype)
-        x1, x2 = (paddle.clip(x, ends.min, ends.max) for x in (x1, x2))
-    return paddle.searchsorted(x1, x2, right=side == "right")
+    places = paddle.searchsorted(x1, x2, right=side == "right")
+    if not x1.is_floating_point():
+        return places
+    # Paddle puts each infinity at the end, -inf too (no upstream issue known)
+    is_before = x1 < math.inf if side == "left" else x1 == -math.inf
+    count = paddle.sum(is_before.astype(places.dtype))
+    zero, length = paddle.zeros_like(places), paddle.full_like(places, x1.shape[0])
+    low, high = (zero, count) if side == "left" else (count, length)
+    return paddle.where(x2 == -math.inf, low, paddle.where(x2 == math.inf, high, places))
 
 
 def sliced(x: Any, axis: int, start: int, stop: int) -> Any:

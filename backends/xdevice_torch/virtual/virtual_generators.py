@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from xdevice.errors import UnsupportedError
 from xdevice_torch.private import private
 
 _address = private.field("torch.Generator._cdata")
@@ -29,13 +30,19 @@ def class_for(own: Any, name: str) -> Any:
     class Kind(type(own)):  # type: ignore[misc]
         def __call__(cls, device: Any = "cpu") -> Any:
             place = torch.device(device)
-            return super().__call__(place) if place.type == name else own(device)
+            if place.type == name or cls is not Generator:
+                return super().__call__(place)
+            return own(device)
 
         def __instancecheck__(cls, value: object) -> bool:
-            return isinstance(value, own)  # those of the host as well
+            if cls is Generator:
+                return isinstance(value, own)  # those of the host as well
+            return bool(super().__instancecheck__(value))
 
     class Generator(own, metaclass=Kind):  # type: ignore[misc]
         def __new__(cls, place: torch.device) -> Any:
+            if place.type != name:  # a program's subclass
+                raise UnsupportedError(f"a subclass of torch.Generator on {place} is not supported with virtual GPUs")
             generator: Any = own.__new__(cls)
             address = _address(generator)
             _addresses.add(address)

@@ -9,6 +9,7 @@ from helpers.environment import BACKENDS, needs
 import xdevice
 
 INF, NAN = float("inf"), float("nan")
+MOST = float(np.finfo("float32").max)
 LEFT = [3e20, 3e-30, 0.0, INF, -INF, 3.0, -INF, 2.0]
 RIGHT = [4e20, 4e-30, 0.0, 1.0, -INF, 4.0, 2.0, NAN]
 
@@ -38,12 +39,22 @@ def test_gradients_are_finite_where_the_values_are(backend):
 @pytest.mark.parametrize("side", ["left", "right"])
 @pytest.mark.parametrize(
     "line",
-    [[1.0, 2.0], [1.0, 2.0, NAN], [NAN, NAN], [1.0, *[NAN] * 5], [-INF, 1.0, INF, NAN], [-INF, -INF, INF, INF], [INF]],
+    [
+        [1.0, 2.0],
+        [1.0, 2.0, NAN],
+        [NAN, NAN],
+        [1.0, *[NAN] * 5],
+        [-INF, 1.0, INF, NAN],
+        [-INF, -INF, INF, INF],
+        [INF],
+        [-INF, -MOST, -MOST, 0.0, MOST, INF],
+        [-MOST, MOST],
+    ],
     ids=str,
 )
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_the_place_of_nan_is_behind_all_numbers_and_infinities_have_theirs(backend, line, side):
-    wanted = [NAN, INF, -INF, 0.0, 1.0, 2.0, 9.0]
+    wanted = [NAN, INF, MOST, -INF, -MOST, 0.0, 1.0, 2.0, 9.0]
     with xdevice.use_backend(backend):
         xp = xdevice.array_namespace()
         places = xp.searchsorted(xdevice.tensor(line), xdevice.tensor(wanted), side=side)
