@@ -236,7 +236,8 @@ def log_softmax(x: Any, *, axis: int = -1, **spelling: NoReturn) -> Any:
 
 @_without_scopes
 def logsumexp(x: Any, *, axis: int = -1) -> Any:
-    """The logarithm of the sum of exp(x) along an axis, without overflow; -inf where all elements are.
+    """The logarithm of the sum of exp(x) along an axis, without overflow; -inf where all elements are. The
+    gradient has NaN in a row whose largest element is infinite.
 
     Errors are those of `softmax`; no elements are a ShapeError too. Costs seven functions of the namespace.
 
@@ -247,7 +248,7 @@ def logsumexp(x: Any, *, axis: int = -1) -> Any:
     xp, x = array_namespace(x), _begin(x, "logsumexp")[1]
     most = xp.max(x, axis=axis, keepdims=True)
     is_finite = xp.isfinite(most)
-    shift = xp.where(is_finite, most, 0.0)
+    shift = xp.where(is_finite, most, 0.0)  # NumPy warns of a difference of infinities
     total = xp.log(xp.sum(xp.exp(xp.subtract(x, shift)), axis=axis, keepdims=True))
     return xp.squeeze(xp.where(is_finite, xp.add(total, shift), most), axis=axis)
 
