@@ -29,42 +29,77 @@ def main() -> int:
     if sys.argv[1:] not in [[job] for job in JOBS]:
         sys.exit(__doc__)
     if not (3, 10) <= sys.version_info[:2] <= (3, 14):
-        sys.exit(f"The frameworks have wheels for Python 3.10 to 3.14, and this is {sys.version.split()[0]}.")
+        sys.exit(
+            f"The frameworks have wheels for Python 3.10 to 3.14, and this is {sys.version.split()[0]}."
+        )
     extras, duration, command = JOBS[sys.argv[1]]
     start = time.monotonic()
     say("1 of 3: an environment in .venv, with the installer uv")
     run([sys.executable, "-m", "venv", ".venv"])
     run([str(PROGRAMS / "python"), "-m", "pip", "install", "-q", "uv"])
     say(f"2 of 3: the frameworks, some minutes the first time: {DOWNLOAD}")
-    install = [str(PROGRAMS / "uv"), "pip", "install", "--python", ".venv", "-c", "constraints.txt", f".[{extras}]"]
-    install += ["--reinstall-package", "xdevice-dl"]  # it is not asked for anew where only its code has changed
+    install = [
+        str(PROGRAMS / "uv"),
+        "pip",
+        "install",
+        "--python",
+        ".venv",
+        "-c",
+        "constraints.txt",
+        f".[{extras}]",
+    ]
+    install += [
+        "--reinstall-package",
+        "xdevice-dl",
+    ]  # it is not asked for anew where only its code has changed
     run(install, where_pip_looks(PROGRAMS / "python"))
     say(f"3 of 3: {' '.join(command)}, {duration} on two cores that nothing else uses")
-    status = subprocess.run([str(PROGRAMS / command[0]), *command[1:]], cwd=ROOT, check=False).returncode
+    status = subprocess.run(
+        [str(PROGRAMS / command[0]), *command[1:]], cwd=ROOT, check=False
+    ).returncode
     how = "All of it passed" if status == 0 else f"Some of it FAILED (exit status {status})"
-    say(f"{how}, after {(time.monotonic() - start) / 60:.1f} minutes; what ran and what was left out stands above.")
+    say(
+        f"{how}, after {(time.monotonic() - start) / 60:.1f} minutes; what ran and what was left out stands above."
+    )
     say(f"The command xdevice is {(PROGRAMS / 'xdevice').relative_to(ROOT)} here.")
     return status
 
 
 def where_pip_looks(python: str | Path) -> dict[str, str]:
     """The folders and indexes that pip is told of, by variables or its configuration, as the variables that tell uv."""
-    asked = [python, "-m", "pip", "config", "list"]  # `get` reads one file of several, and no variable
-    lines = subprocess.run(asked, capture_output=True, text=True, check=False).stdout.splitlines()
+    asked = [
+        python,
+        "-m",
+        "pip",
+        "config",
+        "list",
+    ]  # `get` reads one file of several, and no variable
+    lines = subprocess.run(
+        asked, capture_output=True, text=True, check=False
+    ).stdout.splitlines()
     told = dict(line.split("=", 1) for line in lines)
 
     def said(name: str) -> list[str]:
-        values = (told.get(f"{section}.{name}", "''") for section in (":env:", "install", "global"))
+        values = (
+            told.get(f"{section}.{name}", "''") for section in (":env:", "install", "global")
+        )
         return next(filter(None, map(ast.literal_eval, values)), "").split()
 
-    found = {"UV_FIND_LINKS": ",".join(said("find-links")), "UV_INDEX": " ".join(said("extra-index-url"))}
+    found = {
+        "UV_FIND_LINKS": ",".join(said("find-links")),
+        "UV_INDEX": " ".join(said("extra-index-url")),
+    }
     if found["UV_INDEX"]:
-        found["UV_INDEX_STRATEGY"] = "unsafe-best-match"  # as pip: the newest, from whichever index
+        found["UV_INDEX_STRATEGY"] = (
+            "unsafe-best-match"  # as pip: the newest, from whichever index
+        )
     return {name: value for name, value in found.items() if value and not os.environ.get(name)}
 
 
 def run(command: list[str], variables: dict[str, str] | None = None) -> None:
-    done = subprocess.run(command, cwd=ROOT, env={**os.environ, **(variables or {})}, check=False)
+    done = subprocess.run(
+        command, cwd=ROOT, env={**os.environ, **(variables or {})}, check=False
+    )
     if done.returncode:
         sys.exit(f"That failed, with exit status {done.returncode}: {' '.join(command)}")
 

@@ -31,13 +31,19 @@ SAMPLES = (
 )
 TESTS = ("base", "containers", "core", "cuda_driver", "execution", "replicas", "tensors")
 OF_THE_PLUGIN = "tests/tensors/test_lacking.py"
-ALONE = ("timeout", "xdist", "_hypothesis_pytestplugin")  # pytest's plugins, without the one that a product brings
+ALONE = (
+    "timeout",
+    "xdist",
+    "_hypothesis_pytestplugin",
+)  # pytest's plugins, without the one that a product brings
 AT_LEAST = 1_050  # they were 1,081 of 1,421 when this was written
 
 
 def copy(to: Path) -> None:
     """Copies what git tracks, without the products."""
-    names = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    names = subprocess.run(
+        ["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True, text=True
+    ).stdout
     for name in filter(None, names.split("\0")):
         if name.startswith(SAMPLES) or not is_of_a_product(name):
             (to / name).parent.mkdir(parents=True, exist_ok=True)
@@ -55,7 +61,18 @@ def run(at: Path, one_in: int) -> str:
     """Runs one test in `one_in`, and returns what pytest printed."""
     paths = os.pathsep.join([str(at), str(at / "backends")])
     plugins = [option for name in ALONE for option in ("-p", name)]
-    command = [sys.executable, "-m", "pytest", "-q", "-n", "2", "--dist", "loadfile", f"--one-in={one_in}", *plugins]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-n",
+        "2",
+        "--dist",
+        "loadfile",
+        f"--one-in={one_in}",
+        *plugins,
+    ]
     process = subprocess.Popen(
         [*command, *(f"tests/{name}" for name in TESTS), f"--ignore={OF_THE_PLUGIN}"],
         cwd=at, env={**os.environ, "PYTHONPATH": paths, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
@@ -72,19 +89,28 @@ def run(at: Path, one_in: int) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--one-in", type=int, default=1, help="run one test in this many")
     one_in = parser.parse_args().one_in
     with tempfile.TemporaryDirectory() as folder:
         copy(Path(folder))
         printed = run(Path(folder), one_in)
-    ran, passed = re.search(r"xdevice backends run: (.*);", printed), re.search(r"ran: (\d+) passed", printed)
+    ran, passed = (
+        re.search(r"xdevice backends run: (.*);", printed),
+        re.search(r"ran: (\d+) passed", printed),
+    )
     if ran is None or passed is None:
         sys.exit("pytest printed no summary")
     absent = [name for name in BACKENDS if f"{name} " not in ran[1]]
-    expected = int(0.9 * AT_LEAST / one_in) if one_in > 1 else AT_LEAST  # a sample has not exactly its share
+    expected = (
+        int(0.9 * AT_LEAST / one_in) if one_in > 1 else AT_LEAST
+    )  # a sample has not exactly its share
     if absent or int(passed[1]) < expected:
-        sys.exit(f"alone {passed[1]} tests passed, of {expected} or more; backends that did not run: {absent}")
+        sys.exit(
+            f"alone {passed[1]} tests passed, of {expected} or more; backends that did not run: {absent}"
+        )
 
 
 if __name__ == "__main__":

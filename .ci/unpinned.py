@@ -33,13 +33,23 @@ ONE_IN = 5
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("frameworks", nargs="+", metavar="FRAMEWORK[@PYTHON]", help="xdevice's names of them")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "frameworks", nargs="+", metavar="FRAMEWORK[@PYTHON]", help="xdevice's names of them"
+    )
     parser.add_argument("--pre", action="store_true", help="pre-releases too")
-    parser.add_argument("--whole", action="store_true", help="the whole conformance suite; warnings are errors")
+    parser.add_argument(
+        "--whole", action="store_true", help="the whole conformance suite; warnings are errors"
+    )
     asked = parser.parse_args()
     with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
-        failures = list(pool.map(lambda given: install_and_try(given, asked.pre, asked.whole), asked.frameworks))
+        failures = list(
+            pool.map(
+                lambda given: install_and_try(given, asked.pre, asked.whole), asked.frameworks
+            )
+        )
     return 1 if any(failures) else 0
 
 
@@ -47,24 +57,33 @@ def install_and_try(given: str, pre: bool, whole: bool) -> bool:
     """Prints what failed and how long all took. Returns whether something failed."""
     name, _, python = given.partition("@")
     start = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix=".venv-unpinned-", dir=ROOT) as folder:  # beside uv's files, to be linked
+    with tempfile.TemporaryDirectory(
+        prefix=".venv-unpinned-", dir=ROOT
+    ) as folder:  # beside uv's files, to be linked
         uv = [sys.executable, "-m", "uv"]
         done = run([*uv, "venv", "-q", "--clear", "--python", python or sys.executable, folder])
         if done.returncode == 0:
             newest = ["-U", *(["--prerelease", "allow"] if pre else [])]
-            done = run([*uv, "pip", "install", "-q", "--python", folder, *newest, f".[{name},test]"], cwd=ROOT)
+            done = run(
+                [*uv, "pip", "install", "-q", "--python", folder, *newest, f".[{name},test]"],
+                cwd=ROOT,
+            )
         if done.returncode:
             said = f"{name}: cannot be installed:\n{done.stderr}"
         else:
             programs = Path(folder) / ("Scripts" if os.name == "nt" else "bin")
-            done = run([programs / "python", __file__, HERE, name, *(["--whole"] if whole else [])])
+            done = run(
+                [programs / "python", __file__, HERE, name, *(["--whole"] if whole else [])]
+            )
             said = done.stdout + done.stderr
     print(f"{said.strip()}\n= {name}: {time.monotonic() - start:.0f} s", flush=True)
     return done.returncode != 0
 
 
 def run(command: list[object], **options: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([str(part) for part in command], capture_output=True, text=True, check=False, **options)
+    return subprocess.run(
+        [str(part) for part in command], capture_output=True, text=True, check=False, **options
+    )
 
 
 # in the environment
@@ -89,9 +108,16 @@ def version(name: str) -> str:
 
 def example(name: str) -> list[tuple[str, str]]:
     shown = (ROOT / "README.md").read_text(encoding="utf-8").partition("\n## Example\n")[2]
-    code, printed = (re.search(rf"```{language}\n(.*?)```", shown, re.DOTALL)[1] for language in ("python", "text"))
+    code, printed = (
+        re.search(rf"```{language}\n(.*?)```", shown, re.DOTALL)[1]
+        for language in ("python", "text")
+    )
     with tempfile.TemporaryDirectory() as folder:  # no module of the tree is imported there
-        done = run([sys.executable, "-c", code], cwd=folder, env={**os.environ, "XDEVICE_BACKEND": name})
+        done = run(
+            [sys.executable, "-c", code],
+            cwd=folder,
+            env={**os.environ, "XDEVICE_BACKEND": name},
+        )
     if done.stdout == printed.replace("torch", name):
         return []
     return [("the README's example", last_line(done.stderr) or f"it prints {done.stdout!r}")]
@@ -100,17 +126,25 @@ def example(name: str) -> list[tuple[str, str]]:
 def tour(name: str) -> list[tuple[str, str]]:
     done = run([sys.executable, ROOT / "examples" / "tour.py", name])
     errors = re.findall(r"^\S*(?:Error|Exception)\b.*", done.stdout, re.MULTILINE)
-    return [("the tour", errors[0] if errors else last_line(done.stderr))] if done.returncode else []
+    return (
+        [("the tour", errors[0] if errors else last_line(done.stderr))]
+        if done.returncode
+        else []
+    )
 
 
 def conformance(name: str, whole: bool) -> list[tuple[str, str]]:
     title = name.capitalize()
     on_the_cpu = f"tests/testing/suite/test_conformance.py::Test{title}"
     if not whole:
-        return checks([on_the_cpu, "--one-in", ONE_IN, "-W", "default"])  # whom does a warning break?
+        return checks(
+            [on_the_cpu, "--one-in", ONE_IN, "-W", "default"]
+        )  # whom does a warning break?
     found = checks([on_the_cpu, "-m", "not gpu"])
     if name != "numpy":
-        on_gpus = [f"tests/hardware/test_on_gpus.py::Test{title}{on}" for on in ("OnGpu", "HostAndGpu")]
+        on_gpus = [
+            f"tests/hardware/test_on_gpus.py::Test{title}{on}" for on in ("OnGpu", "HostAndGpu")
+        ]
         found += checks([*on_gpus, "-m", "virtual"], XDEVICE_VIRTUAL_GPUS="4")
     return found
 
@@ -120,7 +154,14 @@ def checks(arguments: list[object], **variables: str) -> list[tuple[str, str]]:
     failed: dict[str, list[str]] = defaultdict(list)
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
-        pytest = [Path(sys.executable).with_name("pytest"), "-q", "-p", "no:cacheprovider", "--timeout", "300"]
+        pytest = [
+            Path(sys.executable).with_name("pytest"),
+            "-q",
+            "-p",
+            "no:cacheprovider",
+            "--timeout",
+            "300",
+        ]
         crashes_are_named = ["-n", "1"]
         done = run([*pytest, *crashes_are_named, f"--junitxml={report}", *arguments], cwd=ROOT,
                    env={**os.environ, **variables})  # fmt: skip
@@ -149,7 +190,9 @@ def about(check: str) -> str:
     if part is None:
         return "the conformance suite"
     names = getattr(vars(part)[check], "needs", None) or (part.__name__,)
-    return ", ".join(re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name).lower() for name in names).replace("gpus", "GPUs")
+    return ", ".join(
+        re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name).lower() for name in names
+    ).replace("gpus", "GPUs")
 
 
 def last_line(text: str) -> str:
@@ -157,4 +200,6 @@ def last_line(text: str) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(try_here(sys.argv[2], "--whole" in sys.argv) if sys.argv[1:2] == [HERE] else main())
+    sys.exit(
+        try_here(sys.argv[2], "--whole" in sys.argv) if sys.argv[1:2] == [HERE] else main()
+    )

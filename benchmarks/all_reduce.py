@@ -76,7 +76,9 @@ def ours(name: str, megabytes: float, repeats: int, reference: float | None) -> 
         xs = tensors(places, megabytes)
         found = rate(lambda: xdevice.parallel.all_reduce(xs), megabytes, repeats)
     gc.collect()
-    return Row(name, ", ".join(map(str, places)), found, found / reference if reference else None)
+    return Row(
+        name, ", ".join(map(str, places)), found, found / reference if reference else None
+    )
 
 
 def replica_places() -> list[Device]:
@@ -85,20 +87,41 @@ def replica_places() -> list[Device]:
 
 
 @click.command()
-@click.option("--backends", default="torch,jax,tensorflow", show_default=True, help="Which frameworks are measured.")
-@click.option("--megabytes", default=256.0, show_default=True, help="The size of each tensor, in 10^6 bytes.")
-@click.option("--repeats", default=15, show_default=True, help="How often each is timed; the median counts.")
+@click.option(
+    "--backends",
+    default="torch,jax,tensorflow",
+    show_default=True,
+    help="Which frameworks are measured.",
+)
+@click.option(
+    "--megabytes",
+    default=256.0,
+    show_default=True,
+    help="The size of each tensor, in 10^6 bytes.",
+)
+@click.option(
+    "--repeats",
+    default=15,
+    show_default=True,
+    help="How often each is timed; the median counts.",
+)
 @click.option("--json", "as_json", is_flag=True, help="One JSON document instead of the table.")
 def main(backends: str, megabytes: float, repeats: int, as_json: bool) -> None:
     """Prints rates in GB/s, and ratios to NCCL's."""
     console = Console(stderr=True)
     names = [name for name in backends.split(",") if name in xdevice.backends()]
-    with xdevice.use_backend("torch") if "torch" in xdevice.backends() else xdevice.use_backend(names[0]) as backend:
+    with (
+        xdevice.use_backend("torch")
+        if "torch" in xdevice.backends()
+        else xdevice.use_backend(names[0]) as backend
+    ):
         places = replica_places()
         about = [backend.describe(place).name for place in places]
     reference = nccl(places, megabytes, repeats) if backend.name == "torch" else None
     if reference is None:
-        console.print("no two GPUs with NCCL here: what follows is the way device to device, and no ratio")
+        console.print(
+            "no two GPUs with NCCL here: what follows is the way device to device, and no ratio"
+        )
     rows = []
     for name in names:
         console.print(f"measuring {name} ...")
@@ -113,12 +136,21 @@ def main(backends: str, megabytes: float, repeats: int, as_json: bool) -> None:
         click.echo(json.dumps(document, indent=2))
         return
     table = Table(
-        "backend", "devices", "GB/s", "of NCCL's", title=f"all_reduce of {megabytes:g} MB: {', '.join(about)}"
+        "backend",
+        "devices",
+        "GB/s",
+        "of NCCL's",
+        title=f"all_reduce of {megabytes:g} MB: {', '.join(about)}",
     )
     if reference is not None:
         table.add_row("NCCL, by PyTorch", ", ".join(map(str, places)), f"{reference:.1f}", "1")
     for row in rows:
-        table.add_row(row.backend, row.devices, f"{row.rate:.1f}", "" if row.ratio is None else f"{row.ratio:.2f}")
+        table.add_row(
+            row.backend,
+            row.devices,
+            f"{row.rate:.1f}",
+            "" if row.ratio is None else f"{row.ratio:.2f}",
+        )
     Console().print(table)
 
 

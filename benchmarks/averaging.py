@@ -35,19 +35,29 @@ class Bottleneck(nn.Module):
         super().__init__()
         self.body = nn.Sequential(
             *(nn.Conv2d(inputs, width, 1, bias=False), nn.BatchNorm2d(width), nn.ReLU(True)),
-            *(nn.Conv2d(width, width, 3, stride, 1, bias=False), nn.BatchNorm2d(width), nn.ReLU(True)),
+            *(
+                nn.Conv2d(width, width, 3, stride, 1, bias=False),
+                nn.BatchNorm2d(width),
+                nn.ReLU(True),
+            ),
             *(nn.Conv2d(width, 4 * width, 1, bias=False), nn.BatchNorm2d(4 * width)),
         )
         self.skip = nn.Sequential()
         if inputs != 4 * width:
-            self.skip = nn.Sequential(nn.Conv2d(inputs, 4 * width, 1, stride, bias=False), nn.BatchNorm2d(4 * width))
+            self.skip = nn.Sequential(
+                nn.Conv2d(inputs, 4 * width, 1, stride, bias=False), nn.BatchNorm2d(4 * width)
+            )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return torch.relu(self.body(x) + self.skip(x))
 
 
 def resnet50() -> nn.Module:
-    layers: list[nn.Module] = [nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64), nn.ReLU(True)]
+    layers: list[nn.Module] = [
+        nn.Conv2d(3, 64, 7, 2, 3, bias=False),
+        nn.BatchNorm2d(64),
+        nn.ReLU(True),
+    ]
     layers.append(nn.MaxPool2d(3, 2, 1))
     inputs = 64
     for stage, count in enumerate((3, 4, 6, 3)):
@@ -73,9 +83,15 @@ class Way:
         self.called: nn.Module = self.model
         if kind.startswith("DDP"):
             ids = [torch.cuda.current_device()] if world.device.kind == "gpu" else None
-            best = {"gradient_as_bucket_view": True, "static_graph": True} if "best" in kind else {}
+            best = (
+                {"gradient_as_bucket_view": True, "static_graph": True}
+                if "best" in kind
+                else {}
+            )
             self.called = DistributedDataParallel(self.model, device_ids=ids, **best)  # type: ignore[arg-type]
-        self.optimizer = torch.optim.SGD(self.model.parameters(), 0.01, momentum=0.9, foreach=True)
+        self.optimizer = torch.optim.SGD(
+            self.model.parameters(), 0.01, momentum=0.9, foreach=True
+        )
 
     def step(self, x: torch.Tensor, y: torch.Tensor) -> None:
         self.optimizer.zero_grad()
@@ -114,15 +130,22 @@ def steps(world: Any) -> None:
                 taken[kind].append(slowest)
     if world.is_first:
         for kind, times in taken.items():
-            print(f"{kind:20} {statistics.median(times):7.2f} ms a step ({min(times):.2f} to {max(times):.2f})")
+            print(
+                f"{kind:20} {statistics.median(times):7.2f} ms a step ({min(times):.2f} to {max(times):.2f})"
+            )
     both = [ways[kind].model.parameters() for kind in ("DDP", "averaging")]
     same = [torch.equal(a, b) for a, b in zip(*both, strict=True)]
-    print(f"rank {world.rank}: {sum(same)} of {len(same)} parameters are DDP's bit for bit", flush=True)
+    print(
+        f"rank {world.rank}: {sum(same)} of {len(same)} parameters are DDP's bit for bit",
+        flush=True,
+    )
 
 
 def verbs(world: Any) -> None:
     device = xdevice.backend("torch").to_native(world.device)
-    for count, calls in ((1 << 10, 50), (1 << 18, 50), (1 << 28, 2))[: 3 if world.device.kind == "gpu" else 2]:
+    for count, calls in ((1 << 10, 50), (1 << 18, 50), (1 << 28, 2))[
+        : 3 if world.device.kind == "gpu" else 2
+    ]:
         x = torch.zeros(count, device=device)
         ways: dict[str, Callable[[], Any]] = {
             "bare": lambda x=x: (dist.all_reduce(x), xdevice.sync(x)),  # type: ignore[misc]
@@ -137,14 +160,19 @@ def verbs(world: Any) -> None:
                     call()
                     taken[name].append(time.perf_counter() - begun)
         if world.is_first:
-            told = [f"{name} {min(t) * 1e6:.0f}, {statistics.median(t) * 1e6:.0f}" for name, t in taken.items()]
+            told = [
+                f"{name} {min(t) * 1e6:.0f}, {statistics.median(t) * 1e6:.0f}"
+                for name, t in taken.items()
+            ]
             print(f"{4 * count} bytes, least and median us: {'; '.join(told)}", flush=True)
 
 
 if __name__ == "__main__":
     gpus = torch.cuda.is_available()
     if gpus:
-        torch.cuda.set_device(xdevice.backend("torch").to_native(xdevice.distributed.local_device()))
+        torch.cuda.set_device(
+            xdevice.backend("torch").to_native(xdevice.distributed.local_device())
+        )
         torch.backends.cudnn.benchmark = True
     dist.init_process_group("nccl" if gpus else "gloo")
     with xdevice.use_backend("torch"), xdevice.distributed.processes() as found:

@@ -72,7 +72,9 @@ def of_array_api_compat() -> Programs:
         "back": lambda: compat.to_device(x, "cpu") is x,
         **moves(lambda batch: compat.to_device(batch, "meta"), lambda x: x.device),
         "a GPU that is missing": lambda: compat.to_device(x, "cuda:9"),
-        "two libraries at once": lambda: [compat.array_namespace(one).__name__ for one in (x, np.ones(2))],
+        "two libraries at once": lambda: [
+            compat.array_namespace(one).__name__ for one in (x, np.ones(2))
+        ],
         "two in one call": lambda: compat.array_namespace(x, np.ones(2)),
         "mean of ints, torch": lambda: compat.array_namespace(x).mean(torch.tensor(ints)),
         "mean of ints, NumPy": lambda: compat.array_namespace(np.ones(2)).mean(np.array(ints)),

@@ -77,20 +77,33 @@ def weights(seed: int = 0) -> dict[str, Any]:
         return random.normal(0, 0.1, shape).astype("float32")
 
     def norm(number: object = "") -> dict[str, Any]:
-        return {f"scale{number}": numpy.ones(WIDTH, "float32"), f"shift{number}": numpy.zeros(WIDTH, "float32")}
+        return {
+            f"scale{number}": numpy.ones(WIDTH, "float32"),
+            f"shift{number}": numpy.zeros(WIDTH, "float32"),
+        }
 
     def block() -> dict[str, Any]:
         square = {name: normal(WIDTH, WIDTH) for name in ("query", "key", "value", "out")}
-        wide = {"w1": normal(WIDTH, 4 * WIDTH), "b1": normal(4 * WIDTH), "w2": normal(4 * WIDTH, WIDTH)}
+        wide = {
+            "w1": normal(WIDTH, 4 * WIDTH),
+            "b1": normal(4 * WIDTH),
+            "w2": normal(4 * WIDTH, WIDTH),
+        }
         return square | wide | {"b2": normal(WIDTH)} | norm(1) | norm(2)
 
-    ends = {"words": normal(LETTERS, WIDTH), "places": normal(TOKENS, WIDTH), "last": normal(WIDTH, LETTERS)}
+    ends = {
+        "words": normal(LETTERS, WIDTH),
+        "places": normal(TOKENS, WIDTH),
+        "last": normal(WIDTH, LETTERS),
+    }
     return ends | norm() | {"blocks": [block() for _ in range(BLOCKS)]}
 
 
 def neutral_words() -> SimpleNamespace:
     xp = xdevice.array_namespace()
-    on = SimpleNamespace(**{name: getattr(xp, name) for name in ("add", "matmul", "permute_dims", "reshape")})
+    on = SimpleNamespace(
+        **{name: getattr(xp, name) for name in ("add", "matmul", "permute_dims", "reshape")}
+    )
     for name in ("cross_entropy", "embedding", "gelu", "layer_norm", "relu"):
         setattr(on, name, getattr(nn, name))
     on.causal_attention = lambda q, k, v: nn.attention(q, k, v, causal=True)
@@ -194,7 +207,13 @@ def jax(loss: Loss, values: Any) -> Step:
     return step
 
 
-NATIVE = {"torch": torch, "tensorflow": tensorflow, "paddle": paddle, "mxnet": mxnet, "jax": jax}
+NATIVE = {
+    "torch": torch,
+    "tensorflow": tensorflow,
+    "paddle": paddle,
+    "mxnet": mxnet,
+    "jax": jax,
+}
 
 
 def microseconds(step: Step, batch: tuple[Any, ...], times: int) -> float:
@@ -212,7 +231,9 @@ def programs_compiled(step: Step, batch: tuple[Any, ...]) -> int:
 
     jax.clear_caches()
     seen: list[str] = []
-    jax.monitoring.register_event_duration_secs_listener(lambda event, *_, **__: seen.append(event))
+    jax.monitoring.register_event_duration_secs_listener(
+        lambda event, *_, **__: seen.append(event)
+    )
     step(*batch)
     return seen.count("/jax/core/compile/backend_compile_duration")
 
@@ -222,23 +243,46 @@ def programs() -> dict[str, tuple[Callable[[Any], Loss], Any, tuple[Any, ...]]]:
     made: dict[str, tuple[Callable[[Any], Loss], Any, tuple[Any, ...]]] = {}
     for inputs, units, classes, batch in SIZES:
         random = numpy.random.default_rng(0)
-        shapes = {"w1": (inputs, units), "b1": (units,), "w2": (units, classes), "b2": (classes,)}
-        values = {name: random.normal(0, inputs**-0.5, shape).astype("float32") for name, shape in shapes.items()}
-        digits = random.normal(size=(batch, inputs)).astype("float32"), random.integers(0, classes, batch)
+        shapes = {
+            "w1": (inputs, units),
+            "b1": (units,),
+            "w2": (units, classes),
+            "b2": (classes,),
+        }
+        values = {
+            name: random.normal(0, inputs**-0.5, shape).astype("float32")
+            for name, shape in shapes.items()
+        }
+        digits = (
+            random.normal(size=(batch, inputs)).astype("float32"),
+            random.integers(0, classes, batch),
+        )
         made[f"{units} units, batch {batch}"] = perceptron, values, digits
     tokens = numpy.random.default_rng(0).integers(0, LETTERS, (BATCH, TOKENS + 1))
     made["decoder"] = decoder, weights(), (tokens[:, :-1], tokens[:, 1:].reshape(-1))
     return made
 
 
-def measure(name: str, program: Callable[[Any], Loss], values: Any, batch: tuple[Any, ...]) -> tuple[float, float]:
+def measure(
+    name: str, program: Callable[[Any], Loss], values: Any, batch: tuple[Any, ...]
+) -> tuple[float, float]:
     """A step of the framework and of ours, the best round of each."""
     given = tuple(map(xdevice.tensor, batch))
-    steps = NATIVE[name](program(WORDS[name]()), values), neutral(program(neutral_words()), values)
+    steps = (
+        NATIVE[name](program(WORDS[name]()), values),
+        neutral(program(neutral_words()), values),
+    )
     if name == "jax":
         compiled = " and ".join(str(programs_compiled(step, given)) for step in steps)
         print(f"the first step compiled {compiled} programs")
-    times = max(1, round(SECONDS / min(microseconds(step, given, 5) for step in steps for _ in range(3)) * 1e6))
+    times = max(
+        1,
+        round(
+            SECONDS
+            / min(microseconds(step, given, 5) for step in steps for _ in range(3))
+            * 1e6
+        ),
+    )
     rounds = [[microseconds(step, given, times) for step in steps] for _ in range(ROUNDS)]
     native, ours = (min(times) for times in zip(*rounds, strict=True))
     return native, ours
@@ -249,7 +293,9 @@ def main() -> None:
     for name in sys.argv[1:] or [name for name in xdevice.backends() if name in NATIVE]:
         with xdevice.use_backend(name), xdevice.try_gpu():
             cells = [measure(name, *program) for program in programs().values()]
-            row = "".join(f"{native:>12.0f}{ours:>10.0f} ({ours / native:.2f})" for native, ours in cells)
+            row = "".join(
+                f"{native:>12.0f}{ours:>10.0f} ({ours / native:.2f})" for native, ours in cells
+            )
             print(f"{name:12}{row}", flush=True)
 
 

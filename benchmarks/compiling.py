@@ -55,7 +55,9 @@ def of_tensorflow() -> Step:
         with tf.GradientTape() as tape:
             tape.watch(params)
             logits = tf.nn.relu(x @ params["w1"] + params["b1"]) @ params["w2"] + params["b2"]
-            value = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels=y, logits=logits))
+            value = tf.reduce_mean(
+                tf.nn.sparse_softmax_cross_entropy_with_logits(labels=y, logits=logits)
+            )
         grads = tape.gradient(value, params)
         return {key: params[key] - 0.1 * grads[key] for key in params}, value
 
@@ -74,7 +76,9 @@ def of_torch() -> Step:
         value = loss(*(leaves[key] for key in ("w1", "b1", "w2", "b2")), x, y)
         grads = torch.autograd.grad(value, list(leaves.values()))
         with torch.no_grad():
-            return {key: p - 0.1 * g for (key, p), g in zip(leaves.items(), grads, strict=True)}, value
+            return {
+                key: p - 0.1 * g for (key, p), g in zip(leaves.items(), grads, strict=True)
+            }, value
 
     return native
 
@@ -95,7 +99,10 @@ def mean(step: Step, params: dict[str, Any], x: Any, y: Any) -> float:
 def main() -> None:
     backend, gpu = xdevice.backend(), xdevice.try_gpu()
     with gpu, xdevice.random.seed(0):
-        params = {"w1": xdevice.random.normal(64, 64, scale=0.1), "w2": xdevice.random.normal(64, 10, scale=0.1)}
+        params = {
+            "w1": xdevice.random.normal(64, 64, scale=0.1),
+            "w2": xdevice.random.normal(64, 10, scale=0.1),
+        }
         x = xdevice.random.normal(128, 64)
     params |= {"b1": xdevice.zeros(64, device=gpu), "b2": xdevice.zeros(10, device=gpu)}
     y = xdevice.tensor([i % 10 for i in range(128)], device=gpu)
@@ -106,7 +113,10 @@ def main() -> None:
     for name, one in steps.items():
         begin = time.perf_counter()
         mean(one, params, x, y)
-        print(f"{name}: the first {STEPS} steps took {time.perf_counter() - begin:.2f} s", flush=True)
+        print(
+            f"{name}: the first {STEPS} steps took {time.perf_counter() - begin:.2f} s",
+            flush=True,
+        )
     for _ in range(TURNS):
         for name, one in steps.items():
             best[name] = min(best.get(name, 1e9), mean(one, params, x, y))

@@ -77,14 +77,22 @@ def shared(names: list[str], largest: int, step: Callable[[], None]) -> Iterator
     for source, target in itertools.permutations(names, 2):
         row = Row(source, target, "contiguous", {})
         for size in sizes(largest):
-            x = aligned(size) if source == "numpy" else xdevice.backend(source).from_numpy(aligned(size), xdevice.cpu())
+            x = (
+                aligned(size)
+                if source == "numpy"
+                else xdevice.backend(source).from_numpy(aligned(size), xdevice.cpu())
+            )
             x = xdevice.convert(x, source)
-            row.numbers[size] = fastest(lambda x=x, target=target: xdevice.convert(x, target, copy=False))[0]
+            row.numbers[size] = fastest(
+                lambda x=x, target=target: xdevice.convert(x, target, copy=False)
+            )[0]
             step()
         yield row
 
 
-def plain_ways(names: list[str]) -> tuple[dict[str, Callable[[Any], Any]], dict[str, Callable[[Any], Any]]]:
+def plain_ways(
+    names: list[str],
+) -> tuple[dict[str, Callable[[Any], Any]], dict[str, Callable[[Any], Any]]]:
     """Out of and into each framework by NumPy, as its own users write it."""
     frameworks = {name: xdevice.backend(name).framework for name in names}
     out = {name: lambda x: x.numpy() for name in names}
@@ -103,7 +111,11 @@ def plain_ways(names: list[str]) -> tuple[dict[str, Callable[[Any], Any]], dict[
 def layouts(source: str, size: int) -> Iterator[tuple[str, Any]]:
     side = math.isqrt(size // 4)
     square = aligned(4 * (side + 1) ** 2).reshape(side + 1, side + 1)
-    x = square if source == "numpy" else xdevice.backend(source).from_numpy(square, xdevice.cpu())
+    x = (
+        square
+        if source == "numpy"
+        else xdevice.backend(source).from_numpy(square, xdevice.cpu())
+    )
     yield "misaligned", x[1:]
     if source in ("torch", "paddle", "numpy"):
         yield "transposed", x[:side, :side].T
@@ -117,12 +129,16 @@ def copied(names: list[str], largest: int, step: Callable[[], None]) -> Iterator
     rows: dict[tuple[str, str, str], Row] = {}
     for source, target in itertools.permutations(names, 2):
         for size in sizes(min(largest, COPIED_UP_TO)):
-            for layout, x in layouts(source, size) if source in ("torch", "paddle", "numpy") else ():
+            for layout, x in (
+                layouts(source, size) if source in ("torch", "paddle", "numpy") else ()
+            ):
                 if is_shared(x, target):
                     continue
                 ours, plain = fastest(
                     lambda x=x, target=target: done(target, xdevice.convert(x, target)),
-                    lambda x=x, source=source, target=target: done(target, into[target](out[source](x))),
+                    lambda x=x, source=source, target=target: done(
+                        target, into[target](out[source](x))
+                    ),
                 )
                 row = rows.setdefault((source, target, layout), Row(source, target, layout, {}))
                 row.numbers[size] = ours / plain
@@ -157,19 +173,37 @@ def parsed_size(context: click.Context, parameter: click.Parameter, value: str) 
     try:
         return int(float(value[:-1]) * unit) if unit else int(value)
     except ValueError:
-        raise click.BadParameter(f"{value!r} is no size; expected 1024, 64K, 256M, 1G") from None
+        raise click.BadParameter(
+            f"{value!r} is no size; expected 1024, 64K, 256M, 1G"
+        ) from None
 
 
 @click.command()
-@click.option("--max", "largest", default="1G", show_default=True, callback=parsed_size, help="The largest size.")
-@click.option("--backends", default=",".join(NAMES), show_default=True, help="Which to try; the others are left out.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON document instead of the tables.")
+@click.option(
+    "--max",
+    "largest",
+    default="1G",
+    show_default=True,
+    callback=parsed_size,
+    help="The largest size.",
+)
+@click.option(
+    "--backends",
+    default=",".join(NAMES),
+    show_default=True,
+    help="Which to try; the others are left out.",
+)
+@click.option(
+    "--json", "as_json", is_flag=True, help="One JSON document instead of the tables."
+)
 def main(largest: int, backends: str, as_json: bool) -> None:
     """Prints what conversions take between all pairs."""
     names = [name.strip() for name in backends.split(",")]
     missing = [name for name in names if name not in xdevice.backends()]
     if missing:
-        raise click.BadParameter(f"not installed: {', '.join(missing)}", param_hint="--backends")
+        raise click.BadParameter(
+            f"not installed: {', '.join(missing)}", param_hint="--backends"
+        )
     pairs = len(names) * (len(names) - 1)
     with Progress(console=Console(stderr=True), transient=True) as progress:
         for name in names:
@@ -180,7 +214,10 @@ def main(largest: int, backends: str, as_json: bool) -> None:
         ratios = list(copied(names, largest, lambda: progress.advance(task)))
     if as_json:
         versions = {name: xdevice.backend(name).version for name in names}
-        rows = {"shared": [row._asdict() for row in flat], "copied": [row._asdict() for row in ratios]}
+        rows = {
+            "shared": [row._asdict() for row in flat],
+            "copied": [row._asdict() for row in ratios],
+        }
         click.echo(json.dumps({"versions": versions, **rows}, indent=2))
         return
     console = Console()

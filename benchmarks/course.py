@@ -84,13 +84,17 @@ def batch_norm(on: Any, p: Any, running: Any, x: Any, y: Any) -> Any:
 
 
 def optimizers(on: Any, p: Any, _: Any, x: Any, y: Any) -> Any:
-    return on.cross_entropy(on.matmul(on.tanh(on.matmul(x, p["W1"]) + p["b1"]), p["W2"]) + p["b2"], y)
+    return on.cross_entropy(
+        on.matmul(on.tanh(on.matmul(x, p["W1"]) + p["b1"]), p["W2"]) + p["b2"], y
+    )
 
 
 def rnn(on: Any, p: Any, _: Any, x: Any, y: Any) -> Any:
     h, states = 0.0, []
     for letters in on.unstack(on.one_hot(x, p["bo"].shape[0])):
-        h = on.tanh(on.matmul(letters, p["Wx"]) + (on.matmul(h, p["Wh"]) if states else 0.0) + p["b"])
+        h = on.tanh(
+            on.matmul(letters, p["Wx"]) + (on.matmul(h, p["Wh"]) if states else 0.0) + p["b"]
+        )
         states.append(h)
     return scored(on, p, states, y)
 
@@ -111,7 +115,9 @@ def scored(on: Any, p: Any, states: list[Any], y: Any) -> Any:
     return on.cross_entropy(on.reshape(scores, (-1, p["bo"].shape[0])), on.reshape(y, (-1,)))
 
 
-def attention(on: Any, p: Any, _: Any, letters: Any, digits: Any, question: Any, seen: Any, answer: Any) -> Any:
+def attention(
+    on: Any, p: Any, _: Any, letters: Any, digits: Any, question: Any, seen: Any, answer: Any
+) -> Any:
     pairs = on.embedding(letters, p["letters"]) + on.embedding(digits, p["digits"])
     query = on.matmul(on.embedding(question, p["letters"]), p["query"])
     found = on.attention(query, on.matmul(pairs, p["key"]), on.matmul(pairs, p["value"]), seen)
@@ -162,7 +168,9 @@ def ours(chapter: str) -> tuple[Callable[..., Any], Any, tuple[Any, ...]]:
     """The chapter's step, its parameters and its batch: what its cells leave before the one that times."""
     names: dict[str, Any] = {}
     with redirect_stdout(io.StringIO()):
-        for options, code in CELLS.findall((COURSE / f"{chapter}.md").read_text(encoding="utf-8")):
+        for options, code in CELLS.findall(
+            (COURSE / f"{chapter}.md").read_text(encoding="utf-8")
+        ):
             if ":timing:" in options:
                 break
             if not options:  # no figure
@@ -189,7 +197,9 @@ def steps(chapter: str) -> dict[str, Callable[[], float]]:
         return float(xdevice.item(value))
 
     parts = native.mapped(xdevice.to_numpy, params)
-    weights = parts.get("weights", parts.get("net", parts)) if isinstance(parts, dict) else parts
+    weights = (
+        parts.get("weights", parts.get("net", parts)) if isinstance(parts, dict) else parts
+    )
     running, arrays = parts.get("running", []), tuple(map(xdevice.to_numpy, batch))
     last = channels_last(weights, arrays) if chapter == "lenet" else (weights, arrays)
     loss, rule = CHAPTERS[chapter]
@@ -225,8 +235,13 @@ def mean(step: Callable[[], float], times: int) -> float:
 def measure(chapter: str) -> dict[str, float]:
     sides = steps(chapter)
     check(chapter, sides)
-    times = {side: max(1, round(SECONDS * 1e3 / min(mean(step, 3) for _ in range(3)))) for side, step in sides.items()}
-    rounds = [{side: mean(step, times[side]) for side, step in sides.items()} for _ in range(ROUNDS)]
+    times = {
+        side: max(1, round(SECONDS * 1e3 / min(mean(step, 3) for _ in range(3))))
+        for side, step in sides.items()
+    }
+    rounds = [
+        {side: mean(step, times[side]) for side, step in sides.items()} for _ in range(ROUNDS)
+    ]
     return {side: min(one[side] for one in rounds) for side in sides}
 
 
@@ -235,9 +250,14 @@ def row(name: str, chapters: list[str]) -> dict[str, str]:
     environment = {**os.environ, "XDEVICE_BACKEND": name, "TF_CPP_MIN_LOG_LEVEL": "3"}
     environment |= {"KERAS_BACKEND": name} if name in KERAS else {}
     command = [sys.executable, __file__, "--here", *chapters]
-    done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
+    done = subprocess.run(
+        command, env=environment, stdout=subprocess.PIPE, text=True, check=True
+    )
     found = map(json.loads, done.stdout.splitlines()[-len(chapters) :])
-    cells = (" / ".join(f"{ms:.2g}" if ms < 10 else f"{ms:.0f}" for ms in one.values()) for one in found)
+    cells = (
+        " / ".join(f"{ms:.2g}" if ms < 10 else f"{ms:.0f}" for ms in one.values())
+        for one in found
+    )
     return dict(zip(chapters, cells, strict=True))
 
 
@@ -257,7 +277,9 @@ def main() -> None:
         print(*line, sep=" | ")
     if "--write" in asked:
         place = "gpu" if xdevice.num_gpus() else "cpu"
-        measured.write(f"course_{place}", ["ms, ours / native / Keras 3", *backends], rows, backends)
+        measured.write(
+            f"course_{place}", ["ms, ours / native / Keras 3", *backends], rows, backends
+        )
 
 
 if __name__ == "__main__":

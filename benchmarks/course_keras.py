@@ -54,29 +54,52 @@ def dropout(w: Any, x: Any, truth: Any, kept: Any) -> Model:
     inputs = [keras.Input(one.shape[1:], batch_size=one.shape[0]) for one in (x, kept)]
     hidden = layers.Multiply()([layers.Dense(128, "relu")(inputs[0]), inputs[1]])
     model = keras.Model(inputs, layers.Dense(10)(hidden))
-    return model, [w[name] for name in ("W1", "b1", "W2", "b2")], [x, kept / numpy.float32(0.5)], truth
+    return (
+        model,
+        [w[name] for name in ("W1", "b1", "W2", "b2")],
+        [x, kept / numpy.float32(0.5)],
+        truth,
+    )
 
 
 def lenet(w: Any, x: Any, truth: Any) -> Model:
     parts: list[Any] = []
     for channels in (8, 16):
-        parts += [layers.Conv2D(channels, 3, padding="same", activation="relu"), layers.MaxPooling2D(2)]
+        parts += [
+            layers.Conv2D(channels, 3, padding="same", activation="relu"),
+            layers.MaxPooling2D(2),
+        ]
     model = sequential(x, *parts, layers.Flatten(), layers.Dense(32, "relu"), layers.Dense(10))
-    return model, [w[name] for name in ("K1", "b1", "K2", "b2", "W3", "b3", "W4", "b4")], x, truth
+    return (
+        model,
+        [w[name] for name in ("K1", "b1", "K2", "b2", "W3", "b3", "W4", "b4")],
+        x,
+        truth,
+    )
 
 
 def batch_norm(w: Any, x: Any, y: Any) -> Model:
     parts: list[Any] = []
     arrays: list[Any] = []
     for layer in w[:-1]:
-        parts += [layers.Dense(32), layers.BatchNormalization(momentum=0.9, epsilon=1e-5), layers.ReLU()]
+        parts += [
+            layers.Dense(32),
+            layers.BatchNormalization(momentum=0.9, epsilon=1e-5),
+            layers.ReLU(),
+        ]
         arrays += [layer[name] for name in ("W", "b", "gamma", "beta")]
         arrays += [numpy.zeros(32), numpy.ones(32)]
     return sequential(x, *parts, layers.Dense(10)), [*arrays, w[-1]["W"], w[-1]["b"]], x, y
 
 
 def rnn(w: Any, x: Any, y: Any) -> Model:
-    return recurrent(layers.SimpleRNN(w["Wh"].shape[0], return_sequences=True), [w["Wx"], w["Wh"], w["b"]], w, x, y)
+    return recurrent(
+        layers.SimpleRNN(w["Wh"].shape[0], return_sequences=True),
+        [w["Wx"], w["Wh"], w["b"]],
+        w,
+        x,
+        y,
+    )
 
 
 def lstm(w: Any, x: Any, y: Any) -> Model:
@@ -94,18 +117,35 @@ def recurrent(layer: Any, arrays: list[Any], w: Any, x: Any, y: Any) -> Model:
     one_hot = layers.Lambda(lambda x: ops.one_hot(x, size))
     x, y = (numpy.ascontiguousarray(one.T) for one in (x, y))
     given = keras.Input(x.shape[1:], batch_size=x.shape[0], dtype="int32")
-    return keras.Sequential([given, one_hot, layer, layers.Dense(size)]), [*arrays, w["Wo"], w["bo"]], x, y
+    return (
+        keras.Sequential([given, one_hot, layer, layers.Dense(size)]),
+        [*arrays, w["Wo"], w["bo"]],
+        x,
+        y,
+    )
 
 
-def attention(w: Any, letters: Any, digits: Any, question: Any, seen: Any, answer: Any) -> Model:
+def attention(
+    w: Any, letters: Any, digits: Any, question: Any, seen: Any, answer: Any
+) -> Model:
     given = [letters, digits, question, seen]
-    inputs = [keras.Input(x.shape[1:], batch_size=x.shape[0], dtype=str(x.dtype)) for x in given]
-    of_letters, of_digits = layers.Embedding(*w["letters"].shape), layers.Embedding(*w["digits"].shape)
+    inputs = [
+        keras.Input(x.shape[1:], batch_size=x.shape[0], dtype=str(x.dtype)) for x in given
+    ]
+    of_letters, of_digits = (
+        layers.Embedding(*w["letters"].shape),
+        layers.Embedding(*w["digits"].shape),
+    )
     pairs = of_letters(inputs[0]) + of_digits(inputs[1])
     width, classes = w["out"].shape
     heads = layers.MultiHeadAttention(1, width, use_bias=False, output_shape=classes)
     scores = heads(of_letters(inputs[2]), pairs, attention_mask=inputs[3])
-    arrays = [w["letters"], w["digits"], *(w[name][:, None] for name in ("query", "key", "value")), w["out"][None]]
+    arrays = [
+        w["letters"],
+        w["digits"],
+        *(w[name][:, None] for name in ("query", "key", "value")),
+        w["out"][None],
+    ]
     return keras.Model(inputs, scores[:, 0]), arrays, given, answer
 
 
@@ -131,7 +171,14 @@ def transformer(w: Any, tokens: Any, following: Any) -> Model:
     plain = layers.LayerNormalization(epsilon=1e-5, center=False, scale=False)(x)
     model = keras.Model(given, layers.Dense(size, use_bias=False)(plain))
     qkv = [one.reshape(width, 4, width // 4) for one in numpy.split(w["qkv"], 3, -1)]
-    first = [w["letters"], w["places"], w["norm 1"], w["shift 1"], *qkv, w["joined"].reshape(4, width // 4, width)]
+    first = [
+        w["letters"],
+        w["places"],
+        w["norm 1"],
+        w["shift 1"],
+        *qkv,
+        w["joined"].reshape(4, width // 4, width),
+    ]
     last = [w[name] for name in ("norm 2", "shift 2", "in", "b in", "out", "b out", "scores")]
     return model, first + last, tokens, following
 
@@ -145,7 +192,9 @@ MODELS: dict[str, Callable[..., Model]] = {
 }  # fmt: skip
 
 
-def step(chapter: str, weights: Any, batch: tuple[Any, ...], optimizer: Any) -> Callable[[], float]:
+def step(
+    chapter: str, weights: Any, batch: tuple[Any, ...], optimizer: Any
+) -> Callable[[], float]:
     model, arrays, x, y = MODELS[chapter](weights, *batch)
     if chapter in ("linear_regression", "weight_decay"):
         loss: Any = losses.MeanSquaredError()
@@ -155,7 +204,10 @@ def step(chapter: str, weights: Any, batch: tuple[Any, ...], optimizer: Any) -> 
         loss = losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(optimizer, loss)
     model.set_weights(arrays)
-    x, y = ([xdevice.tensor(one) for one in x] if isinstance(x, list) else xdevice.tensor(x)), xdevice.tensor(y)
+    x, y = (
+        ([xdevice.tensor(one) for one in x] if isinstance(x, list) else xdevice.tensor(x)),
+        xdevice.tensor(y),
+    )
 
     def train() -> float:
         model.reset_metrics()  # or it gives the mean of all losses so far

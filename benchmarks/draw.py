@@ -49,18 +49,30 @@ def copies() -> Figure:
             drawn[kind] = {"ours": list(zip(sizes, map(float, cells), strict=True))}
         elif first in COPIES and kind:
             drawn[kind][first] = list(zip(sizes, map(float, cells), strict=True))
-    figure, axes = pyplot.subplots(len(drawn) // 2, 2, figsize=(5.4, 1.7 * len(drawn) / 2), sharex=True, sharey=True)
+    figure, axes = pyplot.subplots(
+        len(drawn) // 2, 2, figsize=(5.4, 1.7 * len(drawn) / 2), sharex=True, sharey=True
+    )
     for axis, (kind, ways) in zip(axes.flat, drawn.items(), strict=True):
         for way, (color, line, label) in COPIES.items():
             if way in ways:
-                axis.loglog(*zip(*ways[way], strict=True), color=color, linestyle=line, marker=".", label=label)
+                axis.loglog(
+                    *zip(*ways[way], strict=True),
+                    color=color,
+                    linestyle=line,
+                    marker=".",
+                    label=label,
+                )
         axis.set_title(kind)
-        axis.set_xticks([size * unit for unit, size in ((2**16, 1), (2**20, 1), (2**24, 1), (2**30, 1))])
+        axis.set_xticks(
+            [size * unit for unit, size in ((2**16, 1), (2**20, 1), (2**24, 1), (2**30, 1))]
+        )
         axis.set_yticks([0.1, 1, 10], ["0.1", "1", "10"])
         axis.set_xticklabels(["64 KB", "1 MB", "16 MB", "1 GB"])
         axis.minorticks_off()
     figure.supylabel("GB/s", fontsize=10)
-    figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="upper center", ncols=3, frameon=False)
+    figure.legend(
+        *axes[0, 0].get_legend_handles_labels(), loc="upper center", ncols=3, frameon=False
+    )
     figure.tight_layout(rect=(0, 0, 1, 0.97))
     return figure
 
@@ -70,7 +82,12 @@ def feeding() -> Figure:
     figure, axis = pyplot.subplots(figsize=(5.4, 2.8))
     for name, color, marker in (("torch", OURS, "o"), ("jax", OWN, "s")):
         (_, times), (framework, ratios) = table(f"prefetch_{name}")
-        axis.plot(*(list(map(float, cells)) for cells in (times, ratios)), color=color, marker=marker, label=framework)
+        axis.plot(
+            *(list(map(float, cells)) for cells in (times, ratios)),
+            color=color,
+            marker=marker,
+            label=framework,
+        )
     axis.axhline(1, color=OTHER, linestyle=":")
     axis.text(0.34, 0.8, "the larger of the two alone", ha="right", color="#4d5663")
     axis.set_ylim(0, None)
@@ -87,7 +104,10 @@ def ways() -> Figure:
     names = [name.strip("`").replace("().to", "()\n.to") for name, _ in reversed(rows)]
     times = [float(cells[0]) for _, cells in reversed(rows)]
     figure, axis = pyplot.subplots(figsize=(5.4, 2))
-    colors = [OURS if name.startswith("xdevice") else OTHER if "there" in name else OWN for name in names]
+    colors = [
+        OURS if name.startswith("xdevice") else OTHER if "there" in name else OWN
+        for name in names
+    ]
     axis.bar_label(axis.barh(names, times, color=colors), fmt="%.1f", padding=3)
     axis.set_xlim(0, 1.2 * max(times))
     axis.set_xlabel("milliseconds of a step")
@@ -99,12 +119,21 @@ def ways() -> Figure:
 def gains() -> Figure:
     """How many times as fast tasks are side by side as one after another, each run a point."""
     rows = [row for row in table("parallel") if numbers(row[1][0])]
-    figure, axes = pyplot.subplots(len(rows), 1, figsize=(5.4, 0.85 * len(rows) + 0.9), sharex=True)
+    figure, axes = pyplot.subplots(
+        len(rows), 1, figsize=(5.4, 0.85 * len(rows) + 0.9), sharex=True
+    )
     for axis, (what, cells) in zip(axes, rows, strict=True):
         for height, (way, (color, marker)) in enumerate(GAINS.items()):
             column = {"threads": 0, "captured": 1, "by one thread": 2}[way]
             points = numbers(cells[column])
-            axis.plot(points, [height] * len(points), color=color, marker=marker, linestyle="", alpha=0.8)
+            axis.plot(
+                points,
+                [height] * len(points),
+                color=color,
+                marker=marker,
+                linestyle="",
+                alpha=0.8,
+            )
         axis.axvline(1, color=OTHER, linestyle=":")
         axis.set_title(what)
         axis.set_yticks(range(len(GAINS)), list(GAINS))
@@ -116,7 +145,9 @@ def gains() -> Figure:
 
 
 def main() -> None:
-    pyplot.rcParams.update({"svg.hashsalt": "figures", "svg.fonttype": "none", "font.size": 9, "axes.titlesize": 9})
+    pyplot.rcParams.update(
+        {"svg.hashsalt": "figures", "svg.fonttype": "none", "font.size": 9, "axes.titlesize": 9}
+    )
     pyplot.rcParams.update({"axes.grid": True, "grid.alpha": 0.3, "axes.titlelocation": "left"})
     for draw in (copies, feeding, ways, gains):
         draw().savefig(FOLDER / f"{draw.__name__}.svg", metadata={"Date": None})

@@ -103,7 +103,9 @@ class Bench:
 def products(x: Any, count: int) -> Any:
     """Multiplies `x` by itself `count` times in a chain, each product with the result of the last, without waiting in
     between."""
-    with xdevice.device_of(x):  # TensorFlow would copy inputs from other GPUs to the first one, and compute there
+    with xdevice.device_of(
+        x
+    ):  # TensorFlow would copy inputs from other GPUs to the first one, and compute there
         y = x
         for _ in range(count):
             y = x @ y
@@ -147,8 +149,12 @@ def blocking(bench: Bench) -> Iterator[Row]:
     free = seconds(lambda: products(x, bench.size.small))
     yield bench.row("blocking", "off", free)
     with xdevice.accelerator.blocking():
-        products(x, 1)  # PyTorch imports its compiler at the first operation, which takes seconds
-        yield bench.row("blocking", "on", seconds(lambda: products(x, bench.size.small)), best=free)
+        products(
+            x, 1
+        )  # PyTorch imports its compiler at the first operation, which takes seconds
+        yield bench.row(
+            "blocking", "on", seconds(lambda: products(x, bench.size.small)), best=free
+        )
 
 
 def two_devices(bench: Bench) -> Iterator[Row]:
@@ -161,7 +167,12 @@ def two_devices(bench: Bench) -> Iterator[Row]:
     yield bench.row("two devices", "one after the other", sum(alone))
     tasks = [lambda x=x: products(x, bench.size.products) for x in xs]
     xdevice.parallel.run(*tasks)
-    yield bench.row("two devices", "side by side", seconds(lambda: xdevice.parallel.run(*tasks)), best=max(alone))
+    yield bench.row(
+        "two devices",
+        "side by side",
+        seconds(lambda: xdevice.parallel.run(*tasks)),
+        best=max(alone),
+    )
 
 
 def three_tasks(bench: Bench) -> Iterator[Row]:
@@ -170,13 +181,22 @@ def three_tasks(bench: Bench) -> Iterator[Row]:
     alone = settled(lambda: [products(x, bench.size.small // 3) for x in xs])
     yield bench.row("three tasks", "in sequence", alone)
     tasks = [lambda x=x: products(x, bench.size.small // 3) for x in xs]
-    yield bench.row("three tasks", "in parallel", settled(lambda: xdevice.parallel.run(*tasks)), best=alone / 3)
+    yield bench.row(
+        "three tasks",
+        "in parallel",
+        settled(lambda: xdevice.parallel.run(*tasks)),
+        best=alone / 3,
+    )
     try:
-        graphs = [xdevice.accelerator.make_graphed_callable(task, bench.device) for task in tasks]
+        graphs = [
+            xdevice.accelerator.make_graphed_callable(task, bench.device) for task in tasks
+        ]
     except UnsupportedError:
         return
     # only the device's time: without graphs, threads also take time to launch operations
-    yield bench.row("three tasks", "captured, in parallel", settled(lambda: xdevice.parallel.run(*graphs)))
+    yield bench.row(
+        "three tasks", "captured, in parallel", settled(lambda: xdevice.parallel.run(*graphs))
+    )
 
 
 def repeated_task(bench: Bench) -> Iterator[Row]:
@@ -196,7 +216,10 @@ def overlap(bench: Bench) -> Iterator[Row]:
     """Times work on batches from the host: each copied and then computed on, and each copied while the last is computed
     on."""
     n = bench.size.product
-    batches = [numpy.random.default_rng(i).random((n, n), dtype=numpy.float32) for i in range(bench.size.batches)]
+    batches = [
+        numpy.random.default_rng(i).random((n, n), dtype=numpy.float32)
+        for i in range(bench.size.batches)
+    ]
     weight = bench.square(bench.device)
 
     def copied() -> Iterable[Any]:
@@ -212,7 +235,9 @@ def overlap(bench: Bench) -> Iterator[Row]:
     copy, compute = seconds(copied), seconds(partial(computed, copied()))
     first, last = copy / len(batches), compute / len(batches)  # these two overlap with nothing
     best = max(copy + last, compute + first)
-    naive = seconds(lambda: computed(xdevice.tensor(batch, device=bench.device) for batch in batches))
+    naive = seconds(
+        lambda: computed(xdevice.tensor(batch, device=bench.device) for batch in batches)
+    )
     yield bench.row("overlap", "in turn", naive, best=best)
     yield bench.row("overlap", "prefetched", seconds(lambda: computed(prefetched())), best=best)
 
@@ -220,7 +245,10 @@ def overlap(bench: Bench) -> Iterator[Row]:
 def norms(bench: Bench) -> Iterator[Row]:
     """Times norms of products that are read one by one, and norms that are kept on the device and read at the end."""
     x = bench.square(bench.device, 100)
-    row, column = xdevice.ones(1, 100, device=bench.device), xdevice.ones(100, 1, device=bench.device)
+    row, column = (
+        xdevice.ones(1, 100, device=bench.device),
+        xdevice.ones(100, 1, device=bench.device),
+    )
 
     def norm() -> Any:
         y = x @ x
@@ -228,7 +256,9 @@ def norms(bench: Bench) -> Iterator[Row]:
 
     xdevice.item(norm())
     one_by_one = seconds(lambda: [xdevice.item(norm()) for _ in range(bench.size.small)])
-    kept = seconds(lambda: [xdevice.item(y) for y in [norm() for _ in range(bench.size.small)][-1:]])
+    kept = seconds(
+        lambda: [xdevice.item(y) for y in [norm() for _ in range(bench.size.small)][-1:]]
+    )
     yield bench.row("norms", "one by one", one_by_one, best=kept)
     yield bench.row("norms", "kept on the device", kept)
 
@@ -244,7 +274,9 @@ def bandwidth(bench: Bench) -> Iterator[Row]:
         ("within the device", lambda: xdevice.copy_to(here, bench.device)),
     ]
     has_pinned = bench.device.kind == "gpu" and not bench.is_virtual
-    pinned = pinned_copies(bench.backend.name, bench.backend.framework, here) if has_pinned else None
+    pinned = (
+        pinned_copies(bench.backend.name, bench.backend.framework, here) if has_pinned else None
+    )
     if pinned is not None:
         ways += [("host to device, pinned", pinned[0]), ("device to host, pinned", pinned[1])]
     if bench.second is not None:
@@ -262,15 +294,21 @@ EXPERIMENTS: Sequence[Callable[[Bench], Iterator[Row]]] = (
 
 
 @click.command()
-@click.option("--backend", "name", metavar="NAME", help="The backend; by default the selected one.")
+@click.option(
+    "--backend", "name", metavar="NAME", help="The backend; by default the selected one."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
-@click.option("--quick", is_flag=True, help="Less work: to see that it runs; not figures to quote.")
+@click.option(
+    "--quick", is_flag=True, help="Less work: to see that it runs; not figures to quote."
+)
 def main(name: str | None, as_json: bool, quick: bool) -> None:
     backend = xdevice.backend(name)
     with xdevice.use_backend(backend):
         bench = Bench(backend, quick)
         console = Console(stderr=True)
-        shown = track(EXPERIMENTS, backend.name, console=console, disable=not console.is_terminal)
+        shown = track(
+            EXPERIMENTS, backend.name, console=console, disable=not console.is_terminal
+        )
         rows = [row for experiment in shown for row in rows_of(experiment, bench)]
     if as_json:
         click.echo(json.dumps(rows, indent=2))
@@ -299,7 +337,10 @@ VIRTUAL = (
 
 
 def show(rows: Sequence[Row]) -> None:
-    table = Table(title="The experiments", caption=VIRTUAL if any(row["virtual"] for row in rows) else None)
+    table = Table(
+        title="The experiments",
+        caption=VIRTUAL if any(row["virtual"] for row in rows) else None,
+    )
     for heading in ("backend", "experiment", "case"):
         table.add_column(heading, overflow="fold")
     for heading in ("measured", "best possible here"):

@@ -35,7 +35,9 @@ WORDS, LENGTH = 50, 12
 def pairs(names: str, *libraries: str) -> Iterator[tuple[str, str, str]]:
     """Each family (of `names`, separated by blanks) between each two of the libraries, both ways."""
     for name in names.split():
-        yield from ((name, one, other) for one in libraries for other in libraries if one != other)
+        yield from (
+            (name, one, other) for one in libraries for other in libraries if one != other
+        )
 
 
 PAIRS = [
@@ -108,7 +110,13 @@ def _vit(library: str) -> Any:
         from timm.models.vision_transformer import VisionTransformer
 
         return VisionTransformer(
-            img_size=SIZE, patch_size=8, embed_dim=WIDTH, depth=DEPTH, num_heads=HEADS, mlp_ratio=2, num_classes=CLASSES
+            img_size=SIZE,
+            patch_size=8,
+            embed_dim=WIDTH,
+            depth=DEPTH,
+            num_heads=HEADS,
+            mlp_ratio=2,
+            num_classes=CLASSES,
         )
     if library == "transformers":
         return _hugging("ViT", "ForImageClassification", image_size=SIZE, patch_size=8)
@@ -134,7 +142,13 @@ def _deit(library: str) -> Any:
         from timm.models.deit import VisionTransformerDistilled
 
         return VisionTransformerDistilled(
-            img_size=SIZE, patch_size=8, embed_dim=WIDTH, depth=DEPTH, num_heads=HEADS, mlp_ratio=2, num_classes=CLASSES
+            img_size=SIZE,
+            patch_size=8,
+            embed_dim=WIDTH,
+            depth=DEPTH,
+            num_heads=HEADS,
+            mlp_ratio=2,
+            num_classes=CLASSES,
         )
     return _hugging("DeiT", "ForImageClassificationWithTeacher", image_size=SIZE, patch_size=8)
 
@@ -176,17 +190,31 @@ def _convnext(library: str) -> Any:
             input_shape=(SIZE, SIZE, 3), classifier_activation=None, include_preprocessing=False, name="convnext",
             weights_name="",
         )  # fmt: skip
-    return _hugging("ConvNext", "ForImageClassification", depths=list(depths), hidden_sizes=list(widths))
+    return _hugging(
+        "ConvNext", "ForImageClassification", depths=list(depths), hidden_sizes=list(widths)
+    )
 
 
 def _text(family: str, library: str) -> Any:
     if library != "transformers":
-        return getattr(plain, {"mistral": "llama", "roberta": "bert"}.get(family, family))(library)
+        return getattr(plain, {"mistral": "llama", "roberta": "bert"}.get(family, family))(
+            library
+        )
     sizes: dict[str, Any] = {"vocab_size": WORDS, "max_position_embeddings": LENGTH}
     if family == "bert":
-        return _hugging("Bert", "Model", type_vocab_size=1, **sizes)  # with a pooler, which nobody else has
+        return _hugging(
+            "Bert", "Model", type_vocab_size=1, **sizes
+        )  # with a pooler, which nobody else has
     if family == "gpt2":
-        return _hugging("GPT2", "LMHeadModel", n_embd=WIDTH, n_layer=DEPTH, n_head=HEADS, n_positions=LENGTH, **sizes)
+        return _hugging(
+            "GPT2",
+            "LMHeadModel",
+            n_embd=WIDTH,
+            n_layer=DEPTH,
+            n_head=HEADS,
+            n_positions=LENGTH,
+            **sizes,
+        )
     if family in ("llama", "mistral"):
         return _hugging(family.capitalize(), "ForCausalLM", num_key_value_heads=2, **sizes)
     if family == "roberta":  # whose positions begin at 2
@@ -235,7 +263,9 @@ def _convnextv2(library: str) -> Any:
     if library == "timm":
         from timm.models.convnext import ConvNeXt
 
-        return ConvNeXt(depths=depths, dims=widths, num_classes=CLASSES, use_grn=True, ls_init_value=None)
+        return ConvNeXt(
+            depths=depths, dims=widths, num_classes=CLASSES, use_grn=True, ls_init_value=None
+        )
     return _hugging("ConvNextV2", "ForImageClassification", depths=depths, hidden_sizes=widths)
 
 
@@ -273,12 +303,19 @@ def _convolutional(family: str, library: str) -> Any:
 
         return timm.create_model(TIMM[family])
     if library == "transformers":
-        return _hugging("ResNet", "ForImageClassification", num_labels=1000, hidden_sizes=[256, 512, 1024, 2048])
+        return _hugging(
+            "ResNet",
+            "ForImageClassification",
+            num_labels=1000,
+            hidden_sizes=[256, 512, 1024, 2048],
+        )
     if library == "keras":
         import keras
 
         extra = {"minimalistic": True} if "minimal" in family else {}
-        extra |= {"include_preprocessing": False} if "minimal" in family or "v2_b0" in family else {}
+        extra |= (
+            {"include_preprocessing": False} if "minimal" in family or "v2_b0" in family else {}
+        )
         return getattr(keras.applications, KERAS[family])(
             weights=None, classifier_activation=None, input_shape=(size, size, 3), **extra
         )
@@ -293,7 +330,9 @@ def _convolutional(family: str, library: str) -> Any:
         import paddle
 
         return paddle.vision.models.mobilenet_v1()
-    return zoos.build("torch" if library == "torchvision" else library, TORCHVISION.get(family, family))
+    return zoos.build(
+        "torch" if library == "torchvision" else library, TORCHVISION.get(family, family)
+    )
 
 
 IMAGES = {
@@ -340,7 +379,9 @@ def try_pair(family: str, source: str, target: str) -> zoos.Row:
     return zoos.Row(source, target, family, *found)
 
 
-def named(names: dict[tuple[str, str], dict[str, str]], family: str, source: str, target: str) -> dict[str, str]:
+def named(
+    names: dict[tuple[str, str], dict[str, str]], family: str, source: str, target: str
+) -> dict[str, str]:
     back = {there: here for here, there in names.get((family, target), {}).items()}
     return names.get((family, source), {}) or back
 
@@ -354,14 +395,22 @@ def scatter_rest(model: Any, seed: int) -> None:
     random = np.random.default_rng(seed)
     for name, variable in backend.variables(model):
         shape = tuple(variable.shape)
-        if "float" not in str(variable.dtype) or known.get(name, "linear") not in ("linear", "embedding", ATTENTION):
+        if "float" not in str(variable.dtype) or known.get(name, "linear") not in (
+            "linear",
+            "embedding",
+            ATTENTION,
+        ):
             continue
         if (len(shape) < 2 and name in known) or name in computed:
             continue
-        values = random.standard_normal(shape) / np.sqrt(shape[0] if name in known and shape[0] < 4000 else 4)
+        values = random.standard_normal(shape) / np.sqrt(
+            shape[0] if name in known and shape[0] < 4000 else 4
+        )
         if len(shape) < 2:
             values = random.uniform(0.7, 1.3, shape)
-        backend.write(variable, backend.from_numpy(values.astype("float32"), backend.device_of(variable)))
+        backend.write(
+            variable, backend.from_numpy(values.astype("float32"), backend.device_of(variable))
+        )
 
 
 ATTENTION = "multihead_attention"
@@ -370,7 +419,12 @@ ATTENTION = "multihead_attention"
 @click.command()
 @click.argument("words", nargs=-1)
 @click.option("--new", is_flag=True, help="The further pairs.")
-@click.option("--json", "as_json", is_flag=True, help="One line of JSON for each pair, instead of the table.")
+@click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="One line of JSON for each pair, instead of the table.",
+)
 def main(words: tuple[str, ...], new: bool, as_json: bool) -> None:
     rows = []
     for family, source, target in NEW if new else PAIRS:

@@ -130,7 +130,10 @@ def compared(names: list[str]) -> list[Divergence | None]:
             raise click.ClickException("PyTorch did not run")
         ports = [sys.executable, str(FILE), "--into", folder, *names]
         subprocess.run(ports, check=True, env={**os.environ, "XDEVICE_BACKEND": PORT})
-        reports = [report_of_two(reference, Path(folder) / str(n), Strictness()) for n in range(len(names))]
+        reports = [
+            report_of_two(reference, Path(folder) / str(n), Strictness())
+            for n in range(len(names))
+        ]
     return [report.first for report in reports]
 
 
@@ -140,13 +143,20 @@ def shown(place: Place | None) -> str:
 
 @click.command()
 @click.argument("texts", nargs=-1)
-@click.option("--into", hidden=True, help="Train the ports with these faults, and record them in this folder.")
+@click.option(
+    "--into",
+    hidden=True,
+    help="Train the ports with these faults, and record them in this folder.",
+)
 def main(texts: tuple[str, ...], into: str | None) -> None:
     """Prints the place that each fault was expected at, and the place where it was found."""
     if into is not None:
         run_copies(Path(into), list(texts))
         return
-    names = [HONEST, *(name for name in FAULTS if not texts or any(text in name for text in texts))]
+    names = [
+        HONEST,
+        *(name for name in FAULTS if not texts or any(text in name for text in texts)),
+    ]
     right = 0
     table = Table("fault", "expected at", "found at", "times the allowed")
     for name, first in zip(names, compared(names), strict=True):

@@ -28,11 +28,19 @@ def trained(torch: Any, gpu: Any) -> Callable[[Any], None]:
     """A step of training as people write it: it takes a batch on the GPU."""
     nn = torch.nn
     block = nn.TransformerEncoderLayer(
-        WIDTH, HEADS, 4 * WIDTH, dropout=0.0, activation="gelu", batch_first=True, norm_first=True
+        WIDTH,
+        HEADS,
+        4 * WIDTH,
+        dropout=0.0,
+        activation="gelu",
+        batch_first=True,
+        norm_first=True,
     )
     patches = nn.Conv2d(3, WIDTH, PATCH, PATCH)
     blocks = nn.TransformerEncoder(block, BLOCKS, enable_nested_tensor=False)
-    model = nn.ModuleDict({"patches": patches, "blocks": blocks, "head": nn.Linear(WIDTH, CLASSES)})
+    model = nn.ModuleDict(
+        {"patches": patches, "blocks": blocks, "head": nn.Linear(WIDTH, CLASSES)}
+    )
     model = xdevice.to_device(model, gpu)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     labels = xdevice.to_device(torch.arange(BATCH) % CLASSES, gpu)
@@ -95,7 +103,10 @@ def main(write: bool) -> None:
             taken[name].append(clock(feed, step))
     print(f"{xdevice.backend().describe(gpu).name}, torch {torch.__version__}\n")
     medians = {name: statistics.median(times[1:]) for name, times in taken.items()}
-    rows = [[name, f"{median:.1f}", f"{BATCH / median * 1e3:,.0f}"] for name, median in medians.items()]
+    rows = [
+        [name, f"{median:.1f}", f"{BATCH / median * 1e3:,.0f}"]
+        for name, median in medians.items()
+    ]
     for row in rows:
         print(*row, sep=" | ")
     if write:

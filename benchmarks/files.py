@@ -73,7 +73,9 @@ def read_plain(path: str) -> np.ndarray:
     return buffer
 
 
-def measure(backend: str, arrays: dict[str, np.ndarray], device: str, folder: str, repeats: int) -> list[Row]:
+def measure(
+    backend: str, arrays: dict[str, np.ndarray], device: str, folder: str, repeats: int
+) -> list[Row]:
     plain, ours = os.path.join(folder, "plain"), os.path.join(folder, "ours")
     data = memoryview(np.concatenate([array.ravel() for array in arrays.values()])).cast("B")
     saves, loads = Row(backend, "save", [], []), Row(backend, "load", [], [])
@@ -84,12 +86,21 @@ def measure(backend: str, arrays: dict[str, np.ndarray], device: str, folder: st
             for path in (plain, ours):
                 if os.path.exists(path):
                     os.unlink(path)
-            writing = seconds(lambda: write_plain(plain, data)), seconds(lambda: xdevice.save(ours, tensors))
+            writing = (
+                seconds(lambda: write_plain(plain, data)),
+                seconds(lambda: xdevice.save(ours, tensors)),
+            )
             for path in (plain, ours):
                 read_plain(path)  # into the page cache, should it have gone from there
-            taken = *writing, seconds(lambda: read_plain(plain)), seconds(lambda: xdevice.load(ours, device=device))
+            taken = (
+                *writing,
+                seconds(lambda: read_plain(plain)),
+                seconds(lambda: xdevice.load(ours, device=device)),
+            )
             if number:  # the first of each is slower: imports, kernels, memory
-                for times, one in zip((saves.plain, saves.ours, loads.plain, loads.ours), taken, strict=True):
+                for times, one in zip(
+                    (saves.plain, saves.ours, loads.plain, loads.ours), taken, strict=True
+                ):
                     times.append(one)
     return [saves, loads]
 
@@ -104,26 +115,47 @@ def span(times: list[float]) -> str:
 @click.option("--repeats", default=5, show_default=True)
 @click.option("--backends", help="torch,jax; all that are installed if not given.")
 @click.option("--device", default="cpu", show_default=True, help="Where the tensors are.")
-@click.option("--folder", type=click.Path(exists=True, file_okay=False), help="On the disk in question.")
+@click.option(
+    "--folder", type=click.Path(exists=True, file_okay=False), help="On the disk in question."
+)
 @click.option("--json", "as_json", is_flag=True)
-def main(gb: float, tensors: int, repeats: int, backends: str, device: str, folder: str, as_json: bool) -> None:
+def main(
+    gb: float,
+    tensors: int,
+    repeats: int,
+    backends: str,
+    device: str,
+    folder: str,
+    as_json: bool,
+) -> None:
     """Prints the speed of `save` and `load` as ratios to plain files."""
     size = max(1, int(gb * 1e9 / 4 / tensors))
-    arrays = {f"layers.{number}.weight": np.full(size, number, "float32") for number in range(tensors)}
+    arrays = {
+        f"layers.{number}.weight": np.full(size, number, "float32") for number in range(tensors)
+    }
     rows: list[Row] = []
     names = backends.split(",") if backends else list(xdevice.backends())
-    with tempfile.TemporaryDirectory(dir=folder) as inner, Progress(console=Console(stderr=True)) as progress:
+    with (
+        tempfile.TemporaryDirectory(dir=folder) as inner,
+        Progress(console=Console(stderr=True)) as progress,
+    ):
         for name in progress.track(names, description="measuring"):
             if device == "cpu" or xdevice.backend(name).count("gpu"):
                 rows += measure(name, arrays, device, inner, repeats)
     if as_json:
-        click.echo(json.dumps([{**row._asdict(), "ratio": row.ratio} for row in rows], indent=2))
+        click.echo(
+            json.dumps([{**row._asdict(), "ratio": row.ratio} for row in rows], indent=2)
+        )
         return
-    table = Table(title=f"{gb:g} GB in {tensors} tensors on {device}: 1 is as fast as a plain file")
+    table = Table(
+        title=f"{gb:g} GB in {tensors} tensors on {device}: 1 is as fast as a plain file"
+    )
     for heading in ("backend", "", "ratio", "seconds", "plain file"):
         table.add_column(heading, justify="left" if heading in ("backend", "") else "right")
     for row in rows:
-        table.add_row(row.backend, row.verb, f"{row.ratio:.2f}", span(row.ours), span(row.plain))
+        table.add_row(
+            row.backend, row.verb, f"{row.ratio:.2f}", span(row.ours), span(row.plain)
+        )
     Console().print(table)
 
 

@@ -28,9 +28,21 @@ from xdevice.core import registry
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-SMALL = {"hidden_size": WIDTH, "num_hidden_layers": DEPTH, "num_attention_heads": HEADS, "intermediate_size": 2 * WIDTH}
+SMALL = {
+    "hidden_size": WIDTH,
+    "num_hidden_layers": DEPTH,
+    "num_attention_heads": HEADS,
+    "intermediate_size": 2 * WIDTH,
+}
 TEXT = {"vocab_size": WORDS, "max_position_embeddings": LENGTH, **SMALL}
-TIMM_VIT = {"img_size": SIZE, "patch_size": 8, "embed_dim": WIDTH, "depth": DEPTH, "num_heads": HEADS, "mlp_ratio": 2}
+TIMM_VIT = {
+    "img_size": SIZE,
+    "patch_size": 8,
+    "embed_dim": WIDTH,
+    "depth": DEPTH,
+    "num_heads": HEADS,
+    "mlp_ratio": 2,
+}
 
 
 def hugging(name: str, **settings: Any) -> Callable[[], Any]:
@@ -106,15 +118,27 @@ def paddle(name: str) -> Callable[[], Any]:
 
 
 def own(name: str, *libraries: str, **settings: Any) -> dict[str, Callable[[], Any]]:
-    return {library: lambda library=library: getattr(plain, name)(library, **settings) for library in libraries}
+    return {
+        library: lambda library=library: getattr(plain, name)(library, **settings)
+        for library in libraries
+    }
 
 
 PLAIN = {"include_preprocessing": False}
 FAMILIES: dict[str, tuple[int, dict[str, Callable[[], Any]]]] = {
     # images of so many pixels
-    "efficientnetv2_s": (64, {"timm": timm("efficientnetv2_s"), "torchvision": torchvision("efficientnet_v2_s")}),
-    "tf_efficientnetv2_s": (64, {"timm": timm("tf_efficientnetv2_s"), "keras": keras("EfficientNetV2S", **PLAIN)}),
-    "efficientnet_b0": (64, {"timm": timm("efficientnet_b0"), "torchvision": torchvision("efficientnet_b0")}),
+    "efficientnetv2_s": (
+        64,
+        {"timm": timm("efficientnetv2_s"), "torchvision": torchvision("efficientnet_v2_s")},
+    ),
+    "tf_efficientnetv2_s": (
+        64,
+        {"timm": timm("tf_efficientnetv2_s"), "keras": keras("EfficientNetV2S", **PLAIN)},
+    ),
+    "efficientnet_b0": (
+        64,
+        {"timm": timm("efficientnet_b0"), "torchvision": torchvision("efficientnet_b0")},
+    ),
     "tf_efficientnet_b0": (
         64,
         {
@@ -153,9 +177,22 @@ FAMILIES: dict[str, tuple[int, dict[str, Callable[[], Any]]]] = {
             ),
         },
     ),
-    "densenet121": (64, {"timm": timm("densenet121"), "keras": keras("DenseNet121"), "paddle": paddle("densenet121")}),
+    "densenet121": (
+        64,
+        {
+            "timm": timm("densenet121"),
+            "keras": keras("DenseNet121"),
+            "paddle": paddle("densenet121"),
+        },
+    ),
     "vgg16": (224, {"timm": timm("vgg16"), "keras": keras("VGG16", 224)}),
-    "maxvit": (224, {"timm": timm("maxvit_tiny_pm_256", img_size=224), "torchvision": torchvision("maxvit_t")}),
+    "maxvit": (
+        224,
+        {
+            "timm": timm("maxvit_tiny_pm_256", img_size=224),
+            "torchvision": torchvision("maxvit_t"),
+        },
+    ),
     "mobilevit": (
         64,
         {
@@ -173,7 +210,9 @@ FAMILIES: dict[str, tuple[int, dict[str, Callable[[], Any]]]] = {
     "beit": (
         SIZE,
         {
-            "timm": timm("beit_base_patch16_224", num_classes=CLASSES, use_rel_pos_bias=True, **TIMM_VIT),
+            "timm": timm(
+                "beit_base_patch16_224", num_classes=CLASSES, use_rel_pos_bias=True, **TIMM_VIT
+            ),
             "transformers": hugging(
                 "BeitForImageClassification",
                 **SMALL,
@@ -188,7 +227,9 @@ FAMILIES: dict[str, tuple[int, dict[str, Callable[[], Any]]]] = {
         64,
         {
             "timm": timm("poolformer_s12", num_classes=CLASSES),
-            "transformers": hugging("PoolFormerForImageClassification", depths=[2, 2, 6, 2], num_labels=CLASSES),
+            "transformers": hugging(
+                "PoolFormerForImageClassification", depths=[2, 2, 6, 2], num_labels=CLASSES
+            ),
         },
     ),
     "levit": (
@@ -208,7 +249,10 @@ FAMILIES: dict[str, tuple[int, dict[str, Callable[[], Any]]]] = {
         {
             "timm": timm("focalnet_tiny_srf", num_classes=CLASSES),
             "transformers": hugging(
-                "FocalNetForImageClassification", focal_levels=[2, 2, 2, 2], image_size=64, num_labels=CLASSES
+                "FocalNetForImageClassification",
+                focal_levels=[2, 2, 2, 2],
+                image_size=64,
+                num_labels=CLASSES,
             ),
         },
     ),
@@ -217,7 +261,10 @@ FAMILIES: dict[str, tuple[int, dict[str, Callable[[], Any]]]] = {
         {
             "timm": timm("vit_base_patch16_siglip_224", num_classes=0, **TIMM_VIT),
             "transformers": pooled(
-                "SiglipVisionModel", image_size=SIZE, patch_size=8, **{**SMALL, "hidden_act": "gelu"}
+                "SiglipVisionModel",
+                image_size=SIZE,
+                patch_size=8,
+                **{**SMALL, "hidden_act": "gelu"},
             ),
         },
     ),
@@ -232,14 +279,18 @@ FAMILIES: dict[str, tuple[int, dict[str, Callable[[], Any]]]] = {
         64,
         {
             "timm": timm("mobilenetv1_100", num_classes=CLASSES),
-            "transformers": hugging("MobileNetV1ForImageClassification", num_labels=CLASSES, tf_padding=False),
+            "transformers": hugging(
+                "MobileNetV1ForImageClassification", num_labels=CLASSES, tf_padding=False
+            ),
         },
     ),
     "mobilenet_v2": (
         64,
         {
             "timm": timm("mobilenetv2_100", num_classes=CLASSES),
-            "transformers": hugging("MobileNetV2ForImageClassification", num_labels=CLASSES, tf_padding=False),
+            "transformers": hugging(
+                "MobileNetV2ForImageClassification", num_labels=CLASSES, tf_padding=False
+            ),
         },
     ),
     "bit": (
@@ -250,18 +301,29 @@ FAMILIES: dict[str, tuple[int, dict[str, Callable[[], Any]]]] = {
         },
     ),
     "xception": (96, {"timm": timm("legacy_xception"), "keras": keras("Xception", 96)}),
-    "inception_resnet_v2": (139, {"timm": timm("inception_resnet_v2"), "keras": keras("InceptionResNetV2", 139)}),
+    "inception_resnet_v2": (
+        139,
+        {"timm": timm("inception_resnet_v2"), "keras": keras("InceptionResNetV2", 139)},
+    ),
     "dinov2_registers": (
         SIZE,
         {
-            "timm": timm("vit_small_patch14_reg4_dinov2", num_classes=0, **{**TIMM_VIT, "global_pool": ""}),
-            "transformers": hugging("Dinov2WithRegistersModel", **SMALL, image_size=SIZE, patch_size=8, mlp_ratio=2),
+            "timm": timm(
+                "vit_small_patch14_reg4_dinov2",
+                num_classes=0,
+                **{**TIMM_VIT, "global_pool": ""},
+            ),
+            "transformers": hugging(
+                "Dinov2WithRegistersModel", **SMALL, image_size=SIZE, patch_size=8, mlp_ratio=2
+            ),
         },
     ),
     "dinov3": (
         SIZE,
         {
-            "timm": timm("vit_small_patch16_dinov3", num_classes=0, **{**TIMM_VIT, "global_pool": ""}),
+            "timm": timm(
+                "vit_small_patch16_dinov3", num_classes=0, **{**TIMM_VIT, "global_pool": ""}
+            ),
             "transformers": hugging("DINOv3ViTModel", **SMALL, image_size=SIZE, patch_size=8),
         },
     ),
@@ -269,7 +331,9 @@ FAMILIES: dict[str, tuple[int, dict[str, Callable[[], Any]]]] = {
     "electra": (
         0,
         {
-            "transformers": hugging("ElectraModel", embedding_size=WIDTH, type_vocab_size=1, **TEXT),
+            "transformers": hugging(
+                "ElectraModel", embedding_size=WIDTH, type_vocab_size=1, **TEXT
+            ),
             **own("bert", "torch", "paddle", "keras"),
         },
     ),
@@ -343,7 +407,9 @@ def pairs() -> list[tuple[str, str, str]]:
 
 
 def inputs_of(size: int) -> Any:
-    return zoos.images(size) if size else np.random.default_rng(0).integers(2, WORDS, (2, LENGTH))
+    return (
+        zoos.images(size) if size else np.random.default_rng(0).integers(2, WORDS, (2, LENGTH))
+    )
 
 
 def try_pair(name: str, source: str, target: str) -> zoos.Row:
@@ -362,14 +428,22 @@ def try_pair(name: str, source: str, target: str) -> zoos.Row:
             families.scatter_rest(model, seed + 1)
     names = families.named(NAMES, name, source, target)
     if "keras" in (source, target):
-        names = {one.replace("pos_emb", "wpe"): other.replace("pos_emb", "wpe") for one, other in names.items()}
+        names = {
+            one.replace("pos_emb", "wpe"): other.replace("pos_emb", "wpe")
+            for one, other in names.items()
+        }
     row = zoos.convert((here, models[0]), (there, models[1]), inputs_of(size), names)
     return zoos.Row(source, target, name, *row)
 
 
 @click.command()
 @click.argument("words", nargs=-1)
-@click.option("--json", "as_json", is_flag=True, help="One line of JSON for each pair, instead of the table.")
+@click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="One line of JSON for each pair, instead of the table.",
+)
 def main(words: tuple[str, ...], as_json: bool) -> None:
     rows = []
     for pair in pairs():

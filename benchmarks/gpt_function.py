@@ -32,12 +32,17 @@ def shapes():
 
 def first_weights():
     with xdevice.random.seed(0):
-        return {name: xdevice.to_numpy(xdevice.random.normal(*shape, scale=0.3)).copy() for name, shape in shapes()}
+        return {
+            name: xdevice.to_numpy(xdevice.random.normal(*shape, scale=0.3)).copy()
+            for name, shape in shapes()
+        }
 
 
 def batch(step):
     with xdevice.random.seed(step + 1):
-        words = xdevice.to_numpy(xdevice.random.integers(TEXTS, LENGTH + 1, high=WORDS)).astype("int32")
+        words = xdevice.to_numpy(xdevice.random.integers(TEXTS, LENGTH + 1, high=WORDS)).astype(
+            "int32"
+        )
     return words[:, :-1].copy(), words[:, 1:].copy()
 
 
@@ -55,7 +60,9 @@ def on_torch():
 
         def forward(self, x, name):
             parts = self.qkv(self.norm1(x)).chunk(3, -1)
-            query, key, value = (x.view(TEXTS, LENGTH, HEADS, -1).transpose(1, 2) for x in parts)
+            query, key, value = (
+                x.view(TEXTS, LENGTH, HEADS, -1).transpose(1, 2) for x in parts
+            )
             mixed = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
             attended = self.out(mixed.transpose(1, 2).reshape(TEXTS, LENGTH, WIDTH))
             xdevice.parity.log("attended" + name, attended)
@@ -84,14 +91,18 @@ def on_torch():
     others = [x for x in net.parameters() if x.ndim == 1]
     groups = [{"params": decayed}, {"params": others, "weight_decay": 0.0}]
     optimizer = torch.optim.AdamW(groups, lr=RATE, betas=BETAS, eps=SMALL, weight_decay=DECAY)
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / 3))
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda step: min(1.0, (step + 1) / 3)
+    )
     for step in range(STEPS):
         xdevice.parity.log("weights", dict(net.named_parameters()))
         words, wanted = (torch.tensor(x).long() for x in batch(step))
         optimizer.zero_grad()
         scores = net(words)
         xdevice.parity.log("scores", scores)
-        loss = functional.cross_entropy(scores.view(-1, WORDS), wanted.view(-1), label_smoothing=SMOOTHED)
+        loss = functional.cross_entropy(
+            scores.view(-1, WORDS), wanted.view(-1), label_smoothing=SMOOTHED
+        )
         xdevice.parity.log("loss", loss)
         loss.backward()
         xdevice.parity.log("gradients", {name: x.grad for name, x in net.named_parameters()})
@@ -119,7 +130,11 @@ def on_jax():
     def flat(tree, path=""):
         if not isinstance(tree, dict):
             return {path: tree}
-        return {name: x for key, inside in tree.items() for name, x in flat(inside, f"{path}.{key}".strip(".")).items()}
+        return {
+            name: x
+            for key, inside in tree.items()
+            for name, x in flat(inside, f"{path}.{key}".strip(".")).items()
+        }
 
     def norm(p, x):
         mean = x.mean(-1, keepdims=True)
@@ -131,7 +146,9 @@ def on_jax():
 
     def block(p, x, name, record):
         parts = jnp.split(dense(p["qkv"], norm(p["norm1"], x)), 3, axis=-1)
-        query, key, value = (x.reshape(TEXTS, LENGTH, HEADS, -1).transpose(0, 2, 1, 3) for x in parts)
+        query, key, value = (
+            x.reshape(TEXTS, LENGTH, HEADS, -1).transpose(0, 2, 1, 3) for x in parts
+        )
         scores = query @ key.transpose(0, 1, 3, 2) / jnp.sqrt(WIDTH // HEADS)
         scores = jnp.where(jnp.tril(jnp.ones((LENGTH, LENGTH), bool)), scores, -jnp.inf)
         mixed = jax.nn.softmax(scores, axis=-1) @ value
@@ -169,7 +186,10 @@ def on_jax():
             return x - rate * m / (1 - first ** (step + 1)) / root, m, v
 
         triples = jax.tree.map(one, p, gradients, *state)
-        return [jax.tree.map(lambda t, n=n: t[n], triples, is_leaf=lambda t: isinstance(t, tuple)) for n in range(3)]
+        return [
+            jax.tree.map(lambda t, n=n: t[n], triples, is_leaf=lambda t: isinstance(t, tuple))
+            for n in range(3)
+        ]
 
     weights = first_weights()
     params = nested(weights)

@@ -27,12 +27,22 @@ def machine(backends: Sequence[str]) -> str:
     return ", ".join([*map(str, gpus), cores, f"Python {platform.python_version()}", *versions])
 
 
-def write(name: str, columns: Sequence[str], rows: Sequence[Sequence[str]], backends: Sequence[str]) -> None:
+def write(
+    name: str, columns: Sequence[str], rows: Sequence[Sequence[str]], backends: Sequence[str]
+) -> None:
     """Writes results/`name`.json, with the command that runs, this machine and today's date, one row on a line."""
     command = " ".join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *sys.argv[1:]])
     today = datetime.now(timezone.utc).date().isoformat()
-    head = {"benchmark": command, "machine": machine(backends), "date": today, "columns": list(columns)}
-    lines = [f"  {json.dumps(key)}: {json.dumps(value, ensure_ascii=False)}," for key, value in head.items()]
+    head = {
+        "benchmark": command,
+        "machine": machine(backends),
+        "date": today,
+        "columns": list(columns),
+    }
+    lines = [
+        f"  {json.dumps(key)}: {json.dumps(value, ensure_ascii=False)},"
+        for key, value in head.items()
+    ]
     body = ",\n".join(f"    {json.dumps(list(row), ensure_ascii=False)}" for row in rows)
     text = "\n".join(["{", *lines, '  "rows": [', body, "  ]", "}", ""])
     (FOLDER / f"{name}.json").write_text(text, encoding="utf-8")

@@ -38,8 +38,14 @@ class Bottleneck(nn.Module):
     def __init__(self, inputs: int, width: int, stride: int) -> None:
         super().__init__()
         self.conv1, self.bn1 = nn.Conv2d(inputs, width, 1, bias=False), nn.BatchNorm2d(width)
-        self.conv2, self.bn2 = nn.Conv2d(width, width, 3, stride, 1, bias=False), nn.BatchNorm2d(width)
-        self.conv3, self.bn3 = nn.Conv2d(width, 4 * width, 1, bias=False), nn.BatchNorm2d(4 * width)
+        self.conv2, self.bn2 = (
+            nn.Conv2d(width, width, 3, stride, 1, bias=False),
+            nn.BatchNorm2d(width),
+        )
+        self.conv3, self.bn3 = (
+            nn.Conv2d(width, 4 * width, 1, bias=False),
+            nn.BatchNorm2d(4 * width),
+        )
         if inputs != 4 * width:
             short = nn.Conv2d(inputs, 4 * width, 1, stride, bias=False)
             self.downsample = nn.Sequential(short, nn.BatchNorm2d(4 * width))
@@ -52,9 +58,12 @@ class ResNet(nn.Module):
         super().__init__()
         self.conv1, self.bn1 = nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64)
         inputs = 64
-        for number, (blocks, width) in enumerate(((3, 64), (4, 128), (6, 256), (3, 512)), start=1):
+        for number, (blocks, width) in enumerate(
+            ((3, 64), (4, 128), (6, 256), (3, 512)), start=1
+        ):
             stage = [
-                Bottleneck(4 * width if n else inputs, width, 2 if number > 1 and not n else 1) for n in range(blocks)
+                Bottleneck(4 * width if n else inputs, width, 2 if number > 1 and not n else 1)
+                for n in range(blocks)
             ]
             setattr(self, f"layer{number}", nn.Sequential(*stage))
             inputs = 4 * width
@@ -74,8 +83,20 @@ def pairs() -> dict[str, Callable[[], tuple[Any, Any]]]:
     return {
         "resnet50": lambda: (ResNet(), paddle.vision.models.resnet50()),
         "bert-base": lambda: (
-            bert(nn.Sequential, nn.Embedding, nn.LayerNorm, nn.TransformerEncoderLayer, nn.TransformerEncoder),
-            bert(p.Sequential, p.Embedding, p.LayerNorm, p.TransformerEncoderLayer, p.TransformerEncoder),
+            bert(
+                nn.Sequential,
+                nn.Embedding,
+                nn.LayerNorm,
+                nn.TransformerEncoderLayer,
+                nn.TransformerEncoder,
+            ),
+            bert(
+                p.Sequential,
+                p.Embedding,
+                p.LayerNorm,
+                p.TransformerEncoderLayer,
+                p.TransformerEncoder,
+            ),
         ),
     }
 
@@ -113,7 +134,16 @@ def beside(run: Callable[[], Any], result: int) -> int:
 def main(names: tuple[str, ...]) -> None:
     """Prints times and memory."""
     torch.set_num_threads(1)
-    table = Table("", "MB", "plain copy", "convert_state", "times", "and load", "times", "memory beside, MB")
+    table = Table(
+        "",
+        "MB",
+        "plain copy",
+        "convert_state",
+        "times",
+        "and load",
+        "times",
+        "memory beside, MB",
+    )
     for name, make in pairs().items():
         if names and not any(text in name for text in names):
             continue
@@ -130,7 +160,12 @@ def main(names: tuple[str, ...]) -> None:
         converted()  # imports what it needs
         extra = beside(converted, size)
         plain, ours, whole = (
-            least(run) for run in (lambda w=weights: {n: x.clone() for n, x in w.items()}, converted, loaded)
+            least(run)
+            for run in (
+                lambda w=weights: {n: x.clone() for n, x in w.items()},
+                converted,
+                loaded,
+            )
         )
         table.add_row(
             name, f"{size / 1e6:.0f}", f"{plain:.3f} s", f"{ours:.3f} s", f"{ours / plain:.2f}", f"{whole:.3f} s",

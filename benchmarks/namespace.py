@@ -21,11 +21,17 @@ import timeit
 from typing import Any
 
 os.environ |= {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}  # before a framework reads them
-os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})  # XLA takes as many threads as there are cores
+os.sched_setaffinity(
+    0, {max(os.sched_getaffinity(0))}
+)  # XLA takes as many threads as there are cores
 
 import xdevice  # noqa: E402  # the lines above come first
 
-COMPAT = {"torch": "array_api_compat.torch", "jax": "jax.numpy", "numpy": "array_api_compat.numpy"}
+COMPAT = {
+    "torch": "array_api_compat.torch",
+    "jax": "jax.numpy",
+    "numpy": "array_api_compat.numpy",
+}
 NATIVE = {
     "tensorflow": ("f.add(x, x)", "f.matmul(x, x)", "f.reduce_sum(x)"),
     "paddle": ("f.add(x, x)", "f.matmul(x, x)", "f.sum(x)"),
@@ -43,7 +49,19 @@ UNARY = (
     "fft.rfftn", "fft.ihfft", "fft.fftshift", "fft.ifftshift", "linalg.matrix_norm", "linalg.trace", "linalg.diagonal",
     "linalg.vector_norm",
 )  # fmt: skip
-LINALG = ("cholesky", "det", "eigh", "eigvalsh", "inv", "matrix_rank", "pinv", "qr", "slogdet", "svd", "svdvals")
+LINALG = (
+    "cholesky",
+    "det",
+    "eigh",
+    "eigvalsh",
+    "inv",
+    "matrix_rank",
+    "pinv",
+    "qr",
+    "slogdet",
+    "svd",
+    "svdvals",
+)
 BINARY = (
     "add", "atan2", "copysign", "divide", "equal", "floor_divide", "greater", "greater_equal", "hypot", "less",
     "less_equal", "logaddexp", "maximum", "minimum", "multiply", "nextafter", "not_equal", "pow", "remainder",
@@ -55,7 +73,10 @@ OTHERS = {
     **{name: f"({{}}.{name}(i, i))" for name in ("bitwise_and", "bitwise_or", "bitwise_xor")},
     **{name: f"{{}}.{name}(i, one)" for name in ("bitwise_left_shift", "bitwise_right_shift")},
     **{name: f"{{}}.{name}(b, b)" for name in ("logical_and", "logical_or", "logical_xor")},
-    **{name: f"{{}}.fft.{name}(z)" for name in ("fft", "ifft", "irfft", "hfft", "fftn", "ifftn", "irfftn")},
+    **{
+        name: f"{{}}.fft.{name}(z)"
+        for name in ("fft", "ifft", "irfft", "hfft", "fftn", "ifftn", "irfftn")
+    },
     "arange": "{}.arange(10000)",
     "asarray": "{}.asarray(numbers)",
     "astype": "{}.astype(x, {}.float64)",
@@ -97,14 +118,27 @@ OTHERS = {
 
 def calls() -> dict[str, str]:
     """By function: its call, with a field for the namespace."""
-    found = {name: f"{{}}.{name}(x)" for name in UNARY} | {name: f"{{}}.{name}(x, y)" for name in BINARY} | OTHERS
-    return found | {"max": "{}.max(x, axis=1)", "sum": "{}.sum(x)", "broadcast_arrays": "{}.broadcast_arrays(x, v)"}
+    found = (
+        {name: f"{{}}.{name}(x)" for name in UNARY}
+        | {name: f"{{}}.{name}(x, y)" for name in BINARY}
+        | OTHERS
+    )
+    return found | {
+        "max": "{}.max(x, axis=1)",
+        "sum": "{}.sum(x)",
+        "broadcast_arrays": "{}.broadcast_arrays(x, v)",
+    }
 
 
 def best(statements: list[str], names: dict[str, Any], rounds: int) -> list[float]:
     """Microseconds of each statement: the best round of each, round by round."""
-    timers = [timeit.Timer(f"done({statement})", timer=time.process_time, globals=names) for statement in statements]
-    first = [timer.timeit(1) for timer in timers] and [timer.timeit(1) for timer in timers]  # the first one compiles
+    timers = [
+        timeit.Timer(f"done({statement})", timer=time.process_time, globals=names)
+        for statement in statements
+    ]
+    first = [timer.timeit(1) for timer in timers] and [
+        timer.timeit(1) for timer in timers
+    ]  # the first one compiles
     number = max(1, min(200, int(5e-4 / max(*first, 1e-6))))
     times = [[timer.timeit(number) / number * 1e6 for timer in timers] for _ in range(rounds)]
     return [min(column) for column in zip(*times, strict=True)]
@@ -138,12 +172,18 @@ def compared(name: str, side: int, rounds: int, whole: bool) -> None:
             try:
                 theirs, ours = best(statements, names, rounds * turn)
             except Exception as error:
-                print(f"{name} {function}: not compared: {type(error).__name__}: {str(error).splitlines()[0][:80]}")
+                print(
+                    f"{name} {function}: not compared: {type(error).__name__}: {str(error).splitlines()[0][:80]}"
+                )
                 continue
-            ratios[function] = min(ratios.get(function, (math.inf,)), (ours / theirs, ours, ours - theirs))
+            ratios[function] = min(
+                ratios.get(function, (math.inf,)), (ours / theirs, ours, ours - theirs)
+            )
         worst = sorted(ratios.items(), key=lambda item: -item[1][0])
         again = [function for function, (ratio, *_) in worst if ratio > 1.1]
-        print(f"{name}: {len(ratios)} functions of {side}x{side}, {len(again)} above 1.1 times array-api-compat's")
+        print(
+            f"{name}: {len(ratios)} functions of {side}x{side}, {len(again)} above 1.1 times array-api-compat's"
+        )
     for function, (ratio, ours, more) in worst if whole else worst[: len(again) or 10]:
         print(f"  {function:24}{ratio:8.2f}{ours:12.1f} us{more:12.1f} us more", flush=True)
 
@@ -155,8 +195,14 @@ def against_the_framework(name: str, framework: Any, rounds: int) -> None:
         "f": framework,
         "done": lambda made: made,
     }
-    pairs = [best([native, ours], names, rounds) for native, ours in zip(NATIVE[name], OURS, strict=True)]
-    print(f"{name}: add, matmul, sum of 4x4:", *(f"{ours:.1f} us ({ours / native:.2f})" for native, ours in pairs))
+    pairs = [
+        best([native, ours], names, rounds)
+        for native, ours in zip(NATIVE[name], OURS, strict=True)
+    ]
+    print(
+        f"{name}: add, matmul, sum of 4x4:",
+        *(f"{ours:.1f} us ({ours / native:.2f})" for native, ours in pairs),
+    )
 
 
 def main() -> None:
@@ -168,7 +214,11 @@ def main() -> None:
     arguments = parser.parse_args()
     for name in arguments.backends:
         with xdevice.use_backend(name) as backend:
-            names = {"x": xdevice.random.uniform(4, 4), "look": xdevice.array_namespace, "done": lambda made: made}
+            names = {
+                "x": xdevice.random.uniform(4, 4),
+                "look": xdevice.array_namespace,
+                "done": lambda made: made,
+            }
             (look_up,) = best(["look(x)"], names, 100)
             print(f"{name}: a look-up takes {look_up:.2f} us")
             if name in COMPAT:

@@ -61,15 +61,23 @@ def torch_words() -> SimpleNamespace:
     from torch.nn import functional as f
 
     def batch_norm(x: Any, gamma: Any, beta: Any, running: Any) -> Any:
-        return f.batch_norm(x, running["mean"], running["variance"], gamma, beta, training=True, eps=EPS)
+        return f.batch_norm(
+            x, running["mean"], running["variance"], gamma, beta, training=True, eps=EPS
+        )
 
     def layer_norm(x: Any, weight: Any = None, bias: Any = None) -> Any:
         return f.layer_norm(x, x.shape[-1:], weight, bias, EPS)
 
     attention = f.scaled_dot_product_attention
     return SimpleNamespace(
-        **{name: getattr(f, name) for name in ("cross_entropy", "embedding", "gelu", "mse_loss", "relu")},
-        **{name: getattr(torch, name) for name in ("add", "matmul", "reshape", "sigmoid", "stack", "sum", "tanh")},
+        **{
+            name: getattr(f, name)
+            for name in ("cross_entropy", "embedding", "gelu", "mse_loss", "relu")
+        },
+        **{
+            name: getattr(torch, name)
+            for name in ("add", "matmul", "reshape", "sigmoid", "stack", "sum", "tanh")
+        },
         attention=attention,
         batch_norm=batch_norm,
         causal_attention=partial(attention, is_causal=True),
@@ -106,7 +114,10 @@ def tensorflow_words() -> SimpleNamespace:
         return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, scores))
 
     return SimpleNamespace(
-        **{name: getattr(tf, name) for name in ("add", "matmul", "one_hot", "reshape", "stack", "unstack", "where")},
+        **{
+            name: getattr(tf, name)
+            for name in ("add", "matmul", "one_hot", "reshape", "stack", "unstack", "where")
+        },
         **{name: getattr(tf.nn, name) for name in ("gelu", "relu", "sigmoid", "tanh")},
         attention=attention,
         batch_norm=batch_norm,
@@ -118,7 +129,9 @@ def tensorflow_words() -> SimpleNamespace:
         max_pool2d=lambda x: tf.nn.max_pool2d(x, 2, 2, "VALID"),
         mse_loss=lambda x, y: tf.reduce_mean(tf.math.squared_difference(x, y)),
         permute_dims=tf.transpose,
-        soft_cross_entropy=lambda s, truth: tf.reduce_mean(tf.nn.softmax_cross_entropy_with_logits(truth, s)),
+        soft_cross_entropy=lambda s, truth: tf.reduce_mean(
+            tf.nn.softmax_cross_entropy_with_logits(truth, s)
+        ),
         split=lambda x, parts: tf.split(x, parts, -1),
         sum=tf.reduce_sum,
     )
@@ -136,14 +149,22 @@ def paddle_words() -> SimpleNamespace:
         return paddle.matmul(f.softmax(paddle.where(mask, scores, least)), v)
 
     def batch_norm(x: Any, gamma: Any, beta: Any, running: Any) -> Any:
-        return f.batch_norm(x, running["mean"], running["variance"], gamma, beta, training=True, epsilon=EPS)
+        return f.batch_norm(
+            x, running["mean"], running["variance"], gamma, beta, training=True, epsilon=EPS
+        )
 
     def layer_norm(x: Any, weight: Any = None, bias: Any = None) -> Any:
         return f.layer_norm(x, x.shape[-1:], weight, bias, EPS)
 
     return SimpleNamespace(
-        **{name: getattr(f, name) for name in ("cross_entropy", "embedding", "gelu", "mse_loss", "relu", "sigmoid")},
-        **{name: getattr(paddle, name) for name in ("add", "matmul", "reshape", "stack", "sum", "tanh", "where")},
+        **{
+            name: getattr(f, name)
+            for name in ("cross_entropy", "embedding", "gelu", "mse_loss", "relu", "sigmoid")
+        },
+        **{
+            name: getattr(paddle, name)
+            for name in ("add", "matmul", "reshape", "stack", "sum", "tanh", "where")
+        },
         attention=attention,
         batch_norm=batch_norm,
         causal_attention=lambda q, k, v: attention(q, k, v, before(q.shape[-2])),
@@ -167,20 +188,31 @@ def mxnet_words() -> SimpleNamespace:
         flat = [x.reshape(-1, *x.shape[-2:]) for x in (q, k, v)]  # batch_dot takes three axes
         scores = npx.batch_dot(*flat[:2], transpose_b=True) / q.shape[-1] ** 0.5
         least = np.full_like(scores, -1e9)  # beside a number `where` gives wrong gradients
-        return npx.batch_dot(npx.softmax(np.where(mask, scores, least)), flat[2]).reshape(q.shape)
+        return npx.batch_dot(npx.softmax(np.where(mask, scores, least)), flat[2]).reshape(
+            q.shape
+        )
 
     def batch_norm(x: Any, gamma: Any, beta: Any, running: Any) -> Any:
-        return npx.batch_norm(x, gamma, beta, running["mean"], running["variance"], EPS, 0.9, fix_gamma=False)
+        return npx.batch_norm(
+            x, gamma, beta, running["mean"], running["variance"], EPS, 0.9, fix_gamma=False
+        )
 
     def layer_norm(x: Any, weight: Any = None, bias: Any = None) -> Any:
         plain = weight is None
-        return npx.layer_norm(x, *((np.ones(x.shape[-1]), np.zeros(x.shape[-1])) if plain else (weight, bias)))
+        return npx.layer_norm(
+            x, *((np.ones(x.shape[-1]), np.zeros(x.shape[-1])) if plain else (weight, bias))
+        )
 
     def conv2d(x: Any, kernel: Any, bias: Any) -> Any:
-        return npx.convolution(x, kernel, bias, kernel=kernel.shape[2:], num_filter=kernel.shape[0], pad=(1, 1))
+        return npx.convolution(
+            x, kernel, bias, kernel=kernel.shape[2:], num_filter=kernel.shape[0], pad=(1, 1)
+        )
 
     return SimpleNamespace(
-        **{name: getattr(np, name) for name in ("add", "reshape", "stack", "sum", "tanh", "where")},
+        **{
+            name: getattr(np, name)
+            for name in ("add", "reshape", "stack", "sum", "tanh", "where")
+        },
         **{name: getattr(npx, name) for name in ("one_hot", "relu", "sigmoid")},
         attention=attention,
         batch_norm=batch_norm,
@@ -194,7 +226,9 @@ def mxnet_words() -> SimpleNamespace:
         max_pool2d=lambda x: npx.pooling(x, kernel=(2, 2), stride=(2, 2), pool_type="max"),
         mse_loss=lambda x, y: np.square(x - y).mean(),
         permute_dims=np.transpose,
-        soft_cross_entropy=lambda scores, truth: -(npx.log_softmax(scores) * truth).sum(1).mean(),
+        soft_cross_entropy=lambda scores, truth: (
+            -(npx.log_softmax(scores) * truth).sum(1).mean()
+        ),
         split=lambda x, parts: np.split(x, parts, -1),
         unstack=list,
     )
@@ -228,13 +262,18 @@ def jax_words() -> SimpleNamespace:
         return lax.reduce_window(x, -jnp.inf, lax.max, (1, 1, 2, 2), (1, 1, 2, 2), "VALID")
 
     return SimpleNamespace(
-        **{name: getattr(jnp, name) for name in ("add", "matmul", "reshape", "stack", "sum", "tanh", "where")},
+        **{
+            name: getattr(jnp, name)
+            for name in ("add", "matmul", "reshape", "stack", "sum", "tanh", "where")
+        },
         **{name: getattr(layers, name) for name in ("one_hot", "relu", "sigmoid")},
         attention=attention,
         batch_norm=batch_norm,
         causal_attention=causal_attention,
         conv2d=conv2d,
-        cross_entropy=lambda s, labels: -jnp.take_along_axis(layers.log_softmax(s), labels[:, None], 1).mean(),
+        cross_entropy=lambda s, labels: (
+            -jnp.take_along_axis(layers.log_softmax(s), labels[:, None], 1).mean()
+        ),
         embedding=lambda indices, table: table[indices],
         gelu=partial(layers.gelu, approximate=False),
         layer_norm=layer_norm,
@@ -265,10 +304,16 @@ def torch_step(loss: Loss, weights: Any, running: Any, rule: Rule) -> Step:
 
     weights = mapped(lambda value: xdevice.tensor(value).requires_grad_(), weights)
     running, params = mapped(xdevice.tensor, running), leaves(weights)
-    made: Any = {"sgd": optim.SGD, "momentum": partial(optim.SGD, momentum=0.9), "adam": optim.Adam}
+    made: Any = {
+        "sgd": optim.SGD,
+        "momentum": partial(optim.SGD, momentum=0.9),
+        "adam": optim.Adam,
+    }
     optimizer = (made | {"adamw": optim.AdamW})[rule.name](params, lr=rule.rate)
     factor = rule.factor
-    schedule = factor and optim.lr_scheduler.LambdaLR(optimizer, lambda step: factor(step, numpy))
+    schedule = factor and optim.lr_scheduler.LambdaLR(
+        optimizer, lambda step: factor(step, numpy)
+    )
 
     def step(*batch: Any) -> Any:
         optimizer.zero_grad()
@@ -294,7 +339,11 @@ def keras_optimizer(rule: Rule) -> Any:
             return rule.rate * rule.factor(keras.ops.cast(step, "float32"), keras.ops)
 
     own = keras.optimizers
-    made = {"sgd": own.SGD, "momentum": partial(own.SGD, momentum=0.9), "adam": partial(own.Adam, epsilon=1e-8)}
+    made = {
+        "sgd": own.SGD,
+        "momentum": partial(own.SGD, momentum=0.9),
+        "adam": partial(own.Adam, epsilon=1e-8),
+    }
     made["adamw"] = partial(own.AdamW, epsilon=1e-8, weight_decay=0.01)
     return made[rule.name](Schedule() if rule.factor else rule.rate, global_clipnorm=rule.clip)
 
@@ -302,7 +351,10 @@ def keras_optimizer(rule: Rule) -> Any:
 def tensorflow_step(loss: Loss, weights: Any, running: Any, rule: Rule) -> Step:
     import tensorflow as tf
 
-    weights, running = mapped(tf.Variable, weights), mapped(partial(tf.Variable, trainable=False), running)
+    weights, running = (
+        mapped(tf.Variable, weights),
+        mapped(partial(tf.Variable, trainable=False), running),
+    )
     params, optimizer = leaves(weights), keras_optimizer(rule)
     optimizer.build(params)
 
@@ -358,8 +410,12 @@ def mxnet_step(loss: Loss, weights: Any, running: Any, rule: Rule) -> Step:
 
     weights, running = mapped(parameter, weights), mapped(np.array, running)
     decay = 0.01 if rule.name == "adamw" else 0.0  # of which MXNet 1.9 knows nothing
-    settings = {"learning_rate": rule.rate} | ({"momentum": 0.9} if rule.name == "momentum" else {})
-    trainer = gluon.Trainer(held, {"momentum": "sgd", "adamw": "adam"}.get(rule.name, rule.name), settings)
+    settings = {"learning_rate": rule.rate} | (
+        {"momentum": 0.9} if rule.name == "momentum" else {}
+    )
+    trainer = gluon.Trainer(
+        held, {"momentum": "sgd", "adamw": "adam"}.get(rule.name, rule.name), settings
+    )
     count, rate = 0, rule.rate
 
     def step(*batch: Any) -> Any:
@@ -373,7 +429,9 @@ def mxnet_step(loss: Loss, weights: Any, running: Any, rule: Rule) -> Step:
         value.backward()
         if rule.clip:
             grads = [one.grad() for one in held]
-            factor = rule.clip / np.maximum(rule.clip, np.sqrt(sum((g * g).sum() for g in grads)))
+            factor = rule.clip / np.maximum(
+                rule.clip, np.sqrt(sum((g * g).sum() for g in grads))
+            )
             for g in grads:
                 g *= factor
         for one in held if decay else ():
@@ -397,7 +455,9 @@ def jax_step(loss: Loss, weights: Any, running: Any, rule: Rule) -> Step:
         state = tree.map(lambda m, g: 0.9 * m + g, state, grads)
         return tree.map(lambda p, m: p - rate * m, weights, state), state
 
-    def adam(weights: Any, grads: Any, state: Any, rate: Any, decay: float = 0.0) -> tuple[Any, Any]:
+    def adam(
+        weights: Any, grads: Any, state: Any, rate: Any, decay: float = 0.0
+    ) -> tuple[Any, Any]:
         step, mean, square = state
         mean = tree.map(lambda m, g: 0.9 * m + 0.1 * g, mean, grads)
         square = tree.map(lambda s, g: 0.999 * s + 0.001 * g * g, square, grads)
@@ -425,7 +485,12 @@ def jax_step(loss: Loss, weights: Any, running: Any, rule: Rule) -> Step:
         weights, state = update(weights, grads, state, rate)
         return weights, averages, state, count + 1, value
 
-    update = {"sgd": sgd, "momentum": momentum, "adam": adam, "adamw": partial(adam, decay=0.01)}[rule.name]
+    update = {
+        "sgd": sgd,
+        "momentum": momentum,
+        "adam": adam,
+        "adamw": partial(adam, decay=0.01),
+    }[rule.name]
     weights, running = mapped(xdevice.tensor, weights), mapped(xdevice.tensor, running)
     zeros = tree.map(jnp.zeros_like, weights)
     count = jnp.asarray(0.0)

@@ -23,7 +23,12 @@ def torch(x: Any, xs: list[Any], here: Any, there: Any) -> Native:
         return all(y.device == first for y in xs)
 
     return Native(
-        lambda: x.to(here), "x.to(d)", lambda: x.to(there), lambda: x.to(here, copy=True), lambda: x.device, same
+        lambda: x.to(here),
+        "x.to(d)",
+        lambda: x.to(there),
+        lambda: x.to(here, copy=True),
+        lambda: x.device,
+        same,
     )
 
 
@@ -55,7 +60,14 @@ def paddle(x: Any, xs: list[Any], here: Any, there: Any) -> Native:
         first = xs[0].place
         return all(y.place == first for y in xs)
 
-    return Native(to, "x.cpu() or x.cuda(i)", lambda: x._copy_to(there, True), x.clone, lambda: x.place, same)
+    return Native(
+        to,
+        "x.cpu() or x.cuda(i)",
+        lambda: x._copy_to(there, True),
+        x.clone,
+        lambda: x.place,
+        same,
+    )
 
 
 def mxnet(x: Any, xs: list[Any], here: Any, there: Any) -> Native:
@@ -94,5 +106,10 @@ def numpy(x: Any, xs: list[Any], here: Any, there: Any) -> Native:
     import numpy as np
 
     return Native(
-        lambda: np.asarray(x), "np.asarray(x)", lambda: x.copy(), lambda: x.copy(), lambda: None, lambda: True
+        lambda: np.asarray(x),
+        "np.asarray(x)",
+        lambda: x.copy(),
+        lambda: x.copy(),
+        lambda: None,
+        lambda: True,
     )

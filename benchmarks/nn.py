@@ -97,33 +97,57 @@ ROUNDS = 11
 
 def ratio(names: dict[str, object], native: str, ours: str, calls: int) -> tuple[float, float]:
     """Microseconds of ours, and times the framework's own: the best round of each, round by round."""
-    timers = [timeit.Timer(f"for _ in range({calls}): made = {call}\nsync()", globals=names) for call in (native, ours)]
+    timers = [
+        timeit.Timer(f"for _ in range({calls}): made = {call}\nsync()", globals=names)
+        for call in (native, ours)
+    ]
     rounds = [[timer.timeit(1) / calls * 1e6 for timer in timers] for _ in range(ROUNDS)]
     own, mine = (min(times) for times in zip(*rounds, strict=True))
     return mine, mine / own
 
 
-def names_of(framework: object, shape: tuple[int, int], images: tuple[int, ...]) -> dict[str, object]:
+def names_of(
+    framework: object, shape: tuple[int, int], images: tuple[int, ...]
+) -> dict[str, object]:
     xp = xdevice.array_namespace()
     labels = xdevice.random.integers((shape[0],), high=10)
-    names = {"x": xdevice.random.normal(shape), "mask": xdevice.random.bernoulli(shape), "labels": labels}
-    names |= {"images": xdevice.random.normal(images), "kernel": xdevice.random.normal(6, 1, 5, 5), "bias": xp.ones(6)}
+    names = {
+        "x": xdevice.random.normal(shape),
+        "mask": xdevice.random.bernoulli(shape),
+        "labels": labels,
+    }
+    names |= {
+        "images": xdevice.random.normal(images),
+        "kernel": xdevice.random.normal(6, 1, 5, 5),
+        "bias": xp.ones(6),
+    }
     names["images_last"] = xp.permute_dims(names["images"], (0, 2, 3, 1))
     names["kernel_last"] = xp.permute_dims(names["kernel"], (2, 3, 1, 0))
     functional = getattr(getattr(framework, "nn", None), "functional", None)
     names |= dict.fromkeys(("torch", "tf", "paddle", "mx", "jax"), framework)
-    names |= {"F": functional, "npx": getattr(framework, "npx", None), "jnp": getattr(framework, "numpy", None)}
+    names |= {
+        "F": functional,
+        "npx": getattr(framework, "npx", None),
+        "jnp": getattr(framework, "numpy", None),
+    }
     return names | {"nn": xdevice.nn, "np": np, "lax": getattr(framework, "lax", None)}
 
 
 def main() -> None:
-    print(f"{'':12}" + "".join(f"{function:>17}" for function in OURS) + "   us, and times the framework's own")
+    print(
+        f"{'':12}"
+        + "".join(f"{function:>17}" for function in OURS)
+        + "   us, and times the framework's own"
+    )
     for name in sys.argv[1:] or xdevice.backends():
         with xdevice.use_backend(name) as backend:
             for size, (shape, images, calls) in SIZES.items():
                 names = names_of(backend.framework, shape, images)
                 names["sync"] = xdevice.sync
-                cells = [ratio(names, NATIVE[name][function], ours, calls) for function, ours in OURS.items()]
+                cells = [
+                    ratio(names, NATIVE[name][function], ours, calls)
+                    for function, ours in OURS.items()
+                ]
                 row = "".join(f"{f'{took:.0f} ({times:.2f})':>17}" for took, times in cells)
                 print(f"{name + ' ' + size:18}"[:18] + row, flush=True)
 

@@ -38,8 +38,12 @@ Row = dict[str, Any]
 
 @click.command()
 @click.option("--backend", "names", multiple=True, metavar="NAME", help="Only these backends.")
-@click.option("--rounds", default=15, show_default=True, help="How often each pair takes turns.")
-@click.option("--batches", "with_batches", is_flag=True, help="Batches of PyTorch's tensors instead.")
+@click.option(
+    "--rounds", default=15, show_default=True, help="How often each pair takes turns."
+)
+@click.option(
+    "--batches", "with_batches", is_flag=True, help="Batches of PyTorch's tensors instead."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 def main(names: tuple[str, ...], rounds: int, with_batches: bool, as_json: bool) -> None:
     if with_batches:
@@ -47,7 +51,12 @@ def main(names: tuple[str, ...], rounds: int, with_batches: bool, as_json: bool)
     else:
         rows = [import_row(rounds)]
         console = Console(stderr=True)
-        for name in track(names or xdevice.backends(), "measuring", console=console, disable=not console.is_terminal):
+        for name in track(
+            names or xdevice.backends(),
+            "measuring",
+            console=console,
+            disable=not console.is_terminal,
+        ):
             rows += measure(name, rounds)
     if as_json:
         click.echo(json.dumps(rows, indent=2))
@@ -65,15 +74,29 @@ def measure(name: str, rounds: int) -> list[Row]:
         x = xdevice.tensor([[1.0, 2.0], [3.0, 4.0]], device=here)
         xs = [xdevice.copy_to(x, here) for _ in range(10)]
         calls = getattr(native_calls, name)(x, xs, here.native, there.native if there else None)
-        to_device, device_of, same_device = xdevice.to_device, xdevice.device_of, xdevice.same_device
+        to_device, device_of, same_device = (
+            xdevice.to_device,
+            xdevice.device_of,
+            xdevice.same_device,
+        )
         wanted: list[tuple[str, Callable[[], Any], Callable[[], Any] | None]] = [
-            (f"to_device, there already; {calls.to_device_says}", lambda: to_device(x, here), calls.to_device),
+            (
+                f"to_device, there already; {calls.to_device_says}",
+                lambda: to_device(x, here),
+                calls.to_device,
+            ),
             ("device_of", lambda: device_of(x), calls.device_of),
             ("same_device of ten tensors", lambda: same_device(*xs), calls.same_device),
             ("try_gpu", xdevice.try_gpu, None),
-            ("copy_to the same device, 16 bytes", lambda: xdevice.copy_to(x, here), calls.copy_to),
+            (
+                "copy_to the same device, 16 bytes",
+                lambda: xdevice.copy_to(x, here),
+                calls.copy_to,
+            ),
         ]
-        wanted += [(f"to_device by {other}", call, calls.to_device) for other, call in others(x, here)]
+        wanted += [
+            (f"to_device by {other}", call, calls.to_device) for other, call in others(x, here)
+        ]
         rows = [pair(name, what, mine, theirs, rounds) for what, mine, theirs in wanted]
         if there is not None and there.kind != "meta":
             rows.append(large_move(name, here, there, rounds))
@@ -125,7 +148,9 @@ def batch_rows(rounds: int) -> list[Row]:
         ways = [("there already", here, here)]
         ways += [("to meta", here, xdevice.device("meta"))] if here.kind == "cpu" else []
         ways += (
-            [("host to GPU", xdevice.cpu(), here), ("GPU to host", here, xdevice.cpu())] if here.kind == "gpu" else []
+            [("host to GPU", xdevice.cpu(), here), ("GPU to host", here, xdevice.cpu())]
+            if here.kind == "gpu"
+            else []
         )
         for count in (3, 1_000, 100_000):
             turns = rounds if count < 100_000 else 3
@@ -133,7 +158,15 @@ def batch_rows(rounds: int) -> list[Row]:
                 for kind, batch in batches(count, source).items():
                     mine = partial(xdevice.to_device, batch, target)
                     for other, theirs in batch_movers(batch, target.native):
-                        rows.append(pair("torch", f"{kind} of {count:,}, {how}; {other}", mine, theirs, turns))
+                        rows.append(
+                            pair(
+                                "torch",
+                                f"{kind} of {count:,}, {how}; {other}",
+                                mine,
+                                theirs,
+                                turns,
+                            )
+                        )
             batch = batches(count, here)["dict"]
             moving = partial(xdevice.to_device, batch, here)
             for verb in (xdevice.device_of, xdevice.same_device, xdevice.check_same_device):
@@ -145,7 +178,9 @@ def batch_rows(rounds: int) -> list[Row]:
 def batches(count: int, place: xdevice.Device) -> dict[str, Any]:
     """What a training loop moves at each step, of tensors of 16 bytes."""
     xs = [xdevice.ones(4, device=place) for _ in range(count)]
-    nested = {f"part {i}": {"x": xs[i : i + 10], "name": "a", "n": 1} for i in range(0, count, 10)}
+    nested = {
+        f"part {i}": {"x": xs[i : i + 10], "name": "a", "n": 1} for i in range(0, count, 10)
+    }
     return {"dict": {f"x{i}": x for i, x in enumerate(xs)}, "list": xs, "nested dict": nested}
 
 
@@ -160,13 +195,22 @@ def batch_movers(batch: Any, native: Any) -> list[tuple[str, Callable[[], Any]]]
     try:
         import optree
 
-        found.append(("optree", lambda: optree.tree_map(lambda x: x.to(native) if hasattr(x, "to") else x, batch)))
+        found.append(
+            (
+                "optree",
+                lambda: optree.tree_map(
+                    lambda x: x.to(native) if hasattr(x, "to") else x, batch
+                ),
+            )
+        )
     except ImportError:
         pass
     return found
 
 
-def pair(name: str, what: str, mine: Callable[[], Any], theirs: Callable[[], Any] | None, rounds: int) -> Row:
+def pair(
+    name: str, what: str, mine: Callable[[], Any], theirs: Callable[[], Any] | None, rounds: int
+) -> Row:
     """Medians of two calls that take turns, in nanoseconds, and their ratio."""
     calls = [mine] if theirs is None else [mine, theirs]
     timers = [timeit.Timer(call) for call in calls]
@@ -196,7 +240,13 @@ def import_row(rounds: int) -> Row:
     code = "import time; t = time.perf_counter_ns(); import xdevice; print(time.perf_counter_ns() - t)"
     times: list[float] = []
     for _ in range(rounds):
-        times.append(int(subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout))
+        times.append(
+            int(
+                subprocess.run(
+                    [sys.executable, "-c", code], capture_output=True, check=True
+                ).stdout
+            )
+        )
         time.sleep(0.01)
     return row("-", "import xdevice", times)
 
@@ -207,7 +257,9 @@ def show(rows: list[Row]) -> None:
         table.add_column(heading, justify="left" if heading in ("backend", "call") else "right")
     for row in rows:
         ratio = "-" if row["ratio"] is None else f"{row['ratio']:.2f}"
-        table.add_row(row["backend"], row["what"], readable(row["ns"]), readable(row["native_ns"]), ratio)
+        table.add_row(
+            row["backend"], row["what"], readable(row["ns"]), readable(row["native_ns"]), ratio
+        )
     Console(width=120).print(table)
 
 

@@ -70,7 +70,11 @@ def products(size: int, count: int, gpu: Any) -> Task:
 
 def side_by_side(what: str, tasks: list[Task], target: float, repeats: int) -> Row:
     singles = {f"task {number}": task for number, task in enumerate(tasks)}
-    streams = [xdevice.backend().framework.cuda.Stream(i) for i in range(xdevice.num_gpus()) for _ in tasks]
+    streams = [
+        xdevice.backend().framework.cuda.Stream(i)
+        for i in range(xdevice.num_gpus())
+        for _ in tasks
+    ]
     by_task = [streams[number :: len(tasks)] for number in range(len(tasks))]
 
     def one_thread() -> None:
@@ -80,11 +84,19 @@ def side_by_side(what: str, tasks: list[Task], target: float, repeats: int) -> R
                     stack.enter_context(xdevice.backend().framework.cuda.stream(stream))
                 task()
 
-    graphs = [xdevice.accelerator.make_graphed_callable(task, xdevice.device_of(task())) for task in tasks]
-    ways = {"together": lambda: xdevice.parallel.run(*tasks), "captured": lambda: xdevice.parallel.run(*graphs)}
+    graphs = [
+        xdevice.accelerator.make_graphed_callable(task, xdevice.device_of(task()))
+        for task in tasks
+    ]
+    ways = {
+        "together": lambda: xdevice.parallel.run(*tasks),
+        "captured": lambda: xdevice.parallel.run(*graphs),
+    }
     found = medians(repeats, **singles, **ways, one_thread=one_thread)
     single = sum(found[name] for name in singles)
-    ratio, naive, captured = (single / found[name] for name in ("together", "one_thread", "captured"))
+    ratio, naive, captured = (
+        single / found[name] for name in ("together", "one_thread", "captured")
+    )
     return Row(what, ratio, naive, captured, target, found)
 
 
@@ -105,7 +117,9 @@ def overlap(gpu: Any, repeats: int, batches: int = 40, size: int = 4096) -> Row:
             batch = batch @ weight
 
     one = medians(3, copy=copy, compute=lambda: [step(weight, 1) for _ in range(batches)])
-    steps = max(1, round(one["copy"] / one["compute"]))  # as long as the copy, where overlap gains most
+    steps = max(
+        1, round(one["copy"] / one["compute"])
+    )  # as long as the copy, where overlap gains most
 
     def naive() -> None:
         for batch in source():
@@ -121,7 +135,14 @@ def overlap(gpu: Any, repeats: int, batches: int = 40, size: int = 4096) -> Row:
 
     found = medians(repeats, copy=copy, compute=compute, naive=naive, prefetch=ours)
     least = max(found["copy"], found["compute"])
-    return Row(f"prefetch, {size}x{size} batches", found["prefetch"] / least, found["naive"] / least, None, 1.05, found)
+    return Row(
+        f"prefetch, {size}x{size} batches",
+        found["prefetch"] / least,
+        found["naive"] / least,
+        None,
+        1.05,
+        found,
+    )
 
 
 def rows(repeats: int) -> Iterator[Row]:
@@ -129,18 +150,29 @@ def rows(repeats: int) -> Iterator[Row]:
     count = len(gpus)
     if count > 1:
         small = [products(100, 20_000, gpu) for gpu in gpus]
-        yield side_by_side(f"{count} GPUs, 20,000 products of 100x100 each", small, 0.85 * count, repeats)
+        yield side_by_side(
+            f"{count} GPUs, 20,000 products of 100x100 each", small, 0.85 * count, repeats
+        )
         large = [products(4096, 200, gpu) for gpu in gpus]
-        yield side_by_side(f"{count} GPUs, 200 products of 4096x4096 each", large, 0.975 * count, repeats)
+        yield side_by_side(
+            f"{count} GPUs, 200 products of 4096x4096 each", large, 0.975 * count, repeats
+        )
     for size in (256, 512):
         three = [products(size, 300, gpus[0]) for _ in range(3)]
         # of milliseconds each, so that noise counts
-        yield side_by_side(f"1 GPU, 3 tasks of 300 products of {size}x{size}", three, 1.6, 5 * repeats)
+        yield side_by_side(
+            f"1 GPU, 3 tasks of 300 products of {size}x{size}", three, 1.6, 5 * repeats
+        )
     yield overlap(gpus[0], repeats)
 
 
 @click.command()
-@click.option("--repeats", default=7, show_default=True, help="How often each run is timed; the median counts.")
+@click.option(
+    "--repeats",
+    default=7,
+    show_default=True,
+    help="How often each run is timed; the median counts.",
+)
 @click.option("--json", "as_json", is_flag=True, help="One JSON document instead of the table.")
 def main(repeats: int, as_json: bool) -> None:
     """Prints the ratios of `parallel.run` and `prefetch`, beside the naive way's and the targets."""
@@ -156,7 +188,11 @@ def main(repeats: int, as_json: bool) -> None:
             ratios = f"{row.ratio:5.2f}   naive {row.naive:5.2f}   captured {captured}   target {row.target:4.2f}"
             click.echo(f"{row.what:48} {ratios}")
     if as_json:
-        document = {"torch": xdevice.backend().version, "gpus": about, "rows": [row._asdict() for row in found]}
+        document = {
+            "torch": xdevice.backend().version,
+            "gpus": about,
+            "rows": [row._asdict() for row in found],
+        }
         click.echo(json.dumps(document, indent=2))
 
 

@@ -13,12 +13,19 @@ def pinned_copies(name: str, framework: Any, x: Any) -> tuple[Copy, Copy] | None
     """One function that copies pinned memory to the GPU of `x`, and one that copies `x` to pinned memory; None for a
     framework without pinned memory."""
     if name == "torch":
-        host, there = framework.empty_like(x, device="cpu", pin_memory=True), framework.empty_like(x)
-        return lambda: there.copy_(host, non_blocking=True), lambda: host.copy_(x, non_blocking=True)
+        host, there = (
+            framework.empty_like(x, device="cpu", pin_memory=True),
+            framework.empty_like(x),
+        )
+        return lambda: there.copy_(host, non_blocking=True), lambda: host.copy_(
+            x, non_blocking=True
+        )
     if name == "jax":
         pinned = x.sharding.with_memory_kind("pinned_host")
         host = framework.device_put(x, pinned)
-        return lambda: framework.device_put(host, x.sharding), lambda: framework.device_put(x, pinned)
+        return lambda: framework.device_put(host, x.sharding), lambda: framework.device_put(
+            x, pinned
+        )
     if name == "paddle":
         pinned = framework.CUDAPinnedPlace()
         host = x._copy_to(pinned, True)

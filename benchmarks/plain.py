@@ -28,21 +28,35 @@ class Ops:
         return x.permute(*order) if self.is_torch else x.transpose(order)
 
     def linear(self, into: int, out: int, bias: bool = True) -> Any:
-        return self.nn.Linear(into, out, bias=bias) if self.is_torch else self.nn.Linear(into, out, bias_attr=bias)
+        return (
+            self.nn.Linear(into, out, bias=bias)
+            if self.is_torch
+            else self.nn.Linear(into, out, bias_attr=bias)
+        )
 
     def norm(self, width: int, eps: float) -> Any:
-        return self.nn.LayerNorm(width, eps) if self.is_torch else self.nn.LayerNorm(width, epsilon=eps)
+        return (
+            self.nn.LayerNorm(width, eps)
+            if self.is_torch
+            else self.nn.LayerNorm(width, epsilon=eps)
+        )
 
     def parameter(self, owner: Any, *shape: int) -> Any:
         if self.is_torch:
             return self.nn.Parameter(self.lib.ones(shape))
-        return owner.create_parameter(shape, default_initializer=self.nn.initializer.Constant(1.0))
+        return owner.create_parameter(
+            shape, default_initializer=self.nn.initializer.Constant(1.0)
+        )
 
     def conv(self, into: int, out: int, size: int) -> Any:
-        return (self.nn.Conv2d if self.is_torch else self.nn.Conv2D)(into, out, size, stride=size)
+        return (self.nn.Conv2d if self.is_torch else self.nn.Conv2D)(
+            into, out, size, stride=size
+        )
 
     def gelu(self, x: Any, tanh: bool) -> Any:
-        return self.F.gelu(x, approximate=("tanh" if tanh else "none") if self.is_torch else tanh)
+        return self.F.gelu(
+            x, approximate=("tanh" if tanh else "none") if self.is_torch else tanh
+        )
 
     def cat(self, xs: list[Any], axis: int) -> Any:
         return self.lib.cat(xs, axis) if self.is_torch else self.lib.concat(xs, axis)
@@ -67,7 +81,9 @@ def causal() -> Any:
 
 
 def rotations() -> tuple[Any, Any]:
-    angles = np.outer(np.arange(LENGTH), 10000.0 ** (-np.arange(0, EACH, 2) / EACH)).astype("float32")
+    angles = np.outer(np.arange(LENGTH), 10000.0 ** (-np.arange(0, EACH, 2) / EACH)).astype(
+        "float32"
+    )
     both = np.concatenate([angles, angles], -1)
     return np.cos(both), np.sin(both)
 
@@ -121,9 +137,14 @@ def _vit(ops: Ops) -> Any:
     class Model(ops.Base):
         def __init__(self) -> None:
             super().__init__()
-            self.cls, self.positions = ops.parameter(self, 1, 1, WIDTH), ops.parameter(self, 1, 17, WIDTH)
+            self.cls, self.positions = (
+                ops.parameter(self, 1, 1, WIDTH),
+                ops.parameter(self, 1, 17, WIDTH),
+            )
             self.patches = ops.conv(3, WIDTH, 8)
-            self.blocks = (ops.nn.ModuleList if ops.is_torch else ops.nn.LayerList)([Block() for _ in range(DEPTH)])
+            self.blocks = (ops.nn.ModuleList if ops.is_torch else ops.nn.LayerList)(
+                [Block() for _ in range(DEPTH)]
+            )
             self.norm = ops.norm(WIDTH, 1e-6)
             self.head = ops.linear(WIDTH, CLASSES)
 
@@ -156,7 +177,9 @@ def _keras_vit() -> Any:
     x = Tokens(name="tokens")(kl.Reshape((16, WIDTH))(x))
     for number in range(DEPTH):
         y = kl.LayerNormalization(epsilon=1e-6, name=f"block{number}_norm1")(x)
-        x = kl.Add()([x, kl.MultiHeadAttention(HEADS, EACH, name=f"block{number}_attention")(y, y)])
+        x = kl.Add()(
+            [x, kl.MultiHeadAttention(HEADS, EACH, name=f"block{number}_attention")(y, y)]
+        )
         y = kl.LayerNormalization(epsilon=1e-6, name=f"block{number}_norm2")(x)
         y = kl.Dense(2 * WIDTH, activation="gelu", name=f"block{number}_dense1")(y)
         x = kl.Add()([x, kl.Dense(WIDTH, name=f"block{number}_dense2")(y)])
@@ -177,19 +200,26 @@ def _bert(ops: Ops, segments: int) -> Any:
     class Model(ops.Base):
         def __init__(self) -> None:
             super().__init__()
-            self.tokens, self.positions = ops.nn.Embedding(WORDS, WIDTH), ops.nn.Embedding(LENGTH, WIDTH)
+            self.tokens, self.positions = (
+                ops.nn.Embedding(WORDS, WIDTH),
+                ops.nn.Embedding(LENGTH, WIDTH),
+            )
             if segments:
                 self.segments = ops.nn.Embedding(segments, WIDTH)
             self.norm = ops.norm(WIDTH, 1e-12)
             own = {"batch_first": True, "layer_norm_eps": 1e-12} if ops.is_torch else {}
-            layer = ops.nn.TransformerEncoderLayer(WIDTH, HEADS, 2 * WIDTH, activation="gelu", dropout=0.1, **own)
+            layer = ops.nn.TransformerEncoderLayer(
+                WIDTH, HEADS, 2 * WIDTH, activation="gelu", dropout=0.1, **own
+            )
             extra = {"enable_nested_tensor": False} if ops.is_torch else {}
             self.encoder = ops.nn.TransformerEncoder(layer, DEPTH, **extra)
 
         def forward(self, words: Any) -> Any:
             places = ops.constant(np.arange(LENGTH)[None])
             x = self.tokens(words) + self.positions(places)
-            return self.encoder(self.norm(x + self.segments(ops.lib.zeros_like(words)) if segments else x))
+            return self.encoder(
+                self.norm(x + self.segments(ops.lib.zeros_like(words)) if segments else x)
+            )
 
     return Model()
 
@@ -200,20 +230,28 @@ def _keras_bert(segments: int) -> Any:
     kl = keras.layers
     words = keras.Input((LENGTH,), dtype="int32")
     x = kl.Embedding(WORDS, WIDTH, name="tokens")(words)
-    x = x + kl.Embedding(LENGTH, WIDTH, name="positions")(keras.ops.arange(LENGTH)[None] + 0 * words)
+    x = x + kl.Embedding(LENGTH, WIDTH, name="positions")(
+        keras.ops.arange(LENGTH)[None] + 0 * words
+    )
     if segments:
         x = x + kl.Embedding(segments, WIDTH, name="segments")(0 * words)
     x = kl.LayerNormalization(epsilon=1e-12, name="norm")(x)
     for number in range(DEPTH):
         y = kl.MultiHeadAttention(HEADS, EACH, name=f"attention_{number}")(x, x)
         x = kl.LayerNormalization(epsilon=1e-12, name=f"norm1_{number}")(x + y)
-        y = kl.Dense(WIDTH, name=f"down_{number}")(kl.Dense(2 * WIDTH, activation="gelu", name=f"up_{number}")(x))
+        y = kl.Dense(WIDTH, name=f"down_{number}")(
+            kl.Dense(2 * WIDTH, activation="gelu", name=f"up_{number}")(x)
+        )
         x = kl.LayerNormalization(epsilon=1e-12, name=f"norm2_{number}")(x + y)
     return keras.Model(words, x)
 
 
 def gpt2(library: str) -> Any:
-    return _keras_gpt2() if library == "keras" else _gpt2(Ops(library), is_split=library == "torch")
+    return (
+        _keras_gpt2()
+        if library == "keras"
+        else _gpt2(Ops(library), is_split=library == "torch")
+    )
 
 
 def _gpt2(ops: Ops, is_split: bool) -> Any:
@@ -232,7 +270,9 @@ def _gpt2(ops: Ops, is_split: bool) -> Any:
             else:
                 q, k, v = self.c_attn(x).chunk(3, -1)
             mask = ops.constant(causal())
-            return self.c_proj(ops.attend(ops.heads(q), ops.heads(k), ops.heads(v), EACH**-0.5, mask))
+            return self.c_proj(
+                ops.attend(ops.heads(q), ops.heads(k), ops.heads(v), EACH**-0.5, mask)
+            )
 
     class Block(ops.Base):
         def __init__(self) -> None:
@@ -248,7 +288,10 @@ def _gpt2(ops: Ops, is_split: bool) -> Any:
     class Model(ops.Base):
         def __init__(self) -> None:
             super().__init__()
-            self.tok_emb, self.pos_emb = ops.nn.Embedding(WORDS, WIDTH), ops.parameter(self, 1, LENGTH, WIDTH)
+            self.tok_emb, self.pos_emb = (
+                ops.nn.Embedding(WORDS, WIDTH),
+                ops.parameter(self, 1, LENGTH, WIDTH),
+            )
             self.blocks = ops.nn.Sequential(*[Block() for _ in range(DEPTH)])
             self.ln_f = ops.norm(WIDTH, 1e-5)
 
@@ -265,10 +308,14 @@ def _keras_gpt2() -> Any:
     kl = keras.layers
     words = keras.Input((LENGTH,), dtype="int32")
     table = kl.Embedding(WORDS, WIDTH, name="wte")
-    x = table(words) + kl.Embedding(LENGTH, WIDTH, name="wpe")(keras.ops.arange(LENGTH)[None] + 0 * words)
+    x = table(words) + kl.Embedding(LENGTH, WIDTH, name="wpe")(
+        keras.ops.arange(LENGTH)[None] + 0 * words
+    )
     for number in range(DEPTH):
         y = kl.LayerNormalization(epsilon=1e-5, name=f"h{number}_ln1")(x)
-        x = x + kl.MultiHeadAttention(HEADS, EACH, name=f"h{number}_attn")(y, y, use_causal_mask=True)
+        x = x + kl.MultiHeadAttention(HEADS, EACH, name=f"h{number}_attn")(
+            y, y, use_causal_mask=True
+        )
         y = kl.LayerNormalization(epsilon=1e-5, name=f"h{number}_ln2")(x)
         y = kl.Dense(4 * WIDTH, name=f"h{number}_up")(y)
         x = x + kl.Dense(WIDTH, name=f"h{number}_down")(keras.ops.gelu(y, approximate=True))
@@ -310,8 +357,14 @@ def _llama(ops: Ops, bias: bool) -> Any:
         def __init__(self) -> None:
             super().__init__()
             self.wq, self.wk = ops.linear(WIDTH, WIDTH, bias), ops.linear(WIDTH, 2 * EACH, bias)
-            self.wv, self.wo = ops.linear(WIDTH, 2 * EACH, bias), ops.linear(WIDTH, WIDTH, False)
-            self.w1, self.w2 = ops.linear(WIDTH, 2 * WIDTH, False), ops.linear(2 * WIDTH, WIDTH, False)
+            self.wv, self.wo = (
+                ops.linear(WIDTH, 2 * EACH, bias),
+                ops.linear(WIDTH, WIDTH, False),
+            )
+            self.w1, self.w2 = (
+                ops.linear(WIDTH, 2 * WIDTH, False),
+                ops.linear(2 * WIDTH, WIDTH, False),
+            )
             self.w3 = ops.linear(WIDTH, 2 * WIDTH, False)
             self.attention_norm, self.ffn_norm = norm(), norm()
 
@@ -355,7 +408,10 @@ def _keras_llama(bias: bool) -> Any:
     x = kl.Embedding(WORDS, WIDTH, name="embedding")(words)
     for number in range(DEPTH):
         y = kl.RMSNormalization(epsilon=1e-6, name=f"norm_a_{number}")(x)
-        q, k = heads(dense(y, WIDTH, f"q_{number}"), HEADS), heads(dense(y, 2 * EACH, f"k_{number}"), 2)
+        q, k = (
+            heads(dense(y, WIDTH, f"q_{number}"), HEADS),
+            heads(dense(y, 2 * EACH, f"k_{number}"), 2),
+        )
         v = heads(dense(y, 2 * EACH, f"v_{number}"), 2)
         q, k = (_turned(one, cos, sin, xp.concatenate) for one in (q, k))
         k, v = (xp.repeat(one, 2, axis=1) for one in (k, v))
@@ -364,7 +420,9 @@ def _keras_llama(bias: bool) -> Any:
         x = x + dense(y, WIDTH, f"o_{number}")
         y = kl.RMSNormalization(epsilon=1e-6, name=f"norm_m_{number}")(x)
         gate = dense(y, 2 * WIDTH, f"gate_{number}")
-        x = x + dense(xp.silu(gate) * dense(y, 2 * WIDTH, f"up_{number}"), WIDTH, f"down_{number}")
+        x = x + dense(
+            xp.silu(gate) * dense(y, 2 * WIDTH, f"up_{number}"), WIDTH, f"down_{number}"
+        )
     x = kl.RMSNormalization(epsilon=1e-6, name="norm")(x)
     return keras.Model(words, dense(x, WORDS, "head"))
 
@@ -380,19 +438,31 @@ def _t5(ops: Ops) -> Any:
         def __init__(self) -> None:
             super().__init__()
             self.q, self.k, self.v, self.o = (ops.linear(WIDTH, WIDTH, False) for _ in range(4))
-            self.wi, self.wo = ops.linear(WIDTH, 2 * WIDTH, False), ops.linear(2 * WIDTH, WIDTH, False)
+            self.wi, self.wo = (
+                ops.linear(WIDTH, 2 * WIDTH, False),
+                ops.linear(2 * WIDTH, WIDTH, False),
+            )
             self.norm1, self.norm2 = norm(), norm()
 
         def forward(self, x: Any, bias: Any) -> Any:
             y = self.norm1(x)
-            x = x + self.o(ops.attend(ops.heads(self.q(y)), ops.heads(self.k(y)), ops.heads(self.v(y)), 1.0, bias))
+            x = x + self.o(
+                ops.attend(
+                    ops.heads(self.q(y)), ops.heads(self.k(y)), ops.heads(self.v(y)), 1.0, bias
+                )
+            )
             return x + self.wo(ops.F.relu(self.wi(self.norm2(x))))
 
     class Model(ops.Base):
         def __init__(self) -> None:
             super().__init__()
-            self.shared, self.relative = ops.nn.Embedding(WORDS, WIDTH), ops.nn.Embedding(8, HEADS)
-            self.blocks = (ops.nn.ModuleList if ops.is_torch else ops.nn.LayerList)([Block() for _ in range(DEPTH)])
+            self.shared, self.relative = (
+                ops.nn.Embedding(WORDS, WIDTH),
+                ops.nn.Embedding(8, HEADS),
+            )
+            self.blocks = (ops.nn.ModuleList if ops.is_torch else ops.nn.LayerList)(
+                [Block() for _ in range(DEPTH)]
+            )
             self.norm = norm()
 
         def forward(self, words: Any) -> Any:
@@ -429,7 +499,9 @@ def _keras_t5() -> Any:
     bias = Relative(name="relative")(words)
     for number in range(DEPTH):
         y = kl.RMSNormalization(epsilon=1e-6, name=f"norm_a_{number}")(x)
-        q, k, v = (heads(kl.Dense(WIDTH, use_bias=False, name=f"{name}_{number}")(y)) for name in "qkv")
+        q, k, v = (
+            heads(kl.Dense(WIDTH, use_bias=False, name=f"{name}_{number}")(y)) for name in "qkv"
+        )
         scores = xp.softmax(xp.matmul(q, xp.transpose(k, (0, 1, 3, 2))) + bias)
         y = xp.reshape(xp.transpose(xp.matmul(scores, v), (0, 2, 1, 3)), (-1, LENGTH, WIDTH))
         x = x + kl.Dense(WIDTH, use_bias=False, name=f"o_{number}")(y)
@@ -446,22 +518,32 @@ def bart(library: str) -> Any:
 
     def layer(name: str) -> Any:
         own = {"batch_first": True} if ops.is_torch else {}
-        return getattr(nn, f"Transformer{name}Layer")(WIDTH, HEADS, 2 * WIDTH, activation="gelu", **own)
+        return getattr(nn, f"Transformer{name}Layer")(
+            WIDTH, HEADS, 2 * WIDTH, activation="gelu", **own
+        )
 
     class Model(ops.Base):
         def __init__(self) -> None:
             super().__init__()
             self.shared = nn.Embedding(WORDS, WIDTH)
             extra = {"enable_nested_tensor": False} if ops.is_torch else {}
-            self.encoder_positions, self.encoder_norm = nn.Embedding(LENGTH, WIDTH), ops.norm(WIDTH, 1e-5)
+            self.encoder_positions, self.encoder_norm = (
+                nn.Embedding(LENGTH, WIDTH),
+                ops.norm(WIDTH, 1e-5),
+            )
             self.encoder = nn.TransformerEncoder(layer("Encoder"), DEPTH, **extra)
-            self.decoder_positions, self.decoder_norm = nn.Embedding(LENGTH, WIDTH), ops.norm(WIDTH, 1e-5)
+            self.decoder_positions, self.decoder_norm = (
+                nn.Embedding(LENGTH, WIDTH),
+                ops.norm(WIDTH, 1e-5),
+            )
             self.decoder = nn.TransformerDecoder(layer("Decoder"), DEPTH)
 
         def forward(self, words: Any) -> Any:
             places = ops.constant(np.arange(LENGTH)[None])
             moved = ops.lib.concat([ops.lib.full_like(words[:, :1], 2), words[:, :-1]], 1)
-            read = self.encoder(self.encoder_norm(self.shared(words) + self.encoder_positions(places)))
+            read = self.encoder(
+                self.encoder_norm(self.shared(words) + self.encoder_positions(places))
+            )
             x = self.decoder_norm(self.shared(moved) + self.decoder_positions(places))
             return self.decoder(x, read, ops.constant(causal()))
 

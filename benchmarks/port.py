@@ -30,7 +30,14 @@ SKIPPED = ("_origin.md", "contrib")
 
 
 def commit(path: Path) -> str:
-    asked = ["git", "-C", str(path if path.is_dir() else path.parent), "rev-parse", "--short=8", "HEAD"]
+    asked = [
+        "git",
+        "-C",
+        str(path if path.is_dir() else path.parent),
+        "rev-parse",
+        "--short=8",
+        "HEAD",
+    ]
     done = subprocess.run(asked, capture_output=True, text=True)
     named = path / "COMMIT"  # of a checkout that was brought without its history
     if done.returncode == 0:
@@ -39,7 +46,9 @@ def commit(path: Path) -> str:
 
 
 def files(path: Path) -> list[Path]:
-    return [p for p in sources.files_in([path]) if not any(mark in p.as_posix() for mark in SKIPPED)]
+    return [
+        p for p in sources.files_in([path]) if not any(mark in p.as_posix() for mark in SKIPPED)
+    ]
 
 
 def comments(module: sources.Source) -> list[str]:
@@ -62,8 +71,13 @@ def measure(path: Path) -> None:
         sum_so_far += grades[grade]
         shares.append(f"{grade} {100 * sum_so_far / asked:.1f} %" if asked else grade)
     lines = sum(len(cell) for module in made.modules for cell in [_lines(module)])
-    print(f"{path} @ {commit(path)}: {len(made.modules)} modules, {lines} lines, {len(made.unreadable)} not read")
-    print(f"  {len(made.sites)} sites: " + ", ".join(f"{count} {name}" for name, count in sorted(verdicts.items())))
+    print(
+        f"{path} @ {commit(path)}: {len(made.modules)} modules, {lines} lines, {len(made.unreadable)} not read"
+    )
+    print(
+        f"  {len(made.sites)} sites: "
+        + ", ".join(f"{count} {name}" for name, count in sorted(verdicts.items()))
+    )
     print(f"  of {asked} that are not neutral: " + ", ".join(shares))
     print(f"  {seconds:.1f} s, {lines / seconds:.0f} lines a second")
     check(made)
@@ -97,7 +111,10 @@ def check(made: engine.Examined) -> None:
         if again.port(source) != source.raw:
             wrong["a second run changes it"] += 1
             print(again.diff(source), file=sys.stderr)
-    told = ", ".join(f"{count} {what}" for what, count in wrong.items() if count) or "all parse, comments equal, stable"
+    told = (
+        ", ".join(f"{count} {what}" for what, count in wrong.items() if count)
+        or "all parse, comments equal, stable"
+    )
     print(f"  {rewritten} of {len(made.sources)} files rewritten: {told}")
 
 

@@ -70,7 +70,9 @@ def least(ways: dict[str, Callable[[], Any]], rounds: int, calls: int) -> dict[s
     return found
 
 
-def both_sizes(ways: Callable[[Any], dict[str, Callable[[], Any]]], quick: bool) -> dict[str, dict[str, float]]:
+def both_sizes(
+    ways: Callable[[Any], dict[str, Callable[[], Any]]], quick: bool
+) -> dict[str, dict[str, float]]:
     found = {}
     for label, count, rounds, calls in (("4 KB", SMALL, 30, 50), ("64 MB", LARGE, 10, 2)):
         x = xdevice.zeros(count)
@@ -102,12 +104,16 @@ def of_another(quick: bool) -> dict[str, Any]:
     found: dict[str, Any] = {}
     if name in OWN:
         with xdevice.distributed.processes(engine=OWN[name], check=False) as world:
-            found["own"] = both_sizes(lambda x: {"bare": lambda: finished(world.all_reduce(x))}, quick)
+            found["own"] = both_sizes(
+                lambda x: {"bare": lambda: finished(world.all_reduce(x))}, quick
+            )
     if name == "mxnet":
         found["own"] = both_sizes(kvstore(), quick)
     with xdevice.distributed.processes() as world:
         found["engine"] = world.engine
-        found["auto"] = both_sizes(lambda x: {"ours": lambda: finished(world.all_reduce(x))}, quick)
+        found["auto"] = both_sizes(
+            lambda x: {"ours": lambda: finished(world.all_reduce(x))}, quick
+        )
     return found
 
 
@@ -151,9 +157,27 @@ def of_one() -> Iterator[Row]:
         }
         for name, call in verbs.items():
             taken = min(timeit.repeat(call, number=10000, repeat=5)) / 10000
-            yield Row(f"a world of one: {name}", 0.0, taken, f"{taken * 1e6:.2f} us", "2 us", taken <= 2e-6)
-    engines = [name for name in set(sys.modules) - before if name in ("torch", "paddle", "jax", "tensorflow")]
-    yield Row("a world of one: imports", 0.0, 0.0, ", ".join(engines) or "no engine", "no engine", not engines)
+            yield Row(
+                f"a world of one: {name}",
+                0.0,
+                taken,
+                f"{taken * 1e6:.2f} us",
+                "2 us",
+                taken <= 2e-6,
+            )
+    engines = [
+        name
+        for name in set(sys.modules) - before
+        if name in ("torch", "paddle", "jax", "tensorflow")
+    ]
+    yield Row(
+        "a world of one: imports",
+        0.0,
+        0.0,
+        ", ".join(engines) or "no engine",
+        "no engine",
+        not engines,
+    )
 
 
 def launched(name: str, quick: bool) -> dict[str, Any]:
@@ -163,13 +187,25 @@ def launched(name: str, quick: bool) -> dict[str, Any]:
         environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
         if name == "mxnet":
             environment.update(stack.enter_context(servers()))
-        command = [sys.executable, "-m", "xdevice", "launch", "-n", "2", "--backend", name, __file__]
+        command = [
+            sys.executable,
+            "-m",
+            "xdevice",
+            "launch",
+            "-n",
+            "2",
+            "--backend",
+            name,
+            __file__,
+        ]
         done = subprocess.run(
             [*command, "--into", str(path), *["--quick"] * quick],
             env=environment, capture_output=True, text=True, check=False,
         )  # fmt: skip
         if done.returncode:
-            raise click.ClickException(f"{name} ended with status {done.returncode}\n{done.stderr[-3000:]}")
+            raise click.ClickException(
+                f"{name} ended with status {done.returncode}\n{done.stderr[-3000:]}"
+            )
         found: dict[str, Any] = json.loads(path.read_text())
         return found
 
@@ -211,11 +247,23 @@ def rows_of(name: str, quick: bool) -> Iterator[Row]:
             bare, ours = found[kind]["4 KB"]["bare"], found[kind]["4 KB"]["ours"]
             over = ours - bare
             yield Row(
-                f"torch, 4 KB, {kind}", bare, ours, f"+{over * 1e6:.0f} us", f"+{goal * 1e6:.0f} us", over <= goal
+                f"torch, 4 KB, {kind}",
+                bare,
+                ours,
+                f"+{over * 1e6:.0f} us",
+                f"+{goal * 1e6:.0f} us",
+                over <= goal,
             )
         for kind in ("unchecked", "checked"):
             bare, ours = found[kind]["64 MB"]["bare"], found[kind]["64 MB"]["ours"]
-            yield Row(f"torch, 64 MB, {kind}", bare, ours, f"{ours / bare - 1:+.1%}", "+5 %", ours <= 1.05 * bare)
+            yield Row(
+                f"torch, 64 MB, {kind}",
+                bare,
+                ours,
+                f"{ours / bare - 1:+.1%}",
+                "+5 %",
+                ours <= 1.05 * bare,
+            )
         return
     for size, times in found["auto"].items():
         ours, own = times["ours"], found["own"][size]["bare"] if "own" in found else 0.0
@@ -237,10 +285,14 @@ def worker(into: Path, quick: bool) -> None:
 def show(rows: list[Row]) -> None:
     table = Table(title="all_reduce of float32 by two processes, the least time")
     for heading in ("what", "bare or own", "by xdevice", "ratio", "goal", ""):
-        table.add_column(heading, justify="left" if heading == "what" else "right", no_wrap=True)
+        table.add_column(
+            heading, justify="left" if heading == "what" else "right", no_wrap=True
+        )
     for row in rows:
         reached = {True: "reached", False: "MISSED", None: ""}[row.is_reached]
-        table.add_row(row.what, _text(row.reference), _text(row.ours), row.found, row.goal, reached)
+        table.add_row(
+            row.what, _text(row.reference), _text(row.ours), row.found, row.goal, reached
+        )
     Console(width=120).print(table)
 
 
@@ -251,10 +303,20 @@ def _text(seconds: float) -> str:
 
 
 @click.command()
-@click.option("--only", type=click.Choice(ALL), multiple=True, help="What to measure; repeatable; else all installed.")
+@click.option(
+    "--only",
+    type=click.Choice(ALL),
+    multiple=True,
+    help="What to measure; repeatable; else all installed.",
+)
 @click.option("--quick", is_flag=True, help="Less work: to see that it runs, not to be quoted.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document instead of the table.")
-@click.option("--into", type=click.Path(path_type=Path), hidden=True, help="Where a process writes what it found.")
+@click.option(
+    "--into",
+    type=click.Path(path_type=Path),
+    hidden=True,
+    help="Where a process writes what it found.",
+)
 def main(only: tuple[str, ...], quick: bool, as_json: bool, into: Path | None) -> None:
     """Prints times, ratios and the goals."""
     if into is not None:

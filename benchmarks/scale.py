@@ -67,7 +67,9 @@ class World:
     def __init__(self, size: int) -> None:
         hub._allow_files(4 * size + 256)
         listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
-        place = launchers.Launch("xdevice launch", 1, size, 1, size, "127.0.0.1", listener.getsockname()[1], "a run")
+        place = launchers.Launch(
+            "xdevice launch", 1, size, 1, size, "127.0.0.1", listener.getsockname()[1], "a run"
+        )
         terms = control.Terms("", "a run", 1, size)
         self.size = size
         self.hub = hub.Hub(listener, terms, 30.0, 600.0)
@@ -114,7 +116,11 @@ class World:
             if i == 1:
                 spent = self.spent()
             self.hear(self.pulses, b"p")
-            self.say(self.pulses, b"a", json.dumps({"moved": True, "at": "train.py:30 in step", "started": 1000}))
+            self.say(
+                self.pulses,
+                b"a",
+                json.dumps({"moved": True, "at": "train.py:30 in step", "started": 1000}),
+            )
         spent = (self.spent() - spent) / count
         self.say(self.votes, b"D", "")
         return spent
@@ -126,7 +132,9 @@ class World:
 
 
 def resident() -> float:
-    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1024
+    return (
+        int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1024
+    )
 
 
 def cost_of(size: int, rounds: int) -> Cost:
@@ -151,13 +159,19 @@ def run_processes(size: int, rounds: int) -> dict[str, float]:
     """Forks `size` processes, which join and vote, and returns the times that rank 0 has measured."""
     with tempfile.TemporaryDirectory() as folder:
         children = []
-        os.environ.update(XDEVICE_SIZE=str(size), XDEVICE_LOCAL_SIZE=str(size), XDEVICE_TOKEN="a secret")
+        os.environ.update(
+            XDEVICE_SIZE=str(size), XDEVICE_LOCAL_SIZE=str(size), XDEVICE_TOKEN="a secret"
+        )
         with socket.create_server(("127.0.0.1", 0)) as free:
             os.environ["XDEVICE_ADDRESS"] = f"127.0.0.1:{free.getsockname()[1]}"
         for rank in range(size):
             pid = os.fork()
             if pid == 0:
-                os._exit(_guarded(lambda rank=rank: be_rank(rank, rounds, Path(folder) / "found.json")))
+                os._exit(
+                    _guarded(
+                        lambda rank=rank: be_rank(rank, rounds, Path(folder) / "found.json")
+                    )
+                )
             children.append(pid)
         failed = sum(os.waitpid(pid, 0)[1] != 0 for pid in children)
         if failed:
@@ -179,7 +193,11 @@ def be_rank(rank: int, rounds: int, into: Path) -> None:
         line.vote(CALL)
         times.append(time.perf_counter() - begun)
     if rank == 0:
-        into.write_text(json.dumps({"join": joined, "least": min(times), "median": statistics.median(times)}))
+        into.write_text(
+            json.dumps(
+                {"join": joined, "least": min(times), "median": statistics.median(times)}
+            )
+        )
     line.vote(control.GOODBYE)
     line.close()
 
@@ -198,13 +216,30 @@ def _guarded(job: Callable[[], None]) -> int:
 
 def show(costs: Sequence[Cost]) -> None:
     table = Table(title="The control connection: processor time of rank 0's hub, and estimates")
-    headings = ("ranks", "join", "vote", "beat", "of a core", "memory", "star", f"tree of {FAN}", "a vote is 1 % of")
+    headings = (
+        "ranks",
+        "join",
+        "vote",
+        "beat",
+        "of a core",
+        "memory",
+        "star",
+        f"tree of {FAN}",
+        "a vote is 1 % of",
+    )
     for heading in headings:
         table.add_column(heading, justify="right", no_wrap=True)
     for one in costs:
         times = [_text(seconds) for seconds in (one.join, one.vote, one.beat)]
         shares = [f"{4 * one.beat:.1%}", f"{one.kilobytes / 1024:.1f} MB"]
-        table.add_row(f"{one.size:,}", *times, *shares, _text(one.star), _text(one.tree), _text(100 * one.star))
+        table.add_row(
+            f"{one.size:,}",
+            *times,
+            *shares,
+            _text(one.star),
+            _text(one.tree),
+            _text(100 * one.star),
+        )
     Console(width=120).print(table)
 
 
@@ -225,7 +260,9 @@ def main(sizes: tuple[int, ...], processes: bool, rounds: int, as_json: bool) ->
         for size in sizes or (8, 64):
             found = run_processes(size, rounds)
             told = ", ".join(f"{name} {_text(seconds)}" for name, seconds in found.items())
-            click.echo(json.dumps({"size": size, **found}) if as_json else f"{size} processes: {told}")
+            click.echo(
+                json.dumps({"size": size, **found}) if as_json else f"{size} processes: {told}"
+            )
         return
     costs = [cost_of(size, rounds) for size in sizes or SIZES]
     if as_json:

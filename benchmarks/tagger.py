@@ -34,7 +34,9 @@ SHAPES = {
 
 def first_weights():
     with xdevice.random.seed(0):
-        weights = {name: xdevice.random.normal(*shape, scale=0.3) for name, shape in SHAPES.items()}
+        weights = {
+            name: xdevice.random.normal(*shape, scale=0.3) for name, shape in SHAPES.items()
+        }
     held = {name: xdevice.to_numpy(x).copy() for name, x in weights.items()}
     held["words.weight"][PADDING] = 0
     return held
@@ -61,7 +63,9 @@ def on_torch():
             super().__init__()
             self.words = nn.Embedding(WORDS, WIDTH, padding_idx=PADDING)
             self.places = nn.Embedding(LENGTH, WIDTH)
-            self.query, self.key, self.value, self.out = (nn.Linear(WIDTH, WIDTH) for _ in range(4))
+            self.query, self.key, self.value, self.out = (
+                nn.Linear(WIDTH, WIDTH) for _ in range(4)
+            )
             self.norm1 = nn.LayerNorm(WIDTH, eps=EPS)
             self.rnn = nn.LSTM(WIDTH, STATE, batch_first=True)
             self.norm2 = nn.LayerNorm(STATE, eps=EPS)
@@ -69,7 +73,8 @@ def on_torch():
 
         def attend(self, x, allowed):
             query, key, value = (
-                layer(x).view(TEXTS, LENGTH, HEADS, -1).transpose(1, 2) for layer in (self.query, self.key, self.value)
+                layer(x).view(TEXTS, LENGTH, HEADS, -1).transpose(1, 2)
+                for layer in (self.query, self.key, self.value)
             )
             scores = query @ key.transpose(2, 3) * (WIDTH // HEADS) ** -0.5
             scores = scores.masked_fill(~allowed, -torch.inf)
@@ -96,7 +101,9 @@ def on_torch():
     others = [x for x in net.parameters() if x.ndim == 1]
     groups = [{"params": decayed}, {"params": others, "weight_decay": 0.0}]
     optimizer = torch.optim.AdamW(groups, lr=RATE, weight_decay=DECAY)
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / 3))
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda step: min(1.0, (step + 1) / 3)
+    )
 
     def gradients():
         return {name: x.grad for name, x in net.named_parameters()}
@@ -109,7 +116,9 @@ def on_torch():
         scores, state = net(words, kept, state)
         state = tuple(x.detach() for x in state)
         xdevice.parity.log("scores", scores)
-        loss = nn.functional.cross_entropy(scores.view(-1, TAGS), tags.view(-1), ignore_index=PADDING)
+        loss = nn.functional.cross_entropy(
+            scores.view(-1, TAGS), tags.view(-1), ignore_index=PADDING
+        )
         xdevice.parity.log("loss", loss)
         loss.backward()
         xdevice.parity.log("gradients", gradients())
@@ -129,7 +138,9 @@ def on_paddle():
             super().__init__()
             self.words = nn.Embedding(WORDS, WIDTH, padding_idx=PADDING)
             self.places = nn.Embedding(LENGTH, WIDTH)
-            self.query, self.key, self.value, self.out = (nn.Linear(WIDTH, WIDTH) for _ in range(4))
+            self.query, self.key, self.value, self.out = (
+                nn.Linear(WIDTH, WIDTH) for _ in range(4)
+            )
             self.norm1 = nn.LayerNorm(WIDTH, epsilon=EPS)
             self.rnn = nn.LSTM(WIDTH, STATE)
             self.norm2 = nn.LayerNorm(STATE, epsilon=EPS)
@@ -164,13 +175,22 @@ def on_paddle():
     decayed = {x.name for x in net.parameters() if x.ndim > 1}
     schedule = paddle.optimizer.lr.LambdaDecay(RATE, lambda step: min(1.0, (step + 1) / 3))
     optimizer = paddle.optimizer.AdamW(
-        schedule, parameters=net.parameters(), weight_decay=DECAY, apply_decay_param_fun=lambda name: name in decayed
+        schedule,
+        parameters=net.parameters(),
+        weight_decay=DECAY,
+        apply_decay_param_fun=lambda name: name in decayed,
     )
 
     def gradients():
         """In PyTorch's layout: Paddle's linear layers have theirs transposed."""
-        turned = {f"{name}.weight" for name, layer in net.named_sublayers() if isinstance(layer, nn.Linear)}
-        return {name: x.grad.T if name in turned else x.grad for name, x in net.named_parameters()}
+        turned = {
+            f"{name}.weight"
+            for name, layer in net.named_sublayers()
+            if isinstance(layer, nn.Linear)
+        }
+        return {
+            name: x.grad.T if name in turned else x.grad for name, x in net.named_parameters()
+        }
 
     state = None
     for step in range(STEPS):
@@ -180,7 +200,9 @@ def on_paddle():
         scores, state = net(words, kept, state)
         state = tuple(x.detach() for x in state)
         xdevice.parity.log("scores", scores)
-        loss = nn.functional.cross_entropy(scores.reshape([-1, TAGS]), tags.reshape([-1]), ignore_index=PADDING)
+        loss = nn.functional.cross_entropy(
+            scores.reshape([-1, TAGS]), tags.reshape([-1]), ignore_index=PADDING
+        )
         xdevice.parity.log("loss", loss)
         loss.backward()
         xdevice.parity.log("gradients", gradients())

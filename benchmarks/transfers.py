@@ -40,7 +40,9 @@ class Row(NamedTuple):
     pinned: Any
 
 
-def rates(nbytes: int, fresh: Callable[[], Any], *runs: Callable[[Any], Any] | None) -> list[float | None]:
+def rates(
+    nbytes: int, fresh: Callable[[], Any], *runs: Callable[[Any], Any] | None
+) -> list[float | None]:
     """GB/s of each run, which take turns."""
     taken: list[list[float]] = [[] for _ in runs]
     for _ in range(6):
@@ -75,14 +77,24 @@ def ignoring(run: Callable[[], Any]) -> Callable[[Any], Any]:
     return waited_for
 
 
-def own_calls(backend: Any) -> tuple[Callable[[Any], Any], Callable[[Any], Any], Callable[[Any], Any]]:
+def own_calls(
+    backend: Any,
+) -> tuple[Callable[[Any], Any], Callable[[Any], Any], Callable[[Any], Any]]:
     """The framework's own: of an array to a GPU, of a tensor to an array, of a tensor to a new one on the GPU: by a
     copy, because a build may have no kernels for that GPU."""
     gpu, framework = backend.to_native(xdevice.gpu()), backend.framework
     if backend.name == "torch":
-        return lambda a: framework.from_numpy(a).to(gpu), lambda x: x.cpu().numpy(), lambda x: x.clone()
+        return (
+            lambda a: framework.from_numpy(a).to(gpu),
+            lambda x: x.cpu().numpy(),
+            lambda x: x.clone(),
+        )
     if backend.name == "jax":
-        return lambda a: framework.device_put(a, gpu), np.asarray, lambda x: framework.numpy.copy(x)
+        return (
+            lambda a: framework.device_put(a, gpu),
+            np.asarray,
+            lambda x: framework.numpy.copy(x),
+        )
     if backend.name == "tensorflow":
 
         def constant(a: Any) -> Any:
@@ -95,9 +107,17 @@ def own_calls(backend: Any) -> tuple[Callable[[Any], Any], Callable[[Any], Any],
 
         return constant, lambda x: x.numpy(), again
     if backend.name == "paddle":
-        return lambda a: framework.to_tensor(a, place=gpu), lambda x: x.numpy(), lambda x: x._copy_to(gpu, True)
+        return (
+            lambda a: framework.to_tensor(a, place=gpu),
+            lambda x: x.numpy(),
+            lambda x: x._copy_to(gpu, True),
+        )
     if backend.name == "mxnet":
-        return lambda a: framework.np.array(a, dtype=a.dtype, ctx=gpu), lambda x: x.asnumpy(), lambda x: x.copyto(gpu)
+        return (
+            lambda a: framework.np.array(a, dtype=a.dtype, ctx=gpu),
+            lambda x: x.asnumpy(),
+            lambda x: x.copyto(gpu),
+        )
     raise click.UsageError(f"the own calls of {backend.name} are not known here")
 
 
@@ -119,7 +139,9 @@ def rows(name: str, sizes: list[int]) -> list[Row]:
             def given(array: Any = array) -> Any:
                 return array
 
-            down_rates = rates(nbytes, fresh, xdevice.to_numpy, down, pinned_down and ignoring(pinned_down))
+            down_rates = rates(
+                nbytes, fresh, xdevice.to_numpy, down, pinned_down and ignoring(pinned_down)
+            )
             up_rates = rates(nbytes, given, to_gpu, up, pinned_up and ignoring(pinned_up))
             found.append(Row(name, "to the host", nbytes, *down_rates))
             found.append(Row(name, "to the GPU", nbytes, *up_rates))
@@ -152,7 +174,9 @@ def products(x: Any, seconds: float, each: float) -> Any:
 def prefetched(name: str, seconds: list[float]) -> list[tuple[str, float, float, float]]:
     found = []
     with xdevice.use_backend(name):
-        batches = [np.random.default_rng(i).random((4096, 4096), dtype=np.float32) for i in range(16)]
+        batches = [
+            np.random.default_rng(i).random((4096, 4096), dtype=np.float32) for i in range(16)
+        ]
         weight = xdevice.random.uniform(2048, 2048, device="gpu")
         xdevice.sync(products(weight, 1, 0.1))
         each = xdevice.measure(lambda: products(weight, 1, 0.01)).median / 100
@@ -164,14 +188,24 @@ def prefetched(name: str, seconds: list[float]) -> list[tuple[str, float, float,
 
             def all_of_it(share: float = share) -> Any:
                 # each batch is used, in little time
-                return [(x[0, 0], products(weight, share, each)) for x in xdevice.prefetch(batches, "gpu")]
+                return [
+                    (x[0, 0], products(weight, share, each))
+                    for x in xdevice.prefetch(batches, "gpu")
+                ]
 
             def alone() -> None:
                 for _ in xdevice.prefetch(batches, "gpu"):
                     pass
 
             computing, whole, copying = (clock(run) for run in (computed, all_of_it, alone))
-            found.append((name, computing, whole / max(computing, sum(b.nbytes for b in batches) / BUS), copying))
+            found.append(
+                (
+                    name,
+                    computing,
+                    whole / max(computing, sum(b.nbytes for b in batches) / BUS),
+                    copying,
+                )
+            )
     return found
 
 
@@ -191,14 +225,23 @@ def clock(run: Callable[[], Any]) -> float:
 @click.argument("backends", nargs=-1)
 @click.option("--json", "as_json", is_flag=True, help="JSON instead of a table.")
 @click.option("--write", metavar="NAME", help="Write a table to benchmarks/results, too.")
-@click.option("--prefetch", "with_prefetch", is_flag=True, help="Prefetch instead of single moves.")
-def main(backends: tuple[str, ...], as_json: bool, write: str | None, with_prefetch: bool) -> None:
+@click.option(
+    "--prefetch", "with_prefetch", is_flag=True, help="Prefetch instead of single moves."
+)
+def main(
+    backends: tuple[str, ...], as_json: bool, write: str | None, with_prefetch: bool
+) -> None:
     """GB/s between the host and a GPU, side by side."""
     names = backends or ("torch", "jax")
     if with_prefetch:
         for name in names:
             for found in prefetched(name, [0.02, 0.046, 0.086, 0.13, 0.17, 0.25, 0.34]):
-                print("{}: computing {:.3f} s: {:.2f}  (nothing computed: {:.3f} s)".format(*found), flush=True)
+                print(
+                    "{}: computing {:.3f} s: {:.2f}  (nothing computed: {:.3f} s)".format(
+                        *found
+                    ),
+                    flush=True,
+                )
         return
     found = [row for name in names for row in rows(name, SIZES)]
     if write:
@@ -210,7 +253,9 @@ def main(backends: tuple[str, ...], as_json: bool, write: str | None, with_prefe
     for row in sorted(found, key=lambda row: (row.backend, row.way)):
         pinned = "" if row.pinned is None else f"{row.pinned:8.1f}"
         what = f"{row.backend}, {row.way}"
-        print(f"{what:24} {row.nbytes:12} {row.ours:8.2f} {row.own:8.2f} {row.ours / row.own:8.2f} {pinned}")
+        print(
+            f"{what:24} {row.nbytes:12} {row.ours:8.2f} {row.own:8.2f} {row.ours / row.own:8.2f} {pinned}"
+        )
 
 
 if __name__ == "__main__":

@@ -107,7 +107,9 @@ def torchvision_models() -> Any:
 def build(backend: str, name: str) -> Any:
     size = 299 if name == "inception_v3" else 224
     if backend == "torch":
-        extra: dict[str, Any] = {"init_weights": False} if name in ("inception_v3", "googlenet") else {}
+        extra: dict[str, Any] = (
+            {"init_weights": False} if name in ("inception_v3", "googlenet") else {}
+        )
         extra |= {"aux_logits": False} if name == "inception_v3" else {}
         model = getattr(torchvision_models(), name)(weights=None, **extra)
         return model.eval()
@@ -170,8 +172,12 @@ def scatter(model: Any, seed: int, gain: float = 4.0) -> None:
 def images(size: int) -> Any:
     """Two images with patches of their own: behind a pool, two of noise alone would hardly differ."""
     random = np.random.default_rng(0)
-    patches = random.standard_normal((2, 3, 4, 4)).repeat(-(-size // 4), 2).repeat(-(-size // 4), 3)
-    return (patches[..., :size, :size] + random.standard_normal((2, 3, size, size)) / 2).astype("float32")
+    patches = (
+        random.standard_normal((2, 3, 4, 4)).repeat(-(-size // 4), 2).repeat(-(-size // 4), 3)
+    )
+    return (patches[..., :size, :size] + random.standard_normal((2, 3, size, size)) / 2).astype(
+        "float32"
+    )
 
 
 def outputs(backend: str, model: Any, batch: Any) -> Any:
@@ -182,7 +188,9 @@ def outputs(backend: str, model: Any, batch: Any) -> Any:
 
         with torch.no_grad():
             found = model(torch.from_numpy(batch))
-        return (found if isinstance(found, torch.Tensor) else next(iter(found.values()))).numpy()
+        return (
+            found if isinstance(found, torch.Tensor) else next(iter(found.values()))
+        ).numpy()
     if backend == "paddle":
         import paddle
 
@@ -204,7 +212,9 @@ LINE = re.compile(
 )
 
 
-def mend(lines: list[str], source: tuple[str, Any], target: tuple[str, Any], pairs: dict[str, str]) -> list[str]:
+def mend(
+    lines: list[str], source: tuple[str, Any], target: tuple[str, Any], pairs: dict[str, str]
+) -> list[str]:
     """Sets in the target what each line says, or in the source where the target cannot; gives those that it cannot."""
     left = []
     for line in lines:
@@ -216,9 +226,19 @@ def mend(lines: list[str], source: tuple[str, Any], target: tuple[str, Any], pai
             where = _paths(target, found["where"], found["kind"])
             for path in where:
                 if target[0] == "tensorflow" and found["name"] in ("padding", "padding_mode"):
-                    mend_layer(source[0], _layer(source, pairs[path]), found["name"], _value(found["theirs"]))
+                    mend_layer(
+                        source[0],
+                        _layer(source, pairs[path]),
+                        found["name"],
+                        _value(found["theirs"]),
+                    )
                 elif target[0] == "torch" and found["name"] == "mode":
-                    mend_layer(source[0], _layer(source, _beside(source)), "mode", _value(found["theirs"]))
+                    mend_layer(
+                        source[0],
+                        _layer(source, _beside(source)),
+                        "mode",
+                        _value(found["theirs"]),
+                    )
                 else:
                     mend_layer(target[0], _layer(target, path), found["name"], value)
         except (KeyError, AttributeError, NotImplementedError, TypeError, ValueError) as error:
@@ -228,7 +248,11 @@ def mend(lines: list[str], source: tuple[str, Any], target: tuple[str, Any], pai
 
 def _beside(source: tuple[str, Any]) -> str:
     """The one dropout of the source; for a setting that only the source has."""
-    return next(layer.path for layer in registry.load(source[0]).operations(source[1]) if layer.kind == "dropout")
+    return next(
+        layer.path
+        for layer in registry.load(source[0]).operations(source[1])
+        if layer.kind == "dropout"
+    )
 
 
 def _value(text: str) -> Any:
@@ -265,7 +289,9 @@ def mend_layer(backend: str, layer: Any, name: str, value: Any) -> None:
     if backend == "mxnet":
         if name == "padding" and (value == "same" or isinstance(value[0], tuple)):
             raise NotImplementedError(f"{name} of {value}")
-        own = {"padding": "pad", "ceil_mode": "pooling_convention", "groups": "num_group"}.get(name, name)
+        own = {"padding": "pad", "ceil_mode": "pooling_convention", "groups": "num_group"}.get(
+            name, name
+        )
         if name == "ceil_mode":
             value = "full" if value else "valid"
         if name == "p":
@@ -278,7 +304,11 @@ def mend_layer(backend: str, layer: Any, name: str, value: Any) -> None:
     if backend == "torch" and name == "padding":
         _pad_before(layer, value)
         return
-    if backend == "paddle" and name == "padding" and (value == "same" or isinstance(value[0], tuple)):
+    if (
+        backend == "paddle"
+        and name == "padding"
+        and (value == "same" or isinstance(value[0], tuple))
+    ):
         _pad_paddle(layer, value)
         return
     own = {
@@ -294,7 +324,11 @@ def mend_layer(backend: str, layer: Any, name: str, value: Any) -> None:
     if backend == "paddle" and own == "_stride" and not hasattr(layer, own):
         own = "stride"
     getattr(layer, own)
-    if name == "output_size" and isinstance(value, tuple) and f"{len(value)}d" != type(layer).__name__.lower()[-2:]:
+    if (
+        name == "output_size"
+        and isinstance(value, tuple)
+        and f"{len(value)}d" != type(layer).__name__.lower()[-2:]
+    ):
         raise NotImplementedError(f"{name} of {len(value)} axes")
     setattr(layer, own, {"scale": 1.0, "offset": 0.0}.get(own) if value is None else value)
 
@@ -325,7 +359,9 @@ def _pad_before(layer: Any, value: Any) -> None:
     import torch
 
     if not type(layer).__module__.startswith("torch."):
-        raise NotImplementedError("a class that pads by its own code, which is listed as not compared")
+        raise NotImplementedError(
+            "a class that pads by its own code, which is listed as not compared"
+        )
 
     if value != "same" and not isinstance(value[0], tuple):
         layer.padding = value
@@ -353,7 +389,10 @@ def try_pair(source: str, target: str, name: str) -> Row:
 
 
 def convert(
-    source: tuple[str, Any], target: tuple[str, Any], batch: Any, names: dict[str, str] | None = None
+    source: tuple[str, Any],
+    target: tuple[str, Any],
+    batch: Any,
+    names: dict[str, str] | None = None,
 ) -> tuple[str, float | None, float, list[str]]:
     """Converts, and mends and converts again as long as there is something to mend; with inputs= where it is refused
     without, and where nothing more can be mended; and with `names`, if they are given, where it is refused without.
@@ -382,12 +421,19 @@ def convert(
         xdevice.load(state, into=theirs, strict=False)
         error = distance(outputs(here, ours, batch), outputs(there, theirs, batch))
         told = [line for line in state.differences if not is_of_training(line)]
-        notes.append(f"{error:.1e}, {len(state.unmapped)} unmapped, {len(told)} listed: {'; '.join(told)}")
+        notes.append(
+            f"{error:.1e}, {len(state.unmapped)} unmapped, {len(told)} listed: {'; '.join(told)}"
+        )
         if error < CLOSE:
             how = "mended" if has_mended else f"by {next(iter(extra))}" if extra else "agrees"
             return how, error, seconds, notes
         if not told and not state.unmapped:
-            return ("rounding" if error < noise(here, ours, batch) else "SILENT"), error, seconds, notes
+            return (
+                ("rounding" if error < noise(here, ours, batch) else "SILENT"),
+                error,
+                seconds,
+                notes,
+            )
         if mend_all(state, source, target):
             has_mended = True
             continue
@@ -414,7 +460,9 @@ def mend_all(state: Any, source: tuple[str, Any], target: tuple[str, Any]) -> bo
     zeroed = [_zero(side[1], path) for side in (source, target) for path in state.unmapped]
     there = {layer.path: layer for layer in registry.load(target[0]).layers(target[1])}
     pairs = _pairs(state, registry.load(source[0]), source[1], there)
-    lines = [line for line in state.differences if LINE.match(line) and not is_of_training(line)]
+    lines = [
+        line for line in state.differences if LINE.match(line) and not is_of_training(line)
+    ]
     left = mend(lines, source, target, pairs)
     return any(zeroed) or len(left) < len(lines)
 
@@ -458,7 +506,12 @@ def noise(backend: str, model: Any, batch: Any) -> float:
 
 @click.command()
 @click.argument("words", nargs=-1)
-@click.option("--json", "as_json", is_flag=True, help="One line of JSON for each pair, instead of the table.")
+@click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="One line of JSON for each pair, instead of the table.",
+)
 def main(words: tuple[str, ...], as_json: bool) -> None:
     rows = []
     for (source, target), names in PAIRS.items():
@@ -473,12 +526,24 @@ def main(words: tuple[str, ...], as_json: bool) -> None:
 
 
 def table(rows: list[Row]) -> Table:
-    made = Table(title=", ".join(f"{count} {verdict}" for verdict, count in Counter(r.verdict for r in rows).items()))
+    made = Table(
+        title=", ".join(
+            f"{count} {verdict}" for verdict, count in Counter(r.verdict for r in rows).items()
+        )
+    )
     for column in ("from", "to", "model", "verdict", "error", "seconds", "last conversion"):
         made.add_column(column)
     for row in rows:
         error = "" if row.error is None else f"{row.error:.1e}"
-        made.add_row(row.source, row.target, row.name, row.verdict, error, f"{row.seconds:.2f}", row.notes[-1][:200])
+        made.add_row(
+            row.source,
+            row.target,
+            row.name,
+            row.verdict,
+            error,
+            f"{row.seconds:.2f}",
+            row.notes[-1][:200],
+        )
     return made
 
 

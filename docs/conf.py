@@ -28,8 +28,12 @@ exclude_patterns = ["_build"]
 myst_enable_extensions = ["colon_fence", "deflist", "dollarmath", "substitution"]
 myst_heading_anchors = 4
 # "Source" under [project.urls] in pyproject.toml is the only place that says where the project is
-address = dict(url.split(", ") for url in metadata("xdevice-dl").get_all("Project-URL") or ()).get("Source")
-myst_substitutions = {"repository": f"[the repository]({address})" if address else "the repository"}
+address = dict(
+    url.split(", ") for url in metadata("xdevice-dl").get_all("Project-URL") or ()
+).get("Source")
+myst_substitutions = {
+    "repository": f"[the repository]({address})" if address else "the repository"
+}
 nitpicky = True
 nitpick_ignore_regex = [("py:.*", ".*")]  # types of the frameworks, in signatures
 default_role = "code"
@@ -49,7 +53,9 @@ html_theme_options = {
     "show_toc_level": 2,
     "navigation_with_keys": False,
     "navbar_end": ["theme-switcher", "navbar-icon-links"],
-    "icon_links": [{"name": "Source", "url": address, "icon": "fa-solid fa-code"}] if address else [],
+    "icon_links": [{"name": "Source", "url": address, "icon": "fa-solid fa-code"}]
+    if address
+    else [],
     "secondary_sidebar_items": ["page-toc"],
     "footer_start": ["copyright"],
     "footer_end": ["sphinx-version"],
@@ -60,4 +66,6 @@ html_show_sourcelink = False
 copybutton_exclude = ".linenos, .gp, .go, .output"
 copybutton_selector = "div.cell pre, div.highlight-sh pre, div.highlight-python pre"
 linkcheck_timeout = 20
-linkcheck_ignore = [r"\w+\.ipynb$"]  # the notebook of a page, which is written beside the page, not found in docs/
+linkcheck_ignore = [
+    r"\w+\.ipynb$"
+]  # the notebook of a page, which is written beside the page, not found in docs/

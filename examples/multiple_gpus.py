@@ -36,8 +36,14 @@ def weights(*shape, inputs):
 def mlp_parameters(size, width):
     pixels, hidden = size * size, 128 * width
     return {
-        "hidden": {"weight": weights(pixels, hidden, inputs=pixels), "bias": xdevice.zeros(hidden)},
-        "scores": {"weight": weights(hidden, CLASSES, inputs=hidden), "bias": xdevice.zeros(CLASSES)},
+        "hidden": {
+            "weight": weights(pixels, hidden, inputs=pixels),
+            "bias": xdevice.zeros(hidden),
+        },
+        "scores": {
+            "weight": weights(hidden, CLASSES, inputs=hidden),
+            "bias": xdevice.zeros(CLASSES),
+        },
     }
 
 
@@ -57,9 +63,15 @@ def lenet_parameters(size, width):
     flat = second * (size // 2 // 2) ** 2
     return {
         "first": {"kernel": weights(first, 1, 3, 3, inputs=9), "bias": xdevice.zeros(first)},
-        "second": {"kernel": weights(second, first, 5, 5, inputs=first * 25), "bias": xdevice.zeros(second)},
+        "second": {
+            "kernel": weights(second, first, 5, 5, inputs=first * 25),
+            "bias": xdevice.zeros(second),
+        },
         "hidden": {"weight": weights(flat, hidden, inputs=flat), "bias": xdevice.zeros(hidden)},
-        "scores": {"weight": weights(hidden, CLASSES, inputs=hidden), "bias": xdevice.zeros(CLASSES)},
+        "scores": {
+            "weight": weights(hidden, CLASSES, inputs=hidden),
+            "bias": xdevice.zeros(CLASSES),
+        },
     }
 
 
@@ -82,7 +94,9 @@ def all_reduce(gradients):
     """The sum of all devices' gradients, on each of them: copied to the first, added up there, and copied back."""
     if isinstance(gradients[0], dict):
         summed = {name: all_reduce([part[name] for part in gradients]) for name in gradients[0]}
-        return [{name: parts[i] for name, parts in summed.items()} for i in range(len(gradients))]
+        return [
+            {name: parts[i] for name, parts in summed.items()} for i in range(len(gradients))
+        ]
     total, first = gradients[0], xdevice.device_of(gradients[0])
     xp = xdevice.array_namespace(total)
     for gradient in gradients[1:]:
@@ -105,7 +119,10 @@ class DataParallel:
 
     def step(self, shares):
         found = xdevice.parallel.run(
-            *(partial(self.gradients, replica, *share) for replica, share in zip(self.replicas, shares, strict=True))
+            *(
+                partial(self.gradients, replica, *share)
+                for replica, share in zip(self.replicas, shares, strict=True)
+            )
         )
         gradients = all_reduce([gradients for _, gradients in found])
         rate = self.rate / sum(labels.shape[0] for _, labels in shares)
@@ -120,7 +137,9 @@ class DataParallel:
 
 
 @training.options(epochs=6, batch=64, rate=0.3)
-@click.option("--network", type=click.Choice(sorted(NETWORKS)), default="mlp", show_default=True)
+@click.option(
+    "--network", type=click.Choice(sorted(NETWORKS)), default="mlp", show_default=True
+)
 def main(network, **flags):
     console = Console(highlight=False, soft_wrap=True)
     settings = training.Settings(**flags)
@@ -128,7 +147,12 @@ def main(network, **flags):
     begin, function = NETWORKS[network]
     with xdevice.random.seed(0):
         parameters = begin(settings.size, settings.width)
-    training.run(lambda devices: DataParallel(function, parameters, devices, settings.rate), places, settings, console)
+    training.run(
+        lambda devices: DataParallel(function, parameters, devices, settings.rate),
+        places,
+        settings,
+        console,
+    )
 
 
 if __name__ == "__main__":

@@ -36,7 +36,9 @@ def layer(inputs, outputs, kernel=3):
 
 def residual(inputs, outputs):
     block = {"first": layer(inputs, outputs), "second": layer(outputs, outputs)}
-    return block if inputs == outputs else {**block, "shortcut": layer(inputs, outputs, kernel=1)}
+    return (
+        block if inputs == outputs else {**block, "shortcut": layer(inputs, outputs, kernel=1)}
+    )
 
 
 def resnet_parameters(width):
@@ -84,7 +86,10 @@ class DataParallel:
     def __init__(self, parameters, devices, rate):
         self.rate = rate
         self.replicas = xdevice.parallel.replicate(parameters, devices)
-        self.velocities = [xdevice.math.update(replica, replica, lambda p, _: p * 0.0) for replica in self.replicas]
+        self.velocities = [
+            xdevice.math.update(replica, replica, lambda p, _: p * 0.0)
+            for replica in self.replicas
+        ]
 
     def step(self, shares):
         examples = sum(labels.shape[0] for _, labels in shares)
@@ -117,7 +122,12 @@ def main(**flags):
     places = training.devices(settings.counts, console)
     with xdevice.random.seed(0):
         parameters = resnet_parameters(settings.width)
-    training.run(lambda devices: DataParallel(parameters, devices, settings.rate), places, settings, console)
+    training.run(
+        lambda devices: DataParallel(parameters, devices, settings.rate),
+        places,
+        settings,
+        console,
+    )
 
 
 if __name__ == "__main__":

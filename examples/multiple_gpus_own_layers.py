@@ -23,15 +23,22 @@ class DataParallel:
     """A model on several devices. `replica` makes one of a model: gradients, optimizer, prediction."""
 
     def __init__(self, model, replica, devices):
-        self.replicas = [replica(copied) for copied in xdevice.parallel.replicate(model, devices)]
+        self.replicas = [
+            replica(copied) for copied in xdevice.parallel.replicate(model, devices)
+        ]
 
     def step(self, shares):
         examples = sum(len(y) for _, y in shares)
         found = xdevice.parallel.run(
-            *(partial(replica.loss_and_gradients, *share, examples) for replica, share in self._with(shares))
+            *(
+                partial(replica.loss_and_gradients, *share, examples)
+                for replica, share in self._with(shares)
+            )
         )
         gradients = xdevice.parallel.all_reduce([gradients for _, gradients in found])
-        xdevice.parallel.run(*(partial(replica.update, gradient) for replica, gradient in self._with(gradients)))
+        xdevice.parallel.run(
+            *(partial(replica.update, gradient) for replica, gradient in self._with(gradients))
+        )
         return [loss for loss, _ in found]
 
     def _with(self, parts):
@@ -49,8 +56,12 @@ def main(**flags):
     settings = training.Settings(**flags)
     places = training.devices(settings.counts, console)
     net = own_layers.of(xdevice.backend().name)
-    model, replica = net.build(settings.size, settings.width, settings.batch_norm, settings.rate)
-    training.run(lambda devices: DataParallel(model, replica, devices), places, settings, console)
+    model, replica = net.build(
+        settings.size, settings.width, settings.batch_norm, settings.rate
+    )
+    training.run(
+        lambda devices: DataParallel(model, replica, devices), places, settings, console
+    )
 
 
 if __name__ == "__main__":

@@ -25,8 +25,16 @@ def data():
 
 def first_weights():
     rng = np.random.default_rng(1)
-    shapes = {"w1": (INPUTS, HIDDEN), "b1": (1, HIDDEN), "w2": (HIDDEN, OUTPUTS), "b2": (1, OUTPUTS)}
-    return {name: xdevice.tensor(rng.normal(0, 0.3, shape).astype("float32")) for name, shape in shapes.items()}
+    shapes = {
+        "w1": (INPUTS, HIDDEN),
+        "b1": (1, HIDDEN),
+        "w2": (HIDDEN, OUTPUTS),
+        "b2": (1, OUTPUTS),
+    }
+    return {
+        name: xdevice.tensor(rng.normal(0, 0.3, shape).astype("float32"))
+        for name, shape in shapes.items()
+    }
 
 
 def forward(weights, inputs):
@@ -68,4 +76,6 @@ def train(steps=10, rate=0.5):
 
 
 if __name__ == "__main__":
-    print(f"{xdevice.backend().name} {xdevice.backend().version}: the loss after ten steps is {train():.6f}")
+    print(
+        f"{xdevice.backend().name} {xdevice.backend().version}: the loss after ten steps is {train():.6f}"
+    )

@@ -88,11 +88,15 @@ def gluon_block():
     class Block(nn.HybridBlock):
         def __init__(self):
             super().__init__()
-            self.conv1 = nn.Conv2D(OUTPUTS, 3, strides=2, padding=1, use_bias=False, in_channels=INPUTS)
+            self.conv1 = nn.Conv2D(
+                OUTPUTS, 3, strides=2, padding=1, use_bias=False, in_channels=INPUTS
+            )
             self.bn1 = nn.BatchNorm(in_channels=OUTPUTS)
             self.conv2 = nn.Conv2D(OUTPUTS, 3, padding=1, use_bias=False, in_channels=OUTPUTS)
             self.bn2 = nn.BatchNorm(in_channels=OUTPUTS)
-            self.down_conv = nn.Conv2D(OUTPUTS, 1, strides=2, use_bias=False, in_channels=INPUTS)
+            self.down_conv = nn.Conv2D(
+                OUTPUTS, 1, strides=2, use_bias=False, in_channels=INPUTS
+            )
             self.down_bn = nn.BatchNorm(in_channels=OUTPUTS)
 
         def hybrid_forward(self, F, x):  # noqa: N803  # the argument is Gluon's
@@ -116,7 +120,9 @@ def keras_block():
     from keras import layers
 
     def normalised(name):
-        return layers.BatchNormalization(epsilon=1e-5, momentum=0.9, name=name)  # PyTorch's, not Keras's own 1e-3
+        return layers.BatchNormalization(
+            epsilon=1e-5, momentum=0.9, name=name
+        )  # PyTorch's, not Keras's own 1e-3
 
     x = keras.Input((SIZE, SIZE, INPUTS))
     # PyTorch's padding of a stride: "same" would begin at another pixel
@@ -158,7 +164,9 @@ def main():
         xdevice.load(state, into=target)
         listed = [text for text in state.differences if "num_batches_tracked" not in text]
         difference = np.abs(run(target) - expected).max()
-        print(f"{name}: {len(state)} tensors, the largest difference is {difference:.1e}, {listed or 'nothing listed'}")
+        print(
+            f"{name}: {len(state)} tensors, the largest difference is {difference:.1e}, {listed or 'nothing listed'}"
+        )
         assert difference < TOLERANCE, f"{name} computes something else"
 
 

@@ -36,7 +36,9 @@ def first_weights():
     rng = np.random.default_rng(0)
     weights = {}
     for name, (outputs, inputs) in LAYERS.items():
-        weights[f"{name}.weight"] = rng.uniform(-1, 1, (outputs, inputs)).astype("float32") / np.sqrt(inputs)
+        weights[f"{name}.weight"] = rng.uniform(-1, 1, (outputs, inputs)).astype(
+            "float32"
+        ) / np.sqrt(inputs)
         weights[f"{name}.bias"] = np.zeros(outputs, "float32")
     return {name: value.astype("float32") for name, value in weights.items()}
 
@@ -157,7 +159,9 @@ def tensorflow_run():
 
     net = VAE()
     net(np.zeros((1, PIXELS), "float32"), np.zeros((1, LATENT), "float32"))  # builds it
-    optimizer = keras.optimizers.Adam(RATE, epsilon=EPS * (1 - BETA2) ** 0.5)  # as compare_optimizers says
+    optimizer = keras.optimizers.Adam(
+        RATE, epsilon=EPS * (1 - BETA2) ** 0.5
+    )  # as compare_optimizers says
     optimizer.build(net.trainable_variables)
 
     def loss_of(images, noise):
@@ -180,7 +184,9 @@ RUNS = {"torch": torch_run, "paddle": paddle_run, "tensorflow": tensorflow_run}
 def begun(name):
     """A framework's script with the first weights, which no framework has drawn."""
     run = RUNS[name]()
-    state = xdevice.models.convert_state(first_weights(), name, like=run.net, kinds=dict.fromkeys(LAYERS, "linear"))
+    state = xdevice.models.convert_state(
+        first_weights(), name, like=run.net, kinds=dict.fromkeys(LAYERS, "linear")
+    )
     xdevice.load(state, into=run.net)
     return run
 
@@ -194,7 +200,11 @@ def port(name):
     state = xdevice.models.convert_state(theirs.net, name, like=ours.net)
     xdevice.load(state, into=ours.net)
     xdevice.assert_parity(state, ours.net)
-    print(f"1. weights: {len(state)} tensors are equal; differences:", *state.differences or ["none"], sep="\n   ")
+    print(
+        f"1. weights: {len(state)} tensors are equal; differences:",
+        *state.differences or ["none"],
+        sep="\n   ",
+    )
 
     (images, noise), *_ = data = list(batches())
     xdevice.assert_parity(ours.loss_of(images, noise), theirs.loss_of(images, noise))
@@ -210,9 +220,13 @@ def port(name):
     fresh = RUNS[name]()
     state = xdevice.models.convert_state(theirs.net, name, like=fresh.net)
     xdevice.load(state, into=fresh.net)
-    xdevice.models.convert_optimizer(theirs.optimizer, fresh.optimizer, state, models=(theirs.net, fresh.net))
+    xdevice.models.convert_optimizer(
+        theirs.optimizer, fresh.optimizer, state, models=(theirs.net, fresh.net)
+    )
     apart = [together(fresh, theirs, batch) for batch in data[half:]]
-    print(f"5. {half} steps more, from PyTorch's weights and moments: at most {max(apart):.1e} apart")
+    print(
+        f"5. {half} steps more, from PyTorch's weights and moments: at most {max(apart):.1e} apart"
+    )
     print(f"   in {time.perf_counter() - began:.1f} s")
 
 
@@ -221,7 +235,9 @@ def together(ours, theirs, batch):
     ours.step(*batch)
     theirs.step(*batch)
     return float(
-        xdevice.parity.compare(xdevice.models.convert_state(ours.net, "torch", like=theirs.net), theirs.net).abs
+        xdevice.parity.compare(
+            xdevice.models.convert_state(ours.net, "torch", like=theirs.net), theirs.net
+        ).abs
     )
 
 

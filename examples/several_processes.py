@@ -58,7 +58,9 @@ def by_hand(parameters, images, labels):
     x, hidden, scores = forward(parameters, images)
     xp = xdevice.array_namespace(scores)
     is_label = xp.arange(CLASSES)[None, :] == labels[:, None]
-    of_scores = (xp.exp(nn.log_softmax(scores)) - xp.astype(is_label, scores.dtype)) / labels.shape[0]
+    of_scores = (
+        xp.exp(nn.log_softmax(scores)) - xp.astype(is_label, scores.dtype)
+    ) / labels.shape[0]
     of_hidden = xp.matmul(of_scores, parameters["W2"].T) * (1 - hidden * hidden)
     gradients = {
         "W1": xp.matmul(x.T, of_hidden),
@@ -93,7 +95,9 @@ def train_epoch(world, parameters, batches, rate):
 
 def accuracy(world, parameters, data):
     """Each process scores its share of the test set."""
-    images, labels = world.split_batch((xdevice.tensor(data.test_x), xdevice.tensor(data.test_y)), even=False)
+    images, labels = world.split_batch(
+        (xdevice.tensor(data.test_x), xdevice.tensor(data.test_y)), even=False
+    )
     scores = forward(parameters, xdevice.to_device(images, world.device))[-1]
     right = xdevice.to_numpy(scores).argmax(1) == xdevice.to_numpy(labels)
     return xdevice.item(world.all_reduce(xdevice.tensor(float(right.sum())))) / len(data.test_y)
@@ -112,16 +116,30 @@ def begin_or_resume(world, checkpoint, parameters):
 def save(world, checkpoint, epoch, parameters):
     with world.first() as is_first:
         if is_first and checkpoint is not None:
-            xdevice.save(checkpoint, {"epoch": xdevice.tensor(epoch, dtype="int32"), **parameters})
+            xdevice.save(
+                checkpoint, {"epoch": xdevice.tensor(epoch, dtype="int32"), **parameters}
+            )
 
 
 @click.command()
 @click.option("--epochs", default=6, show_default=True, type=click.IntRange(1))
-@click.option("--batch", default=64, show_default=True, type=click.IntRange(1), help="Over all processes.")
+@click.option(
+    "--batch", default=64, show_default=True, type=click.IntRange(1), help="Over all processes."
+)
 @click.option("--rate", default=0.3, show_default=True, help="Learning rate.")
-@click.option("--hidden", default=128, show_default=True, type=click.IntRange(1), help="Hidden units.")
-@click.option("--examples", type=click.IntRange(1), help="Digits to train on, repeated to reach the number.")
-@click.option("--checkpoint", type=click.Path(dir_okay=False, path_type=Path), help="Saved each epoch, and resumed.")
+@click.option(
+    "--hidden", default=128, show_default=True, type=click.IntRange(1), help="Hidden units."
+)
+@click.option(
+    "--examples",
+    type=click.IntRange(1),
+    help="Digits to train on, repeated to reach the number.",
+)
+@click.option(
+    "--checkpoint",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Saved each epoch, and resumed.",
+)
 def main(epochs, batch, rate, hidden, examples, checkpoint):
     data = training.digits(examples=examples)
     with xdevice.distributed.processes() as world:
@@ -130,13 +148,17 @@ def main(epochs, batch, rate, hidden, examples, checkpoint):
             if world.is_first:
                 print(text, flush=True)
 
-        say(f"This is {xdevice.backend().name}, by {world.size} processes; engine: {world.engine}.")
+        say(
+            f"This is {xdevice.backend().name}, by {world.size} processes; engine: {world.engine}."
+        )
         with xdevice.random.seed(0):
             parameters = first_parameters(data.x[0].size, hidden)
         done, parameters = begin_or_resume(world, checkpoint, parameters)
         for epoch in range(done + 1, epochs + 1):
             parameters, loss = train_epoch(world, parameters, data.batches(batch), rate)
-            say(f"epoch {epoch}: loss {loss:.3f}, accuracy {accuracy(world, parameters, data):.3f}")
+            say(
+                f"epoch {epoch}: loss {loss:.3f}, accuracy {accuracy(world, parameters, data):.3f}"
+            )
             save(world, checkpoint, epoch, parameters)
 
 

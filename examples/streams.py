@@ -22,7 +22,9 @@ xp = xdevice.array_namespace()
 size = int(sys.argv[1]) if len(sys.argv) > 1 else 200
 
 x = xdevice.random.uniform(size, size, device=device)
-left, right = (xdevice.random.normal(size, size, scale=size**-0.5, device=device) for _ in range(2))
+left, right = (
+    xdevice.random.normal(size, size, scale=size**-0.5, device=device) for _ in range(2)
+)
 
 
 def branch(x, weight):
@@ -32,7 +34,9 @@ def branch(x, weight):
 
 
 # One queue: the right branch begins when the left one is done.
-xdevice.sync(xp.add(branch(x, left), branch(x, right)))  # the first time compiles, and wakes threads
+xdevice.sync(
+    xp.add(branch(x, left), branch(x, right))
+)  # the first time compiles, and wakes threads
 with xdevice.Benchmark("one after the other"):
     expected = xp.add(branch(x, left), branch(x, right))
 

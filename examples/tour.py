@@ -31,7 +31,9 @@ def chapter(name, gpus=None):
     if gpus is not None:
         variables["XDEVICE_VIRTUAL_GPUS"] = gpus
     command = [sys.executable, str(CHAPTER)]
-    done = subprocess.run(command, env=variables, capture_output=True, encoding="utf-8", check=False)
+    done = subprocess.run(
+        command, env=variables, capture_output=True, encoding="utf-8", check=False
+    )
     if done.returncode == 0:
         return done.stdout, ""
     return done.stdout, done.stderr or f"It ended with the status {done.returncode}."
@@ -45,9 +47,15 @@ def visit(name, shows):
     refused = "UnsupportedError" in virtual_error and "virtual GPUs" in virtual_error
     lacks = refused or (not virtual_error and "gpu:" not in virtual)  # NumPy has only the CPU
     if shows:
-        click.echo(f"\n{printed}\nOn two virtual GPUs:\n{virtual_error.splitlines()[-1] if refused else virtual}")
+        click.echo(
+            f"\n{printed}\nOn two virtual GPUs:\n{virtual_error.splitlines()[-1] if refused else virtual}"
+        )
     failures = [text for text in (error, "" if lacks else virtual_error) if text]
-    both = "as the machine is; it has no virtual GPUs" if lacks else "as the machine is, and on two GPUs"
+    both = (
+        "as the machine is; it has no virtual GPUs"
+        if lacks
+        else "as the machine is, and on two GPUs"
+    )
     how = "FAILED" if failures else f"all as the chapter says, {both}"
     version = re.search(r"^This is (.+)\.$", printed, re.MULTILINE)
     click.echo(f"{version[1] if version else name}: {how}, in {time.monotonic() - start:.0f} s")
@@ -87,10 +95,14 @@ def main(names, show):
     ran = {name: measured for name, measured in times.items() if measured is not None}
     if ran:
         show_times(ran)
-    click.echo(f"As the chapter says: {', '.join(ran) or 'none'}. Failed: {', '.join(times.keys() - ran) or 'none'}.")
+    click.echo(
+        f"As the chapter says: {', '.join(ran) or 'none'}. Failed: {', '.join(times.keys() - ran) or 'none'}."
+    )
     absent = [why_absent(name) for name in FRAMEWORKS if name not in xdevice.backends()]
     click.echo("Left out, as not installed: " + ("; ".join(absent) or "none") + ".")
-    click.echo("All that the chapter prints: python examples/tour.py --show, and the name of a framework.")
+    click.echo(
+        "All that the chapter prints: python examples/tour.py --show, and the name of a framework."
+    )
     sys.exit(0 if len(ran) == len(times) else 1)
 
 

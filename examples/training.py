@@ -71,32 +71,69 @@ def _counts(context: click.Context, parameter: click.Parameter, text: str) -> tu
     return counts
 
 
-def _plot_file(context: click.Context, parameter: click.Parameter, path: Path | None) -> Path | None:
+def _plot_file(
+    context: click.Context, parameter: click.Parameter, path: Path | None
+) -> Path | None:
     """A file that the curves can be drawn into: training may be long, and they come after it."""
     if path is None:
         return None
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise click.ClickException(f"{error}; it draws the curves: pip install matplotlib") from error
+        raise click.ClickException(
+            f"{error}; it draws the curves: pip install matplotlib"
+        ) from error
     if not (path.parent.is_dir() and os.access(path.parent, os.W_OK)):
-        raise click.BadParameter(f"there is no folder {str(path.parent)!r} that can be written into")
+        raise click.BadParameter(
+            f"there is no folder {str(path.parent)!r} that can be written into"
+        )
     endings = sorted(Figure().canvas.get_supported_filetypes())
     if path.suffix[1:].lower() not in endings:
         raise click.BadParameter(f"{str(path)!r} has to end in one of .{', .'.join(endings)}")
     return path
 
 
-def options(*, epochs: int, batch: int, rate: float) -> Callable[[Callable[..., None]], click.Command]:
+def options(
+    *, epochs: int, batch: int, rate: float
+) -> Callable[[Callable[..., None]], click.Command]:
     """The flags, with a chapter's own defaults."""
     flags = (
-        click.option("--devices", "counts", default="1,2,4", callback=_counts, show_default=True, metavar="N,N,..."),
+        click.option(
+            "--devices",
+            "counts",
+            default="1,2,4",
+            callback=_counts,
+            show_default=True,
+            metavar="N,N,...",
+        ),
         click.option("--epochs", default=epochs, show_default=True, type=click.IntRange(1)),
-        click.option("--batch", default=batch, show_default=True, type=click.IntRange(1), help="Over all devices."),
+        click.option(
+            "--batch",
+            default=batch,
+            show_default=True,
+            type=click.IntRange(1),
+            help="Over all devices.",
+        ),
         click.option("--rate", default=rate, show_default=True, help="Learning rate."),
-        click.option("--size", default=8, show_default=True, type=click.IntRange(8), help="Pixels of a digit's side."),
-        click.option("--width", default=1, show_default=True, type=click.IntRange(1), help="Multiplies the channels."),
-        click.option("--examples", type=click.IntRange(1), help="Digits to train on, repeated to reach the number."),
+        click.option(
+            "--size",
+            default=8,
+            show_default=True,
+            type=click.IntRange(8),
+            help="Pixels of a digit's side.",
+        ),
+        click.option(
+            "--width",
+            default=1,
+            show_default=True,
+            type=click.IntRange(1),
+            help="Multiplies the channels.",
+        ),
+        click.option(
+            "--examples",
+            type=click.IntRange(1),
+            help="Digits to train on, repeated to reach the number.",
+        ),
         click.option(
             "--plot",
             type=click.Path(dir_okay=False, writable=True, path_type=Path),
@@ -127,7 +164,9 @@ class Digits(NamedTuple):
     def batches(self, largest: int) -> Iterator[Share]:
         """The examples to train on, as tensors on cpu:0. Batches differ by one example at most, so none is small."""
         parts = self._parts(largest)
-        for x, y in zip(np.array_split(self.x, parts), np.array_split(self.y, parts), strict=True):
+        for x, y in zip(
+            np.array_split(self.x, parts), np.array_split(self.y, parts), strict=True
+        ):
             yield xdevice.tensor(x), xdevice.tensor(y)
 
     def smallest(self, largest: int) -> int:
@@ -143,7 +182,9 @@ def digits(size: int = 8, examples: int | None = None) -> Digits:
     try:
         from sklearn.datasets import load_digits
     except ImportError as error:
-        raise click.ClickException(f"{error}; the digits come with it: pip install scikit-learn") from error
+        raise click.ClickException(
+            f"{error}; the digits come with it: pip install scikit-learn"
+        ) from error
     found = load_digits()
     order = np.random.default_rng(0).permutation(len(found.target))
     nearest = np.arange(size) * 8 // size
@@ -183,9 +224,13 @@ def devices(counts: Sequence[int], console: Console) -> list[list[xdevice.Device
         )
     left_out = [str(count) for count in counts if count > len(there)]
     if left_out:
-        console.print(f"Left out: {', '.join(left_out)} devices. There are {', '.join(map(str, there))}.")
+        console.print(
+            f"Left out: {', '.join(left_out)} devices. There are {', '.join(map(str, there))}."
+        )
     if len(left_out) == len(counts):
-        raise click.UsageError(f"--devices asks for more than are there: {', '.join(map(str, there))}")
+        raise click.UsageError(
+            f"--devices asks for more than are there: {', '.join(map(str, there))}"
+        )
     return [there[:count] for count in counts if count <= len(there)]
 
 
@@ -198,16 +243,25 @@ try:
 except xdevice.errors.XDeviceError as error:
     sys.exit(str(error))
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False
+    )
     if done.returncode:
-        raise click.ClickException(done.stderr.strip() or f"the count of GPUs ended with status {done.returncode}")
+        raise click.ClickException(
+            done.stderr.strip() or f"the count of GPUs ended with status {done.returncode}"
+        )
     return int(done.stdout.split()[-1])
 
 
 # training
 
 
-def run(start: Start, places: Sequence[Sequence[xdevice.Device]], settings: Settings, console: Console) -> None:
+def run(
+    start: Start,
+    places: Sequence[Sequence[xdevice.Device]],
+    settings: Settings,
+    console: Console,
+) -> None:
     """Trains on each list of devices, and shows loss, accuracy and time of each epoch, and then the lists compared."""
     data = digits(settings.size, settings.examples)
     _require_shares(data, settings.batch, max(map(len, places)))
@@ -222,7 +276,9 @@ def run(start: Start, places: Sequence[Sequence[xdevice.Device]], settings: Sett
         history[names] = []
         for number, epoch in enumerate(train(start(place), place, data, settings, console), 1):
             history[names].append(epoch)
-            console.print(f"{number:5}  {epoch.loss:6.3f}  {epoch.accuracy:8.3f}  {epoch.seconds:7.3f}")
+            console.print(
+                f"{number:5}  {epoch.loss:6.3f}  {epoch.accuracy:8.3f}  {epoch.seconds:7.3f}"
+            )
     _compare(history, console)
     if settings.plot is not None:
         _plot(history, settings.plot)
@@ -231,7 +287,9 @@ def run(start: Start, places: Sequence[Sequence[xdevice.Device]], settings: Sett
 def _require_shares(data: Digits, batch: int, count: int) -> None:
     """Each device gets an example of each batch."""
     if len(data.y) < count:
-        raise click.UsageError(f"{count} devices need {count} digits or more, not {len(data.y)}; raise --examples")
+        raise click.UsageError(
+            f"{count} devices need {count} digits or more, not {len(data.y)}; raise --examples"
+        )
     if data.smallest(batch) < count:
         raise click.UsageError(
             f"{len(data.y)} digits in batches of {batch} make one of {data.smallest(batch)}, too small for {count} "
@@ -240,22 +298,36 @@ def _require_shares(data: Digits, batch: int, count: int) -> None:
 
 
 def train(
-    trainee: Trainee, place: Sequence[xdevice.Device], data: Digits, settings: Settings, console: Console
+    trainee: Trainee,
+    place: Sequence[xdevice.Device],
+    data: Digits,
+    settings: Settings,
+    console: Console,
 ) -> Iterator[Epoch]:
     """One epoch after another. All shares are on their devices before the clock starts: the digits are few."""
-    shares = [xdevice.split_batch(batch, place, even=False) for batch in data.batches(settings.batch)]
+    shares = [
+        xdevice.split_batch(batch, place, even=False) for batch in data.batches(settings.batch)
+    ]
     test_x = xdevice.tensor(data.test_x, device=place[0])
     timer = xdevice.Timer(list(place))
     for _ in range(settings.epochs):
         timer.start()
         losses = [
             trainee.step(batch)
-            for batch in track(shares, "training", console=console, transient=True, disable=not console.is_terminal)
+            for batch in track(
+                shares,
+                "training",
+                console=console,
+                transient=True,
+                disable=not console.is_terminal,
+            )
         ]
         seconds = timer.stop()
         total = sum(xdevice.item(loss) for step in losses for loss in step)
         scores = xdevice.to_numpy(trainee.predict(test_x))
-        yield Epoch(total / len(data.y), float((scores.argmax(1) == data.test_y).mean()), seconds)
+        yield Epoch(
+            total / len(data.y), float((scores.argmax(1) == data.test_y).mean()), seconds
+        )
 
 
 # what is shown
@@ -275,7 +347,9 @@ def _compare(history: dict[str, list[Epoch]], console: Console) -> None:
         first = first or seconds
         last = epochs[-1]
         faster = f"{first / seconds:.2f}" if is_timed else "-"
-        table.add_row(names, f"{last.loss:.3f}", f"{last.accuracy:.3f}", f"{seconds:.3f}", faster)
+        table.add_row(
+            names, f"{last.loss:.3f}", f"{last.accuracy:.3f}", f"{seconds:.3f}", faster
+        )
     console.print(table)
 
 
@@ -287,7 +361,9 @@ def _plot(history: dict[str, list[Epoch]], path: Path) -> None:
     for axis, field in zip(axes, Epoch._fields, strict=True):
         for names, epochs in history.items():
             numbers = range(1, len(epochs) + 1)
-            axis.plot(numbers, [getattr(epoch, field) for epoch in epochs], marker=".", label=names)
+            axis.plot(
+                numbers, [getattr(epoch, field) for epoch in epochs], marker=".", label=names
+            )
         axis.set(xlabel="epoch", ylabel=field, ylim=(0, None))
         axis.locator_params(axis="x", integer=True)
     axes[0].legend()

@@ -38,7 +38,14 @@ assert xdevice.to_device(X, device) is X
 # Tensors that are added must be on one device. On two, that is reported, and nothing is moved silently.
 second = [*xdevice.try_all_gpus(), xdevice.cpu()][1]
 Z = xdevice.to_device(X, second)
-print("X is on", device, "and Z on", second, "which is the same device:", xdevice.same_device(X, Z))
+print(
+    "X is on",
+    device,
+    "and Z on",
+    second,
+    "which is the same device:",
+    xdevice.same_device(X, Z),
+)
 assert xdevice.same_device(X, Z) == (device == second)
 xdevice.check_same_device(X, Y)
 with device:
@@ -48,7 +55,9 @@ assert xdevice.device_of(S) == device
 
 # A layer with three inputs and one output. Its parameters are a container, and move together.
 xp = xdevice.array_namespace()  # the functions of arithmetic, the same on every framework
-layer = xdevice.to_device({"weight": xdevice.random.normal(3, 1), "bias": xdevice.zeros(1)}, device)
+layer = xdevice.to_device(
+    {"weight": xdevice.random.normal(3, 1), "bias": xdevice.zeros(1)}, device
+)
 out = xp.add(xp.matmul(X, layer["weight"]), layer["bias"])
 print("layer(X) =", xdevice.to_numpy(out).round(2).tolist())
 print("its parameters are on", {name: str(xdevice.device_of(p)) for name, p in layer.items()})
@@ -67,7 +76,9 @@ def product_time(size, place):
 
 for size in (1500, 10):
     for place in dict.fromkeys([xdevice.cpu(), device]):
-        print(f"a product of {size} x {size} on {place}: {1000 * product_time(size, place):.3f} ms")
+        print(
+            f"a product of {size} x {size} on {place}: {1000 * product_time(size, place):.3f} ms"
+        )
 
 
 # Exercise 3: 1000 products, their norms read one by one, or kept on the device and read at the end.

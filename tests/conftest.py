@@ -63,7 +63,9 @@ def _collections_are_quick():
 
 # how long an example takes says how busy the machine is
 settings.register_profile(
-    "xdevice", deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
+    "xdevice",
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
 settings.load_profile("xdevice")
 
@@ -92,7 +94,9 @@ PEERS, HARDWARE = Path(__file__).parent / "peers", Path(__file__).parent / "hard
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """What needs the packages of other libraries runs when it is named, and then fails where one is missing."""
-    if collection_path == HARDWARE and not (config.option.markexpr or os.environ.get("XDEVICE_VIRTUAL_GPUS")):
+    if collection_path == HARDWARE and not (
+        config.option.markexpr or os.environ.get("XDEVICE_VIRTUAL_GPUS")
+    ):
         return True  # all of it would be deselected
     return True if collection_path == PEERS and not _names_peers(config) else None
 
@@ -109,7 +113,9 @@ def toy_installed():
     folder = str(Path(__file__).parent / "toy")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "path", [folder, *sys.path])
-        patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [folder, os.environ.get("PYTHONPATH")])))
+        patch.setenv(
+            "PYTHONPATH", os.pathsep.join(filter(None, [folder, os.environ.get("PYTHONPATH")]))
+        )
         patch.delenv("XDEVICE_VIRTUAL_GPUS", raising=False)
         patch.setattr(registry, "_found", None)
         yield trees.forget
@@ -118,7 +124,11 @@ def toy_installed():
 
 def _uninstall(name: str) -> None:
     registry._loaded.pop(name, None)
-    for key in [key for key, found in registry._owners.items() if found is not None and found[0].name == name]:
+    for key in [
+        key
+        for key, found in registry._owners.items()
+        if found is not None and found[0].name == name
+    ]:
         del registry._owners[key]
     for cls in [cls for cls in registry.probes if cls.__module__.partition(".")[0] == name]:
         del registry.probes[cls]
@@ -133,7 +143,12 @@ if "testing" in MISSING:  # it brings the fixture to pytest
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--one-in", type=int, default=1, help="run one test in this many, the same ones each time")
+    parser.addoption(
+        "--one-in",
+        type=int,
+        default=1,
+        help="run one test in this many, the same ones each time",
+    )
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -143,7 +158,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         _say_why_there_are_no_parameters(item)
         is_left_out = not config.option.markexpr and _is_left_out(item)
-        is_drawn = zlib.crc32(item.nodeid.encode()) % one_in == 0  # by name: a new test does not change the others
+        is_drawn = (
+            zlib.crc32(item.nodeid.encode()) % one_in == 0
+        )  # by name: a new test does not change the others
         (left_out if is_left_out or not is_drawn else kept).append(item)
         if is_left_out or not is_drawn:
             _left_out[_why(item) if is_left_out else f"tests by --one-in {one_in}"] += 1
@@ -164,7 +181,8 @@ MARKED = {
 def _why(item: pytest.Item) -> str:
     marks = {mark.name for mark in item.iter_markers()}
     return next(
-        (said for name, said in MARKED.items() if name in marks), "tests that begin on a GPU, where there is none"
+        (said for name, said in MARKED.items() if name in marks),
+        "tests that begin on a GPU, where there is none",
     )
 
 
@@ -181,9 +199,17 @@ def _has_no_home(item: pytest.Item) -> bool:
     """Whether a check of the suite is to begin on gpu:0 where a built-in backend has none, which would be skipped."""
     backend = getattr(getattr(item, "cls", None), "backend", None)
     at = getattr(item, "callspec", None)
-    if at is None or at.params.get("place") != "gpu:0" or backend not in {known.name for known in registry.KNOWN}:
+    if (
+        at is None
+        or at.params.get("place") != "gpu:0"
+        or backend not in {known.name for known in registry.KNOWN}
+    ):
         return False
-    return not (os.environ.get("XDEVICE_VIRTUAL_GPUS") or os.environ.get("SIMULATED_ACCELERATOR") or _has_gpus())
+    return not (
+        os.environ.get("XDEVICE_VIRTUAL_GPUS")
+        or os.environ.get("SIMULATED_ACCELERATOR")
+        or _has_gpus()
+    )
 
 
 @cache
@@ -234,7 +260,9 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]):
 
 def _absent(item: pytest.Item, raised: pytest.ExceptionInfo[BaseException]) -> str | None:
     """The framework that is not here and that the test has asked for: if xdevice asks for one by itself, it fails."""
-    frames = [entry.frame for entry in raised.traceback if not str(entry.path).startswith("<frozen ")]  # `import`
+    frames = [
+        entry.frame for entry in raised.traceback if not str(entry.path).startswith("<frozen ")
+    ]  # `import`
     product = missing_for(raised.value, frames)
     if product is not None:
         return product
@@ -244,7 +272,14 @@ def _absent(item: pytest.Item, raised: pytest.ExceptionInfo[BaseException]) -> s
         asking = frames[-1].f_globals.get("__name__", "").partition(".")[0]
         is_asked_for = asking == f"xdevice_{name}" or not asking.startswith("xdevice")
     elif isinstance(raised.value, xdevice.errors.BackendNotFoundError):
-        name = next((name for name in ABSENT if f"the backend {name!r} is not installed" in str(raised.value)), None)
+        name = next(
+            (
+                name
+                for name in ABSENT
+                if f"the backend {name!r} is not installed" in str(raised.value)
+            ),
+            None,
+        )
         is_asked_for = name in _said_by(item) or any(_says(frame, name) for frame in frames)
     else:
         return None
@@ -256,7 +291,10 @@ NO_PARAMETERS = SimpleNamespace(params={})
 
 def _said_by(item: pytest.Item) -> list[object]:
     """The texts that it is given: the backend of a suite, and parameters."""
-    given = [getattr(item.cls, "backend", None), *getattr(item, "callspec", NO_PARAMETERS).params.values()]
+    given = [
+        getattr(item.cls, "backend", None),
+        *getattr(item, "callspec", NO_PARAMETERS).params.values(),
+    ]
     return list(filter(_is_text, given))
 
 
@@ -266,7 +304,10 @@ def _is_text(value: object) -> bool:
 
 def _says(frame, name: str | None) -> bool:
     is_of_the_tests = Path(frame.code.path).is_relative_to(Path(__file__).parent)
-    return is_of_the_tests and name in (*frame.code.raw.co_consts, *filter(_is_text, frame.f_locals.values()))
+    return is_of_the_tests and name in (
+        *frame.code.raw.co_consts,
+        *filter(_is_text, frame.f_locals.values()),
+    )
 
 
 def _say_why_there_are_no_parameters(item: pytest.Item) -> None:
@@ -315,15 +356,22 @@ def _ran_here() -> list[str]:
     return [f"{backend.name} {backend.version}" for backend in registry.list_loaded()]
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
     ran = ", ".join(sorted({*_ran_here(), *_ran_elsewhere})) or "none"
     gpus = "with GPUs" if _has_gpus() else "no GPU"
     say = terminalreporter.write_line
     terminalreporter.write_sep("-", f"xdevice backends run: {ran}; {gpus}")
-    counts = (f"{len(terminalreporter.stats.get(how, ()))} {how}" for how in ("passed", "failed", "error", "skipped"))
+    counts = (
+        f"{len(terminalreporter.stats.get(how, ()))} {how}"
+        for how in ("passed", "failed", "error", "skipped")
+    )
     say(f"ran: {', '.join(counts)}; the reasons for skipped tests follow")
     for name in ABSENT:
-        say(f"left out: what needs {name}, which is not installed here; {registry.install_hint(name)}")
+        say(
+            f"left out: what needs {name}, which is not installed here; {registry.install_hint(name)}"
+        )
     for why, count in _left_out.most_common():
         say(f"left out: {count} {why}")
     if not _names_peers(config):

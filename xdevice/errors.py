@@ -46,7 +46,9 @@ class XDeviceError(Exception):
     """The base of all errors of xdevice. Each can be copied and pickled, with its attributes and notes."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        reduced: Any = super().__reduce__()  # OSError and ImportError have attributes of their own
+        reduced: Any = (
+            super().__reduce__()
+        )  # OSError and ImportError have attributes of their own
         cls, args, *state = reduced
         return _anew, (cls, args), *state
 
@@ -88,7 +90,9 @@ def note(error: BaseException, text: str) -> None:
 def listed(names: Iterable[object], most: int) -> str:
     """Returns names as they are listed in an error: `most` of them, and how many more there are."""
     every = [str(name) for name in names]
-    return ", ".join(every[:most]) + (f" and {len(every) - most} more" if len(every) > most else "")
+    return ", ".join(every[:most]) + (
+        f" and {len(every) - most} more" if len(every) > most else ""
+    )
 
 
 class ArgumentError(XDeviceError, ValueError, TypeError):

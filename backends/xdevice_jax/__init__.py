@@ -74,7 +74,9 @@ class JaxBackend(JaxConversion, JaxReplicas, JaxBlocking, Backend):
 
     def __init__(self) -> None:
         self._natives: dict[str, list[Any]] | None = None  # None until JAX is started
-        self._places: dict[tuple[Any, str | None], Device] = {}  # a key is a device or sharding, and a kind of memory
+        self._places: dict[
+            tuple[Any, str | None], Device
+        ] = {}  # a key is a device or sharding, and a kind of memory
         self._blocks = is_blocking_wanted() and not unstarted.is_started()
         if self._blocks:
             jax.config.update("jax_cpu_enable_async_dispatch", False)
@@ -86,12 +88,17 @@ class JaxBackend(JaxConversion, JaxReplicas, JaxBlocking, Backend):
         return jax
 
     def classify(self, cls: type) -> Kind | None:
-        if issubclass(cls, jax.core.Tracer):  # first, because in some versions a Tracer is also an Array
+        if issubclass(
+            cls, jax.core.Tracer
+        ):  # first, because in some versions a Tracer is also an Array
             return "symbol"
         if issubclass(cls, jax.Array):
             return "tensor"
         if cls.__name__ in ("Ref", "ArrayRef"):
-            raise self.unsupported("moving a mutable Ref", "use its value, ref[...], and make a new Ref of the result")
+            raise self.unsupported(
+                "moving a mutable Ref",
+                "use its value, ref[...], and make a new Ref of the result",
+            )
         return None
 
     # devices
@@ -119,7 +126,9 @@ class JaxBackend(JaxConversion, JaxReplicas, JaxBlocking, Backend):
         return accelerators.words((self._natives or self._start())["gpu"])
 
     def lacks(self, device: Device) -> frozenset[str]:
-        return frozenset() if device.kind == "cpu" else accelerators.lacks(self.to_native(device))
+        return (
+            frozenset() if device.kind == "cpu" else accelerators.lacks(self.to_native(device))
+        )
 
     def to_native(self, device: Device) -> Any:
         natives = (self._natives or self._start()).get(device.kind, [])
@@ -133,7 +142,9 @@ class JaxBackend(JaxConversion, JaxReplicas, JaxBlocking, Backend):
         for kind, natives in (self._natives or self._start()).items():
             if native in natives:
                 return devices.of(kind, natives.index(native))
-        raise self.unsupported(f"reaching {native} from this process", "use one of jax.local_devices()")
+        raise self.unsupported(
+            f"reaching {native} from this process", "use one of jax.local_devices()"
+        )
 
     def scope(self, device: Device) -> AbstractContextManager[Any]:
         return jax.default_device(self.to_native(device))
@@ -158,7 +169,9 @@ class JaxBackend(JaxConversion, JaxReplicas, JaxBlocking, Backend):
 
     def copy(self, x: jax.Array, device: Device) -> jax.Array:
         require_values(x)
-        staged = self._read(x) if device is devices.CPU else staging.moved(x, self.to_native(device))
+        staged = (
+            self._read(x) if device is devices.CPU else staging.moved(x, self.to_native(device))
+        )
         if staged is not None:
             return staged
         if isinstance(x, jax.core.Tracer) or len(x.sharding.device_set) > 1:
@@ -200,17 +213,27 @@ class JaxBackend(JaxConversion, JaxReplicas, JaxBlocking, Backend):
         except TypeError as error:
             if not jnp.issubdtype(x.dtype, jax.dtypes.extended):
                 raise
-            raise self.unsupported(f"reading {x.dtype} as a NumPy array", "read jax.random.key_data(x)") from error
+            raise self.unsupported(
+                f"reading {x.dtype} as a NumPy array", "read jax.random.key_data(x)"
+            ) from error
 
-    def full(self, shape: tuple[int, ...], value: float, device: Device, dtype: str) -> jax.Array:
+    def full(
+        self, shape: tuple[int, ...], value: float, device: Device, dtype: str
+    ) -> jax.Array:
         own = stored_dtype(dtype, np.asarray(value))
-        if self.tracing() is not None:  # a program for one device has no part that is bound to another
+        if (
+            self.tracing() is not None
+        ):  # a program for one device has no part that is bound to another
             return self._made(lambda: jnp.full(shape, value, own), device)
         with np.errstate(over="ignore"):
             return _filling(self.to_native(device))(shape, np.asarray(value).astype(own), own)
 
     def tracing(self) -> str | None:
-        return "jax.jit or another transformation" if isinstance(_nothing(), jax.core.Tracer) else None
+        return (
+            "jax.jit or another transformation"
+            if isinstance(_nothing(), jax.core.Tracer)
+            else None
+        )
 
     # containers
 
@@ -219,10 +242,15 @@ class JaxBackend(JaxConversion, JaxReplicas, JaxBlocking, Backend):
             return None
         if isinstance(x, Mapping):
             return Way(_items, lambda old, items: _one_level(old)[1].unflatten(items.values()))
-        way = Way(lambda x: _one_level(x)[0], lambda old, children: _one_level(old)[1].unflatten(children))
+        way = Way(
+            lambda x: _one_level(x)[0],
+            lambda old, children: _one_level(old)[1].unflatten(children),
+        )
         return way._replace(dense="make it dense first: x.todense()") if _is_sparse(x) else way
 
-    def register_tree_node(self, cls: type, flatten: Callable[..., Any], unflatten: Callable[..., Any]) -> None:
+    def register_tree_node(
+        self, cls: type, flatten: Callable[..., Any], unflatten: Callable[..., Any]
+    ) -> None:
         with suppress(ValueError):  # the program has registered it
             jax.tree_util.register_pytree_node(cls, flatten, unflatten)
 
@@ -258,7 +286,11 @@ class JaxBackend(JaxConversion, JaxReplicas, JaxBlocking, Backend):
         if self.virtual:
             self._natives = {"cpu": cpus[:1], "gpu": cpus[1:], "tpu": []}
         else:
-            self._natives = {"cpu": cpus, "gpu": accelerators.detect(), "tpu": _local_devices("tpu")}
+            self._natives = {
+                "cpu": cpus,
+                "gpu": accelerators.detect(),
+                "tpu": _local_devices("tpu"),
+            }
             devices.HARDWARE.update(self.hardware())
         return self._natives
 
@@ -267,7 +299,8 @@ class JaxBackend(JaxConversion, JaxReplicas, JaxBlocking, Backend):
         if len(natives) > 1:
             names = ", ".join(map(str, natives))
             raise self.unsupported(
-                f"asking for the device of an array spread over {names}", "xdevice.copy_to(x, device) gathers it on one"
+                f"asking for the device of an array spread over {names}",
+                "xdevice.copy_to(x, device) gathers it on one",
             )
         native, memory = natives[0], key[1]
         place = self.from_native(native)
@@ -286,7 +319,9 @@ class JaxBackend(JaxConversion, JaxReplicas, JaxBlocking, Backend):
         None if JAX has to copy it."""
         if isinstance(x, jax.core.Tracer) or not staging.is_moved(x):
             return None
-        if x.dtype.itemsize >= 8 and not jax.config.jax_enable_x64:  # JAX would narrow the values
+        if (
+            x.dtype.itemsize >= 8 and not jax.config.jax_enable_x64
+        ):  # JAX would narrow the values
             return None
         self.wait(x)
         values = staging.read(x)
@@ -353,8 +388,12 @@ def _is_sparse(x: Any) -> bool:
 def _items(x: Any) -> dict[Any, Any]:
     """Returns the items of a mapping that is registered as a pytree, in JAX's order. Containers in it are not taken
     apart."""
-    children = jax.tree_util.tree_flatten_with_path(x, is_leaf=lambda inside: inside is not x)[0]
-    return {getattr(path[0], "key", number): child for number, (path, child) in enumerate(children)}
+    children = jax.tree_util.tree_flatten_with_path(x, is_leaf=lambda inside: inside is not x)[
+        0
+    ]
+    return {
+        getattr(path[0], "key", number): child for number, (path, child) in enumerate(children)
+    }
 
 
 def _one_level(x: Any) -> tuple[list[Any], Any]:

@@ -17,9 +17,17 @@ from xdevice.contract.accelerators import choose
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-_WORDS: Final = {"cuda": ("cuda",), "rocm": ("rocm", "hip"), "oneapi": ("xpu", "oneapi"), "METAL": ("mps", "metal")}
+_WORDS: Final = {
+    "cuda": ("cuda",),
+    "rocm": ("rocm", "hip"),
+    "oneapi": ("xpu", "oneapi"),
+    "METAL": ("mps", "metal"),
+}
 _NO_GPU: Final = ("cpu", "tpu", "interpreter")
-_LACKS: Final = {"tpu": ("float64", "complex128"), "METAL": ("float64", "complex64", "complex128")}
+_LACKS: Final = {
+    "tpu": ("float64", "complex128"),
+    "METAL": ("float64", "complex64", "complex128"),
+}
 """The dtypes that each kind of device lacks. A TPU would make two float32 of a float64, which hold fewer digits and no
 larger numbers; the other dtypes raise an error there."""
 
@@ -31,7 +39,10 @@ def platforms() -> dict[str, Any]:
 
 def name_of(native: Any) -> str:
     """Returns the name of a device's platform that JAX's own functions take as `backend=`."""
-    return next((name for name, client in platforms().items() if client is native.client), native.platform)
+    return next(
+        (name for name, client in platforms().items() if client is native.client),
+        native.platform,
+    )
 
 
 @cache
@@ -48,11 +59,21 @@ def everywhere() -> list[Any]:
 def detect() -> list[Any]:
     """Returns the devices that `gpu:i` means: those of the platform on which JAX computes by default, unless that is
     the CPU or a TPU; then JAX's GPUs. XDEVICE_ACCELERATOR can name another platform."""
-    there = {name: client for name, client in platforms().items() if name not in _NO_GPU and client.local_devices()}
+    there = {
+        name: client
+        for name, client in platforms().items()
+        if name not in _NO_GPU and client.local_devices()
+    }
     default = name_of(jax.local_devices()[0])
-    gpus = [name for name in there if name in _WORDS]  # also where JAX was told to compute on the CPU
+    gpus = [
+        name for name in there if name in _WORDS
+    ]  # also where JAX was told to compute on the CPU
     usual = default if default in there else next(iter(gpus), None)
-    name = None if usual is None else choose("jax", list(there), lambda name: _WORDS.get(name, (name,)), usual)
+    name = (
+        None
+        if usual is None
+        else choose("jax", list(there), lambda name: _WORDS.get(name, (name,)), usual)
+    )
     return [] if name is None else jax.local_devices(backend=name)
 
 

@@ -59,14 +59,18 @@ def stored_dtype(dtype: str, values: np.ndarray[Any, Any] | None = None) -> np.d
         least, most = values.min(), values.max()
         if least < limits.min or most > limits.max:
             what = f"{least}" if values.size == 1 else f"a value between {least} and {most}"
-            raise DTypeError(f"{what} does not fit into {narrow}, the stand-in for {dtype} here; {_64_BIT}")
+            raise DTypeError(
+                f"{what} does not fit into {narrow}, the stand-in for {dtype} here; {_64_BIT}"
+            )
     return narrow
 
 
 class JaxConversion(Conversion):
     def shares(self, device: Device) -> bool:
         # sharing memory was tried with these plugins only
-        return super().shares(device) and (device.kind == "cpu" or self.hardware() <= {"cuda", "rocm", "hip"})
+        return super().shares(device) and (
+            device.kind == "cpu" or self.hardware() <= {"cuda", "rocm", "hip"}
+        )
 
     def takes(self) -> Takes:
         return _TAKES

@@ -61,10 +61,16 @@ class JaxReplicas(Replicas):
 
 def is_for_collectives(x: jax.Array, natives: tuple[Any, ...]) -> bool:
     """Whether a collective can add arrays like `x` on these devices. CPU devices share one memory and need none."""
-    return x.size > 0 and len(set(natives)) == len(natives) and all(native.platform != "cpu" for native in natives)
+    return (
+        x.size > 0
+        and len(set(natives)) == len(natives)
+        and all(native.platform != "cpu" for native in natives)
+    )
 
 
-def by_collectives(arrays: list[jax.Array], natives: tuple[Any, ...], mean: bool) -> list[jax.Array]:
+def by_collectives(
+    arrays: list[jax.Array], natives: tuple[Any, ...], mean: bool
+) -> list[jax.Array]:
     """Returns the sum or mean of the arrays, as a new array on each of the devices. JAX gets the arrays as one array
     whose first axis is spread over the devices, for which nothing has to be copied."""
     shape = arrays[0].shape
@@ -77,7 +83,9 @@ def by_collectives(arrays: list[jax.Array], natives: tuple[Any, ...], mean: bool
 
 
 @lru_cache(32)
-def _reduction(natives: tuple[Any, ...], mean: bool) -> tuple[Callable[[jax.Array], jax.Array], NamedSharding]:
+def _reduction(
+    natives: tuple[Any, ...], mean: bool
+) -> tuple[Callable[[jax.Array], jax.Array], NamedSharding]:
     mesh = Mesh(np.array(natives), ("replica",))
 
     def one(x: jax.Array) -> jax.Array:

@@ -46,7 +46,11 @@ _ahead = threading.local()
 def is_read(x: jax.Array) -> bool:
     """Whether an array should be read by `read`, after a wait for its values, and not by JAX. The result of `read`
     shares memory with no array."""
-    return ring.is_measured() and _is_plain(x, "gpu") and jax.config.jax_transfer_guard_device_to_host in _ORDINARY
+    return (
+        ring.is_measured()
+        and _is_plain(x, "gpu")
+        and jax.config.jax_transfer_guard_device_to_host in _ORDINARY
+    )
 
 
 def is_moved(x: jax.Array) -> bool:
@@ -80,7 +84,9 @@ def put(values: np.ndarray[Any, Any], native: Any) -> jax.Array:
     ):
         return room
     array = jax.device_put(values, native)
-    if isinstance(array, jax.core.Tracer):  # a traced function has a constant here, whose values are read later
+    if isinstance(
+        array, jax.core.Tracer
+    ):  # a traced function has a constant here, whose values are read later
         return jax.device_put(values.copy(), native)
     return array.block_until_ready()
 
@@ -94,7 +100,11 @@ def _room(values: np.ndarray[Any, Any], native: Any) -> jax.Array | None:
         _seen.add(key)
         return None
     kept, room = _ahead.__dict__.pop("room", (None, None))
-    array = room if kept == key and room is not None else jnp.empty(values.shape, values.dtype, device=native)
+    array = (
+        room
+        if kept == key and room is not None
+        else jnp.empty(values.shape, values.dtype, device=native)
+    )
     if threading.current_thread() is not threading.main_thread():
         # a thread of `prefetch`: allocated now, the memory for its next batch is there before JAX computes on this one
         _ahead.room = key, jnp.empty(values.shape, values.dtype, device=native)
@@ -106,7 +116,12 @@ def _room(values: np.ndarray[Any, Any], native: Any) -> jax.Array | None:
 
 def moved(x: jax.Array, native: Any) -> jax.Array | None:
     """Returns a copy on a GPU of an array on the host, made by `put`; None if JAX has to copy it."""
-    if not ring.is_measured() or isinstance(x, jax.core.Tracer) or x.nbytes < TO_GPU or not _is_plain(x, "cpu"):
+    if (
+        not ring.is_measured()
+        or isinstance(x, jax.core.Tracer)
+        or x.nbytes < TO_GPU
+        or not _is_plain(x, "cpu")
+    ):
         return None
     values = np.asarray(x)
     return put(values, native) if is_put(values, native) else None

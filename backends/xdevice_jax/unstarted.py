@@ -39,7 +39,9 @@ def is_started() -> bool:
 def count(kind: str) -> int | None:
     """Returns how many devices of a kind JAX will find when it starts; None if only the runtime can tell."""
     wanted = jax.config.jax_platforms
-    if wanted and not (set(wanted.split(",")) - _NO_GPU if kind == "gpu" else kind in wanted.split(",")):
+    if wanted and not (
+        set(wanted.split(",")) - _NO_GPU if kind == "gpu" else kind in wanted.split(",")
+    ):
         return 0
     if kind == "cpu":
         return _cpus()
@@ -57,7 +59,9 @@ def _cpus() -> int:
     configured = jax.config.jax_num_cpu_devices
     if configured >= 0:
         return int(configured)
-    flags = re.findall(r"--xla_force_host_platform_device_count=(\d+)", os.environ.get("XLA_FLAGS", ""))
+    flags = re.findall(
+        r"--xla_force_host_platform_device_count=(\d+)", os.environ.get("XLA_FLAGS", "")
+    )
     return int(flags[-1]) if flags else 1
 
 
@@ -80,4 +84,6 @@ def _plugins() -> frozenset[str]:
 def _nvidia_gpus() -> int | None:
     visible = nvidia.count()
     chosen = jax.config.read("jax_cuda_visible_devices")
-    return visible if visible is None or chosen == "all" else min(visible, len(chosen.split(",")))
+    return (
+        visible if visible is None or chosen == "all" else min(visible, len(chosen.split(",")))
+    )

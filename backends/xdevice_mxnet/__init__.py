@@ -40,7 +40,9 @@ from xdevice.errors import ShapeError
 from .numpy_names import restored
 
 if is_blocking_wanted():
-    os.environ.setdefault("MXNET_ENGINE_TYPE", "NaiveEngine")  # MXNet reads it only when it is imported
+    os.environ.setdefault(
+        "MXNET_ENGINE_TYPE", "NaiveEngine"
+    )  # MXNet reads it only when it is imported
 
 with importing(), restored("mxnet"):
     import mxnet as mx
@@ -84,7 +86,11 @@ class _Buffers(threading.local):
     def __init__(self) -> None:
         self.pair = (ctypes.c_int * 2)()
         self.number = ctypes.c_longlong.from_buffer(self.pair)
-        self.arguments = ctypes.byref(self.pair), ctypes.byref(self.pair, ctypes.sizeof(ctypes.c_int)), self.number
+        self.arguments = (
+            ctypes.byref(self.pair),
+            ctypes.byref(self.pair, ctypes.sizeof(ctypes.c_int)),
+            self.number,
+        )
 
 
 _buffers = _Buffers()
@@ -95,7 +101,9 @@ class MxnetBackend(MxnetConversion, MxnetModels, MxnetReplicas, MxnetBlocking, B
     modules = ("mxnet",)
     private_names = private
     minimum = (1, 9)
-    dtypes = frozenset(["bool", "uint8", "int8", "int32", "int64", "float16", "float32", "float64"])
+    dtypes = frozenset(
+        ["bool", "uint8", "int8", "int32", "int64", "float16", "float32", "float64"]
+    )
     moves_by = "as_in_ctx"
     longest_axis = 2**31 - 1
     most_virtual_gpus = _CPUS - 1
@@ -162,7 +170,9 @@ class MxnetBackend(MxnetConversion, MxnetModels, MxnetReplicas, MxnetBlocking, B
     def device_of(self, x: Any) -> Device:
         kind, index, number = _buffers.arguments
         if _get_context(x.handle, kind, index):
-            raise mx.MXNetError(f"MXNet does not report where an array of type {type(x).__qualname__} is")
+            raise mx.MXNetError(
+                f"MXNet does not report where an array of type {type(x).__qualname__} is"
+            )
         try:
             return self._places[number.value]
         except KeyError:
@@ -195,7 +205,9 @@ class MxnetBackend(MxnetConversion, MxnetModels, MxnetReplicas, MxnetBlocking, B
         native = self.to_native(device)
         with mx.util.np_shape(True):
             staged = staging.put(array, native, self)
-            return mx.np.array(array, dtype=array.dtype, ctx=native) if staged is None else staged
+            return (
+                mx.np.array(array, dtype=array.dtype, ctx=native) if staged is None else staged
+            )
 
     def to_numpy(self, x: Any) -> np.ndarray[Any, Any]:
         with mx.util.np_shape(True):
@@ -217,14 +229,18 @@ class MxnetBackend(MxnetConversion, MxnetModels, MxnetReplicas, MxnetBlocking, B
 
     def tracing(self) -> str | None:
         frame: FrameType | None = sys._getframe(1)
-        while frame is not None and not _builds_graph(frame):  # nothing else shows that MXNet traces
+        while frame is not None and not _builds_graph(
+            frame
+        ):  # nothing else shows that MXNet traces
             frame = frame.f_back
         return None if frame is None else "a hybridized Gluon block"
 
     # several devices
 
     def is_dense(self, x: Any) -> bool:
-        return type(x) is mx.np.ndarray or bool(x.stype == "default")  # an mxnet.np array is never sparse
+        return type(x) is mx.np.ndarray or bool(
+            x.stype == "default"
+        )  # an mxnet.np array is never sparse
 
     # memory
 
@@ -248,10 +264,13 @@ class MxnetBackend(MxnetConversion, MxnetModels, MxnetReplicas, MxnetBlocking, B
     def on_choice(self) -> None:
         semantics.chosen()
 
-    def _copied(self, x: Any, device: Device, stage: Callable[[Any, Any, Backend], Any | None]) -> Any:
+    def _copied(
+        self, x: Any, device: Device, stage: Callable[[Any, Any, Backend], Any | None]
+    ) -> Any:
         if isinstance(x, mx.sym.Symbol):
             raise self.unsupported(
-                "moves inside a hybridized block, whose graph runs on one device", "move its inputs before it is called"
+                "moves inside a hybridized block, whose graph runs on one device",
+                "move its inputs before it is called",
             )
         native = self.to_native(device)
         with mx.util.np_shape(True):
@@ -267,7 +286,9 @@ class MxnetBackend(MxnetConversion, MxnetModels, MxnetReplicas, MxnetBlocking, B
         """Returns cpu:0 for a context of the host, whatever its index is: a context for pinned memory has the index of
         a GPU, and one for shared memory that of a worker. Raises `UnsupportedError` for any other context."""
         if native.device_type not in ("cpu", "cpu_pinned", "cpu_shared"):
-            raise self.unsupported(f"contexts of the type {native.device_type!r}", "use mx.cpu() or mx.gpu(i)")
+            raise self.unsupported(
+                f"contexts of the type {native.device_type!r}", "use mx.cpu() or mx.gpu(i)"
+            )
         return devices.CPU
 
 
@@ -275,8 +296,13 @@ def _builds_graph(frame: FrameType) -> bool:
     """Whether a frame is a block's `hybrid_forward` with symbols and `mx.sym`, its F, for arguments."""
     if frame.f_code.co_name != "hybrid_forward":
         return False
-    arguments = (value if isinstance(value, list | tuple) else (value,) for value in frame.f_locals.values())
-    return any(x is mx.sym or isinstance(x, mx.sym.Symbol) for values in arguments for x in values)
+    arguments = (
+        value if isinstance(value, list | tuple) else (value,)
+        for value in frame.f_locals.values()
+    )
+    return any(
+        x is mx.sym or isinstance(x, mx.sym.Symbol) for values in arguments for x in values
+    )
 
 
 def _refuse_long(shape: tuple[int, ...]) -> None:

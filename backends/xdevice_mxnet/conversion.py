@@ -38,7 +38,9 @@ class MxnetConversion(Conversion):
 
     def detached(self, x: Any) -> Any:
         if x.stype != "default":
-            raise UnsupportedError(f'a {x.stype} array is not in one piece of memory; convert x.tostype("default")')
+            raise UnsupportedError(
+                f'a {x.stype} array is not in one piece of memory; convert x.tostype("default")'
+            )
         return x.detach() if x.grad is not None or mx.autograd.is_recording() else x
 
     def export(self, x: Any) -> Any:
@@ -61,7 +63,9 @@ class MxnetConversion(Conversion):
 
     def peek(self, x: Any) -> np.ndarray[Any, Any]:
         with mx.util.np_shape(True):
-            is_shared = dtype_name(x.dtype) in _SHARED and x.stype == "default" and x.ndim and x.size
+            is_shared = (
+                dtype_name(x.dtype) in _SHARED and x.stype == "default" and x.ndim and x.size
+            )
             if not is_shared or x.ctx.device_type == "gpu":
                 return self.to_numpy(x)
             x.wait_to_read()  # the error of failed work comes out here, and not where it would be taken for another one

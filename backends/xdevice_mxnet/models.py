@@ -48,10 +48,14 @@ _reset_store = private.field("mxnet.gluon.Trainer._reset_kvstore")
 def places(model: Any) -> Iterator[tuple[str, Any]]:
     """Yields name and context (device) of each variable; of a parameter on several devices, once for each device."""
     if isinstance(model, Trainer):
-        yield from ((f"contexts[{i}]", native) for i, native in enumerate(trainers.contexts(model)))
+        yield from (
+            (f"contexts[{i}]", native) for i, native in enumerate(trainers.contexts(model))
+        )
         own = trainers.parameters(model)
         for index, state in trainers.updater(model).states.items():
-            yield from ((f"state of {own[index].name}", array.ctx) for array in trainers.arrays(state))
+            yield from (
+                (f"state of {own[index].name}", array.ctx) for array in trainers.arrays(state)
+            )
         return
     for name, parameter in _parameters(model):
         yield from ((name, native) for native in _contexts(name, parameter))
@@ -85,7 +89,9 @@ def _value(name: str, parameter: Any) -> Any:
 
 
 def _unshaped(name: str) -> NotBuiltError:
-    return NotBuiltError(f"{name} has no shape yet; build the model first: call it once on data")
+    return NotBuiltError(
+        f"{name} has no shape yet; build the model first: call it once on data"
+    )
 
 
 def move(model: Any, native: Any) -> None:
@@ -96,8 +102,14 @@ def move(model: Any, native: Any) -> None:
         _require_parameters(model, native)
         _move_state(model, [native] * len(trainers.parameters(model)), [native])
         return
-    moving = [parameter for name, parameter in _parameters(model) if _contexts(name, parameter) != [native]]
-    own = {id(trainer): trainer for trainer in map(_trainer, moving) if trainer is not None}.values()
+    moving = [
+        parameter
+        for name, parameter in _parameters(model)
+        if _contexts(name, parameter) != [native]
+    ]
+    own = {
+        id(trainer): trainer for trainer in map(_trainer, moving) if trainer is not None
+    }.values()
     for trainer in own:
         _refuse_own_store(trainer)
     for parameter in moving:
@@ -170,7 +182,11 @@ def _reset(parameter: Any, native: Any) -> None:
 @contextmanager
 def _kind_of(array: Any) -> Iterator[None]:
     """Inside the block, Gluon makes arrays of the kind of `array`: legacy ones or mx.np's."""
-    with mx.autograd.pause(), mx.util.np_shape(True), mx.util.np_array(isinstance(array, mx.np.ndarray)):
+    with (
+        mx.autograd.pause(),
+        mx.util.np_shape(True),
+        mx.util.np_array(isinstance(array, mx.np.ndarray)),
+    ):
         yield
 
 
@@ -182,7 +198,9 @@ def _forget_compiled(block: Any) -> None:
 def _spare_compiled(block: Any, memo: dict[int, Any]) -> None:
     """Sets up the memo of `copy.deepcopy` so that it leaves out a block's compiled graph, which cannot be copied and is
     compiled again when needed."""
-    memo.update((id(value), None) for value in vars(block).values() if isinstance(value, mx.nd.CachedOp))
+    memo.update(
+        (id(value), None) for value in vars(block).values() if isinstance(value, mx.nd.CachedOp)
+    )
 
 
 # Trainers
@@ -191,7 +209,9 @@ def _spare_compiled(block: Any, memo: dict[int, Any]) -> None:
 def _refuse_own_store(trainer: Any) -> None:
     private.require("optimizers")
     store = trainers.store(trainer)
-    if store is not None and (store is _kvstore_params(trainer)["kvstore"] or "dist" in store.type):
+    if store is not None and (
+        store is _kvstore_params(trainer)["kvstore"] or "dist" in store.type
+    ):
         raise UnsupportedError(
             f"mxnet cannot move a Trainer that has begun to use its {store.type!r} key-value store; "
             "make the Trainer after the move, or with kvstore=None"
@@ -228,7 +248,9 @@ def _move_state(trainer: Any, targets: list[Any], contexts: list[Any] | None) ->
             own.states[index] = _state_on(state, targets[index])
     optimizer = trainer.optimizer
     for target in targets:
-        trainers.counts(optimizer).setdefault(target.device_id, {}).update(trainers.steps(optimizer))
+        trainers.counts(optimizer).setdefault(target.device_id, {}).update(
+            trainers.steps(optimizer)
+        )
     if contexts is not None:
         _reset_store(trainer)()
         trainers.contexts.set(trainer, list(contexts))
@@ -261,7 +283,11 @@ class MxnetModels(Models):
                     raise _unshaped(name)
 
     def variables(self, model: Any) -> Iterable[tuple[str, Any]]:
-        return trainers.variables(model) if isinstance(model, mx.gluon.Trainer) else variables(model)
+        return (
+            trainers.variables(model)
+            if isinstance(model, mx.gluon.Trainer)
+            else variables(model)
+        )
 
     def attributes_of(self, model: Any) -> Iterable[tuple[str, Any, Container[str]]]:
         blocks: list[Any] = []
@@ -295,7 +321,11 @@ class MxnetModels(Models):
         blocks: list[Any] = []
         if isinstance(model, Block):
             model.apply(blocks.append)
-        parameters = [] if isinstance(model, Trainer) else [parameter for _, parameter in _parameters(model)]
+        parameters = (
+            []
+            if isinstance(model, Trainer)
+            else [parameter for _, parameter in _parameters(model)]
+        )
         arrays = [array for parameter in parameters for array in _arrays(parameter) or ()]
         return [*blocks, *parameters, *arrays]
 
@@ -313,7 +343,9 @@ class MxnetModels(Models):
         """Yields name, array and gradient of each parameter of a block that is trained. Before the first backward pass
         the gradients are zeros."""
         if not isinstance(model, Block):
-            raise UnsupportedError(f"mxnet keeps no gradients at a {type(model).__qualname__}; pass the block")
+            raise UnsupportedError(
+                f"mxnet keeps no gradients at a {type(model).__qualname__}; pass the block"
+            )
         for name, parameter in _named(model)().items():
             if parameter.grad_req != "null":
                 yield name, _value(name, parameter), parameter.grad()

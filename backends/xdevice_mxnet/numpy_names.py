@@ -21,7 +21,14 @@ import numpy
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-_GONE = {"bool": bool, "int": int, "float": float, "complex": complex, "object": object, "str": str}
+_GONE = {
+    "bool": bool,
+    "int": int,
+    "float": float,
+    "complex": complex,
+    "object": object,
+    "str": str,
+}
 
 
 @contextmanager
@@ -29,7 +36,9 @@ def restored(package: str) -> Iterator[None]:
     """A block in which to import `package` (MXNet), so that it finds the names that NumPy has removed
     (apache/mxnet#21165). Raises ImportError for NumPy 2, with which MXNet cannot work."""
     if not hasattr(numpy, "PZERO"):
-        raise ImportError(f"{package} 1.9 needs numpy below 2, and this is {numpy.__version__}: pip install 'numpy<2'")
+        raise ImportError(
+            f"{package} 1.9 needs numpy below 2, and this is {numpy.__version__}: pip install 'numpy<2'"
+        )
     if importlib.util.find_spec("distutils") is None:
         importlib.import_module("setuptools")  # brings distutils to Python 3.12
     _forget_failed_import(package)
@@ -67,7 +76,9 @@ class _Finder(MetaPathFinder):
         """MXNet imports in most of its functions, with NumPy's own names: from here on as fast as without this."""
         self._builtins["__import__"] = builtins.__import__
 
-    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
         if name.partition(".")[0] != self._package:
             return None
         spec = PathFinder.find_spec(name, path, target)

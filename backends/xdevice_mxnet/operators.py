@@ -28,7 +28,9 @@ _Array, _Handle = mx.np.ndarray, mx.base.NDArrayHandle
 _Handles, _Types = ctypes.POINTER(_Handle), ctypes.POINTER(c_int)
 
 
-def operator(family: str, *words: str, own: Callable[..., Any] | None = None) -> Callable[..., Any]:
+def operator(
+    family: str, *words: str, own: Callable[..., Any] | None = None
+) -> Callable[..., Any]:
     """Returns an operator with one result as a function of mx.np arrays and of settings. The operator's name joins the
     family (np, npi or npx; nd adds nothing) and the words. Calls with any other argument go to `own`; without `own`,
     they go to MXNet's public function of that name."""
@@ -69,5 +71,7 @@ def gradients(loss: Any, inputs: list[Any]) -> list[Any]:
         1, byref(loss.handle), ctypes.c_void_p(), count, handles, 0, 0, 1, byref(outputs), byref(types)
     ))  # fmt: skip
     if any(types[i] for i in range(count)):
-        raise UnsupportedError("mxnet does not support sparse gradients here; leave sparse_grad=True out")
+        raise UnsupportedError(
+            "mxnet does not support sparse gradients here; leave sparse_grad=True out"
+        )
     return [_Array(_Handle(outputs[i])) for i in range(count)]

@@ -15,7 +15,12 @@ NUMPY_READS: Final = ("item", "tolist", "__float__", "__int__", "__str__", "__fo
 """Methods that read an array and that only `mxnet.np.ndarray` has."""
 MOVES: Final = ("copyto", "as_in_context")
 NUMPY_MOVES: Final = ("as_in_ctx",)
-CALLS: Final = ("MXImperativeInvokeEx", "MXNetFuncCall", "MXInvokeCachedOpEx", "MXAutogradBackwardEx")
+CALLS: Final = (
+    "MXImperativeInvokeEx",
+    "MXNetFuncCall",
+    "MXInvokeCachedOpEx",
+    "MXAutogradBackwardEx",
+)
 """Functions of MXNet's library that start work."""
 
 IN_BLOCKS: Final = (

@@ -53,7 +53,9 @@ class MxnetReplicas(Replicas):
         if has_failed:
             return None
         itemsize = host_dtype(dtype_name(x.dtype)).itemsize
-        strides = [*accumulate(reversed(x.shape[1:]), mul, initial=itemsize)][::-1] if x.ndim else []
+        strides = (
+            [*accumulate(reversed(x.shape[1:]), mul, initial=itemsize)][::-1] if x.ndim else []
+        )
         return address.value or 0, tuple(strides)
 
     def write(self, x: Any, value: Any) -> None:

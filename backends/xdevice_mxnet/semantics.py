@@ -153,7 +153,12 @@ def require() -> None:
 def chosen() -> None:
     """Called when the program selects MXNet by xdevice. Switches NumPy's semantics on in this thread, unless it is a
     legacy program, or the program or XDEVICE_MXNET_NP=0 has decided otherwise."""
-    if _IS_ALLOWED and not _here.thread.is_settled and not _is_on() and _legacy_things() is None:
+    if (
+        _IS_ALLOWED
+        and not _here.thread.is_settled
+        and not _is_on()
+        and _legacy_things() is None
+    ):
         _switch()
 
 
@@ -228,7 +233,9 @@ def _look_for_legacy_things() -> str | None:
     for cls in classes:
         if issubclass(cls, mx.gluon.Block):
             return f"a Gluon block, {cls.__name__},"
-        if issubclass(cls, mx.sym.Symbol) and not issubclass(cls, type(mx.sym.var("x").as_np_ndarray())):
+        if issubclass(cls, mx.sym.Symbol) and not issubclass(
+            cls, type(mx.sym.var("x").as_np_ndarray())
+        ):
             return "symbols of mx.sym"
     # arrays that are gone were freed by this function, and ctypes keeps each function that has been called
     return "arrays" if not arrays and "MXNDArrayFree" in vars(library) else None

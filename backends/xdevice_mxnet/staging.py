@@ -49,14 +49,20 @@ def moved(x: Any, native: Any, backend: Replicas) -> Any | None:
     """Returns a copy on a GPU of an array on the host, or the reverse, made through the ring; None if MXNet has to copy
     it."""
     from_kind, to_kind = ("cpu", "gpu") if native.device_type == "gpu" else ("gpu", "cpu")
-    if native.device_type != to_kind or mx.autograd.is_recording() or not _is_staged(x, from_kind, backend):
+    if (
+        native.device_type != to_kind
+        or mx.autograd.is_recording()
+        or not _is_staged(x, from_kind, backend)
+    ):
         return None
     copy = mx.np.empty(x.shape, dtype=x.dtype, ctx=native)
     if to_kind == "gpu":
         is_done = _to_gpu(x, _address(x, backend), copy, backend)
     else:
         source, target = _address(x, backend), _address(copy, backend)
-        is_done = bool(source and target) and ring.to_host(x, source, copy, target, _size(x), None)
+        is_done = bool(source and target) and ring.to_host(
+            x, source, copy, target, _size(x), None
+        )
     if not is_done:
         return None
     return copy if isinstance(x, mx.np.ndarray) else copy.as_nd_ndarray()
@@ -64,7 +70,9 @@ def moved(x: Any, native: Any, backend: Replicas) -> Any | None:
 
 def _to_gpu(owner: Any, source: int, array: Any, backend: Replicas) -> bool:
     target = _address(array, backend)
-    return bool(source and target) and ring.to_gpu(owner, source, array, target, _size(array), None)
+    return bool(source and target) and ring.to_gpu(
+        owner, source, array, target, _size(array), None
+    )
 
 
 def _address(x: Any, backend: Replicas) -> int:

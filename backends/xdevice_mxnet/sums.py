@@ -25,7 +25,9 @@ _KEPT = 2**16
 """Vectors of ones up to this length are made once."""
 
 _dot = operator("np", "dot")
-_einsum = operator("npi", "einsum", own=lambda x, subscripts, optimize: mx.np.einsum(subscripts, x))
+_einsum = operator(
+    "npi", "einsum", own=lambda x, subscripts, optimize: mx.np.einsum(subscripts, x)
+)
 _transpose = operator("np", "transpose")
 
 

@@ -55,7 +55,9 @@ def updater(trainer: Any) -> Any:
     """Returns the object that holds the state of a Trainer's optimizer, for a Trainer whose key-value store is not
     distributed. A store has one if it updates the parameters."""
     own = store(trainer)
-    return (_updater_of_store(own) if isinstance(own, mx.kvstore.KVStore) else None) or updaters(trainer)[0]
+    return (
+        _updater_of_store(own) if isinstance(own, mx.kvstore.KVStore) else None
+    ) or updaters(trainer)[0]
 
 
 def steps(optimizer: Any) -> dict[Any, int]:

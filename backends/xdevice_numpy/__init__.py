@@ -40,7 +40,12 @@ class NumpyBackend(NumpyConversion, NumpyReplicas, Backend):
     minimum = (1, 24)
     dtypes = frozenset(DTYPES)
     short_floats = frozenset(SHORT_FLOATS)
-    opaque = (np.random.Generator, np.random.RandomState, np.random.BitGenerator, np.random.SeedSequence)
+    opaque = (
+        np.random.Generator,
+        np.random.RandomState,
+        np.random.BitGenerator,
+        np.random.SeedSequence,
+    )
     kinds = ("cpu",)
 
     # the framework
@@ -94,7 +99,9 @@ class NumpyBackend(NumpyConversion, NumpyReplicas, Backend):
     def to_numpy(self, x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         return detached(x)
 
-    def full(self, shape: tuple[int, ...], value: float, device: Device, dtype: str) -> np.ndarray[Any, Any]:
+    def full(
+        self, shape: tuple[int, ...], value: float, device: Device, dtype: str
+    ) -> np.ndarray[Any, Any]:
         if type(value) is int and not value:  # much faster, but not for -0.0
             return np.zeros(shape, host_dtype(dtype))
         return np.full(shape, value, dtype=host_dtype(dtype))

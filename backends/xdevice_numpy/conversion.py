@@ -29,7 +29,9 @@ _TAKES = Takes(labels={"bfloat16": (1, 16)})
 
 def detached(x: Array) -> Array:
     if isinstance(x, np.ma.MaskedArray):
-        raise UnsupportedError("the mask of a masked array would be lost; convert x.filled(), or x.data and x.mask")
+        raise UnsupportedError(
+            "the mask of a masked array would be lost; convert x.filled(), or x.data and x.mask"
+        )
     return x  # other subclasses may add a unit or a name, but their memory holds their values
 
 

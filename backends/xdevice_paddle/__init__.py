@@ -36,7 +36,10 @@ from xdevice.errors import NotBuiltError
 
 from . import virtual_devices
 
-with importing(own_symbols_after="tensorflow"), virtual_devices.importing(virtual_gpus_wanted()):
+with (
+    importing(own_symbols_after="tensorflow"),
+    virtual_devices.importing(virtual_gpus_wanted()),
+):
     import paddle
 
     from . import accelerators, conversion, copying, scopes, staging, tracing
@@ -65,7 +68,13 @@ _full = private.get("paddle._C_ops.full")
 
 
 class PaddleBackend(
-    PaddleConversion, PaddleModels, PaddleReplicas, PaddleStreams, PaddleBlocking, PaddleMemory, Backend
+    PaddleConversion,
+    PaddleModels,
+    PaddleReplicas,
+    PaddleStreams,
+    PaddleBlocking,
+    PaddleMemory,
+    Backend,
 ):
     name = "paddle"
     modules = ("paddle",)
@@ -97,7 +106,9 @@ class PaddleBackend(
             return "tensor"
         if issubclass(cls, tracing.SYMBOLS):
             return "symbol"
-        return "model" if issubclass(cls, paddle.nn.Layer | paddle.optimizer.Optimizer) else None
+        return (
+            "model" if issubclass(cls, paddle.nn.Layer | paddle.optimizer.Optimizer) else None
+        )
 
     # devices
 
@@ -158,14 +169,18 @@ class PaddleBackend(
         if issubclass(type(x), tracing.SYMBOLS):  # `isinstance` is true for any tensor
             return tracing.copied(x, device, self)
         if not x.is_dense():
-            raise self.unsupported(f"copying {conversion.described(x)}", "take x.to_dense(), or copy its parts")
+            raise self.unsupported(
+                f"copying {conversion.described(x)}", "take x.to_dense(), or copy its parts"
+            )
         return copying.copied(x, self.to_native(device))
 
     def synchronize(self, device: Device | None) -> None:
         if self.virtual:
             return  # virtual GPUs compute synchronously, as the CPU does
         if device is None:
-            waiting = [gpu for gpu in self.devices() if gpu.kind == "gpu" and self.is_started(gpu)]
+            waiting = [
+                gpu for gpu in self.devices() if gpu.kind == "gpu" and self.is_started(gpu)
+            ]
         else:
             waiting = [device] if device.kind == "gpu" else []  # the CPU computes synchronously
         for gpu in waiting:
@@ -183,7 +198,9 @@ class PaddleBackend(
             staging.wait(native)
             return staged
         if array.dtype.name in self.short_floats:
-            host = paddle.to_tensor(array.view("uint8"), place=self.to_native(_CPU)).view(array.dtype.name)
+            host = paddle.to_tensor(array.view("uint8"), place=self.to_native(_CPU)).view(
+                array.dtype.name
+            )
         else:
             bits = array.view("uint16") if array.dtype.name == "bfloat16" else array
             host = paddle.to_tensor(bits, place=self.to_native(_CPU))
@@ -194,15 +211,21 @@ class PaddleBackend(
         if staged is not None:
             return staged
         host: np.ndarray[Any, Any] = (x if x.is_dense() else self._to_dense(x)).numpy()
-        if host.itemsize > 2:  # no view is needed, and finding the name of the dtype takes longer than the rest
+        if (
+            host.itemsize > 2
+        ):  # no view is needed, and finding the name of the dtype takes longer than the rest
             return host
         name = dtype_name(x.dtype)
         return host.view(host_dtype(name)) if name in BITS_AS else host
 
-    def full(self, shape: tuple[int, ...], value: float, device: Device, dtype: str) -> paddle.Tensor:
+    def full(
+        self, shape: tuple[int, ...], value: float, device: Device, dtype: str
+    ) -> paddle.Tensor:
         if _full is None:
             return self.from_numpy(np.full(shape, value, host_dtype(dtype)), device)
-        return self._settled(_full(shape, value, getattr(paddle, dtype), self.to_native(device)), device)
+        return self._settled(
+            _full(shape, value, getattr(paddle, dtype), self.to_native(device)), device
+        )
 
     def tracing(self) -> str | None:
         return None if paddle.in_dynamic_mode() else "paddle.jit.to_static"
@@ -210,7 +233,9 @@ class PaddleBackend(
     # several devices
 
     def is_dense(self, x: paddle.Tensor) -> bool:
-        return not isinstance(x, paddle.Tensor) or bool(x.is_dense())  # to_static passes symbols
+        return not isinstance(x, paddle.Tensor) or bool(
+            x.is_dense()
+        )  # to_static passes symbols
 
     # floats of a parity run
 
@@ -237,28 +262,41 @@ class PaddleBackend(
             )
         if place.is_xpu_place() and self._gpu == "xpu":
             return devices.of("gpu", place.xpu_device_id())
-        raise self.unsupported(f"{place}, where gpu:i is {self._gpu}", "copy the tensor to the host: x.cpu()")
+        raise self.unsupported(
+            f"{place}, where gpu:i is {self._gpu}", "copy the tensor to the host: x.cpu()"
+        )
 
     def _to_dense(self, x: paddle.Tensor) -> paddle.Tensor:
         if x.is_dist():
             raise self.unsupported(
-                f"reading {conversion.described(x)} as a NumPy array", "read paddle.distributed.unshard_dtensor(x)"
+                f"reading {conversion.described(x)} as a NumPy array",
+                "read paddle.distributed.unshard_dtensor(x)",
             )
         return x.to_dense()
 
     def _of_plugin(self, kind: str, index: int) -> Device:
         if kind != self._gpu:
-            raise self.unsupported(f"devices of the plugin {kind!r}, where gpu:i is {self._gpu}", "use x.cpu()")
+            raise self.unsupported(
+                f"devices of the plugin {kind!r}, where gpu:i is {self._gpu}", "use x.cpu()"
+            )
         return devices.of("gpu", index)
 
     def _settled(self, x: paddle.Tensor, device: Device) -> paddle.Tensor:
         """Returns `x`, the result of an operation on `device`, moved there if it is elsewhere: Paddle leaves an empty
         result on the CPU if the device's plugin has no kernel for the operation."""
-        return self.move(x, device) if self._gpu != "gpu" and self.device_of(x) is not device else x
+        return (
+            self.move(x, device)
+            if self._gpu != "gpu" and self.device_of(x) is not device
+            else x
+        )
 
     def _real_gpu(self, index: int) -> Device:
         if self.virtual:
-            raise self.unsupported("a real GPU while its GPUs are virtual", "use xdevice.gpu(i).native")
+            raise self.unsupported(
+                "a real GPU while its GPUs are virtual", "use xdevice.gpu(i).native"
+            )
         if self._gpu != "gpu":
-            raise self.unsupported(f"its GPUs, where gpu:i is {self._gpu}", "use xdevice.gpu(i).native")
+            raise self.unsupported(
+                f"its GPUs, where gpu:i is {self._gpu}", "use xdevice.gpu(i).native"
+            )
         return devices.of("gpu", index)

@@ -26,7 +26,15 @@ def detect() -> tuple[str, int]:
             there = paddle.device.get_available_custom_device() or ()
             counts[name] = sum(one.partition(":")[0] == name for one in there)
     names = [name for name, count in counts.items() if count]
-    name = choose("paddle", names, words, next((name for name in names if name in ("gpu", "xpu")), None)) or "gpu"
+    name = (
+        choose(
+            "paddle",
+            names,
+            words,
+            next((name for name in names if name in ("gpu", "xpu")), None),
+        )
+        or "gpu"
+    )
     if name != "gpu":
         devices.HARDWARE.add(name)
     return name, counts[name]

@@ -32,5 +32,7 @@ class PaddleBlocking(Blocking):
 
     def blocking(self) -> AbstractContextManager[Any]:
         if not self._gpus or self.virtual:
-            return nullcontext()  # the CPU computes synchronously, and the flag prints a line at each product
+            return (
+                nullcontext()
+            )  # the CPU computes synchronously, and the flag prints a line at each product
         return _blocked.on(_block)

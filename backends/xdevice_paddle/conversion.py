@@ -60,7 +60,9 @@ class PaddleConversion(Conversion):
 
     def detached(self, x: paddle.Tensor) -> paddle.Tensor:
         if not x.is_dense():
-            raise UnsupportedError(f"{described(x)} is not in one piece of memory; convert x.to_dense(), or its parts")
+            raise UnsupportedError(
+                f"{described(x)} is not in one piece of memory; convert x.to_dense(), or its parts"
+            )
         return x if x.stop_gradient else x.detach()
 
     def memory_layout(self, x: paddle.Tensor) -> tuple[int, bool, bool] | None:
@@ -90,7 +92,9 @@ class PaddleConversion(Conversion):
 
     def peek(self, x: paddle.Tensor) -> np.ndarray[Any, Any]:
         if self.takes() is None or not x.place.is_cpu_place() or not x.is_dense() or not x.size:
-            return self.to_numpy(x)  # Paddle 2.6 exports bool as uint8, and views with wrong strides
+            return self.to_numpy(
+                x
+            )  # Paddle 2.6 exports bool as uint8, and views with wrong strides
         name = dtype_name(x.dtype)
         if name in BITS_AS and self.virtual:
             return self.to_numpy(x)

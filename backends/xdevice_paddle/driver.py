@@ -23,7 +23,9 @@ def is_started(index: int) -> bool:
     device, flags, active = ctypes.c_int(), ctypes.c_uint(), ctypes.c_int()
     if driver.cuDeviceGet(ctypes.byref(device), index):
         return True
-    failed = driver.cuDevicePrimaryCtxGetState(device, ctypes.byref(flags), ctypes.byref(active))
+    failed = driver.cuDevicePrimaryCtxGetState(
+        device, ctypes.byref(flags), ctypes.byref(active)
+    )
     return bool(failed or active.value)
 
 

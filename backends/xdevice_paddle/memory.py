@@ -39,13 +39,21 @@ class PaddleMemory(Primitives):
             if not _COUNTS_PLUGINS:
                 return Memory()
             name = virtual_devices.name_of(device)
-            return Memory(None, None, paddle.device.memory_allocated(name), paddle.device.max_memory_allocated(name))
+            return Memory(
+                None,
+                None,
+                paddle.device.memory_allocated(name),
+                paddle.device.max_memory_allocated(name),
+            )
         if driver.is_there():
             free, total = driver.free_and_total(index)
         else:
             free, total = None, paddle.device.cuda.get_device_properties(index).total_memory
         return Memory(
-            total, free, paddle.device.cuda.memory_allocated(index), paddle.device.cuda.max_memory_allocated(index)
+            total,
+            free,
+            paddle.device.cuda.memory_allocated(index),
+            paddle.device.cuda.max_memory_allocated(index),
         )
 
     def empty_cache(self, device: Device) -> None:

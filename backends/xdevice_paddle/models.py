@@ -76,7 +76,9 @@ def move(model: Any, device: Device, backend: Models) -> None:
     for name, variable in named_tensors(model):
         gradient = variable.grad
         if gradient is not None and not gradient.is_dense():
-            raise backend.unsupported(f"moving the sparse gradient of {name}", "call clear_grad() first")
+            raise backend.unsupported(
+                f"moving the sparse gradient of {name}", "call clear_grad() first"
+            )
         moving += [variable] if gradient is None else [variable, gradient]
     # tensors of learning rates are on the device of the first step, and a kernel of another GPU may not read them
     rates = () if isinstance(model, paddle.nn.Layer) else optimizers.rates(model)
@@ -95,7 +97,9 @@ def copied(model: paddle.nn.Layer, device: Device, backend: Models) -> paddle.nn
 def _duplicate(model: paddle.nn.Layer, backend: Models) -> paddle.nn.Layer:
     layers = [model, *model.sublayers()]
     # the strategy of a DataParallel cannot be copied, and never changes: the copy shares it
-    strategies = [_strategy(layer) for layer in layers if isinstance(layer, paddle.DataParallel)]
+    strategies = [
+        _strategy(layer) for layer in layers if isinstance(layer, paddle.DataParallel)
+    ]
     try:
         return copy.deepcopy(model, {id(strategy): strategy for strategy in strategies})
     except (TypeError, RuntimeError) as error:
@@ -129,17 +133,26 @@ class PaddleModels(Models):
         for name, value in model.state_dict().items():
             if not isinstance(value, paddle.Tensor):
                 raise self.unsupported(
-                    f"{name} of this model, which is a {type(value).__qualname__} and not a tensor", "save it yourself"
+                    f"{name} of this model, which is a {type(value).__qualname__} and not a tensor",
+                    "save it yourself",
                 )
             self.device_of(value)  # raises NotBuiltError for a parameter without memory
             yield name, value
 
     def attributes_of(self, model: Any) -> Iterable[tuple[str, Any, Container[str]]]:
-        layers = model.named_sublayers(include_self=True) if isinstance(model, paddle.nn.Layer) else ()
+        layers = (
+            model.named_sublayers(include_self=True)
+            if isinstance(model, paddle.nn.Layer)
+            else ()
+        )
         return [(path, layer, _KEPT) for path, layer in layers]
 
     def parameters_of(self, model: Any) -> Iterable[paddle.Tensor]:
-        return optimizers.parameters_of(model) if isinstance(model, paddle.optimizer.Optimizer) else ()
+        return (
+            optimizers.parameters_of(model)
+            if isinstance(model, paddle.optimizer.Optimizer)
+            else ()
+        )
 
     def move_held(self, x: paddle.Tensor, device: Device) -> paddle.Tensor:
         if has_memory(x) and self.device_of(x) is not device:
@@ -166,12 +179,20 @@ class PaddleModels(Models):
             return ()
         return [model, *model.sublayers(), *model.parameters(), *model.buffers()]
 
-    def gradients(self, model: Any) -> Iterable[tuple[str, paddle.Tensor, paddle.Tensor | None]]:
+    def gradients(
+        self, model: Any
+    ) -> Iterable[tuple[str, paddle.Tensor, paddle.Tensor | None]]:
         if not isinstance(model, paddle.nn.Layer):
-            raise self.unsupported(f"gradients of a {type(model).__qualname__}", "pass the model")
-        return [(name, p, p.grad) for name, p in model.named_parameters() if not p.stop_gradient]
+            raise self.unsupported(
+                f"gradients of a {type(model).__qualname__}", "pass the model"
+            )
+        return [
+            (name, p, p.grad) for name, p in model.named_parameters() if not p.stop_gradient
+        ]
 
-    def watch_gradients(self, variables: list[Any], ready: Callable[[int, Any], None]) -> Callable[[], None]:
+    def watch_gradients(
+        self, variables: list[Any], ready: Callable[[int, Any], None]
+    ) -> Callable[[], None]:
         # Paddle does not count the steps of its optimizers as writes (3.3.1; no upstream issue known)
         end, plain = _watch.watch(variables, ready), getattr(*_apply)
 
@@ -190,7 +211,11 @@ class PaddleModels(Models):
         return int(x.inplace_version) + self._steps
 
     def hyperparameters(self, optimizer: Any) -> str:
-        return f"rate {optimizer.get_lr()}" if isinstance(optimizer, paddle.optimizer.Optimizer) else ""
+        return (
+            f"rate {optimizer.get_lr()}"
+            if isinstance(optimizer, paddle.optimizer.Optimizer)
+            else ""
+        )
 
     def container_way(self, x: Any) -> Way | None:
         """Says how to move a `paddle.Model`: by moving its network, and the optimizer that was passed to `prepare`.
@@ -211,6 +236,8 @@ class PaddleModels(Models):
 
         def tensors(x: Any) -> Iterator[tuple[str, Any]]:
             for name, part in _owned(x).items():
-                yield from ((f".{name}.{inner}", variable) for inner, variable in named_tensors(part))
+                yield from (
+                    (f".{name}.{inner}", variable) for inner, variable in named_tensors(part)
+                )
 
         return Way(move=moved, copy=no_copy, tensors=tensors)

@@ -47,10 +47,14 @@ def kept(optimizer: Any) -> Iterable[Any]:
 def variables(optimizer: Any) -> Iterator[tuple[str, paddle.Tensor]]:
     parameters = parameters_of(optimizer)
     if accumulators_holder(optimizer) and not accumulators(optimizer):
-        make(optimizer, parameters)  # set_state_dict() has kept the state in the holder for the first step
+        make(
+            optimizer, parameters
+        )  # set_state_dict() has kept the state in the holder for the first step
     numbers = {parameter.name: number for number, parameter in enumerate(parameters)}
     # the state of a parameter of 16 bits is named after the parameter's copy in 32 bits
-    numbers |= {weight.name: numbers[name] for name, weight in master_weights(optimizer).items()}
+    numbers |= {
+        weight.name: numbers[name] for name, weight in master_weights(optimizer).items()
+    }
     for kind, values in state(optimizer).items():
         for name, value in values.items():
             yield f"{numbers[name]}.{kind}", value
@@ -58,7 +62,9 @@ def variables(optimizer: Any) -> Iterator[tuple[str, paddle.Tensor]]:
 
 def make(optimizer: Any, parameters: list[Any]) -> None:
     with paddle.no_grad():
-        create_accumulators(optimizer)(paddle.static.default_main_program().global_block(), parameters)
+        create_accumulators(optimizer)(
+            paddle.static.default_main_program().global_block(), parameters
+        )
 
 
 def parameters_of(optimizer: Any) -> list[Any]:

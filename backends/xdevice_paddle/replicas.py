@@ -32,14 +32,18 @@ class PaddleReplicas(Replicas):
     def split(self, x: paddle.Tensor, sizes: Sequence[int]) -> list[paddle.Tensor]:
         name = dtype_name(x.dtype)
         if name.startswith("float8"):
-            raise DTypeError(f"paddle has no kernel that takes a part of a {name} tensor; split x.astype('float16')")
+            raise DTypeError(
+                f"paddle has no kernel that takes a part of a {name} tensor; split x.astype('float16')"
+            )
         place = self.device_of(x)
         return [self._settled(part, place) for part in super().split(x, sizes)]
 
     def join(self, parts: list[paddle.Tensor]) -> paddle.Tensor:
         place = self.device_of(parts[0])
         if any(part.size for part in parts):
-            return self._settled(paddle.concat(parts) if parts[0].ndim else paddle.stack(parts), place)
+            return self._settled(
+                paddle.concat(parts) if parts[0].ndim else paddle.stack(parts), place
+            )
         # Paddle 2.6 refuses to concatenate tensors that are all empty
         shape = (sum(part.shape[0] for part in parts), *parts[0].shape[1:])
         return self.full(shape, 0, place, dtype_name(parts[0].dtype))
@@ -61,7 +65,9 @@ class PaddleReplicas(Replicas):
         return x.data_ptr(), tuple(step * x.element_size() for step in x.strides)
 
     def write(self, x: paddle.Tensor, value: paddle.Tensor) -> None:
-        if 0 not in x.shape:  # an empty tensor would take over the flags of `value`; `x.size` takes 8 us
+        if (
+            0 not in x.shape
+        ):  # an empty tensor would take over the flags of `value`; `x.size` takes 8 us
             with paddle.no_grad():
                 x.copy_(value, True)
 
@@ -70,6 +76,8 @@ class PaddleReplicas(Replicas):
         first = next(rest)
         wide = _ADDED_AS.get(dtype_name(first.dtype), first.dtype)
         with paddle.no_grad():
-            start = copying.plain(first.astype(wide), first.place)  # in Paddle 2.6, clone() fails for empty tensors
+            start = copying.plain(
+                first.astype(wide), first.place
+            )  # in Paddle 2.6, clone() fails for empty tensors
             total = add_up(start, (x.astype(wide) for x in rest), mean)
             return self._settled(total.astype(first.dtype), self.device_of(first))

@@ -37,13 +37,21 @@ def read(x: paddle.Tensor) -> np.ndarray[Any, Any] | None:
     """Returns the values of a tensor on a GPU, read through the ring; None if Paddle has to read them."""
     if not _is_read(x):
         return None
-    return staging.read(x, x.data_ptr(), x.shape, host_dtype(dtype_name(x.dtype)), _stream(_gpu(x.place)))
+    return staging.read(
+        x, x.data_ptr(), x.shape, host_dtype(dtype_name(x.dtype)), _stream(_gpu(x.place))
+    )
 
 
-def put(values: np.ndarray[Any, Any], place: Any, dtypes: Container[str]) -> paddle.Tensor | None:
+def put(
+    values: np.ndarray[Any, Any], place: Any, dtypes: Container[str]
+) -> paddle.Tensor | None:
     """Returns a tensor on a GPU with the values of an array, copied through the ring; None if Paddle has to copy them.
     The array may be changed as soon as this returns, while the copy ends later, on the current stream."""
-    if not isinstance(place, paddle.CUDAPlace) or values.nbytes < TO_GPU or not values.flags.c_contiguous:
+    if (
+        not isinstance(place, paddle.CUDAPlace)
+        or values.nbytes < TO_GPU
+        or not values.flags.c_contiguous
+    ):
         return None
     if values.dtype.name not in dtypes or not _is_possible():
         return None
@@ -54,7 +62,11 @@ def put(values: np.ndarray[Any, Any], place: Any, dtypes: Container[str]) -> pad
 def to_gpu(x: paddle.Tensor, place: Any) -> paddle.Tensor | None:
     """Returns a copy on a GPU of a tensor on the host, through which no gradient flows; None if Paddle has to copy it.
     The tensor has been read when this returns, while the copy ends later, on the current stream."""
-    if not isinstance(place, paddle.CUDAPlace) or not _is_plain(x, TO_GPU) or not x.place.is_cpu_place():
+    if (
+        not isinstance(place, paddle.CUDAPlace)
+        or not _is_plain(x, TO_GPU)
+        or not x.place.is_cpu_place()
+    ):
         return None
     if not _is_possible():
         return None
@@ -80,14 +92,18 @@ def moved(x: paddle.Tensor, place: Any) -> paddle.Tensor | None:
 
 
 def is_host(place: Any) -> bool:
-    return isinstance(place, paddle.CPUPlace) or (hasattr(place, "is_cpu_place") and place.is_cpu_place())
+    return isinstance(place, paddle.CPUPlace) or (
+        hasattr(place, "is_cpu_place") and place.is_cpu_place()
+    )
 
 
 def _on_host(x: paddle.Tensor) -> paddle.Tensor | None:
     if not _is_read(x):
         return None
     copy = _empty(x.shape, x.dtype, paddle.CPUPlace())
-    is_done = ring.to_host(x, x.data_ptr(), copy, copy.data_ptr(), size(x), _stream(_gpu(x.place)))
+    is_done = ring.to_host(
+        x, x.data_ptr(), copy, copy.data_ptr(), size(x), _stream(_gpu(x.place))
+    )
     return _flagged(copy, x) if is_done else None
 
 

@@ -131,7 +131,10 @@ class PaddleStreams(Streams):
     def require_events(self, device: Device) -> None:
         self._require_gpu(device, "events")
         if not driver.is_there():
-            raise self.unsupported("events on ROCm", "xdevice.Timer waits for the device and reads the host's clock")
+            raise self.unsupported(
+                "events on ROCm",
+                "xdevice.Timer waits for the device and reads the host's clock",
+            )
 
     def record(self, event: Any, stream: Any) -> None:
         event.record(stream)
@@ -142,7 +145,9 @@ class PaddleStreams(Streams):
     def elapsed(self, start: Any, end: Any) -> float:
         milliseconds = ctypes.c_float()
         with driver.on(start.index):
-            driver.call("cuEventElapsedTime", ctypes.byref(milliseconds), start.handle, end.handle)
+            driver.call(
+                "cuEventElapsedTime", ctypes.byref(milliseconds), start.handle, end.handle
+            )
         return milliseconds.value / 1000
 
     def keep_for(self, x: paddle.Tensor, stream: Any) -> None:

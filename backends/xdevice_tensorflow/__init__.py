@@ -63,13 +63,17 @@ _AUTOGRAPH, _RULES = private.place("tensorflow.python.autograph.core.config.CONV
 _Rule = private.get("tensorflow.python.autograph.core.config.DoNotConvert")
 
 
-class TensorflowBackend(TensorflowConversion, TensorflowModels, TensorflowReplicas, TensorflowBlocking, Backend):
+class TensorflowBackend(
+    TensorflowConversion, TensorflowModels, TensorflowReplicas, TensorflowBlocking, Backend
+):
     name = "tensorflow"
     private_names = private
     modules = ("tensorflow", "keras")
     minimum = (2, 16)
     dtypes = frozenset(DTYPES)
-    short_floats = frozenset(name for name in SHORT_FLOATS if hasattr(tf.dtypes.experimental, name))
+    short_floats = frozenset(
+        name for name in SHORT_FLOATS if hasattr(tf.dtypes.experimental, name)
+    )
     guests = ("keras",)
     computes_on = "scope"
 
@@ -108,7 +112,9 @@ class TensorflowBackend(TensorflowConversion, TensorflowModels, TensorflowReplic
         self._saw_gpus = self._saw_gpus or (kind == "gpu" and bool(physical))
         if not physical and not tf.config.list_physical_devices(name):
             self._counts[kind] = 0
-        return sum(len(tf.config.get_logical_device_configuration(one) or (one,)) for one in physical)
+        return sum(
+            len(tf.config.get_logical_device_configuration(one) or (one,)) for one in physical
+        )
 
     def describe(self, device: Device) -> DeviceInfo:
         if device.kind != "gpu":
@@ -130,7 +136,9 @@ class TensorflowBackend(TensorflowConversion, TensorflowModels, TensorflowReplic
         native = self._natives.get(device)
         if native is None:
             is_virtual = self.virtual and device.kind == "gpu"
-            kind, index = ("cpu", device.index + 1) if is_virtual else (device.kind, device.index)
+            kind, index = (
+                ("cpu", device.index + 1) if is_virtual else (device.kind, device.index)
+            )
             name = accelerators.kind() if kind == "gpu" else kind.upper()
             native = self._natives[device] = f"/{name}:{index}"
         return native
@@ -161,7 +169,9 @@ class TensorflowBackend(TensorflowConversion, TensorflowModels, TensorflowReplic
     def move(self, x: Any, device: Device) -> Any:
         if hasattr(x, "backing_device") and tf.executing_eagerly():
             if device.kind == "gpu" and x.dtype == tf.string:
-                raise self.unsupported("strings on a GPU", "leave them on cpu:0, and move the numbers made of them")
+                raise self.unsupported(
+                    "strings on a GPU", "leave them on cpu:0, and move the numbers made of them"
+                )
             staged = staging.moved(x, device, self)
             if staged is not None:
                 return staged
@@ -169,14 +179,18 @@ class TensorflowBackend(TensorflowConversion, TensorflowModels, TensorflowReplic
             there = moved(x, self.to_native(device)[1:])
             return self._own(there, device) if self.virtual else there
         if isinstance(x, COMPOSITES):
-            return tf.nest.map_structure(lambda part: self.move(part, device), x, expand_composites=True)
+            return tf.nest.map_structure(
+                lambda part: self.move(part, device), x, expand_composites=True
+            )
         _refuse_keras_tensor(x, self)
         with self.scope(device):
             return tf.identity(x)
 
     def copy(self, x: Any, device: Device) -> Any:
         if isinstance(x, COMPOSITES):
-            return tf.nest.map_structure(lambda part: self.copy(part, device), x, expand_composites=True)
+            return tf.nest.map_structure(
+                lambda part: self.copy(part, device), x, expand_composites=True
+            )
         _refuse_keras_tensor(x, self)
         if hasattr(x, "backing_device") and (place := self.device_of(x)) is not device:
             x = self.move(x, device)
@@ -216,14 +230,18 @@ class TensorflowBackend(TensorflowConversion, TensorflowModels, TensorflowReplic
                 "make it dense: tf.sparse.to_dense(x), x.to_tensor(), tf.convert_to_tensor(x)",
             )
         if x.dtype in (tf.variant, tf.resource):
-            raise self.unsupported(f"reading a tensor of {x.dtype.name} as a NumPy array", "read what it refers to")
+            raise self.unsupported(
+                f"reading a tensor of {x.dtype.name} as a NumPy array", "read what it refers to"
+            )
         if x.shape.rank == 0:
             # x.numpy() gives a scalar, and NumPy cannot read x itself if it is bfloat16 or a string
             return numpy.array(x.numpy(), dtype=x.dtype.as_numpy_dtype)
         if not staging.is_read(x, self):
             return numpy.asarray(x)
         staged = staging.read(x, self)
-        return x.numpy() if staged is None else staged  # TensorFlow would keep the array that `asarray` gives
+        return (
+            x.numpy() if staged is None else staged
+        )  # TensorFlow would keep the array that `asarray` gives
 
     def full(self, shape: tuple[int, ...], value: float, device: Device, dtype: str) -> Any:
         with self.scope(device):
@@ -247,7 +265,9 @@ class TensorflowBackend(TensorflowConversion, TensorflowModels, TensorflowReplic
     def memory(self, device: Device) -> Memory:
         try:
             usage = tf.config.experimental.get_memory_info(self.to_native(device)[1:])
-        except ValueError:  # on a CPU, memory is counted only by the allocators of oneDNN and BFC
+        except (
+            ValueError
+        ):  # on a CPU, memory is counted only by the allocators of oneDNN and BFC
             return Memory()
         return Memory(None, None, usage["current"], usage["peak"])
 
@@ -263,7 +283,9 @@ class TensorflowBackend(TensorflowConversion, TensorflowModels, TensorflowReplic
     # floats of a parity run
 
     def default_to_float64(self) -> None:
-        tf.keras.backend.set_floatx("float64")  # TensorFlow itself has no default: tf.Variable(1.0) stays float32
+        tf.keras.backend.set_floatx(
+            "float64"
+        )  # TensorFlow itself has no default: tf.Variable(1.0) stays float32
 
     # the process
 
@@ -284,12 +306,17 @@ class TensorflowBackend(TensorflowConversion, TensorflowModels, TensorflowReplic
                 here = name.replace(f"{address()}/device:", HERE, 1)
             try:
                 device = devices.parse(here)
-                is_other = device.kind == "gpu" and not self.virtual and f":{accelerators.kind()}:" not in here
+                is_other = (
+                    device.kind == "gpu"
+                    and not self.virtual
+                    and f":{accelerators.kind()}:" not in here
+                )
                 if is_other or device.kind not in self.kinds:
                     raise DeviceError(f"gpu:i is {accelerators.kind()} here")
             except DeviceError as error:
                 raise self.unsupported(
-                    f"an xdevice.Device for {name!r}", "move only tensors on this process's own CPUs and GPUs"
+                    f"an xdevice.Device for {name!r}",
+                    "move only tensors on this process's own CPUs and GPUs",
                 ) from error
             device = self._places[name] = devices.plain(device)
         return device
@@ -334,9 +361,13 @@ class TensorflowBackend(TensorflowConversion, TensorflowModels, TensorflowReplic
 
     def _refuse_models_here(self) -> None:
         if not tf.executing_eagerly():
-            raise self.unsupported("moving models inside tf.function", "move the model before it is called")
+            raise self.unsupported(
+                "moving models inside tf.function", "move the model before it is called"
+            )
         if tf.distribute.has_strategy():
-            raise self.unsupported("moving models inside a tf.distribute strategy", "let the strategy place them")
+            raise self.unsupported(
+                "moving models inside a tf.distribute strategy", "let the strategy place them"
+            )
 
 
 def _is_here(device: tf.config.LogicalDevice) -> bool:
@@ -356,8 +387,14 @@ def _give_copies_a_gradient() -> None:
 def _keep_autograph_out() -> None:
     """Keeps AutoGraph from rewriting xdevice's code in a `tf.function`: AutoGraph warns about code that it cannot
     rewrite, and wraps xdevice's errors in its own."""
-    if _Rule is not None and private.has("tensorflow.python.autograph.core.config.CONVERSION_RULES"):
-        setattr(_AUTOGRAPH, _RULES, (*map(_Rule, ("xdevice", __name__)), *getattr(_AUTOGRAPH, _RULES)))
+    if _Rule is not None and private.has(
+        "tensorflow.python.autograph.core.config.CONVERSION_RULES"
+    ):
+        setattr(
+            _AUTOGRAPH,
+            _RULES,
+            (*map(_Rule, ("xdevice", __name__)), *getattr(_AUTOGRAPH, _RULES)),
+        )
     # AutoGraph passes on errors with this attribute as they are
     XDeviceError.ag_pass_through = True  # type: ignore[attr-defined]
 
@@ -365,5 +402,6 @@ def _keep_autograph_out() -> None:
 def _refuse_keras_tensor(x: Any, backend: Backend) -> None:
     if isinstance(x, keras.KerasTensor):
         raise backend.unsupported(
-            "moving or reading a KerasTensor, which has no values", "build the keras.Model and move that"
+            "moving or reading a KerasTensor, which has no values",
+            "build the keras.Model and move that",
         )

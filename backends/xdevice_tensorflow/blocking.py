@@ -32,9 +32,21 @@ def blocking(waits: bool) -> AbstractContextManager[None]:
 
 
 def _block(waits: bool) -> Callable[[], None]:
-    def wait(op_type: str, inputs: Any, attrs: Any, outputs: Any, op_name: Any = None, graph: Any = None) -> None:
+    def wait(
+        op_type: str,
+        inputs: Any,
+        attrs: Any,
+        outputs: Any,
+        op_name: Any = None,
+        graph: Any = None,
+    ) -> None:
         # SyncDevice is the operation that sync_devices runs
-        if graph is None and op_type != "SyncDevice" and tf.executing_eagerly() and _blocked.is_wanted():
+        if (
+            graph is None
+            and op_type != "SyncDevice"
+            and tf.executing_eagerly()
+            and _blocked.is_wanted()
+        ):
             tf.test.experimental.sync_devices()
 
     before = tf.config.experimental.get_synchronous_execution()

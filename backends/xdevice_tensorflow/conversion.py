@@ -35,7 +35,9 @@ TAKES = Takes(alignment=ALIGNMENT, strides="compact")
 class TensorflowConversion(Conversion):
     def shares(self, device: Device) -> bool:
         # sharing memory was tried on GPUs of NVIDIA and AMD only
-        return super().shares(device) and (device.kind == "cpu" or accelerators.IS_NVIDIA_OR_AMD)
+        return super().shares(device) and (
+            device.kind == "cpu" or accelerators.IS_NVIDIA_OR_AMD
+        )
 
     def takes(self) -> Takes | None:
         return TAKES
@@ -61,9 +63,13 @@ class TensorflowConversion(Conversion):
         return tf.experimental.dlpack.from_dlpack(lent.capsule)
 
     def from_buffer(self, array: np.ndarray[Any, Any]) -> Any:
-        if array.dtype.isbuiltin == 2:  # a dtype of ml_dtypes, which NumPy does not export by DLPack
+        if (
+            array.dtype.isbuiltin == 2
+        ):  # a dtype of ml_dtypes, which NumPy does not export by DLPack
             if array.dtype.name in self.short_floats:
-                return self.from_numpy(array, devices.CPU)  # tf.bitcast does not support these dtypes
+                return self.from_numpy(
+                    array, devices.CPU
+                )  # tf.bitcast does not support these dtypes
             with tf.device("/CPU:0"):  # otherwise tf.bitcast would run on a GPU
                 return tf.bitcast(self.from_buffer(array.view("uint16")), tf.bfloat16)
         return tf.experimental.dlpack.from_dlpack(array.__dlpack__())

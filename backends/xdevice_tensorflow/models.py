@@ -41,8 +41,12 @@ if TYPE_CHECKING:
 
 _Memo = dict[int, Any]
 
-_handle = private.field("tensorflow.python.ops.resource_variable_ops.BaseResourceVariable._handle")
-_unique_id = private.field("tensorflow.python.ops.resource_variable_ops.BaseResourceVariable._unique_id")
+_handle = private.field(
+    "tensorflow.python.ops.resource_variable_ops.BaseResourceVariable._handle"
+)
+_unique_id = private.field(
+    "tensorflow.python.ops.resource_variable_ops.BaseResourceVariable._unique_id"
+)
 _Stage = private["tensorflow.python.data.ops.structured_function.StructuredFunctionWrapper"]
 _clone = private.field("tensorflow.__internal__.function.Function._clone")
 _untracked = private["keras.src.utils.tracking.DotNotTrackScope"]
@@ -74,7 +78,11 @@ def move(model: Any, device: Device, backend: Models) -> None:
     """Moves a model to `device` in place: every variable, and every other tensor that the model holds."""
     private.require("models")
     native = backend.to_native(device)
-    moving = [variable for _, variable in parts.variables(model) if not variable.device.endswith(native[1:])]
+    moving = [
+        variable
+        for _, variable in parts.variables(model)
+        if not variable.device.endswith(native[1:])
+    ]
     for variable in moving:
         _require_plain(variable, backend)
     traces = _traces_of(moving, backend)
@@ -113,7 +121,9 @@ def _traces_of(moving: list[tf.Variable], backend: Models) -> list[Any]:
     `UnsupportedError` if a tf.data pipeline reads one of the variables."""
     # 2: one reference is the variable's, one is that of the call. If there are more, all objects are searched, because
     # the function may be held by code that nothing else leads to
-    handles = {id(variable.handle) for variable in moving if sys.getrefcount(_handle(variable)) > 2}
+    handles = {
+        id(variable.handle) for variable in moving if sys.getrefcount(_handle(variable)) > 2
+    }
     if not handles:
         return []
     traces, are_piped = _capturing(handles)
@@ -134,28 +144,43 @@ def _capturing(handles: set[int]) -> tuple[list[Any], bool]:
     everything = gc.get_objects()
     kinds = {cls for cls in set(map(type, everything)) if issubclass(cls, (_Trace, _Stage))}
     candidates = [one for one in everything if type(one) in kinds]
-    traces = [one for one in candidates if isinstance(one, _Trace) and not handles.isdisjoint(map(id, _captures(one)))]
-    return traces, any(one.function is trace for one in candidates if isinstance(one, _Stage) for trace in traces)
+    traces = [
+        one
+        for one in candidates
+        if isinstance(one, _Trace) and not handles.isdisjoint(map(id, _captures(one)))
+    ]
+    return traces, any(
+        one.function is trace
+        for one in candidates
+        if isinstance(one, _Stage)
+        for trace in traces
+    )
 
 
 def _captures(trace: Any) -> list[Any]:
     """Returns what a trace has captured. TensorFlow calls what is captured as a function (a deferred capture) for
     `captured_inputs`; here it stays a function."""
     graph = trace.graph
-    return [*trace.captured_inputs[: len(graph.external_captures)], *graph.deferred_external_captures]
+    return [
+        *trace.captured_inputs[: len(graph.external_captures)],
+        *graph.deferred_external_captures,
+    ]
 
 
 def _require_plain(variable: tf.Variable, backend: Models) -> None:
     if not hasattr(vars(variable).get("_handle"), "backing_device"):
         raise backend.unsupported(
-            f"moving a {type(variable).__name__}", "use it where its tf.distribute strategy or its graph put it"
+            f"moving a {type(variable).__name__}",
+            "use it where its tf.distribute strategy or its graph put it",
         )
 
 
 def _swap(variable: tf.Variable, native: str) -> Any:
     old = variable.handle
     with tf.device(native):
-        new = tf.Variable(variable.read_value(), trainable=False, dtype=variable.dtype, shape=variable.shape).handle
+        new = tf.Variable(
+            variable.read_value(), trainable=False, dtype=variable.dtype, shape=variable.shape
+        ).handle
     vars(new).update(vars(old))  # what the variable has written on its handle
     _handle.set(variable, new)
     # graphs of traces keep the old handle alive: an empty value frees its memory now
@@ -176,7 +201,9 @@ def duplicate(model: Any, device: Device, backend: Models) -> Any:
         # Keras's lists register items with their layer as they are added, which must not happen while a list is copied
         with backend.scope(device), _untracked():
             memo = {id(value): value for value in parts.traced(model)}
-            memo |= {id(value): backend.copy(value, device) for _, _, value in parts.constants(model)}
+            memo |= {
+                id(value): backend.copy(value, device) for _, _, value in parts.constants(model)
+            }
             copied = _duplicate(model, memo)
     except Exception as error:
         raise _refusal(model, f"{type(error).__name__}: {error}", backend) from error
@@ -214,7 +241,10 @@ def _duplicate(model: Any, memo: _Memo) -> Any:
         if isinstance(part, parts.TRACED_FUNCTION):
             memo[id(part)] = _clone(part)(_rebound_inner(part.python_function, memo))
     for part, new in pairs:
-        state = {key: None if key in parts.TRACES else _copied(value, memo) for key, value in vars(part).items()}
+        state = {
+            key: None if key in parts.TRACES else _copied(value, memo)
+            for key, value in vars(part).items()
+        }
         new.__dict__.clear()
         new.__dict__.update(state)
     for _, new in pairs:
@@ -246,8 +276,12 @@ def _rebound(function: FunctionType, memo: _Memo) -> FunctionType:
     values = [cell.cell_contents for cell in function.__closure__ or () if cell != CellType()]
     if not any(id(getattr(value, "__self__", value)) in memo for value in values):
         return function
-    cells = tuple(CellType(_copied(cell.cell_contents, memo)) for cell in function.__closure__ or ())
-    new = FunctionType(function.__code__, function.__globals__, function.__name__, function.__defaults__, cells)
+    cells = tuple(
+        CellType(_copied(cell.cell_contents, memo)) for cell in function.__closure__ or ()
+    )
+    new = FunctionType(
+        function.__code__, function.__globals__, function.__name__, function.__defaults__, cells
+    )
     new.__kwdefaults__ = function.__kwdefaults__
     new.__qualname__ = function.__qualname__
     new.__dict__.update({key: _copied(value, memo) for key, value in function.__dict__.items()})
@@ -256,8 +290,12 @@ def _rebound(function: FunctionType, memo: _Memo) -> FunctionType:
 
 def _rebound_inner(function: Any, memo: _Memo) -> Any:
     if tf.__internal__.decorator.unwrap(function)[0]:
-        raise TypeError("it keeps a method that is a tf.function as an attribute, which holds the old model weakly")
-    return _rebound(function, memo) if type(function) is FunctionType else _copied(function, memo)
+        raise TypeError(
+            "it keeps a method that is a tf.function as an attribute, which holds the old model weakly"
+        )
+    return (
+        _rebound(function, memo) if type(function) is FunctionType else _copied(function, memo)
+    )
 
 
 def _keep_foreign(pairs: list[tuple[Any, Any]], memo: _Memo) -> None:
@@ -273,7 +311,13 @@ def _nodes(part: Any) -> list[Any]:
     """Returns the nodes of a layer or function in the graphs of functional models: of its calls, and of the calls of
     what follows it."""
     lists = vars(part).values() if isinstance(part, keras.Operation) else ()
-    return [node for nodes in lists if isinstance(nodes, list) for node in nodes if hasattr(node, "parent_nodes")]
+    return [
+        node
+        for nodes in lists
+        if isinstance(nodes, list)
+        for node in nodes
+        if hasattr(node, "parent_nodes")
+    ]
 
 
 def _renew_ids(new: Any, memo: _Memo, keys: dict[str, str]) -> None:
@@ -282,7 +326,11 @@ def _renew_ids(new: Any, memo: _Memo, keys: dict[str, str]) -> None:
     has_keys = isinstance(new, keras.Function | keras.optimizers.Optimizer)
     for value in vars(new).values():
         if isinstance(value, _Tracker):
-            setattr(value, _STORED, {name: set(map(id, store)) for name, (_, store) in value.config.items()})
+            setattr(
+                value,
+                _STORED,
+                {name: set(map(id, store)) for name, (_, store) in value.config.items()},
+            )
         elif has_keys and isinstance(value, set | dict):
             renewed = {key: _renewed(key, memo, keys) for key in value}
             if list(renewed) == list(renewed.values()):
@@ -336,9 +384,13 @@ class TensorflowModels(Models):
             yield str(key), self._place(value.device)
 
     def is_all_on(self, model: Any, device: Device) -> bool:
-        if any(self._place(variable.device) is not device for _, variable in parts.variables(model)):
+        if any(
+            self._place(variable.device) is not device for _, variable in parts.variables(model)
+        ):
             return False
-        return all(self._place(value.device) is device for _, _, value in parts.constants(model))
+        return all(
+            self._place(value.device) is device for _, _, value in parts.constants(model)
+        )
 
     def variables(self, model: Any) -> Iterable[tuple[str, Any]]:
         return names.variables(model)
@@ -370,7 +422,9 @@ class TensorflowModels(Models):
         variable = parts.tf_variable(model) if isinstance(model, keras.Variable) else model
         if not isinstance(variable, tf.Variable):
             return None
-        with tf.device(variable.device):  # otherwise the value would be read to the device of the scope
+        with tf.device(
+            variable.device
+        ):  # otherwise the value would be read to the device of the scope
             return variable.read_value()
 
     def container_way(self, x: Any) -> Way | None:

@@ -47,12 +47,22 @@ def variables(model: Any) -> list[tuple[str, tf.Variable]]:
         return owned_by_optimizer
     owned = parts.built(model, without=_NO_STATE)
     if isinstance(model, keras.Metric):
-        return _unique((variable.name, parts.tf_variable(variable)) for variable in model.variables)
+        return _unique(
+            (variable.name, parts.tf_variable(variable)) for variable in model.variables
+        )
     named = list(_walk(model, "", ()))
     reached = {id(variable) for _, variable in named}
-    names = {id(parts.tf_variable(part)): part.path for part in owned if isinstance(part, keras.Variable)}
-    missed = [part for part in owned if isinstance(part, tf.Variable) and id(part) not in reached]
-    return _unique([*named, *((names.get(id(part), part.name.partition(":")[0]), part) for part in missed)])
+    names = {
+        id(parts.tf_variable(part)): part.path
+        for part in owned
+        if isinstance(part, keras.Variable)
+    }
+    missed = [
+        part for part in owned if isinstance(part, tf.Variable) and id(part) not in reached
+    ]
+    return _unique(
+        [*named, *((names.get(id(part), part.name.partition(":")[0]), part) for part in missed)]
+    )
 
 
 def _walk(thing: Any, name: str, above: tuple[int, ...]) -> Iterator[_Named]:
@@ -90,19 +100,28 @@ def _layers(thing: Any, name: str, visited: set[int]) -> Iterator[_Named]:
 
 def _children(thing: Any) -> Iterable[_Named]:
     if isinstance(thing, keras.Layer):
-        own = [(variable.name, variable) for variable in (*_trainable(thing), *_non_trainable(thing))]
+        own = [
+            (variable.name, variable)
+            for variable in (*_trainable(thing), *_non_trainable(thing))
+        ]
         layers = [(_lasting(layer), layer) for layer in parts.layers_in(thing)]
         return _unique([*own, *layers, *_foreign(thing)])
     if isinstance(thing, dict):
         return [(str(key), value) for key, value in thing.items()]
     if isinstance(thing, list | tuple):
         return [(str(number), value) for number, value in enumerate(thing)]
-    return _attributes(thing) if isinstance(thing, tf.Module | tf.__internal__.tracking.AutoTrackable) else ()
+    return (
+        _attributes(thing)
+        if isinstance(thing, tf.Module | tf.__internal__.tracking.AutoTrackable)
+        else ()
+    )
 
 
 def _attributes(thing: Any) -> list[_Named]:
     # attributes that begin so are TensorFlow's own records
-    return [(name, value) for name, value in vars(thing).items() if not name.startswith("_self_")]
+    return [
+        (name, value) for name, value in vars(thing).items() if not name.startswith("_self_")
+    ]
 
 
 def _foreign(layer: keras.Layer) -> list[_Named]:
@@ -123,7 +142,9 @@ def _lasting(layer: keras.Layer) -> str:
     """Returns the name of a layer without the number that Keras appended: "dense" for "dense_3"."""
     base, _, number = layer.name.rpartition("_")
     # such as "dense_3" of a Dense, and "forward_lstm_3" of the LSTM in a Bidirectional
-    is_numbered = number.isdigit() and base.replace("_", "").endswith(type(layer).__name__.lower())
+    is_numbered = number.isdigit() and base.replace("_", "").endswith(
+        type(layer).__name__.lower()
+    )
     return base if is_numbered else str(layer.name)
 
 

@@ -21,7 +21,11 @@ nodes_of = private.field("keras.Operation._inbound_nodes")
 
 TRACES = ("train_function", "test_function", "predict_function")
 TRACED_FUNCTION = type(tf.function(lambda: None))
-SHARED = (tf.distribute.Strategy, ModuleType, type(getattr(keras.layers.Resizing(1, 1, name="-"), "backend", None)))
+SHARED = (
+    tf.distribute.Strategy,
+    ModuleType,
+    type(getattr(keras.layers.Resizing(1, 1, name="-"), "backend", None)),
+)
 """The types whose objects a model refers to and does not own, so a copy of the model has the same ones. The last is
 Keras's switch between backends, which layers for images hold and `copy` cannot take."""
 
@@ -49,9 +53,14 @@ def variables(model: Any) -> list[tuple[str, tf.Variable]]:
 
 
 def _named(parts: list[Any]) -> list[tuple[str, tf.Variable]]:
-    names = {id(tf_variable(part)): part.path for part in parts if isinstance(part, keras.Variable)}
+    names = {
+        id(tf_variable(part)): part.path for part in parts if isinstance(part, keras.Variable)
+    }
     tf_variables = [part for part in parts if isinstance(part, tf.Variable)]
-    return [(names.get(id(variable), variable.name.partition(":")[0]), variable) for variable in tf_variables]
+    return [
+        (names.get(id(variable), variable.name.partition(":")[0]), variable)
+        for variable in tf_variables
+    ]
 
 
 def weights(model: Any) -> list[tuple[str, tf.Variable]]:
@@ -70,7 +79,8 @@ def constants(model: Any) -> list[tuple[Any, Any, Any]]:
     return [
         (holder, key, value)
         for holder, key, value in _attributes(model)
-        if hasattr(type(value), "backing_device") and value.dtype not in (tf.string, tf.resource, tf.variant)
+        if hasattr(type(value), "backing_device")
+        and value.dtype not in (tf.string, tf.resource, tf.variant)
     ]
 
 
@@ -87,17 +97,32 @@ def tuples(model: Any) -> list[tuple[Any, Any, Any]]:
 def attributes(model: Any) -> list[tuple[str, Any, frozenset[str]]]:
     """Returns each part of a model, with the keys of its `__dict__` in which TensorFlow, or `constants`, looks."""
     parts = [part for part in owned(model) if isinstance(part, _OWNING)]
-    return [("", part, frozenset(key for key, value in vars(part).items() if _is_looked_into(value))) for part in parts]
+    return [
+        (
+            "",
+            part,
+            frozenset(key for key, value in vars(part).items() if _is_looked_into(value)),
+        )
+        for part in parts
+    ]
 
 
 def _is_looked_into(value: Any) -> bool:
     cls: Any = type(value)
-    return isinstance(value, dict | list | tuple) or hasattr(cls, "backing_device") or _role(cls) is not None
+    return (
+        isinstance(value, dict | list | tuple)
+        or hasattr(cls, "backing_device")
+        or _role(cls) is not None
+    )
 
 
 def traced(model: Any) -> list[Any]:
     """Returns the tensors of a trace that a model has kept, such as a loss."""
-    return [value for _, _, value in _attributes(model) if isinstance(value, tf.__internal__.SymbolicTensor)]
+    return [
+        value
+        for _, _, value in _attributes(model)
+        if isinstance(value, tf.__internal__.SymbolicTensor)
+    ]
 
 
 def _attributes(model: Any) -> Iterator[tuple[Any, Any, Any]]:
@@ -108,7 +133,9 @@ def _attributes(model: Any) -> Iterator[tuple[Any, Any, Any]]:
         if id(holder) in visited:
             continue
         visited.add(id(holder))
-        for key, value in list(holder.items() if isinstance(holder, dict) else enumerate(holder)):
+        for key, value in list(
+            holder.items() if isinstance(holder, dict) else enumerate(holder)
+        ):
             if isinstance(value, dict | list | tuple):
                 holders.append(value)
             if not isinstance(value, dict | list):
@@ -150,7 +177,12 @@ def owned(model: Any, without: tuple[type, ...] = ()) -> list[Any]:
 
 @functools.lru_cache(1024)
 def _role(cls: type) -> str | None:
-    roles = (("leaf", _LEAVES), ("owner", _OWNING), ("dict", dict), ("list", (list, tuple, set)))
+    roles = (
+        ("leaf", _LEAVES),
+        ("owner", _OWNING),
+        ("dict", dict),
+        ("list", (list, tuple, set)),
+    )
     return next((role for role, types in roles if issubclass(cls, types)), None)
 
 
@@ -161,18 +193,27 @@ def _children(owner: Any) -> list[Any]:
     if not isinstance(owner, keras.optimizers.Optimizer):
         return values
     own = set(map(id, owner.variables))
-    return [value for value in values if not (isinstance(value, list) and _has_others(value, own))]
+    return [
+        value for value in values if not (isinstance(value, list) and _has_others(value, own))
+    ]
 
 
 def _has_others(values: list[Any], own: set[int]) -> bool:
-    return any(isinstance(value, tf.Variable | keras.Variable) and id(value) not in own for value in values)
+    return any(
+        isinstance(value, tf.Variable | keras.Variable) and id(value) not in own
+        for value in values
+    )
 
 
 def _require_built(model: Any, parts: list[Any]) -> None:
     if getattr(model, "built", False):
         return
     for part in parts:
-        if isinstance(part, keras.Layer) and not part.built and type(part).build not in _BUILDS_NOTHING:
+        if (
+            isinstance(part, keras.Layer)
+            and not part.built
+            and type(part).build not in _BUILDS_NOTHING
+        ):
             raise NotBuiltError(
                 f"{type(model).__name__} has no variables yet in its layer {part.name!r}; build it first: call the "
                 f"model once on data, or model.build(input_shape)"

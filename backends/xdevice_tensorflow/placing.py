@@ -37,10 +37,16 @@ def placed(kernel: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(kernel)
     def run(x: Any, *rest: Any) -> Any:
-        if _is_one_device() or (place := getattr(x, "backing_device", None)) is None:  # traced tensors have no device
+        if (
+            _is_one_device() or (place := getattr(x, "backing_device", None)) is None
+        ):  # traced tensors have no device
             return kernel(x, *rest)
         with tf.device(place):
             result = kernel(x, *rest)
-        return result if getattr(result, "backing_device", place) == place else moved(result, place)
+        return (
+            result
+            if getattr(result, "backing_device", place) == place
+            else moved(result, place)
+        )
 
     return run

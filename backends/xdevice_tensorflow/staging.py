@@ -33,7 +33,9 @@ MOVED: Final = 64 << 20
 """The sizes in bytes from which a copy by the ring (of page-locked buffers) is faster than TensorFlow's own: `TO_HOST`
 for reading a tensor, `TO_GPU` for making a tensor on a GPU from an array, `MOVED` for moving a tensor from the host to
 a GPU."""
-_ON_GPUS: Final = frozenset(("uint8", "int8", "int32", "int64", "uint64", "bfloat16", "float16", "float32", "float64"))
+_ON_GPUS: Final = frozenset(
+    ("uint8", "int8", "int32", "int64", "uint64", "bfloat16", "float16", "float32", "float64")
+)
 """The dtypes of which the operation `Empty` can make tensors on a GPU (TensorFlow 2.21)."""
 
 
@@ -54,7 +56,9 @@ def is_read(x: Any, backend: Conversion) -> bool:
 def read(x: Any, backend: Conversion) -> np.ndarray[Any, Any] | None:
     """Returns the values of a tensor on a GPU, read through the ring; None if TensorFlow has to read them."""
     backend.finish(x)
-    return staging.read(x, Lent(backend.export(x)).address, x.shape.as_list(), host_dtype(x.dtype.name))
+    return staging.read(
+        x, Lent(backend.export(x)).address, x.shape.as_list(), host_dtype(x.dtype.name)
+    )
 
 
 def put(values: np.ndarray[Any, Any], device: Device, backend: Conversion) -> Any | None:
@@ -62,7 +66,12 @@ def put(values: np.ndarray[Any, Any], device: Device, backend: Conversion) -> An
     the tensor. The array may be changed as soon as this returns."""
     if device.kind != "gpu" or values.nbytes < TO_GPU or not values.flags.c_contiguous:
         return None
-    if values.dtype.name not in _ON_GPUS or backend.virtual or not tf.executing_eagerly() or not ring.is_measured():
+    if (
+        values.dtype.name not in _ON_GPUS
+        or backend.virtual
+        or not tf.executing_eagerly()
+        or not ring.is_measured()
+    ):
         return None
     with backend.scope(device):
         tensor = tf.raw_ops.Empty(shape=values.shape, dtype=tf.as_dtype(values.dtype))
@@ -87,7 +96,9 @@ def moved(x: Any, device: Device, backend: Conversion) -> Any | None:
         return copy
 
     def back(gradient: Any) -> Any:
-        return backend.move(gradient, place) if hasattr(gradient, "backing_device") else gradient
+        return (
+            backend.move(gradient, place) if hasattr(gradient, "backing_device") else gradient
+        )
 
     with backend.scope(device):  # `custom_gradient` passes what it gets through an operation
         return tf.custom_gradient(lambda x: (copy, back))(x)

@@ -76,7 +76,9 @@ class _Places(dict[torch.device, devices.Device]):
 
 
 def _is_exporting() -> bool:
-    return hasattr(torch.compiler, "is_exporting") and torch.compiler.is_exporting()  # not in 2.6
+    return (
+        hasattr(torch.compiler, "is_exporting") and torch.compiler.is_exporting()
+    )  # not in 2.6
 
 
 class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Backend):
@@ -97,7 +99,9 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
         self._places = _Places(self._place)
         self._natives: dict[Device, torch.device] = {}
         # the driver reads CUDA_LAUNCH_BLOCKING when it starts
-        self._blocks = is_blocking_wanted() and self._gpu == "cuda" and not torch.cuda.is_initialized()
+        self._blocks = (
+            is_blocking_wanted() and self._gpu == "cuda" and not torch.cuda.is_initialized()
+        )
 
     # the framework
 
@@ -124,7 +128,9 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
             return DeviceInfo("Apple MPS", torch.mps.recommended_max_memory())
         module = self._module()
         if not hasattr(module, "get_device_properties"):
-            return DeviceInfo(getattr(module, "get_device_name", lambda index: self._gpu)(device.index), None)
+            return DeviceInfo(
+                getattr(module, "get_device_name", lambda index: self._gpu)(device.index), None
+            )
         properties = module.get_device_properties(device.index)
         return DeviceInfo(properties.name, getattr(properties, "total_memory", None))
 
@@ -143,7 +149,9 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
         native = self._natives.get(device)
         if native is None:
             name = self._gpu if device.kind == "gpu" else device.kind
-            native = torch.device(name, device.index) if device.kind == "gpu" else torch.device(name)
+            native = (
+                torch.device(name, device.index) if device.kind == "gpu" else torch.device(name)
+            )
             self._natives[device] = native
         return native
 
@@ -156,19 +164,33 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
         if native.type == self._gpu or native.type not in devices.HARDWARE:
             return self._place(native)
         if self.virtual:
-            raise self.unsupported(f"{native} while its GPUs are virtual", "use xdevice.gpu(i).native")
-        return devices.named(native.type, native.index or 0)  # it does not exist here, and using it raises an error
+            raise self.unsupported(
+                f"{native} while its GPUs are virtual", "use xdevice.gpu(i).native"
+            )
+        return devices.named(
+            native.type, native.index or 0
+        )  # it does not exist here, and using it raises an error
 
     def _place(self, native: torch.device) -> Device:
         """Returns the `Device` for the `torch.device` of a tensor."""
         if native.type == self._gpu:
             return devices.of("gpu", self._current() if native.index is None else native.index)
-        if native.type not in self.kinds:  # a device of another vendor, for whose work xdevice cannot wait
-            raise self.unsupported(f"devices of the type {native.type!r}", "copy the tensor to a known device: x.cpu()")
+        if (
+            native.type not in self.kinds
+        ):  # a device of another vendor, for whose work xdevice cannot wait
+            raise self.unsupported(
+                f"devices of the type {native.type!r}",
+                "copy the tensor to a known device: x.cpu()",
+            )
         return devices.of(native.type, native.index or 0)
 
     def scope(self, device: Device) -> AbstractContextManager[Any]:
-        if device is _CPU and function_modes is not None and not function_modes() and torch.empty(0).is_cpu:
+        if (
+            device is _CPU
+            and function_modes is not None
+            and not function_modes()
+            and torch.empty(0).is_cpu
+        ):
             return nullcontext()  # it is the default, and a mode would take a microsecond of each call and attribute
         return scopes.scope(self.to_native(device))
 
@@ -188,7 +210,9 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
         gpus = [devices.of("gpu", index) for index in range(self._gpus)]
 
         def place(x: torch.Tensor) -> Device:
-            index = x.get_device()  # in less time than `device`; below 0 on the host and on meta
+            index = (
+                x.get_device()
+            )  # in less time than `device`; below 0 on the host and on meta
             return gpus[index] if index >= 0 and x.is_cuda else other(x)
 
         return place
@@ -218,14 +242,22 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
         try:
             if device.kind == "meta" or self.virtual:
                 return [x.to(native) for x in tensors]
-            if device.kind == "gpu" and self._gpu == "cuda" and _PLAIN.issuperset(map(type, tensors)):
+            if (
+                device.kind == "gpu"
+                and self._gpu == "cuda"
+                and _PLAIN.issuperset(map(type, tensors))
+            ):
                 return staging.sent(tensors, native, lambda x: self.move(x, device))
         except NotImplementedError:
             pass  # `move` below fails for the same tensor, with an error that names it
         return super().move_all(tensors, device)
 
     def start_move(self, x: torch.Tensor, device: Device) -> torch.Tensor:
-        started = staging.started(x, self.to_native(device)) if torch.version.cuda is not None else None
+        started = (
+            staging.started(x, self.to_native(device))
+            if torch.version.cuda is not None
+            else None
+        )
         return self.move(x, device) if started is None else started
 
     def copy(self, x: torch.Tensor, device: Device) -> torch.Tensor:
@@ -270,7 +302,9 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
         if staged is not None:
             return staged
         if name in BITS_AS:
-            return self._from_plain(straight.view(BITS_AS[name]), native).view(getattr(torch, name))
+            return self._from_plain(straight.view(BITS_AS[name]), native).view(
+                getattr(torch, name)
+            )
         return self._from_plain(straight, native)
 
     def _from_plain(self, array: np.ndarray[Any, Any], native: torch.device) -> torch.Tensor:
@@ -282,11 +316,16 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
         self._require_values(x)
         try:
             return self._read(x)
-        except (RuntimeError, TypeError) as error:  # why is asked only now, because asking takes longer than reading
+        except (
+            RuntimeError,
+            TypeError,
+        ) as error:  # why is asked only now, because asking takes longer than reading
             instead = conversion.why_not_numpy(x)
             if instead is None:
                 raise
-            raise self.unsupported(f"reading a {_described(x)} as a NumPy array", instead) from error
+            raise self.unsupported(
+                f"reading a {_described(x)} as a NumPy array", instead
+            ) from error
 
     def _read(self, x: torch.Tensor) -> np.ndarray[Any, Any]:
         dense = x.detach() if x.requires_grad else x
@@ -294,25 +333,39 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
             dense = dense.to_dense()
         staged = None if dense.is_cpu else staging.moved(dense, _HOST)
         host = (dense.cpu() if staged is None else staged).resolve_conj().resolve_neg()
-        if host.itemsize > 2:  # only short dtypes may need a view, and finding the name takes longer than the rest
+        if (
+            host.itemsize > 2
+        ):  # only short dtypes may need a view, and finding the name takes longer than the rest
             return host.numpy()
         name = str(host.dtype).rpartition(".")[2]
         if name not in BITS_AS:
             return host.numpy()
-        return host.contiguous().view(getattr(torch, BITS_AS[name])).numpy().view(host_dtype(name))
+        return (
+            host.contiguous().view(getattr(torch, BITS_AS[name])).numpy().view(host_dtype(name))
+        )
 
-    def full(self, shape: tuple[int, ...], value: float, device: Device, dtype: str) -> torch.Tensor:
-        return torch.full(shape, value, dtype=getattr(torch, dtype), device=self.to_native(device))
+    def full(
+        self, shape: tuple[int, ...], value: float, device: Device, dtype: str
+    ) -> torch.Tensor:
+        return torch.full(
+            shape, value, dtype=getattr(torch, dtype), device=self.to_native(device)
+        )
 
     def tracing(self) -> str | None:
-        if torch.compiler.is_compiling() and _is_exporting():  # torch.compile calls this code each time, outside graphs
+        if (
+            torch.compiler.is_compiling() and _is_exporting()
+        ):  # torch.compile calls this code each time, outside graphs
             return "torch.export"
         if torch.jit.is_tracing():  # type: ignore[attr-defined, no-untyped-call]
             return "torch.jit.trace"
         return "torch.fx" if _is_fx_tracing() else None
 
     def eagerly(self, function: Callable[[], Any]) -> Any:
-        return torch.compiler.disable(function)() if torch.compiler.is_dynamo_compiling() else function()
+        return (
+            torch.compiler.disable(function)()
+            if torch.compiler.is_dynamo_compiling()
+            else function()
+        )
 
     # several devices
 
@@ -327,9 +380,16 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
         if device.kind != "gpu" or self.virtual:
             return Memory()
         if self._gpu == "mps":
-            return Memory(torch.mps.recommended_max_memory(), None, torch.mps.current_allocated_memory(), None)
+            return Memory(
+                torch.mps.recommended_max_memory(),
+                None,
+                torch.mps.current_allocated_memory(),
+                None,
+            )
         names = ("mem_get_info", "memory_allocated", "max_memory_allocated")
-        both, now, most = [getattr(self._module(), name, lambda index: None)(device.index) for name in names]
+        both, now, most = [
+            getattr(self._module(), name, lambda index: None)(device.index) for name in names
+        ]
         free, total = both or (None, None)
         return Memory(total, free, now, most)
 
@@ -367,18 +427,22 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
         of a tensor subclass may return the tensor itself."""
         if type(x) not in _PLAIN and conversion.is_alias(new, x):
             raise self.unsupported(
-                f"copying a {type(x).__name__}, whose copies share its memory", "copy x.as_subclass(torch.Tensor)"
+                f"copying a {type(x).__name__}, whose copies share its memory",
+                "copy x.as_subclass(torch.Tensor)",
             )
         return new
 
     def _no_copy(self, x: torch.Tensor) -> UnsupportedError:
         self._require_values(x)
-        return self.unsupported(f"copying a {_described(x)} there", "move its parts, or make it dense first")
+        return self.unsupported(
+            f"copying a {_described(x)} there", "move its parts, or make it dense first"
+        )
 
     def _require_values(self, x: torch.Tensor) -> None:
         if x.is_meta:
             raise self.unsupported(
-                "reading a tensor on meta", "make one that has values: torch.empty_like(x, device=...)"
+                "reading a tensor on meta",
+                "make one that has values: torch.empty_like(x, device=...)",
             )
         conversion.require_values(x)
 
@@ -405,7 +469,10 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
     def _current(self) -> int:
         if self._gpu == "mps" or not self._gpus:
             return 0
-        current = getattr(self._module(), "current_device", None) or torch.accelerator.current_device_index
+        current = (
+            getattr(self._module(), "current_device", None)
+            or torch.accelerator.current_device_index
+        )
         return int(current())
 
     def _is_started(self, index: int) -> bool:

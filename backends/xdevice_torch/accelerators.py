@@ -47,7 +47,10 @@ def detect() -> tuple[str, int]:
 
     current = _current()
     counts = {name: _count(name) for name in dict.fromkeys(filter(None, (current, *_BUILT_IN)))}
-    name = choose("torch", [name for name, count in counts.items() if count], words, current) or "cuda"
+    name = (
+        choose("torch", [name for name, count in counts.items() if count], words, current)
+        or "cuda"
+    )
     devices.HARDWARE.add(name)
     return name, counts[name]
 
@@ -55,7 +58,11 @@ def detect() -> tuple[str, int]:
 def words(name: str) -> frozenset[str]:
     """Returns the words by which a user may name the hardware of a device type. ROCm's builds call their devices
     "cuda"."""
-    return frozenset(("cuda", "rocm", "hip")) if name == "cuda" and torch.version.hip else frozenset((name,))
+    return (
+        frozenset(("cuda", "rocm", "hip"))
+        if name == "cuda" and torch.version.hip
+        else frozenset((name,))
+    )
 
 
 def waiter(name: str) -> Callable[[int], None] | None:
@@ -87,7 +94,9 @@ def lacks(name: str, index: int) -> frozenset[str]:
         listed: Any = torch.accelerator.get_device_capability(index)["supported_dtypes"]
     except (AttributeError, RuntimeError):  # an older PyTorch, or a vendor who does not tell
         return frozenset()
-    return frozenset(wide for wide in ("float64", "complex128") if getattr(torch, wide) not in listed)
+    return frozenset(
+        wide for wide in ("float64", "complex128") if getattr(torch, wide) not in listed
+    )
 
 
 def lazy() -> str | None:

@@ -29,7 +29,9 @@ class _Wait(Mode):
         super().__init__()
         self._backend = backend
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         result = func(*args, **(kwargs or {}))
         if not _waited.is_wanted():
             return result

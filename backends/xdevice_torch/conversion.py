@@ -47,7 +47,9 @@ def require_values(x: torch.Tensor) -> None:
     # in torch.vmap and torch.func.grad, type() of a tensor is Tensor, so PyTorch has to be asked whether it is wrapped;
     # torch.compile cannot compile that question, and would say so on standard error
     is_exact = type(x) is torch.Tensor
-    if (not is_exact and _stands_in(type(x))) or (not torch.compiler.is_compiling() and _is_wrapped(x)):
+    if (not is_exact and _stands_in(type(x))) or (
+        not torch.compiler.is_compiling() and _is_wrapped(x)
+    ):
         raise UnsupportedError(
             f"this {type(x).__name__} replaces a tensor while torch traces or maps a function (FakeTensorMode, "
             f"torch.vmap, torch.func.grad), and has no values of its own; convert or read it outside that function"
@@ -58,18 +60,24 @@ def require_values(x: torch.Tensor) -> None:
 
 def require_shape(x: torch.Tensor) -> None:
     if is_lazy(x):
-        raise NotBuiltError("this parameter has no shape yet; build the model first: call it once on data")
+        raise NotBuiltError(
+            "this parameter has no shape yet; build the model first: call it once on data"
+        )
 
 
 def is_plain(cls: type[torch.Tensor]) -> bool:
     """Whether tensors of this type keep their values in their own memory. Subclasses with a `__torch_dispatch__`, such
     as DTensor, masked tensors and many quantized ones, consist of other tensors instead. FakeTensor and
     FunctionalTensor, which stand for other tensors while torch traces a function, count as plain."""
-    return cls.__torch_dispatch__ is torch.Tensor.__torch_dispatch__ or issubclass(cls, _STAND_INS)
+    return cls.__torch_dispatch__ is torch.Tensor.__torch_dispatch__ or issubclass(
+        cls, _STAND_INS
+    )
 
 
 def _stands_in(cls: type[torch.Tensor]) -> bool:
-    return cls.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__ and issubclass(cls, _STAND_INS)
+    return cls.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__ and issubclass(
+        cls, _STAND_INS
+    )
 
 
 def is_alias(new: torch.Tensor, x: torch.Tensor) -> bool:
@@ -106,7 +114,9 @@ class TorchConversion(Conversion):
         return TAKES
 
     def shares(self, device: Device) -> bool:
-        return device is devices.CPU or (device.kind == "gpu" and self._gpu == "cuda")  # other devices were never tried
+        return device is devices.CPU or (
+            device.kind == "gpu" and self._gpu == "cuda"
+        )  # other devices were never tried
 
     def detached(self, x: torch.Tensor) -> torch.Tensor:
         if type(x) is not torch.Tensor:
@@ -137,7 +147,9 @@ class TorchConversion(Conversion):
     def export(self, x: torch.Tensor) -> Any:
         x = staging.arrive(x)
         if x.is_conj() or x.is_neg():
-            raise BufferError("its conjugate or negative is not in its memory: PyTorch computes it at each use")
+            raise BufferError(
+                "its conjugate or negative is not in its memory: PyTorch computes it at each use"
+            )
         return dlpack.to_dlpack(x)  # type: ignore[attr-defined]  # public, and documented
 
     def compact(self, x: torch.Tensor) -> torch.Tensor:
@@ -148,7 +160,9 @@ class TorchConversion(Conversion):
         return dlpack.from_dlpack(lent.capsule)
 
     def from_buffer(self, array: np.ndarray[Any, Any]) -> torch.Tensor:
-        if array.dtype.isbuiltin != 2:  # 2 is a dtype of ml_dtypes, which the kind does not tell: float8_e5m2 has "f"
+        if (
+            array.dtype.isbuiltin != 2
+        ):  # 2 is a dtype of ml_dtypes, which the kind does not tell: float8_e5m2 has "f"
             return torch.from_numpy(array)
         name = array.dtype.name
         return torch.from_numpy(array.view(BITS_AS[name])).view(getattr(torch, name))

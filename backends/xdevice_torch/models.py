@@ -55,7 +55,8 @@ _BOOKKEEPING: Final = ("_slice_dict", "_inc_dict")
 
 _EXPORTED: Final = "torch.export.exported_program"
 _INSTEAD_OF_EXPORTED: Final = (
-    "its graph names devices: torch.export.passes.move_to_device_pass(program, device) makes another one"
+    "its graph names devices: "
+    "torch.export.passes.move_to_device_pass(program, device) makes another one"
 )
 
 
@@ -63,7 +64,9 @@ _INSTEAD_OF_EXPORTED: Final = (
 def _gradient_watch() -> GradientWatch:
     from xdevice.contract.stored import GradientWatch
 
-    return GradientWatch(lambda p, report: p.register_post_accumulate_grad_hook(lambda _: report()))
+    return GradientWatch(
+        lambda p, report: p.register_post_accumulate_grad_hook(lambda _: report())
+    )
 
 
 _pre_hooks = private.field("torch.nn.Module._forward_pre_hooks")
@@ -97,14 +100,21 @@ def named_tensors(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
 def _own_device(model: Module) -> Any:
     """Returns the value of a module's property `device`, by which a module without tensors may say where it is; None if
     its class has no such property."""
-    return getattr(model, "device", None) if isinstance(getattr(type(model), "device", None), property) else None
+    return (
+        getattr(model, "device", None)
+        if isinstance(getattr(type(model), "device", None), property)
+        else None
+    )
 
 
 def _moved_by_itself(model: Module) -> Iterator[tuple[str, torch.Tensor]]:
     for path, module in model.named_modules():
         if _own_apply(type(module)) is not _APPLY:
             own = {name: value for name, value in vars(module).items() if name not in _KEPT}
-            yield from (((f"{path}." if path else "") + name[1:], x) for name, x in _tensors(own, "", "."))
+            yield from (
+                ((f"{path}." if path else "") + name[1:], x)
+                for name, x in _tensors(own, "", ".")
+            )
 
 
 def _tensors(value: Any, name: str, dot: str = "") -> Iterator[tuple[str, torch.Tensor]]:
@@ -140,7 +150,11 @@ def move(model: Any, native: torch.device) -> Any:
         state[key] = _moved(x, native)
     for group in model.param_groups:
         # a rate on the host serves parameters anywhere, one on another GPU serves none here
-        group.update((key, x.to(native)) for key, x in group.items() if isinstance(x, torch.Tensor) and not x.is_cpu)
+        group.update(
+            (key, x.to(native))
+            for key, x in group.items()
+            if isinstance(x, torch.Tensor) and not x.is_cpu
+        )
     return model
 
 
@@ -168,7 +182,9 @@ def copied(model: Module, native: torch.device) -> Any:
         ) from error
     for old, new in zip(model.parameters(), twin.parameters(), strict=True):
         if new is old:
-            raise UnsupportedError(f"torch cannot copy this {type(model).__name__}: a module in it is its own copy")
+            raise UnsupportedError(
+                f"torch cannot copy this {type(model).__name__}: a module in it is its own copy"
+            )
         if new.requires_grad is not old.requires_grad:
             new.requires_grad_(old.requires_grad)
     return move(twin, native)
@@ -185,7 +201,11 @@ def _computed(module: Module) -> Iterator[str]:
 def _results(model: Module) -> Iterator[torch.Tensor]:
     """Yields the tensors of a module that are results of recorded operations: `copy.deepcopy` refuses these."""
     for module in model.modules():
-        own = {name: value for name, value in vars(module).items() if name not in _KEPT or name == "_buffers"}
+        own = {
+            name: value
+            for name, value in vars(module).items()
+            if name not in _KEPT or name == "_buffers"
+        }
         yield from (x for _, x in _tensors(own, "") if not x.is_leaf)
 
 
@@ -200,14 +220,18 @@ def _refuse_script(model: Module, native: torch.device) -> None:
                 "move the module before it is frozen"
             )
         there = torch.empty(0, device=native)
-        if not all(_takes_contents(x, there) for x in (*module.parameters(), *module.buffers())):
+        if not all(
+            _takes_contents(x, there) for x in (*module.parameters(), *module.buffers())
+        ):
             raise UnsupportedError(
                 f"torch cannot move {name} to {native}; move the module before torch.jit.script or torch.jit.trace"
             )
 
 
 def _refuse_meta(model: Module, native: torch.device) -> None:
-    if native.type == "meta" or "to" in vars(model):  # accelerate sets its own `to`, which says where the values are
+    if native.type == "meta" or "to" in vars(
+        model
+    ):  # accelerate sets its own `to`, which says where the values are
         return
     for name, x in (*model.named_parameters(), *model.named_buffers()):
         if x.is_meta:
@@ -228,11 +252,19 @@ def _takes_contents(x: torch.Tensor, there: torch.Tensor) -> bool:
 
 def _constants(module: torch.jit.ScriptModule) -> list[torch.Tensor]:
     """Returns the tensors in the code of a frozen ScriptModule; none for a module that is not frozen."""
-    if next(iter(module.state_dict().values()), None) is not None or not hasattr(module, "inlined_graph"):
+    if next(iter(module.state_dict().values()), None) is not None or not hasattr(
+        module, "inlined_graph"
+    ):
         return []
-    graph: Any = module.inlined_graph  # kept in a variable, because its nodes do not keep it alive
+    graph: Any = (
+        module.inlined_graph
+    )  # kept in a variable, because its nodes do not keep it alive
     nodes = graph.findAllNodes("prim::Constant")
-    return [node.t("value") for node in nodes if node.hasAttribute("value") and node.kindOf("value") == "t"]
+    return [
+        node.t("value")
+        for node in nodes
+        if node.hasAttribute("value") and node.kindOf("value") == "t"
+    ]
 
 
 def _shared_buffers(model: Module) -> list[list[tuple[Module, str]]]:
@@ -252,7 +284,11 @@ class _MovingState:
         self._with_step = with_step
 
     def items(self) -> list[tuple[str, Any]]:
-        return [(key, value) for key, value in self._state.items() if key != "step" or self._with_step]
+        return [
+            (key, value)
+            for key, value in self._state.items()
+            if key != "step" or self._with_step
+        ]
 
     def __setitem__(self, key: str, value: Any) -> None:
         self._state[key] = value
@@ -261,7 +297,9 @@ class _MovingState:
 def _states(optimizer: torch.optim.Optimizer) -> list[_MovingState]:
     """Returns the state of each parameter of an optimizer. The step counters are left out unless the optimizer is fused
     or capturable, because otherwise PyTorch keeps them on the host."""
-    with_step = any(group.get("fused") or group.get("capturable") for group in optimizer.param_groups)
+    with_step = any(
+        group.get("fused") or group.get("capturable") for group in optimizer.param_groups
+    )
     return [_MovingState(state, with_step) for state in optimizer.state.values()]
 
 
@@ -275,7 +313,11 @@ def _refuse_outside_of_state(optimizer: torch.optim.Optimizer) -> None:
     """Raises `UnsupportedError` for an optimizer that has tensors, or another optimizer, as attributes, because these
     would not be moved."""
     parameters = {id(p) for group in optimizer.param_groups for p in group["params"]}
-    names = ("state", "param_groups", "defaults")  # a learning rate in them may be a tensor, which is not moved
+    names = (
+        "state",
+        "param_groups",
+        "defaults",
+    )  # a learning rate in them may be a tensor, which is not moved
     own = {name: value for name, value in vars(optimizer).items() if name not in names}
     for x in leaves(own):
         if isinstance(x, torch.Tensor | torch.optim.Optimizer) and id(x) not in parameters:
@@ -289,7 +331,11 @@ def _refuse_unknown(key: str, value: Any) -> None:
     """Raises `UnsupportedError` if the state of an optimizer contains an object with attributes: tensors in such an
     object would not be moved."""
     for leaf in leaves(value):
-        if not isinstance(leaf, torch.Tensor) and hasattr(leaf, "__dict__") and not callable(leaf):
+        if (
+            not isinstance(leaf, torch.Tensor)
+            and hasattr(leaf, "__dict__")
+            and not callable(leaf)
+        ):
             raise UnsupportedError(
                 f"torch cannot move this optimizer: its state {key!r} is of type {type(leaf).__qualname__}, which may "
                 "hold tensors; keep them in the state itself, or in lists, tuples and dicts there"
@@ -301,7 +347,11 @@ def _refuse_unknown(key: str, value: Any) -> None:
 
 def _exported(x: Any) -> list[tuple[str, Any]]:
     dicts = {"state_dict": x.state_dict, "constants": x.constants}
-    return [(f".{name}[{key!r}]", value) for name, inside in dicts.items() for key, value in inside.items()]
+    return [
+        (f".{name}[{key!r}]", value)
+        for name, inside in dicts.items()
+        for key, value in inside.items()
+    ]
 
 
 def _inside(x: Any) -> list[tuple[str, Any]]:
@@ -323,7 +373,11 @@ def _packed(backend: Primitives) -> Way:
         return twin.to(backend.to_native(device))
 
     def tensors(x: PackedSequence) -> list[tuple[str, Any]]:
-        return [(f".{name}", part) for name, part in x._asdict().items() if part is not None and name != "batch_sizes"]
+        return [
+            (f".{name}", part)
+            for name, part in x._asdict().items()
+            if part is not None and name != "batch_sizes"
+        ]
 
     return Way(
         move=lambda x, device: x.to(backend.to_native(device)),
@@ -344,7 +398,9 @@ class TorchModels(Models):
     def require_built(self, model: Any) -> None:
         for name, variable in named_tensors(model):
             if torch.nn.parameter.is_lazy(variable):
-                raise NotBuiltError(f"{name} has no shape yet; build the model first: call it once on data")
+                raise NotBuiltError(
+                    f"{name} has no shape yet; build the model first: call it once on data"
+                )
 
     def variables(self, model: Any) -> Iterable[tuple[str, torch.Tensor]]:
         if isinstance(model, torch.optim.Optimizer):
@@ -353,21 +409,28 @@ class TorchModels(Models):
         for name, value in state.items():
             if not isinstance(value, torch.Tensor):
                 raise self.unsupported(
-                    f"{name} of this model, which is not a tensor", "save the result of get_extra_state() yourself"
+                    f"{name} of this model, which is not a tensor",
+                    "save the result of get_extra_state() yourself",
                 )
             if torch.nn.parameter.is_lazy(value):
-                raise NotBuiltError(f"{name} has no shape yet; build the model first: call it once on data")
+                raise NotBuiltError(
+                    f"{name} has no shape yet; build the model first: call it once on data"
+                )
         from . import extra_state
 
         lost = extra_state.lost(model, state)
         if lost is not None:
-            raise self.unsupported(f"{lost} of this model, which no set_extra_state() would load", "write that method")
+            raise self.unsupported(
+                f"{lost} of this model, which no set_extra_state() would load",
+                "write that method",
+            )
         return state.items()
 
     def attributes_of(self, model: Any) -> Iterable[tuple[str, Any, Container[str]]]:
         modules = model.named_modules() if isinstance(model, Module) else ()
         return [
-            (path, module, _KEPT.union(_computed(module)) if _pre_hooks(module) else _KEPT) for path, module in modules
+            (path, module, _KEPT.union(_computed(module)) if _pre_hooks(module) else _KEPT)
+            for path, module in modules
         ]
 
     def parameters_of(self, model: Any) -> Iterable[torch.Tensor]:
@@ -400,7 +463,11 @@ class TorchModels(Models):
 
     def model_parts(self, model: Any) -> Iterable[Any]:
         """Returns all modules, parameters and buffers of a module; nothing for an optimizer."""
-        return [*model.modules(), *model.parameters(), *model.buffers()] if isinstance(model, Module) else []
+        return (
+            [*model.modules(), *model.parameters(), *model.buffers()]
+            if isinstance(model, Module)
+            else []
+        )
 
     def rebind(self, model: Any, new: Mapping[int, Any]) -> None:
         """Replaces buffers by those that `new` gives for their `id`s. Parameters are never replaced, because a move in
@@ -411,41 +478,63 @@ class TorchModels(Models):
                     setattr(module, name, new[id(buffer)])
 
     def own_file(self, path: str) -> Any:
-        is_zip = zipfile.is_zipfile(path)  # a file of PyTorch before 1.6 is not, and cannot be mapped
+        is_zip = zipfile.is_zipfile(
+            path
+        )  # a file of PyTorch before 1.6 is not, and cannot be mapped
         try:
             return torch.load(path, map_location="cpu", weights_only=True, mmap=is_zip)
         except (pickle.UnpicklingError, RuntimeError, EOFError, OSError, ValueError) as error:
-            lines = [line for line in str(error).splitlines() if "WeightsUnpickler" in line or "GLOBAL" in line]
+            lines = [
+                line
+                for line in str(error).splitlines()
+                if "WeightsUnpickler" in line or "GLOBAL" in line
+            ]
             why = " ".join(lines).strip() or str(error) or "it ends too early"
             raise FileFormatError(
                 f"PyTorch cannot read {path} without running code from it, or it is damaged: {why:.300}; if you trust "
                 f"it, torch.load(path, weights_only=False) reads it: give convert_state its dict"
             ) from error
 
-    def gradients(self, model: torch.nn.Module) -> Iterable[tuple[str, torch.Tensor, torch.Tensor | None]]:
+    def gradients(
+        self, model: torch.nn.Module
+    ) -> Iterable[tuple[str, torch.Tensor, torch.Tensor | None]]:
         if not isinstance(model, torch.nn.Module):
-            raise self.unsupported(f"gradients of a {type(model).__qualname__}", "pass the model")
+            raise self.unsupported(
+                f"gradients of a {type(model).__qualname__}", "pass the model"
+            )
         return [(name, p, p.grad) for name, p in model.named_parameters() if p.requires_grad]
 
-    def watch_gradients(self, variables: list[torch.Tensor], ready: Callable[[int, Any], None]) -> Callable[[], None]:
+    def watch_gradients(
+        self, variables: list[torch.Tensor], ready: Callable[[int, Any], None]
+    ) -> Callable[[], None]:
         return _gradient_watch().watch(variables, ready)
 
-    def register_tree_node(self, cls: type, flatten: Callable[..., Any], unflatten: Callable[..., Any]) -> None:
+    def register_tree_node(
+        self, cls: type, flatten: Callable[..., Any], unflatten: Callable[..., Any]
+    ) -> None:
         register = private.get("torch.utils._pytree.register_pytree_node")
         if register is not None and cls not in _NODES:
             register(cls, flatten, lambda children, static: unflatten(static, children))
 
     def times_written(self, x: torch.Tensor) -> int | None:
-        count: int | None = _version.__get__(x) if _version is not None and not x.is_inference() else None
+        count: int | None = (
+            _version.__get__(x) if _version is not None and not x.is_inference() else None
+        )
         return count
 
     def hyperparameters(self, optimizer: Any) -> str:
         if not isinstance(optimizer, torch.optim.Optimizer):
             return ""
         groups = [
-            {name: value for name, value in group.items() if name != "params"} for group in optimizer.param_groups
+            {name: value for name, value in group.items() if name != "params"}
+            for group in optimizer.param_groups
         ]
-        return str([{name: _number(value) for name, value in sorted(group.items())} for group in groups])
+        return str(
+            [
+                {name: _number(value) for name, value in sorted(group.items())}
+                for group in groups
+            ]
+        )
 
     def container_way(self, x: Any) -> Way | None:
         """Says how to walk or move a packed sequence, a TensorDict, a storage, a future, an exported program, or an
@@ -454,7 +543,9 @@ class TorchModels(Models):
             return _packed(self)
         if isinstance(x, tuple):
             return None
-        if isinstance(x, torch.optim.lr_scheduler.LRScheduler):  # the rates that it keeps stay: any device takes them
+        if isinstance(
+            x, torch.optim.lr_scheduler.LRScheduler
+        ):  # the rates that it keeps stay: any device takes them
             return Way(tensors=lambda x: [(".optimizer", x.optimizer)])
         if isinstance(x, torch.UntypedStorage | torch.TypedStorage | torch.jit.Future):
             return Way(tensors=_inside)
@@ -482,10 +573,14 @@ class TorchModels(Models):
 
 
 def _number(value: Any) -> Any:
-    return value.tolist() if isinstance(value, torch.Tensor) else value  # a rate may be a tensor
+    return (
+        value.tolist() if isinstance(value, torch.Tensor) else value
+    )  # a rate may be a tensor
 
 
-def optimizer_state(optimizer: torch.optim.Optimizer, backend: Models) -> Iterator[tuple[str, torch.Tensor]]:
+def optimizer_state(
+    optimizer: torch.optim.Optimizer, backend: Models
+) -> Iterator[tuple[str, torch.Tensor]]:
     for name, value in _named(optimizer.state_dict()["state"]):
         if isinstance(value, torch.Tensor):
             yield name, value

@@ -14,13 +14,19 @@ if TYPE_CHECKING:
 
 
 _DispatchMode: Any = private["torch.utils._python_dispatch.TorchDispatchMode"]
-dispatch_modes: Callable[[], list[Any]] = private["torch.utils._python_dispatch._get_current_dispatch_mode_stack"]
+dispatch_modes: Callable[[], list[Any]] = private[
+    "torch.utils._python_dispatch._get_current_dispatch_mode_stack"
+]
 """Returns the modes of this thread, the innermost last."""
 
 
-function_modes: Callable[[], list[Any]] = private.get("torch.overrides._get_current_function_mode_stack")
+function_modes: Callable[[], list[Any]] = private.get(
+    "torch.overrides._get_current_function_mode_stack"
+)
 """Returns the modes of this thread that see functions and attributes, such as scopes of devices, the innermost last."""
-count_function_modes: Callable[[], int] = private.get("torch._C._len_torch_function_stack", lambda: 0)
+count_function_modes: Callable[[], int] = private.get(
+    "torch._C._len_torch_function_stack", lambda: 0
+)
 _mode_at: Callable[[int], Any] = private.get("torch._C._get_function_stack_at")
 _pop: Callable[[], Any] = private.get("torch._C._pop_torch_function_stack")
 _push: Callable[[Any], None] = private.get("torch._C._push_on_torch_function_stack")

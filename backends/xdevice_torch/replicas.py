@@ -21,7 +21,15 @@ if TYPE_CHECKING:
     from xdevice.base.devices import Device
 
 _SHORT = (torch.float16, torch.bfloat16)
-_NCCL = (*_SHORT, torch.float32, torch.float64, torch.int32, torch.int64, torch.int8, torch.uint8)
+_NCCL = (
+    *_SHORT,
+    torch.float32,
+    torch.float64,
+    torch.int32,
+    torch.int64,
+    torch.int8,
+    torch.uint8,
+)
 
 
 # PyTorch does not add these unsigned integers; sums of signed ones have the same bits
@@ -29,7 +37,9 @@ _SIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: t
 
 
 def _seen_as(dtype: torch.dtype, x: torch.Tensor) -> torch.Tensor:
-    return x if x.dtype is dtype else x.view(dtype)  # a conjugate refuses view() even to its own dtype
+    return (
+        x if x.dtype is dtype else x.view(dtype)
+    )  # a conjugate refuses view() even to its own dtype
 
 
 def is_for_nccl(tensors: list[torch.Tensor]) -> bool:
@@ -68,8 +78,12 @@ class TorchReplicas(Replicas):
 
     def can_write(self, x: torch.Tensor) -> bool:
         steps = x.stride()
-        overlaps = 0 in steps and any(step == 0 and size > 1 for size, step in zip(x.shape, steps, strict=True))
-        return (not overlaps or not x.numel()) and (not x.is_inference() or torch.is_inference_mode_enabled())
+        overlaps = 0 in steps and any(
+            step == 0 and size > 1 for size, step in zip(x.shape, steps, strict=True)
+        )
+        return (not overlaps or not x.numel()) and (
+            not x.is_inference() or torch.is_inference_mode_enabled()
+        )
 
     def memory_of(self, x: torch.Tensor) -> tuple[int, tuple[int, ...]]:
         return x.data_ptr(), tuple(step * x.itemsize for step in x.stride())
@@ -85,7 +99,9 @@ class TorchReplicas(Replicas):
         rest = iter(tensors)
         first = next(rest)
         dtype = _SIGNED.get(first.dtype, first.dtype)
-        start = _seen_as(dtype, first).to(torch.float32 if dtype in _SHORT else dtype, copy=True)
+        start = _seen_as(dtype, first).to(
+            torch.float32 if dtype in _SHORT else dtype, copy=True
+        )
         total: torch.Tensor = add_up(start, (_seen_as(dtype, x) for x in rest), mean)
         return _seen_as(first.dtype, total.to(dtype))
 

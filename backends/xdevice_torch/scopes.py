@@ -22,10 +22,17 @@ _DRAWS = (torch.randperm, torch.randint, torch.rand)
 
 
 class _Scope(_Context):  # type: ignore[misc]  # a private class
-    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         # in this order, because torch.compile traces it and cannot look at frames
         generator = kwargs.get("generator") if kwargs else None
-        if generator is not None and function in _DRAWS and kwargs.get("device") is None and _is_of_loaders():
+        if (
+            generator is not None
+            and function in _DRAWS
+            and kwargs.get("device") is None
+            and _is_of_loaders()
+        ):
             kwargs = {**kwargs, "device": generator.device}
         return super().__torch_function__(function, types, args, kwargs)
 

@@ -34,7 +34,11 @@ def container_way(x: Any, backend: Primitives) -> Way | None:
     """Says how to walk, rebuild, move and copy a tensor collection of the library tensordict; None for anything
     else."""
     library = sys.modules.get("tensordict")
-    if library is None or not hasattr(library, "is_non_tensor") or not library.is_tensor_collection(x):
+    if (
+        library is None
+        or not hasattr(library, "is_non_tensor")
+        or not library.is_tensor_collection(x)
+    ):
         return None
 
     def move(x: Any, device: Device) -> Any:
@@ -74,7 +78,9 @@ def _leaves(library: ModuleType, x: Any, name: str = "") -> Iterator[tuple[str, 
             yield from _leaves(library, inner, name + path)
 
 
-def _hidden(library: ModuleType, x: Any, name: str = "", is_inside: bool = False) -> Iterator[tuple[str, torch.Tensor]]:
+def _hidden(
+    library: ModuleType, x: Any, name: str = "", is_inside: bool = False
+) -> Iterator[tuple[str, torch.Tensor]]:
     """Yields path and tensor of each tensor inside a non-tensor entry of a collection, such as a dict."""
     if not is_inside and library.is_non_tensor(x):
         x, is_inside = x.data, True
@@ -104,10 +110,16 @@ def _items(x: Any) -> dict[str, Any]:
 
 
 def _rebuilt(library: ModuleType, old: Any, inside: dict[str, Any]) -> Any:
-    if not all(isinstance(x, torch.Tensor) or library.is_tensor_collection(x) for x in inside.values()):
+    if not all(
+        isinstance(x, torch.Tensor) or library.is_tensor_collection(x) for x in inside.values()
+    ):
         return {key: x.data if library.is_non_tensor(x) else x for key, x in inside.items()}
     tensors = [x for x in inside.values() if not library.is_non_tensor(x)]
-    size = [*tensors[0].shape[:1], *old.batch_size[1:]] if tensors and old.batch_size else old.batch_size
+    size = (
+        [*tensors[0].shape[:1], *old.batch_size[1:]]
+        if tensors and old.batch_size
+        else old.batch_size
+    )
     device = tensors[0].device if tensors and old.device is not None else old.device
     new = old.empty(batch_size=size, device=device)
     for key, x in inside.items():

@@ -31,7 +31,10 @@ def table(rows: list[str]) -> list[str]:
     indent = rows[0][: len(rows[0]) - len(rows[0].lstrip())]
     made = [f"{indent}.. list-table::", f"{indent}   :header-rows: 1", ""]
     for row in (rows[0], *rows[2:]):
-        first, *others = (code(cell.strip()) for cell in re.findall(r"((?:`[^`]*`|[^`|])+)", row.strip().strip("|")))
+        first, *others = (
+            code(cell.strip())
+            for cell in re.findall(r"((?:`[^`]*`|[^`|])+)", row.strip().strip("|"))
+        )
         made += [f"{indent}   * - {first}", *(f"{indent}     - {cell}" for cell in others)]
     return made
 
@@ -43,12 +46,18 @@ def one_error_a_line(lines: list[str]) -> list[str]:
     for line in lines:
         if line[:1].strip():
             raises = line.startswith("Raises")
-        parts = re.split(r"(?<=[.;]) (?=[A-Z]\w+Error(?:, [^.:]{0,40})?: )", line) if raises else [line]
+        parts = (
+            re.split(r"(?<=[.;]) (?=[A-Z]\w+Error(?:, [^.:]{0,40})?: )", line)
+            if raises
+            else [line]
+        )
         made += [parts[0], *(f"    {part}" for part in parts[1:])]
     return made
 
 
-def rewrite(_app: Sphinx, _what: str, _name: str, _object: Any, _options: Any, lines: list[str]) -> None:
+def rewrite(
+    _app: Sphinx, _what: str, _name: str, _object: Any, _options: Any, lines: list[str]
+) -> None:
     lines[:] = one_error_a_line(lines)
     made: list[str] = []
     rows: list[str] = []
@@ -60,13 +69,22 @@ def rewrite(_app: Sphinx, _what: str, _name: str, _object: Any, _options: Any, l
         if rows:
             made += table(rows)
             rows = []
-        if line.startswith("    ") and number > 1 and not lines[number - 1] and lines[number - 2][:1].strip():
+        if (
+            line.startswith("    ")
+            and number > 1
+            and not lines[number - 1]
+            and lines[number - 2][:1].strip()
+        ):
             drawn = not SECTIONS.match(lines[number - 2])
             made += ["::", ""] if drawn else []
         elif line[:1].strip():
             drawn = False
         if line.startswith("Raises, "):
-            made += [line.removeprefix("Raises, and ").removesuffix(":").capitalize() + " where this raises.", ""]
+            made += [
+                line.removeprefix("Raises, and ").removesuffix(":").capitalize()
+                + " where this raises.",
+                "",
+            ]
             line = "Raises:"
         made.append(line if drawn or line.lstrip().startswith((">>>", "...")) else code(line))
     lines[:] = made + (table(rows) if rows else [])

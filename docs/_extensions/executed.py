@@ -62,8 +62,14 @@ TITLES = {
     "jax": "JAX",
     "numpy": "NumPy",
 }
-QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3", "GLOG_minloglevel": "3", "PYDEVD_DISABLE_FILE_VALIDATION": "1"}
-INFORMED = re.compile(r"^(?:I\d{4} |WARNING: All log messages before absl::InitializeLog).*\n?", re.MULTILINE)
+QUIET = {
+    "TF_CPP_MIN_LOG_LEVEL": "3",
+    "GLOG_minloglevel": "3",
+    "PYDEVD_DISABLE_FILE_VALIDATION": "1",
+}
+INFORMED = re.compile(
+    r"^(?:I\d{4} |WARNING: All log messages before absl::InitializeLog).*\n?", re.MULTILINE
+)
 """What TensorFlow 2.21 writes when it is imported, whatever the level of its log."""
 LIMIT = 900  # seconds that one cell may take
 logger = logging.getLogger(__name__)
@@ -95,11 +101,15 @@ def page_of(name: str, text: str, substitutions: dict[str, str]) -> Page | None:
     said = dict(notebook.metadata)
     backends = said.get("backends")
     if not backends or not set(backends) <= set(TITLES):
-        raise ValueError(f"{name}: its front matter names the backends {backends}; expected some of {list(TITLES)}")
+        raise ValueError(
+            f"{name}: its front matter names the backends {backends}; expected some of {list(TITLES)}"
+        )
     names = ", ".join(f'"{name}"' for name in backends)
     setup = ["import os", "from importlib.util import find_spec", "", f"for name in [{names}]:"]
     setup.append("    if find_spec(name):")
-    setup.append('        os.environ.setdefault("XDEVICE_BACKEND", name)  # the first of these that is installed')
+    setup.append(
+        '        os.environ.setdefault("XDEVICE_BACKEND", name)  # the first of these that is installed'
+    )
     if said.get("virtual_gpus"):
         setup += [
             'if os.environ.get("XDEVICE_BACKEND") != "numpy":  # which has one device',
@@ -128,7 +138,9 @@ def plain(source: str, substitutions: dict[str, str]) -> str:
     """MyST as the Markdown that notebooks show: without roles, directives and substitutions."""
     source = re.sub(r"\{\{ (\w+) \}\}", lambda found: substitutions[found[1]], source)
     source = re.sub(r"\{[\w:-]+\}`([^`<]*?)(?: <[^`>]*>)?`", r"`\1`", source)
-    source = re.sub(r"^(`{3,}|:{3,})\{[\w-]+\}[^\n]*\n(?::[\w-]+:[^\n]*\n)*", "", source, flags=re.MULTILINE)
+    source = re.sub(
+        r"^(`{3,}|:{3,})\{[\w-]+\}[^\n]*\n(?::[\w-]+:[^\n]*\n)*", "", source, flags=re.MULTILINE
+    )
     source = re.sub(r"^\([\w-]+\)=\n", "", source, flags=re.MULTILINE)
     return re.sub(r"^:{3,}\s*$", "", source, flags=re.MULTILINE)
 
@@ -154,11 +166,22 @@ def chosen(page: Page, turn: int) -> list[str]:
 
 def run(page: Page, backend: str, kept: Path, seen: str) -> list[Output]:
     """What each cell gave on a backend: read where the same has run before."""
-    asked = json.dumps([seen, backend, [cell.source for cell in page.notebook.cells if cell.cell_type == "code"]])
-    path = kept / f"{page.name.replace('/', '-')}-{backend}-{hashlib.sha256(asked.encode()).hexdigest()[:16]}.json"
+    asked = json.dumps(
+        [
+            seen,
+            backend,
+            [cell.source for cell in page.notebook.cells if cell.cell_type == "code"],
+        ]
+    )
+    path = (
+        kept
+        / f"{page.name.replace('/', '-')}-{backend}-{hashlib.sha256(asked.encode()).hexdigest()[:16]}.json"
+    )
     if path.exists():
         return [Output(*item) for item in json.loads(path.read_text(encoding="utf-8"))]
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("XDEVICE_")} | QUIET
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith("XDEVICE_")
+    } | QUIET
     environment["XDEVICE_BACKEND"] = backend
     with tempfile.TemporaryDirectory() as folder:
         client = NotebookClient(
@@ -166,11 +189,15 @@ def run(page: Page, backend: str, kept: Path, seen: str) -> list[Output]:
             timeout=LIMIT,
             kernel_name="python3",
             startup_timeout=300,
-            extra_arguments=["--log-level=ERROR"],  # else it warns of each kernel's TCP connection on loopback
+            extra_arguments=[
+                "--log-level=ERROR"
+            ],  # else it warns of each kernel's TCP connection on loopback
             resources={"metadata": {"path": folder}},
         )
         with suppress(CellExecutionError):  # the cell's output has it
-            client.execute(env=environment, stderr=subprocess.DEVNULL)  # what C++ libraries log before a cell runs
+            client.execute(
+                env=environment, stderr=subprocess.DEVNULL
+            )  # what C++ libraries log before a cell runs
     cells = [cell for cell in client.nb.cells if cell.cell_type == "code"][1:]
     outputs = [output_of(cell) for cell in cells]
     failed = [cell for cell, output in zip(cells, outputs, strict=True) if output.error]
@@ -200,18 +227,33 @@ def run_pages(app: Sphinx, env: Any, names: list[str]) -> None:
     """Runs the code of the pages that are read, as much at once as there are cores, and writes their notebooks."""
     if not hasattr(env, "executed"):
         env.executed = {}
-    texts = ((name, Path(env.doc2path(name)).read_text(encoding="utf-8")) for name in sorted(env.found_docs))
-    pages = [page for name, text in texts if (page := page_of(name, text, app.config.myst_substitutions))]
+    texts = (
+        (name, Path(env.doc2path(name)).read_text(encoding="utf-8"))
+        for name in sorted(env.found_docs)
+    )
+    pages = [
+        page
+        for name, text in texts
+        if (page := page_of(name, text, app.config.myst_substitutions))
+    ]
     read = [(turn, page) for turn, page in enumerate(pages) if page.name in names]
     runs = [(page, backend) for turn, page in read for backend in chosen(page, turn)]
     kept, seen = Path(app.doctreedir) / "runs", version()
     env.executed |= {page.name: {} for _, page in read}
     workers = int(os.environ.get("XDEVICE_DOCS_WORKERS", os.cpu_count() or 1))
     with ThreadPoolExecutor(workers) as pool:
-        waiting = {pool.submit(run, page, backend, kept, seen): (page.name, backend) for page, backend in runs}
+        waiting = {
+            pool.submit(run, page, backend, kept, seen): (page.name, backend)
+            for page, backend in runs
+        }
         ended = ((waiting[future], future.result()) for future in as_completed(waiting))
         done = dict(
-            status_iterator(ended, "running ", length=len(runs), stringify_func=lambda end: " on ".join(end[0]))
+            status_iterator(
+                ended,
+                "running ",
+                length=len(runs),
+                stringify_func=lambda end: " on ".join(end[0]),
+            )
         )
     for page, backend in runs:
         env.executed[page.name][backend] = done[page.name, backend]
@@ -240,18 +282,28 @@ class CodeCell(SphinxDirective):
     def run(self) -> list[nodes.Node]:
         index = self.env.temp_data["cells"] = self.env.temp_data.get("cells", -1) + 1
         ran = self.env.executed[self.env.docname]
-        found = {backend: outputs[index] for backend, outputs in ran.items() if index < len(outputs)}
+        found = {
+            backend: outputs[index] for backend, outputs in ran.items() if index < len(outputs)
+        }
         for backend, output in found.items():
             self.check(backend, output)
         text, language, title = as_saved("\n".join(self.content))
-        code = [nodes.paragraph("", "", nodes.literal("", title), classes=["file-title"])] if title else []
+        code = (
+            [nodes.paragraph("", "", nodes.literal("", title), classes=["file-title"])]
+            if title
+            else []
+        )
         code.append(nodes.literal_block(text, text, language=language))
-        said = [] if title else self.shown(found, len(ran))  # a notebook says that it writes the file
+        said = (
+            [] if title else self.shown(found, len(ran))
+        )  # a notebook says that it writes the file
         return [nodes.container("", *code, classes=["cell"]), *said]
 
     def check(self, backend: str, output: Output) -> None:
         def warn(text: str) -> None:
-            logger.warning("%s, on %s", text, backend, location=self.get_location(), type="executed")
+            logger.warning(
+                "%s, on %s", text, backend, location=self.get_location(), type="executed"
+            )
 
         must_raise = "raises-exception" in self.options.get("tags", "")
         if output.error and not must_raise:
@@ -265,23 +317,39 @@ class CodeCell(SphinxDirective):
 
     def shown(self, found: dict[str, Output], ran: int) -> list[nodes.Node]:
         """What was printed, drawn and raised: once where it is the same on all backends, else in a tab for each."""
-        found = {name: output for name, output in found.items() if output.text or output.image or output.error}
+        found = {
+            name: output
+            for name, output in found.items()
+            if output.text or output.image or output.error
+        }
         if not found:
             return []
         timing = "timing" in self.options
         first, *others = found.items()
         alone = (
-            len(found) == ran and not timing and not first[1].image and all(output == first[1] for _, output in others)
+            len(found) == ran
+            and not timing
+            and not first[1].image
+            and all(output == first[1] for _, output in others)
         )
         if ran == 1 or alone:
-            title = f"Output on {TITLES[first[0]]}" if ran == 1 else f"Output, the same on all {ran} backends"
+            title = (
+                f"Output on {TITLES[first[0]]}"
+                if ran == 1
+                else f"Output, the same on all {ran} backends"
+            )
             parts = [nodes.paragraph("", title, classes=["output-title"]), *self.parts(*first)]
-            return [nodes.container("", *parts, classes=["output-box"]), *([when()] if timing else [])]
+            return [
+                nodes.container("", *parts, classes=["output-box"]),
+                *([when()] if timing else []),
+            ]
         tabs = create_component("tab-set", classes=["sd-tab-set"])
         for name, output in found.items():
             label = nodes.rubric(TITLES[name], TITLES[name], classes=["sd-tab-label"])
             label["sync_id"], label["sync_group"] = name, "backend"
-            content = create_component("tab-content", ["sd-tab-content"], children=self.parts(name, output))
+            content = create_component(
+                "tab-content", ["sd-tab-content"], children=self.parts(name, output)
+            )
             tabs += create_component("tab-item", ["sd-tab-item"], children=[label, content])
         return [tabs, *([when()] if timing else [])]
 
@@ -293,7 +361,9 @@ class CodeCell(SphinxDirective):
         if output.image:
             alt = escape(f"{self.options.get('alt', '')} ({TITLES[backend]})")
             source = f"data:image/png;base64,{output.image}"
-            made.append(nodes.raw("", f'<img class="drawn" alt="{alt}" src="{source}">', format="html"))
+            made.append(
+                nodes.raw("", f'<img class="drawn" alt="{alt}" src="{source}">', format="html")
+            )
         return made
 
 
@@ -304,7 +374,11 @@ def when() -> nodes.Node:
 
 def processor() -> str:
     try:
-        names = re.findall(r"^model name\s*: (.*)$", Path("/proc/cpuinfo").read_text(encoding="utf-8"), re.MULTILINE)
+        names = re.findall(
+            r"^model name\s*: (.*)$",
+            Path("/proc/cpuinfo").read_text(encoding="utf-8"),
+            re.MULTILINE,
+        )
     except OSError:
         names = []
     return names[0] if names else platform.processor() or platform.machine()
@@ -318,7 +392,9 @@ class Printed(SphinxRole):
         for backend, outputs in self.env.executed.get(self.env.docname, {}).items():
             if not any(self.text in output.text + output.error for output in outputs[:count]):
                 said = "no cell above has printed %r, on %s"
-                logger.warning(said, self.text, backend, location=self.get_location(), type="executed")
+                logger.warning(
+                    said, self.text, backend, location=self.get_location(), type="executed"
+                )
         return [nodes.literal("", self.text)], []
 
 
@@ -329,9 +405,15 @@ def link_notebook(app: Sphinx, doctree: nodes.document) -> None:
     if name not in app.env.executed or title is None:
         return
     ran = ", ".join(TITLES[backend] for backend in app.env.executed[name])
-    said = f"Run on {ran} when this page was built. " if ran else "Not run when this page was built. "
+    said = (
+        f"Run on {ran} when this page was built. "
+        if ran
+        else "Not run when this page was built. "
+    )
     line = nodes.paragraph("", said, classes=["ran"])
-    line += nodes.reference("", "Download it as a notebook", refuri=name.rsplit("/", 1)[-1] + ".ipynb")
+    line += nodes.reference(
+        "", "Download it as a notebook", refuri=name.rsplit("/", 1)[-1] + ".ipynb"
+    )
     line += nodes.Text(", ")
     how = "../" * name.count("/") + "tutorials/index.html#run-a-page-as-a-notebook"
     line += nodes.reference("", "and run it", refuri=how)
@@ -343,7 +425,10 @@ def setup(app: Sphinx) -> dict[str, bool]:
     # a page is read again when another part of the code is to run, or our code has changed
     app.add_config_value("executed", [], "env")
     app.connect(
-        "config-inited", lambda _, config: setattr(config, "executed", [os.environ.get("XDEVICE_DOCS"), version()])
+        "config-inited",
+        lambda _, config: setattr(
+            config, "executed", [os.environ.get("XDEVICE_DOCS"), version()]
+        ),
     )
     app.add_directive("code-cell", CodeCell)
     app.add_role("printed", Printed())

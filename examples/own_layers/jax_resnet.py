@@ -24,9 +24,13 @@ def convolution(outputs, batch_norm, *, kernel=3, stride=1):
 
 
 def residual(inputs, outputs, batch_norm, stride=1):
-    branch = stax.serial(convolution(outputs, batch_norm, stride=stride), silu, convolution(outputs, batch_norm))
+    branch = stax.serial(
+        convolution(outputs, batch_norm, stride=stride), silu, convolution(outputs, batch_norm)
+    )
     changes = (inputs, 1) != (outputs, stride)
-    shortcut = convolution(outputs, batch_norm, kernel=1, stride=stride) if changes else stax.Identity
+    shortcut = (
+        convolution(outputs, batch_norm, kernel=1, stride=stride) if changes else stax.Identity
+    )
     return stax.serial(stax.FanOut(2), stax.parallel(branch, shortcut), stax.FanInSum, silu)
 
 

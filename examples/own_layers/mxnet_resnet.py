@@ -35,7 +35,9 @@ class Residual(nn.HybridBlock):
         self.first = convolution(outputs, batch_norm, stride=stride)
         self.second = convolution(outputs, batch_norm)
         changes = (inputs, 1) != (outputs, stride)
-        self.shortcut = convolution(outputs, batch_norm, kernel=1, stride=stride) if changes else None
+        self.shortcut = (
+            convolution(outputs, batch_norm, kernel=1, stride=stride) if changes else None
+        )
 
     def hybrid_forward(self, F, x):  # noqa: N803  # Gluon's own name
         h = self.second(self.silu(self.first(x)))

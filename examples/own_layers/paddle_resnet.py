@@ -22,7 +22,11 @@ class Residual(nn.Layer):
         self.first = convolution(inputs, outputs, batch_norm, stride=stride)
         self.second = convolution(outputs, outputs, batch_norm)
         changes = (inputs, 1) != (outputs, stride)
-        self.shortcut = convolution(inputs, outputs, batch_norm, kernel=1, stride=stride) if changes else nn.Identity()
+        self.shortcut = (
+            convolution(inputs, outputs, batch_norm, kernel=1, stride=stride)
+            if changes
+            else nn.Identity()
+        )
 
     def forward(self, x):
         return functional.silu(self.second(functional.silu(self.first(x))) + self.shortcut(x))
@@ -46,7 +50,9 @@ class Replica:
     def __init__(self, model, rate):
         self.model = model
         # Paddle counts the running statistics among the parameters
-        self.parameters = [parameter for parameter in model.parameters() if not parameter.stop_gradient]
+        self.parameters = [
+            parameter for parameter in model.parameters() if not parameter.stop_gradient
+        ]
         self.optimizer = paddle.optimizer.Momentum(rate, MOMENTUM, parameters=self.parameters)
 
     def loss_and_gradients(self, x, y, examples):

@@ -22,7 +22,11 @@ class Residual(nn.Module):
         self.first = convolution(inputs, outputs, batch_norm, stride=stride)
         self.second = convolution(outputs, outputs, batch_norm)
         changes = (inputs, 1) != (outputs, stride)
-        self.shortcut = convolution(inputs, outputs, batch_norm, kernel=1, stride=stride) if changes else nn.Identity()
+        self.shortcut = (
+            convolution(inputs, outputs, batch_norm, kernel=1, stride=stride)
+            if changes
+            else nn.Identity()
+        )
 
     def forward(self, x):
         return functional.silu(self.second(functional.silu(self.first(x))) + self.shortcut(x))

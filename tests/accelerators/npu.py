@@ -27,7 +27,9 @@ def register(name: str = NAME, count: int = COUNT) -> None:
     virtual_operations.NAME = virtual_gpus.NAME = name
     virtual_gpus.install(count)
     ledger = Ledger([None] * count, MemoryError)
-    virtual_operations.limits = SimpleNamespace(ledger=ledger, refuse_lacking=lambda index, dtypes: None)
+    virtual_operations.limits = SimpleNamespace(
+        ledger=ledger, refuse_lacking=lambda index, dtypes: None
+    )
     import torch
 
     module = getattr(torch, name)
@@ -67,9 +69,15 @@ def plugin(folder: Path, name: str, **entry_points: str) -> dict[str, str]:
     about = folder / f"{name}-1.0.dist-info"
     about.mkdir()
     (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
-    groups = [f"[{group.replace('__', '.')}]\n{name} = {value}\n" for group, value in entry_points.items()]
+    groups = [
+        f"[{group.replace('__', '.')}]\n{name} = {value}\n"
+        for group, value in entry_points.items()
+    ]
     (about / "entry_points.txt").write_text("\n".join(groups))
-    return {"PYTHONPATH": os.pathsep.join([str(folder), str(Path(__file__).parent)]), "SIMULATED_NAME": name}
+    return {
+        "PYTHONPATH": os.pathsep.join([str(folder), str(Path(__file__).parent)]),
+        "SIMULATED_NAME": name,
+    }
 
 
 if os.environ.get("SIMULATED_ACCELERATOR"):

@@ -9,7 +9,9 @@ from xdevice.contract import accelerators
 
 
 def choose(framework, names, default=None):
-    return accelerators.choose(framework, names, lambda name: ("cuda", "rocm") if name == "GPU" else (name,), default)
+    return accelerators.choose(
+        framework, names, lambda name: ("cuda", "rocm") if name == "GPU" else (name,), default
+    )
 
 
 @pytest.fixture
@@ -26,7 +28,8 @@ def test_the_only_one_and_the_frameworks_own_need_no_word(wanted):
 
 def test_several_without_a_default_are_refused_by_name(wanted):
     with pytest.raises(
-        xdevice.errors.UnsupportedError, match=r"toy has several accelerators here, npu, xpu, .*=npu before"
+        xdevice.errors.UnsupportedError,
+        match=r"toy has several accelerators here, npu, xpu, .*=npu before",
     ):
         choose("toy", ["npu", "xpu"])
     with pytest.raises(xdevice.errors.UnsupportedError, match="npu, xpu"):
@@ -49,5 +52,7 @@ def test_a_word_for_the_hardware_is_as_good_as_the_frameworks_name(wanted):
 @pytest.mark.parametrize("names", [["cuda"], ["cuda", "xpu"]])
 def test_a_word_that_is_none_of_them_is_refused(wanted, names):
     wanted("npu")
-    with pytest.raises(xdevice.errors.SettingError, match=r"XDEVICE_ACCELERATOR='npu': toy has cuda.*=npu,cuda"):
+    with pytest.raises(
+        xdevice.errors.SettingError, match=r"XDEVICE_ACCELERATOR='npu': toy has cuda.*=npu,cuda"
+    ):
         choose("toy", names, "cuda")

@@ -16,7 +16,9 @@ NAMED = (
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("lacks", ["", pytest.param("float64 complex128", marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    "lacks", ["", pytest.param("float64 complex128", marks=pytest.mark.long)]
+)
 def test_pytorchs_adapter_keeps_every_rule_on_a_renamed_device(lacks):
     needs("torch")
     done = python(
@@ -25,7 +27,9 @@ def test_pytorchs_adapter_keeps_every_rule_on_a_renamed_device(lacks):
         PYTHONPATH=str(Path(__file__).parent),
     )  # fmt: skip
     assert done.returncode == 0, done.stdout[-3000:]
-    passed, skipped = (int(re.search(rf"(\d+) {word}", done.stdout)[1]) for word in ("passed", "skipped"))
+    passed, skipped = (
+        int(re.search(rf"(\d+) {word}", done.stdout)[1]) for word in ("passed", "skipped")
+    )
     assert passed >= 230, done.stdout[-3000:]
     assert skipped <= 45, done.stdout[-3000:]
     for line in re.findall(r"^SKIPPED \[\d+\] \S+ (.*)$", done.stdout, re.MULTILINE):

@@ -33,7 +33,9 @@ def _jax():
 
 
 def on_plugin(script: str, **variables: str) -> None:
-    assert printed("-c", REGISTER + TOOLS + dedent(script) + '\nprint("done")', bare=True, **variables).endswith("done")
+    assert printed(
+        "-c", REGISTER + TOOLS + dedent(script) + '\nprint("done")', bare=True, **variables
+    ).endswith("done")
 
 
 def test_the_platform_that_jax_computes_on_is_the_gpu_and_is_waited_for():
@@ -108,7 +110,9 @@ def test_of_two_plugins_a_variable_chooses():
 
 
 def test_a_plugins_registration_is_all_that_a_third_partys_platform_takes(tmp_path):
-    (tmp_path / "jax_acme.py").write_text(REGISTER + "\ndef initialize():\n    register('acme')\n")
+    (tmp_path / "jax_acme.py").write_text(
+        REGISTER + "\ndef initialize():\n    register('acme')\n"
+    )
     script = """
     assert xdevice.try_all_gpus() == [xdevice.gpu()]
     x = xdevice.to_device(xdevice.ones(400, 400), "acme:0")

@@ -8,7 +8,9 @@ from helpers.environment import needs, printed
 
 
 def run(script: str, **variables: str) -> None:
-    assert printed("-c", dedent(script) + '\nprint("done")', bare=True, **variables).endswith("done")
+    assert printed("-c", dedent(script) + '\nprint("done")', bare=True, **variables).endswith(
+        "done"
+    )
 
 
 def test_tensorflows_xla_cpu_is_refused_by_name_and_waited_for():

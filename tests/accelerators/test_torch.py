@@ -37,7 +37,14 @@ def _torch():
 
 
 def on_npu(script: str, *arguments: str, **variables: str) -> None:
-    found = printed("-c", TOOLS + dedent(script) + '\nprint("done")', *arguments, cwd=HERE, bare=True, **variables)
+    found = printed(
+        "-c",
+        TOOLS + dedent(script) + '\nprint("done")',
+        *arguments,
+        cwd=HERE,
+        bare=True,
+        **variables,
+    )
     assert found.endswith("done")
 
 
@@ -295,8 +302,22 @@ wide = pytest.param("float64", marks=pytest.mark.xd_needs_dtype("float64", "comp
 @pytest.mark.parametrize("dtype", ["float32", wide])
 def test_it(xd, xd_device, dtype): xdevice.ones(1, device=xd_device, dtype=dtype)
 """)
-    run = ("-m", "pytest", "-p", "npu", "-p", "no:cacheprovider", "-rs", "--xd-backends=torch", tmp_path)
-    variables = {"PYTHONPATH": str(HERE), "SIMULATED_ACCELERATOR": "1", "SIMULATED_LACKS": LACKING}
+    run = (
+        "-m",
+        "pytest",
+        "-p",
+        "npu",
+        "-p",
+        "no:cacheprovider",
+        "-rs",
+        "--xd-backends=torch",
+        tmp_path,
+    )
+    variables = {
+        "PYTHONPATH": str(HERE),
+        "SIMULATED_ACCELERATOR": "1",
+        "SIMULATED_LACKS": LACKING,
+    }
     said = printed(*run, cwd=tmp_path, bare=True, **variables)
     assert "1 passed, 1 skipped" in said
     assert "needs float64, complex128, which gpu:0 of torch cannot hold" in said
@@ -341,7 +362,9 @@ def test_a_plugins_registration_is_all_that_a_third_partys_accelerator_takes(tmp
     print("done")
     """
     variables = npu.plugin(tmp_path, "acme", torch__backends="npu:register")
-    assert printed("-c", dedent(script), bare=True, XDEVICE_BACKEND="torch", **variables).endswith("done")
+    assert printed(
+        "-c", dedent(script), bare=True, XDEVICE_BACKEND="torch", **variables
+    ).endswith("done")
 
 
 def test_the_chapters_train_on_it_as_on_the_cpu():
@@ -405,4 +428,6 @@ def test_a_plugin_that_does_not_load_is_left_out_by_a_variable(tmp_path):
     assert "torch_broken" in said
     assert "set TORCH_DEVICE_BACKEND_AUTOLOAD=0" in said
     assert "pip install" not in said
-    assert not printed("-c", script, bare=True, PYTHONPATH=str(tmp_path), TORCH_DEVICE_BACKEND_AUTOLOAD="0")
+    assert not printed(
+        "-c", script, bare=True, PYTHONPATH=str(tmp_path), TORCH_DEVICE_BACKEND_AUTOLOAD="0"
+    )

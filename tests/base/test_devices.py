@@ -77,7 +77,9 @@ def test_a_near_miss_is_pointed_out():
         xdevice.device("gqu:1")
 
 
-@pytest.mark.parametrize("thing", [0, 1, -1, True, False, None, 1.0, object(), [], (), b"gpu", int])
+@pytest.mark.parametrize(
+    "thing", [0, 1, -1, True, False, None, 1.0, object(), [], (), b"gpu", int]
+)
 def test_things_that_are_no_device_are_refused(thing):
     advice = "expected one device" if isinstance(thing, list | tuple) else "accepted"
     for takes_a_device in (xdevice.device, Device):
@@ -109,7 +111,8 @@ def test_numpy_ints_are_indices():
 
 
 @pytest.mark.parametrize(
-    ("text", "meant"), [("gpu1", "gpu:1"), ("GPU 1", "gpu:1"), ("gpu-1", "gpu:1"), ("cuda_0", "cuda:0")]
+    ("text", "meant"),
+    [("gpu1", "gpu:1"), ("GPU 1", "gpu:1"), ("gpu-1", "gpu:1"), ("cuda_0", "cuda:0")],
 )
 def test_a_kind_and_a_number_without_a_colon_are_pointed_out(text, meant):
     with pytest.raises(xdevice.errors.DeviceError, match=f"did you mean '{meant}'"):
@@ -129,7 +132,12 @@ def test_devices_are_one_object_each():
     device = xdevice.gpu(3)
     assert Device("gpu:3") is Device("/GPU:3") is Device(device) is device
     assert Device() is xdevice.cpu()
-    assert copy.copy(device) is copy.deepcopy(device) is pickle.loads(pickle.dumps(device)) is device
+    assert (
+        copy.copy(device)
+        is copy.deepcopy(device)
+        is pickle.loads(pickle.dumps(device))
+        is device
+    )
     assert {device: 1}[Device("GPU:3")] == 1
     assert device
     assert device != Device("gpu:2")
@@ -146,8 +154,17 @@ def test_a_word_for_hardware_is_equal_to_the_neutral_one_and_is_kept():
         assert len({device, named, Device("cuda:3")}) == 1
         assert named not in (Device("gpu:2"), Device(f"{word}:2"), "gpu:2")
         assert isinstance(named, Device)
-        assert (str(named), repr(named), named.kind, named.index) == ("gpu:3", "Device('gpu:3')", "gpu", 3)
-        for again in (copy.copy(named), copy.deepcopy(named), pickle.loads(pickle.dumps(named))):
+        assert (str(named), repr(named), named.kind, named.index) == (
+            "gpu:3",
+            "Device('gpu:3')",
+            "gpu",
+            3,
+        )
+        for again in (
+            copy.copy(named),
+            copy.deepcopy(named),
+            pickle.loads(pickle.dumps(named)),
+        ):
             assert again == device
             assert again.word == word
         with pytest.raises(AttributeError, match="immutable"):

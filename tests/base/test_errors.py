@@ -16,7 +16,9 @@ from helpers.environment import any_framework, python, sampled
 
 import xdevice
 
-for module in pkgutil.iter_modules(xdevice.__path__):  # those that a later module may define count too
+for module in pkgutil.iter_modules(
+    xdevice.__path__
+):  # those that a later module may define count too
     if module.name not in ("__main__", "pytest_plugin", "pytest_recording"):
         importlib.import_module(f"xdevice.{module.name}")
 
@@ -38,7 +40,9 @@ def caught(act):
 
 def parity_error():
     with xdevice.use_backend("numpy"):
-        return caught(lambda: xdevice.assert_parity({"x": xdevice.ones(3)}, {"x": xdevice.zeros(3)}))
+        return caught(
+            lambda: xdevice.assert_parity({"x": xdevice.ones(3)}, {"x": xdevice.zeros(3)})
+        )
 
 
 def transfer_error():
@@ -64,11 +68,17 @@ def made(cls):
 
 
 def looks(error):
-    attributes = {name: getattr(error, name, None) for name in ("name", "path", "errno", "strerror", "filename")}
+    attributes = {
+        name: getattr(error, name, None)
+        for name in ("name", "path", "errno", "strerror", "filename")
+    }
     return type(error), str(error), error.args, vars(error), attributes
 
 
-ROUTES = {f"pickle {n}": lambda e, n=n: pickle.loads(pickle.dumps(e, n)) for n in range(pickle.HIGHEST_PROTOCOL + 1)}
+ROUTES = {
+    f"pickle {n}": lambda e, n=n: pickle.loads(pickle.dumps(e, n))
+    for n in range(pickle.HIGHEST_PROTOCOL + 1)
+}
 ROUTES |= {"copy": copy.copy, "deepcopy": copy.deepcopy}
 
 
@@ -88,7 +98,9 @@ def test_each_error_goes_whole(cls):
 
 
 def test_what_pythons_own_errors_hold_goes_too():
-    failed = xdevice.errors.BackendImportError("it does not import", name="torch", path="/somewhere")
+    failed = xdevice.errors.BackendImportError(
+        "it does not import", name="torch", path="/somewhere"
+    )
     gone = xdevice.errors.MissingFileError(2, "there is no file", "x.safetensors")
     for route, go in ROUTES.items():
         assert looks(go(failed)) == looks(failed), route
@@ -110,9 +122,15 @@ def test_what_was_caught_by_the_built_in_errors_is_caught_still():
 def test_the_tree_in_the_docstring_is_the_one_there_is():
     drawn = re.findall(r"── (\w+) +((?:[A-Z]\w+, )*[A-Z]\w+)? ", xdevice.errors.__doc__)
     names = {name for name, cls in vars(xdevice.errors).items() if isinstance(cls, type)}
-    assert sorted(name for name, _ in drawn) == sorted(names - {"XDeviceError", "TransferWarning"})
+    assert sorted(name for name, _ in drawn) == sorted(
+        names - {"XDeviceError", "TransferWarning"}
+    )
     for name, builtins in drawn:
-        bases = [base.__name__ for base in getattr(xdevice.errors, name).__bases__ if base.__module__ == "builtins"]
+        bases = [
+            base.__name__
+            for base in getattr(xdevice.errors, name).__bases__
+            if base.__module__ == "builtins"
+        ]
         assert bases == builtins.split(", ") * bool(builtins), name
 
 
@@ -164,12 +182,16 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("how", sampled(["spawn", "fork"], each_time=(), slow=["spawn"], others="long"))
+@pytest.mark.parametrize(
+    "how", sampled(["spawn", "fork"], each_time=(), slow=["spawn"], others="long")
+)
 def test_through_pools_of_processes(how, tmp_path):
     if how not in multiprocessing.get_all_start_methods():
         pytest.skip("this system cannot fork")
     # a pool that waits for ever for an error which it cannot read must not hold up this process
     script = tmp_path / "pools.py"
     script.write_text(POOLS)
-    done = python(script, how, PYTHONPATH=os.pathsep.join([os.path.dirname(__file__), *sys.path]))
+    done = python(
+        script, how, PYTHONPATH=os.pathsep.join([os.path.dirname(__file__), *sys.path])
+    )
     assert done.stdout.strip() == "both came through both", done.stderr[-3000:]

@@ -40,7 +40,10 @@ def test_a_function_says_that_it_is_of_xdevice():
 def test_importing_xdevice_imports_nothing_else():
     code = "import sys; before = set(sys.modules); import xdevice; print(*sorted(set(sys.modules) - before))"
     light = "__future__ xdevice xdevice.base xdevice.base.faces xdevice.base.forks xdevice.base.version"
-    assert printed("-c", code) == f"{light} xdevice.core xdevice.core.frameworks xdevice.core.importing"
+    assert (
+        printed("-c", code)
+        == f"{light} xdevice.core xdevice.core.frameworks xdevice.core.importing"
+    )
 
 
 def test_a_device_is_whole_in_a_fresh_process():
@@ -56,6 +59,8 @@ def test_completion_shows_names_that_nothing_has_used_yet():
     assert shown.endswith("False"), "asking for the names imports nothing"
     completer = rlcompleter.Completer({"xdevice": xdevice})
     assert completer.attr_matches("xdevice.para") == ["xdevice.parallel"]
-    assert [name.rstrip("(") for name in completer.attr_matches("xdevice.prefe")] == ["xdevice.prefetch"]
+    assert [name.rstrip("(") for name in completer.attr_matches("xdevice.prefe")] == [
+        "xdevice.prefetch"
+    ]
     assert completer.attr_matches("xdevice.cor") == []
     assert completer.attr_matches("xdevice.annot") == []

@@ -24,7 +24,11 @@ def test_what_would_be_float32_is_float64(xd):
             xp.full((2,), 0.5), xp.arange(0.5, 3), xp.add(xp.asarray(1), 0.5), xdevice.tensor(1, dtype=float),
             xdevice.nn.one_hot(xdevice.tensor([1]), 2),
         ]  # fmt: skip
-        said = [xdevice.tensor(0.1, dtype="float32"), xdevice.random.normal(2, dtype="float32"), xdevice.tensor([1])]
+        said = [
+            xdevice.tensor(0.1, dtype="float32"),
+            xdevice.random.normal(2, dtype="float32"),
+            xdevice.tensor([1]),
+        ]
         named = [xdevice.to_numpy(x).dtype.name for x in said]
     assert {xdevice.to_numpy(x).dtype.name for x in made} == {"float64"}
     assert named == ["float32", "float32", "int64"]
@@ -110,5 +114,7 @@ def test_an_adapter_without_a_default_refuses_by_name():
         unsupported = xdevice.contract.Backend.unsupported
         default_to_float64 = xdevice.contract.Backend.default_to_float64
 
-    with pytest.raises(xdevice.errors.UnsupportedError, match="plain does not support a run in float64"):
+    with pytest.raises(
+        xdevice.errors.UnsupportedError, match="plain does not support a run in float64"
+    ):
         Plain().default_to_float64()

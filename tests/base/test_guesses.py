@@ -55,7 +55,9 @@ NAMES = {
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_name_of_another_framework_is_answered(name):
-    if "math" in MISSING and NAMES[name].startswith(("xdevice.math.grad", "xdevice.nn", "xdevice.optim")):
+    if "math" in MISSING and NAMES[name].startswith(
+        ("xdevice.math.grad", "xdevice.nn", "xdevice.optim")
+    ):
         pytest.skip("needs math, which this copy does not have")
     with pytest.raises(AttributeError, match=re.escape(NAMES[name])):
         getattr(xdevice, name)
@@ -81,7 +83,10 @@ def test_no_guess_is_a_name_and_each_answer_names_what_there_is():
 X = [[1.0, 2.0], [3.0, 4.0]]
 CALLS = {
     "torch.sum(x, dim=1)": (lambda xp, x: xp.sum(x, dim=1), "write axis="),
-    "torch.mean(x, dim=1, keepdim=True)": (lambda xp, x: xp.mean(x, axis=1, keepdim=True), "write keepdims="),
+    "torch.mean(x, dim=1, keepdim=True)": (
+        lambda xp, x: xp.mean(x, axis=1, keepdim=True),
+        "write keepdims=",
+    ),
     "torch.max(x, dim=0)": (lambda xp, x: xp.max(x, dim=0), "write axis="),
     "torch.var(x, unbiased=True)": (lambda xp, x: xp.var(x, unbiased=True), "correction=1"),
     "np.std(x, ddof=1)": (lambda xp, x: xp.std(x, ddof=1), "correction=1"),
@@ -98,24 +103,54 @@ CALLS = {
         lambda xp, x: xdevice.nn.cross_entropy(x, x, label_smoothing=0.1),
         "compute it from log_softmax",
     ),
-    "torch.tensor(x, requires_grad=True)": (lambda xp, x: xdevice.tensor(X, requires_grad=True), "value_and_grad"),
+    "torch.tensor(x, requires_grad=True)": (
+        lambda xp, x: xdevice.tensor(X, requires_grad=True),
+        "value_and_grad",
+    ),
     "mx.nd.array(x, ctx=cpu)": (lambda xp, x: xdevice.tensor(X, ctx="cpu"), "write device="),
-    "paddle.to_tensor(x, place=cpu)": (lambda xp, x: xdevice.tensor(X, place="cpu"), "write device="),
+    "paddle.to_tensor(x, place=cpu)": (
+        lambda xp, x: xdevice.tensor(X, place="cpu"),
+        "write device=",
+    ),
     "paddle.to_tensor(x, stop_gradient=False)": (
         lambda xp, x: xdevice.tensor(X, stop_gradient=False),
         "value_and_grad",
     ),
     "torch.zeros(size=(2,))": (lambda xp, x: xdevice.zeros(size=(2,)), "the shape comes first"),
     "tf.ones(shape=(2,))": (lambda xp, x: xdevice.ones(shape=(2,)), "the shape comes first"),
-    "x.to(device, copy=True)": (lambda xp, x: xdevice.to_device(x, "cpu", copy=True), "copy_to always copies"),
-    "torch.normal(size=(2,))": (lambda xp, x: xdevice.random.normal(size=(2,)), "the shape comes first"),
+    "x.to(device, copy=True)": (
+        lambda xp, x: xdevice.to_device(x, "cpu", copy=True),
+        "copy_to always copies",
+    ),
+    "torch.normal(size=(2,))": (
+        lambda xp, x: xdevice.random.normal(size=(2,)),
+        "the shape comes first",
+    ),
     "torch.normal(std=2)": (lambda xp, x: xdevice.random.normal(2, std=2), "write scale="),
-    "tf.random.normal((2,), mean=1)": (lambda xp, x: xdevice.random.normal(2, mean=1), "write loc="),
-    "tf.random.uniform((2,), minval=1)": (lambda xp, x: xdevice.random.uniform(2, minval=1), "write low="),
-    "tf.random.uniform((2,), maxval=3)": (lambda xp, x: xdevice.random.uniform(2, maxval=3), "write high="),
-    "jax.random.normal(key=key)": (lambda xp, x: xdevice.random.normal(2, key=0), "xdevice.random.seed"),
-    "torch.randint(generator=g)": (lambda xp, x: xdevice.random.permutation(2, generator=0), "xdevice.random.seed"),
-    "rng.integers(2, 10)": (lambda xp, x: xdevice.random.integers(2, high=10), "integers((2,), high=...)"),
+    "tf.random.normal((2,), mean=1)": (
+        lambda xp, x: xdevice.random.normal(2, mean=1),
+        "write loc=",
+    ),
+    "tf.random.uniform((2,), minval=1)": (
+        lambda xp, x: xdevice.random.uniform(2, minval=1),
+        "write low=",
+    ),
+    "tf.random.uniform((2,), maxval=3)": (
+        lambda xp, x: xdevice.random.uniform(2, maxval=3),
+        "write high=",
+    ),
+    "jax.random.normal(key=key)": (
+        lambda xp, x: xdevice.random.normal(2, key=0),
+        "xdevice.random.seed",
+    ),
+    "torch.randint(generator=g)": (
+        lambda xp, x: xdevice.random.permutation(2, generator=0),
+        "xdevice.random.seed",
+    ),
+    "rng.integers(2, 10)": (
+        lambda xp, x: xdevice.random.integers(2, high=10),
+        "integers((2,), high=...)",
+    ),
     "an argument of nobody": (lambda xp, x: xdevice.nn.softmax(x, side=1), "it takes axis="),
 }
 

@@ -36,14 +36,19 @@ def test_an_error_is_short(call):
 
 
 def test_an_int_is_no_path():
-    with pytest.raises(xdevice.errors.ArgumentError, match="load takes the path of a file, not 3 of type int"):
+    with pytest.raises(
+        xdevice.errors.ArgumentError, match="load takes the path of a file, not 3 of type int"
+    ):
         xdevice.load(3)
-    with pytest.raises(xdevice.errors.ArgumentError, match="save takes the path of a file, not 3 of type int"):
+    with pytest.raises(
+        xdevice.errors.ArgumentError, match="save takes the path of a file, not 3 of type int"
+    ):
         xdevice.save(3, [])
 
 
 @pytest.mark.parametrize("name", ["nn", "random", "native"])
 def test_dir_lists_what_is_public(name):
     assert all(
-        not shown.startswith("_") and shown not in ("registry", "verbs") for shown in dir(getattr(xdevice, name))
+        not shown.startswith("_") and shown not in ("registry", "verbs")
+        for shown in dir(getattr(xdevice, name))
     )

@@ -36,7 +36,9 @@ def test_folders_entry_points_and_wheel_packages_are_one_set(project):
 
 
 def test_what_is_installed_has_them_all():
-    installed = {point.name: point.value for point in metadata.entry_points(group="xdevice.backends")}
+    installed = {
+        point.name: point.value for point in metadata.entry_points(group="xdevice.backends")
+    }
     assert set(installed) == NAMES
     assert metadata.version("xdevice-dl") == xdevice.__version__
     assert (resources.files("xdevice") / "py.typed").is_file()

@@ -33,12 +33,16 @@ def test_info_tells_of_every_backend(reports):
         assert report["imports"], report["error"]
         assert report["version"]
         assert report["devices"][0]["device"] == "cpu:0"
-        assert report["why_no_gpu"] or any(one["device"] == "gpu:0" for one in report["devices"])
+        assert report["why_no_gpu"] or any(
+            one["device"] == "gpu:0" for one in report["devices"]
+        )
     assert reports["torch"]["install"] == "pip install torch"
 
 
 def test_info_is_a_table_for_people():
-    status, out, err = command("info", "numpy", "np", FORCE_COLOR="1")  # as Jupyter's kernel has it
+    status, out, err = command(
+        "info", "numpy", "np", FORCE_COLOR="1"
+    )  # as Jupyter's kernel has it
     assert status == 0
     assert err == "probing numpy: each imports its framework\n"
     assert "numpy" in out
@@ -61,15 +65,21 @@ def test_info_does_not_fail_for_a_backend_that_was_not_named(tmp_path):
     (tmp_path / "mxnet.py").write_text("raise OSError('libnvrtc is missing')")
     status, out, _ = command("info", "--json", PYTHONPATH=str(tmp_path))
     assert status == 0
-    assert [report["backend"] for report in json.loads(out) if not report["imports"]] == ["mxnet"]
+    assert [report["backend"] for report in json.loads(out) if not report["imports"]] == [
+        "mxnet"
+    ]
 
 
 @pytest.mark.long
 def test_info_outlives_a_backend_that_crashes_or_hangs(tmp_path):
-    (tmp_path / "mxnet.py").write_text("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)")
+    (tmp_path / "mxnet.py").write_text(
+        "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)"
+    )
     (tmp_path / "paddle.py").write_text("import time; time.sleep(1000)")
     environment = {"PYTHONPATH": str(tmp_path)}
-    status, out, _ = command("info", "mxnet", "paddle", "numpy", "--json", "--timeout", "40", **environment)
+    status, out, _ = command(
+        "info", "mxnet", "paddle", "numpy", "--json", "--timeout", "40", **environment
+    )
     assert status == 1
     mxnet, paddle, numpy = json.loads(out)
     assert "ended by SIGSEGV" in mxnet["error"]
@@ -105,7 +115,10 @@ def test_help_cuts_no_sentence_and_explains_each_option():
     [
         (["train.py", "-n", "2"], "come before the script: xdevice launch -n 2 SCRIPT"),
         (["-n", "2", "python", "train.py"], "there is no file python; leave python out"),
-        (["-n", "2", "python3.11", "-m", "train"], "there is no file python3.11; leave python out"),
+        (
+            ["-n", "2", "python3.11", "-m", "train"],
+            "there is no file python3.11; leave python out",
+        ),
     ],
 )
 def test_launch_says_where_its_options_stand(wrong, words):

@@ -81,8 +81,25 @@ def running(*arguments):
 def hanging(folder, *options, at="jax", backends="numpy,jax"):
     (folder / "script.py").write_text(SCRIPT)
     (folder / "old.html").write_text("the report of the run before")
-    named = ("--html", folder / "old.html", "--json", folder / "new.json", "--save", folder / "saved")
-    return running("parity", folder / "script.py", "--backends", backends, *named, *options, "--", folder, at)
+    named = (
+        "--html",
+        folder / "old.html",
+        "--json",
+        folder / "new.json",
+        "--save",
+        folder / "saved",
+    )
+    return running(
+        "parity",
+        folder / "script.py",
+        "--backends",
+        backends,
+        *named,
+        *options,
+        "--",
+        folder,
+        at,
+    )
 
 
 def assert_no_report(folder):
@@ -117,7 +134,9 @@ def test_parity_while_a_script_runs(tmp_path, at, jobs):
 def test_a_process_that_would_start_after_the_interrupt_does_not(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(f"open({str(tmp_path / 'made')!r}, 'w')")
-    plan = script_runs.RunPlan(script, (), ("numpy",), "numpy", {"numpy": sys.executable}, timeout=60)
+    plan = script_runs.RunPlan(
+        script, (), ("numpy",), "numpy", {"numpy": sys.executable}, timeout=60
+    )
     processes = script_runs._RunningScripts(plan, tmp_path, script_runs.Watcher())
     processes.stop()
     processes.run(plan.scripts()[0])
@@ -131,7 +150,14 @@ def test_compare_leaves_the_old_report(tmp_path, monkeypatch):
 
     monkeypatch.setattr(run_folders, "report_of_two", interrupted)
     (tmp_path / "old.html").write_text("the report of the run before")
-    where = (str(tmp_path), str(tmp_path), "--html", str(tmp_path / "old.html"), "--json", str(tmp_path / "new.json"))
+    where = (
+        str(tmp_path),
+        str(tmp_path),
+        "--html",
+        str(tmp_path / "old.html"),
+        "--json",
+        str(tmp_path / "new.json"),
+    )
     done = CliRunner().invoke(cli.main, ["compare-runs", *where])
     assert (done.exit_code, done.stderr) == (130, "interrupted\n")
     assert_no_report(tmp_path)

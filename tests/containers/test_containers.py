@@ -122,7 +122,9 @@ KINDS = {
         lambda d: (d["x"], d.y),
     ),
     "list": Kind(lambda x, y: [x, y], _by_index),
-    "list with an attribute": Kind(lambda x, y: _with_attribute(MyList([x]), y), lambda d: (d[0], d.y)),
+    "list with an attribute": Kind(
+        lambda x, y: _with_attribute(MyList([x]), y), lambda d: (d[0], d.y)
+    ),
     "UserList": Kind(lambda x, y: collections.UserList([x, y]), _by_index),
     "deque": Kind(lambda x, y: collections.deque([x, y], maxlen=2), _by_index),
     "tuple": Kind(lambda x, y: (x, y), _by_index),
@@ -133,7 +135,9 @@ KINDS = {
     "frozen dataclass": Kind(_frozen, _by_attribute),
     "dataclass of slots": Kind(Slotted, _by_attribute),
     "SimpleNamespace": Kind(lambda x, y: types.SimpleNamespace(x=x, y=y), _by_attribute),
-    "partial": Kind(lambda x, y: functools.partial(Plain, x, y=y), lambda p: (p.args[0], p.keywords["y"])),
+    "partial": Kind(
+        lambda x, y: functools.partial(Plain, x, y=y), lambda p: (p.args[0], p.keywords["y"])
+    ),
     "slice": Kind(lambda x, y: slice(x, None, y), lambda s: (s.start, s.step)),
     "list whose length lies": Kind(lambda x, y: Lying([x, y]), _by_index),
     "registered": Kind(Registered, lambda r: r.both),
@@ -165,9 +169,9 @@ ARRAYS = ("a0",)
 
 def plans(keys: tuple[str, ...]) -> st.SearchStrategy[Any]:
     leaf = st.sampled_from(keys)
-    return st.recursive(leaf, lambda inner: st.tuples(st.sampled_from(list(KINDS)), inner, inner), max_leaves=8).filter(
-        lambda plan: not isinstance(plan, str)
-    )
+    return st.recursive(
+        leaf, lambda inner: st.tuples(st.sampled_from(list(KINDS)), inner, inner), max_leaves=8
+    ).filter(lambda plan: not isinstance(plan, str))
 
 
 # the reference
@@ -200,10 +204,17 @@ class World:
 
     def __init__(self, places: dict[str, xdevice.Device]) -> None:
         self.places = places
-        self.values = {key: np.array([i + 0.5, -i, 2.0**20 + i], "float32") for i, key in enumerate(TENSORS)}
+        self.values = {
+            key: np.array([i + 0.5, -i, 2.0**20 + i], "float32")
+            for i, key in enumerate(TENSORS)
+        }
         self.leaves: dict[str, Any] = {**OTHERS, "a0": np.arange(3.0)}
         self.backend = xdevice.backend()
-        self.makers = {"t": self.tensor, "m": self.model, "u": lambda key, place: UNSEEN[key](self.tensor("t0", place))}
+        self.makers = {
+            "t": self.tensor,
+            "m": self.model,
+            "u": lambda key, place: UNSEEN[key](self.tensor("t0", place)),
+        }
         for key, place in places.items():
             self.leaves[key] = self.makers[key[0]](key, place)
 
@@ -226,7 +237,9 @@ class World:
             return False
         return key in MODELS or xdevice.to_numpy(value).tolist() == self.values[key].tolist()
 
-    def refusal(self, plan: Any, target: xdevice.Device, is_copy: bool) -> type[Exception] | None:
+    def refusal(
+        self, plan: Any, target: xdevice.Device, is_copy: bool
+    ) -> type[Exception] | None:
         """The error of what cannot be moved there whole."""
         keys = keys_of(plan)
         if any(is_copy or self.places[key] is not target for key in keys & set(UNKNOWN)):
@@ -236,7 +249,9 @@ class World:
         return None
 
 
-def assert_refused(verb: Callable[[Any, Any], Any], world: World, plan: Any, target: xdevice.Device) -> bool:
+def assert_refused(
+    verb: Callable[[Any, Any], Any], world: World, plan: Any, target: xdevice.Device
+) -> bool:
     """Whether a verb has to refuse; then it names the error, and has changed nothing."""
     error = world.refusal(plan, target, verb is xdevice.copy_to)
     if error is None:
@@ -246,7 +261,11 @@ def assert_refused(verb: Callable[[Any, Any], Any], world: World, plan: Any, tar
         verb(x, target)
     for key, value in held(plan, x, x):
         assert value is world.leaves[key]
-        assert key not in world.places or key in UNKNOWN or world.is_right(key, value, world.places[key])
+        assert (
+            key not in world.places
+            or key in UNKNOWN
+            or world.is_right(key, value, world.places[key])
+        )
     return True
 
 
@@ -259,15 +278,19 @@ def check_to_device(world: World, plan: Any, target: xdevice.Device) -> None:
     after = held(plan, moved, x)
     assert all(world.is_right(key, value, target) for key, value in after)
     for key in keys_of(plan):
-        assert len({id(value) for other, value in after if other == key}) == 1, f"{key} has come apart"
+        assert len({id(value) for other, value in after if other == key}) == 1, (
+            f"{key} has come apart"
+        )
         if key in MODELS or world.places.get(key, target) is target:
             assert dict(after)[key] is world.leaves[key]
     if world.where(plan) <= {target}:
         assert moved is x
-    assert all(old is new for (_, old), (_, new) in zip(before, held(plan, x, x), strict=True)), (
-        "the source has changed"
+    assert all(
+        old is new for (_, old), (_, new) in zip(before, held(plan, x, x), strict=True)
+    ), "the source has changed"
+    assert all(
+        world.is_right(key, value, world.places[key]) for key, value in before if key in TENSORS
     )
-    assert all(world.is_right(key, value, world.places[key]) for key, value in before if key in TENSORS)
 
 
 def check_copy_to(world: World, plan: Any, target: xdevice.Device) -> None:
@@ -279,7 +302,9 @@ def check_copy_to(world: World, plan: Any, target: xdevice.Device) -> None:
     assert all(key in ARRAYS or world.is_right(key, value, target) for key, value in after)
     address = world.backend.samples().address
     for key in keys_of(plan) - set(OTHERS):
-        assert len({id(value) for other, value in after if other == key}) == 1, f"{key} has come apart"
+        assert len({id(value) for other, value in after if other == key}) == 1, (
+            f"{key} has come apart"
+        )
         new = dict(after)[key]
         assert new is not world.leaves[key]
         if key in ARRAYS:
@@ -287,7 +312,10 @@ def check_copy_to(world: World, plan: Any, target: xdevice.Device) -> None:
             assert new.tolist() == world.leaves[key].tolist()
         if key in TENSORS:
             assert address(new) is None or address(new) != address(world.leaves[key])
-    assert all(world.is_right(key, value, world.places.get(key, target)) for key, value in held(plan, x, x))
+    assert all(
+        world.is_right(key, value, world.places.get(key, target))
+        for key, value in held(plan, x, x)
+    )
 
 
 def check_paths(world: World, plan: Any) -> None:
@@ -307,7 +335,9 @@ def check_comparing(world: World, plan: Any) -> None:
             xdevice.check_same_device(x=x)
         path, _, rest = str(refused.value).partition(" is on ")
         if not keys_of(plan) & {*MODELS, *UNKNOWN}:
-            assert str(xdevice.device_of(eval(path, {"x": x}))) == rest.split(",")[0], "it names another tensor"
+            assert str(xdevice.device_of(eval(path, {"x": x}))) == rest.split(",")[0], (
+                "it names another tensor"
+            )
     elif places:
         assert {xdevice.device_of(x)} == {xdevice.check_same_device(x)} == places
     else:
@@ -331,7 +361,11 @@ def run(backend: str, names: list[str], data: st.DataObject) -> None:
         # NumPy's arrays in an unknown object are data that can be nowhere else
         more = () if backend == "numpy" else ARRAYS + UNKNOWN
         plan = data.draw(plans((*TENSORS, *OTHERS, *more, *(MODELS if has_models else ()))))
-        places = {key: place for key, place in data.draw(places_of(names)).items() if key in keys_of(plan)}
+        places = {
+            key: place
+            for key, place in data.draw(places_of(names)).items()
+            if key in keys_of(plan)
+        }
         target = data.draw(st.sampled_from([xdevice.device(name) for name in names]))
         check_paths(World(places), plan)
         check_comparing(World(places), plan)
@@ -368,7 +402,9 @@ def test_sets_are_containers():
         pass
 
     token = Token()
-    moved = trees.map_leaves({"s": {token}, "f": frozenset([token])}, lambda values: [3 for _ in values])
+    moved = trees.map_leaves(
+        {"s": {token}, "f": frozenset([token])}, lambda values: [3 for _ in values]
+    )
     assert moved == {"s": {3}, "f": frozenset([3])}
 
 
@@ -527,13 +563,21 @@ def test_attributes_of_dicts_and_lists_are_walked():
     copied = xdevice.copy_to([named, listed], "cpu")
     assert copied[0].extra is copied[0]["y"] is copied[1].extra[0] is not SHARED
     assert copied[1].note == "kept"
-    assert [leaf.path for leaf in trees.leaves([named, listed])] == ["[0]['y']", "[0].extra", "[1][0]", "[1].extra[0]"]
+    assert [leaf.path for leaf in trees.leaves([named, listed])] == [
+        "[0]['y']",
+        "[0].extra",
+        "[1][0]",
+        "[1].extra[0]",
+    ]
 
 
 def test_attributes_of_an_ordered_dict_are_kept_and_walked():
     ordered = collections.OrderedDict(x=SHARED)
     ordered.note, ordered.y = "kept", SHARED
-    for made in (xdevice.copy_to(ordered, "cpu"), xdevice.to_device([ordered, np.ones(1)], "cpu")[0]):
+    for made in (
+        xdevice.copy_to(ordered, "cpu"),
+        xdevice.to_device([ordered, np.ones(1)], "cpu")[0],
+    ):
         assert type(made) is collections.OrderedDict
         assert made.note == "kept"
         assert made.y is made["x"]
@@ -578,7 +622,9 @@ def test_namespaces_chain_maps_and_views():
 
 def test_a_mapping_that_would_lose_something_is_named():
     assert xdevice.copy_to(Described({"x": SHARED}), "cpu")["x"] is not SHARED
-    with pytest.raises(xdevice.errors.ContainerError, match=r"Described .*its size would be lost"):
+    with pytest.raises(
+        xdevice.errors.ContainerError, match=r"Described .*its size would be lost"
+    ):
         xdevice.copy_to(Described({"x": SHARED}, 3), "cpu")
 
 
@@ -594,5 +640,10 @@ def test_return_types_of_c_are_rebuilt():
 
 def test_paths_and_names_of_leaves():
     thing = {"a": [Point(1, Plain(2))], 3: types.MappingProxyType({"k": 4})}
-    assert [leaf.path for leaf in trees.leaves(thing)] == ["['a'][0].x", "['a'][0].y.x", "['a'][0].y.y", "[3]['k']"]
+    assert [leaf.path for leaf in trees.leaves(thing)] == [
+        "['a'][0].x",
+        "['a'][0].y.x",
+        "['a'][0].y.y",
+        "[3]['k']",
+    ]
     assert trees.Tree(thing).paths()[1] == ("a", 0, "y", "x")

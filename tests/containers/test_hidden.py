@@ -74,7 +74,9 @@ def test_what_a_property_hides_is_seen(backend, there, make):
     hidden = make(ones(backend))
     batch = {"it": hidden, "x": ones(backend)}
     for verb in (xdevice.to_device, xdevice.copy_to):
-        with pytest.raises(xdevice.errors.ContainerError, match=r"\['it'\] is an? .* would stay behind"):
+        with pytest.raises(
+            xdevice.errors.ContainerError, match=r"\['it'\] is an? .* would stay behind"
+        ):
             verb(batch, there)
     assert not xdevice.same_device(hidden, ones(backend, there))
     with pytest.raises(xdevice.errors.DeviceMismatchError):
@@ -117,7 +119,9 @@ def test_no_copy_shares_the_arrays_in_an_object(name, make):
             lambda batch=batch: xdevice.parallel.replicate(batch, ["cpu"]),
             lambda batch=batch: xdevice.convert(batch, "numpy", copy=True),
         ):
-            with pytest.raises(xdevice.errors.ContainerError, match="holds arrays, which a copy would share"):
+            with pytest.raises(
+                xdevice.errors.ContainerError, match="holds arrays, which a copy would share"
+            ):
                 verb()
         assert xdevice.to_device(batch, "cpu") is batch
     free = [make(3), np.random.default_rng(0), Holder(np.random.RandomState(0)), x]
@@ -126,8 +130,15 @@ def test_no_copy_shares_the_arrays_in_an_object(name, make):
 
 def test_no_copy_of_an_array_of_objects_shares_them():
     inner = np.ones(2)
-    for array in (np.array([inner, None], object), np.array([(1, inner)], [("n", int), ("x", object)])):
-        for copied in (xdevice.copy_to(array, "cpu"), xdevice.copy_to([array], "cpu")[0], xdevice.to_numpy(array)):
+    for array in (
+        np.array([inner, None], object),
+        np.array([(1, inner)], [("n", int), ("x", object)]),
+    ):
+        for copied in (
+            xdevice.copy_to(array, "cpu"),
+            xdevice.copy_to([array], "cpu")[0],
+            xdevice.to_numpy(array),
+        ):
             value = copied[0] if array.dtype.names is None else copied[0]["x"]
             assert value is not inner
             assert value.tolist() == [1.0, 1.0]
@@ -136,7 +147,9 @@ def test_no_copy_of_an_array_of_objects_shares_them():
 def run(text, **variables):
     import os
 
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("XDEVICE")}
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith("XDEVICE")
+    }
     result = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(text)],
         env=environment | variables,

@@ -58,7 +58,9 @@ class Numbered:
 
 @pytest.mark.usefixtures("_forgetting")
 def test_attributes_keep_keys_that_are_no_texts(backend, there):
-    cls = xdevice.register_container(type("Own", (Numbered,), {}))  # another one each time: what is registered stays so
+    cls = xdevice.register_container(
+        type("Own", (Numbered,), {})
+    )  # another one each time: what is registered stays so
     numbered = cls(ones(backend), [ones(backend)], 3)
     for verb in (xdevice.to_device, xdevice.copy_to):
         moved = verb({"it": numbered}, there)["it"]
@@ -76,7 +78,10 @@ class DictWithNumbers(dict):
 def test_a_dict_with_attributes_under_numbers_is_named(backend):
     x = DictWithNumbers(a=3)
     vars(x)[0] = ones(backend)
-    with pytest.raises(xdevice.errors.ContainerError, match="DictWithNumbers has an attribute 0, which is not a text"):
+    with pytest.raises(
+        xdevice.errors.ContainerError,
+        match="DictWithNumbers has an attribute 0, which is not a text",
+    ):
         xdevice.copy_to([x], "cpu")
 
 
@@ -112,8 +117,17 @@ def test_a_copy_does_not_share_what_a_tensor_carries(make):
     x = make()
     lock = threading.Lock()
     plain = np.ones(3)
-    vars(x).update(affine=xdevice.copy_to(x.view(type(x).__mro__[1]) if make is carrying_numpy else plain, "cpu"))
-    vars(x).update(meta={"names": ["a"], "deep": (plain,)}, lock=lock, count=3, call=functools.partial(max, plain))
+    vars(x).update(
+        affine=xdevice.copy_to(
+            x.view(type(x).__mro__[1]) if make is carrying_numpy else plain, "cpu"
+        )
+    )
+    vars(x).update(
+        meta={"names": ["a"], "deep": (plain,)},
+        lock=lock,
+        count=3,
+        call=functools.partial(max, plain),
+    )
     for copied in (
         xdevice.copy_to(x, "cpu"),
         xdevice.copy_to([x], "cpu")[0],
@@ -149,7 +163,9 @@ SCHEDULES = {
     "StepLR": lambda schedules, optimizer: schedules.StepLR(optimizer, 1),
     "ReduceLROnPlateau": lambda schedules, optimizer: schedules.ReduceLROnPlateau(optimizer),
     "SequentialLR": lambda schedules, optimizer: schedules.SequentialLR(
-        optimizer, [schedules.ConstantLR(optimizer), schedules.ExponentialLR(optimizer, 0.5)], [1]
+        optimizer,
+        [schedules.ConstantLR(optimizer), schedules.ExponentialLR(optimizer, 0.5)],
+        [1],
     ),
 }
 
@@ -174,7 +190,8 @@ def test_a_scheduler_without_its_model_is_named(make):
     schedule = make(torch.optim.lr_scheduler, optimizer)
     for batch in ({"s": schedule, "x": torch.ones(2)}, [net, schedule]):
         with pytest.raises(
-            xdevice.errors.ContainerError, match=r"LR\w* that holds tensors on cpu:0.*put its \.optimizer"
+            xdevice.errors.ContainerError,
+            match=r"LR\w* that holds tensors on cpu:0.*put its \.optimizer",
         ):
             xdevice.to_device(batch, there)
     assert not xdevice.same_device(schedule, xdevice.to_device(torch.ones(2), there))
@@ -193,7 +210,8 @@ def test_an_optimizer_without_its_model_is_named(name):
     assert xdevice.device_of(optimizer) is xdevice.cpu()
     for x in (optimizer, [optimizer], {"o": optimizer, "x": xdevice.ones(2)}):
         with pytest.raises(
-            xdevice.errors.UnsupportedError, match=r"moving a \w+ to \S+ while a parameter of it is on cpu:0"
+            xdevice.errors.UnsupportedError,
+            match=r"moving a \w+ to \S+ while a parameter of it is on cpu:0",
         ):
             xdevice.to_device(x, there)
     xdevice.to_device([optimizer, net], there)
@@ -222,7 +240,12 @@ def test_objects_that_know_each_other_go_on_doing_so(backend, there):
         assert moved.itself is moved.twin.twin is moved.others["a"][1] is moved
         assert moved.others["a"][0] is moved.twin
         assert moved.x is x
-        assert xdevice.device_of(x) is xdevice.device_of(moved.twin.x) is xdevice.device_of(moved) is there
+        assert (
+            xdevice.device_of(x)
+            is xdevice.device_of(moved.twin.x)
+            is xdevice.device_of(moved)
+            is there
+        )
     assert first.twin is second
     assert xdevice.to_device(first, "cpu") is first
     loop = collections.deque()
@@ -255,14 +278,20 @@ def test_batches_of_mxnets_iterators_move():
     moved = xdevice.to_device({"batch": batch}, there)["batch"]
     assert type(moved) is mx.io.DataBatch
     assert moved.pad == 1
-    assert xdevice.device_of(moved) is xdevice.device_of(moved.data[0]) is xdevice.device_of(moved.label) is there
+    assert (
+        xdevice.device_of(moved)
+        is xdevice.device_of(moved.data[0])
+        is xdevice.device_of(moved.label)
+        is there
+    )
 
 
 @pytest.mark.parametrize("devices", [["cpu", "cpu"], (xdevice.cpu(),), []])
 def test_a_list_of_devices_is_told_which_verb_takes_it(devices):
     for verb in (xdevice.to_device, xdevice.copy_to):
         with pytest.raises(
-            xdevice.errors.DeviceError, match=r"expected one device; .*parallel\.replicate\(x, devices\)"
+            xdevice.errors.DeviceError,
+            match=r"expected one device; .*parallel\.replicate\(x, devices\)",
         ):
             verb([np.ones(2)], devices)
 
@@ -277,7 +306,9 @@ def test_what_tensorflow_has_loaded_is_a_model(tmp_path):
 
     source = Saved()
     source.call = tf.function(
-        lambda x: x * source.weight + source.rest[0], input_signature=[tf.TensorSpec([2])], autograph=False
+        lambda x: x * source.weight + source.rest[0],
+        input_signature=[tf.TensorSpec([2])],
+        autograph=False,
     )
     tf.saved_model.save(source, str(tmp_path / "model"))
     with tf.device("CPU:0"):

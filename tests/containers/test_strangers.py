@@ -83,13 +83,16 @@ def test_what_would_stay_behind_is_named_before_anything_moves(backend, there):
     first = ones(backend)
     batch = {"x": first, "cache": [Holder(3, {"k": ones(backend)})]}
     with pytest.raises(
-        xdevice.errors.ContainerError, match=r"\['cache'\]\[0\] is a Holder .*xdevice.register_container\(Holder\)"
+        xdevice.errors.ContainerError,
+        match=r"\['cache'\]\[0\] is a Holder .*xdevice.register_container\(Holder\)",
     ):
         xdevice.to_device(batch, there)
     with pytest.raises(xdevice.errors.ContainerError, match="Holder"):
         xdevice.copy_to(batch, there)
     assert batch["x"] is first
-    with pytest.raises(xdevice.errors.NotATensorError, match=r"xdevice.register_container\(Holder\)"):
+    with pytest.raises(
+        xdevice.errors.NotATensorError, match=r"xdevice.register_container\(Holder\)"
+    ):
         xdevice.to_device(Holder(ones(backend)), there)
     for inside in (Slotted(ones(backend)), Holder((Slotted(ones(backend)),))):
         with pytest.raises(xdevice.errors.ContainerError, match=r"xdevice\.register"):
@@ -104,7 +107,9 @@ def test_an_object_that_is_there_or_holds_nothing_passes(backend, there):
     assert moved[:2] == nothing[:2]
     full = [Holder("text")]
     assert xdevice.to_device(full, there) is full
-    full[0].inside.append(ones(backend))  # the next one of a type may hold what the first did not
+    full[0].inside.append(
+        ones(backend)
+    )  # the next one of a type may hold what the first did not
     with pytest.raises(xdevice.errors.ContainerError, match="Holder"):
         xdevice.to_device(full, there)
 
@@ -201,7 +206,8 @@ def test_what_a_method_of_its_own_forgets_is_named(backend, there, make, path):
     for verb in (xdevice.to_device, xdevice.copy_to):
         for batch in (make(ones(backend)), {"a": make(ones(backend)), "b": ones(backend)}):
             with pytest.raises(
-                xdevice.errors.ContainerError, match=rf"\(\) left {path} on cpu:0; xdevice\.register_container\("
+                xdevice.errors.ContainerError,
+                match=rf"\(\) left {path} on cpu:0; xdevice\.register_container\(",
             ):
                 verb(batch, there)
     x = make(ones(backend))
@@ -237,8 +243,12 @@ def test_a_registration_says_what_stays_on_the_host(backend, there):
 
 @pytest.mark.usefixtures("_forgetting")
 def test_a_registered_move_that_forgets_a_tensor_is_named(backend, there):
-    xdevice.register_container(Renamed, move=lambda x, device: Renamed(xdevice.to_device(x.x, device), x.y))
-    with pytest.raises(xdevice.errors.ContainerError, match=r"the move of Renamed left \.y on cpu:0"):
+    xdevice.register_container(
+        Renamed, move=lambda x, device: Renamed(xdevice.to_device(x.x, device), x.y)
+    )
+    with pytest.raises(
+        xdevice.errors.ContainerError, match=r"the move of Renamed left \.y on cpu:0"
+    ):
         xdevice.to_device([Renamed(ones(backend), ones(backend))], there)
 
 
@@ -255,7 +265,10 @@ def test_no_verb_passes_over_what_is_in_strangers(backend, inside):
     ]
     for verb in verbs:
         for x in (batch, batch["cache"]):
-            with pytest.raises(xdevice.errors.ContainerError, match=rf"{inside.__name__}.*xdevice.register_container"):
+            with pytest.raises(
+                xdevice.errors.ContainerError,
+                match=rf"{inside.__name__}.*xdevice.register_container",
+            ):
                 verb(x)
     with pytest.raises(xdevice.errors.NotATensorError, match="cache"):
         xdevice.parallel.all_reduce([batch, batch])
@@ -264,9 +277,13 @@ def test_no_verb_passes_over_what_is_in_strangers(backend, inside):
 def test_what_would_stay_behind_is_named_by_prefetch(backend, there):
     if there.kind != "gpu":
         pytest.skip("prefetch needs a device that holds values")
-    for batch in ({"cache": Holder(ones(backend))}, {"x": ones(backend), "cache": Holder(ones(backend))}):
+    for batch in (
+        {"cache": Holder(ones(backend))},
+        {"x": ones(backend), "cache": Holder(ones(backend))},
+    ):
         with pytest.raises(
-            xdevice.errors.ContainerError, match=r"batch\['cache'\] is a Holder .*xdevice.register_container"
+            xdevice.errors.ContainerError,
+            match=r"batch\['cache'\] is a Holder .*xdevice.register_container",
         ):
             list(xdevice.prefetch([batch], there))
 
@@ -291,7 +308,9 @@ def test_a_broadcast_of_arrays_beside_tensors_goes_where_a_copy_does(backend, th
 
 
 def test_what_refuses_to_move_itself_is_named(backend, there):
-    with pytest.raises(xdevice.errors.ContainerError, match=r"Quantity.*xdevice.register_container\(Quantity"):
+    with pytest.raises(
+        xdevice.errors.ContainerError, match=r"Quantity.*xdevice.register_container\(Quantity"
+    ):
         xdevice.to_device([Quantity(ones(backend))], there)
 
 
@@ -329,7 +348,10 @@ def test_what_a_method_of_its_own_leaves_beside_what_it_moves_is_named(backend, 
     assert xdevice.device_of(xdevice.to_device(Graph(x=ones(backend), n=3), there)) is there
     x = Graph(x=ones(backend), o=Holder(ones(backend)))
     for verb in (xdevice.copy_to, xdevice.to_device):
-        with pytest.raises(xdevice.errors.ContainerError, match=r"left \.parts\['o'\]\.inside\[0\] on cpu:0; .*Graph"):
+        with pytest.raises(
+            xdevice.errors.ContainerError,
+            match=r"left \.parts\['o'\]\.inside\[0\] on cpu:0; .*Graph",
+        ):
             verb([x], there)
     if there.kind != "meta":  # from where nothing comes back
         assert xdevice.device_of(x) is xdevice.cpu()
@@ -346,7 +368,9 @@ def test_registered_types_are_walked(backend, there):
         pass
 
     games = [Game(ones(backend)), Chess({"x": ones(backend)})]
-    with pytest.raises(xdevice.errors.ContainerError, match="Game"):  # seen before it is registered
+    with pytest.raises(
+        xdevice.errors.ContainerError, match="Game"
+    ):  # seen before it is registered
         xdevice.to_device(games, there)
     assert xdevice.register_container(Game) is Game
     moved = xdevice.to_device(games, there)
@@ -365,7 +389,9 @@ def test_types_are_registered_by_functions(backend, there):
             self.hidden = lambda: (a, b)
 
     xdevice.register_container(
-        Pair, flatten=lambda pair: list(pair.hidden()), rebuild=lambda pair, inside: Pair(*inside)
+        Pair,
+        flatten=lambda pair: list(pair.hidden()),
+        rebuild=lambda pair, inside: Pair(*inside),
     )
     pair = Pair(ones(backend), "b")
     moved = xdevice.to_device({"pair": pair}, there)["pair"]
@@ -373,7 +399,9 @@ def test_types_are_registered_by_functions(backend, there):
     assert xdevice.device_of(moved) is xdevice.device_of(moved.hidden()[0]) is there
 
     xdevice.register_container(
-        Pair, flatten=lambda x: {"a": x.hidden()[0]}, rebuild=lambda x, new: Pair(new["a"], "new")
+        Pair,
+        flatten=lambda x: {"a": x.hidden()[0]},
+        rebuild=lambda x, new: Pair(new["a"], "new"),
     )
     assert [leaf.path for leaf in trees.leaves([pair])] == ["[0]['a']"]
     assert xdevice.copy_to(pair, "cpu").hidden()[1] == "new"
@@ -462,7 +490,10 @@ def test_arrays_of_the_host_are_data_beside_tensors(backend, there):
 def test_arrays_alone_do_not_go_to_a_gpu():
     import numpy as np
 
-    with pytest.raises(xdevice.errors.DeviceNotFoundError, match=r"\['a'\]\[0\] .*xdevice.tensor\(x, device='gpu:0'\)"):
+    with pytest.raises(
+        xdevice.errors.DeviceNotFoundError,
+        match=r"\['a'\]\[0\] .*xdevice.tensor\(x, device='gpu:0'\)",
+    ):
         xdevice.to_device({"a": [np.ones(1)]}, "gpu:0")
     with pytest.raises(xdevice.errors.DeviceNotFoundError, match=r"xdevice.convert"):
         xdevice.to_device(np.ones(1), "gpu:0")
@@ -482,7 +513,8 @@ def test_a_method_of_the_same_name_that_gives_something_else_is_named(backend):
         as_in_ctx = to
 
     with pytest.raises(
-        xdevice.errors.ContainerError, match=r"gave a str without tensors.*xdevice.register_container\("
+        xdevice.errors.ContainerError,
+        match=r"gave a str without tensors.*xdevice.register_container\(",
     ):
         xdevice.copy_to([Table(ones(backend))], "cpu")
 
@@ -505,7 +537,9 @@ def test_a_list_of_linked_objects_is_looked_through(backend, there):
 
 def test_what_stands_for_something_else_is_told_by_that(backend, there):
     wrapt = pytest.importorskip("wrapt")
-    number, table, tensor = (wrapt.ObjectProxy(x) for x in (3, {"x": ones(backend)}, ones(backend)))
+    number, table, tensor = (
+        wrapt.ObjectProxy(x) for x in (3, {"x": ones(backend)}, ones(backend))
+    )
     for inside in (table, tensor, table):  # one type, of several natures
         assert xdevice.device_of([inside]) is xdevice.cpu()
         with pytest.raises(xdevice.errors.ContainerError):
@@ -519,7 +553,13 @@ def test_a_mock_is_of_no_class_that_it_says(backend, there):
         def __init__(self):
             self.mocks = [Mock(spec=dict), Mock(spec=list)]
 
-    batch = [Row(), Mock(spec=dict), Mock(spec=tuple), Mock(spec=type(ones(backend))), ones(backend, there)]
+    batch = [
+        Row(),
+        Mock(spec=dict),
+        Mock(spec=tuple),
+        Mock(spec=type(ones(backend))),
+        ones(backend, there),
+    ]
     assert xdevice.to_device(batch, there) is batch
     assert xdevice.device_of(batch) is there
 
@@ -541,7 +581,9 @@ def test_the_wrapped_dicts_and_the_variables_of_tensorflow_are_seen():
         with pytest.raises(xdevice.errors.ContainerError, match="would stay behind"):
             xdevice.to_device([inside], there)
     far = xdevice.to_device(ones(xdevice.backend("tensorflow")), there)
-    with pytest.raises(xdevice.errors.DeviceMismatchError, match=r"\[0\]\.count\S* is on cpu:0"):
+    with pytest.raises(
+        xdevice.errors.DeviceMismatchError, match=r"\[0\]\.count\S* is on cpu:0"
+    ):
         xdevice.check_same_device(batch=[step, far])
 
 
@@ -565,14 +607,20 @@ def test_the_lists_and_tuples_of_tensorflows_modules_are_rebuilt(tmp_path):
         assert xdevice.to_numpy(held)[0].tolist() == [1, 1]
     assert xdevice.to_device(module.pair, there).x.shape == (2,)
     module.listed = xdevice.to_device(module.listed, there)
-    tf.train.Checkpoint(module=module).save(tmp_path / "module")  # TensorFlow refuses lists that were written into
+    tf.train.Checkpoint(module=module).save(
+        tmp_path / "module"
+    )  # TensorFlow refuses lists that were written into
 
 
 def test_tensorflows_dataclasses_are_walked():
     import tensorflow as tf
 
     class Batch(tf.experimental.ExtensionType):
-        __annotations__ = {"x": tf.Tensor, "more": tuple[tf.Tensor, ...], "name": str}  # no texts
+        __annotations__ = {
+            "x": tf.Tensor,
+            "more": tuple[tf.Tensor, ...],
+            "name": str,
+        }  # no texts
 
         def total(self):
             return tf.reduce_sum(self.x) + sum(map(tf.reduce_sum, self.more))
@@ -603,7 +651,9 @@ def test_a_model_of_paddles_goes_with_its_network_and_optimizer(there_of_paddle)
     rows = np.ones((1, 2), "float32")
     model.train_batch([rows], [rows])
     assert xdevice.device_of(model) is xdevice.cpu()
-    with pytest.raises(xdevice.errors.UnsupportedError, match=r"copying a paddle\.Model.*copy the network"):
+    with pytest.raises(
+        xdevice.errors.UnsupportedError, match=r"copying a paddle\.Model.*copy the network"
+    ):
         xdevice.copy_to([model, x], "cpu")
     for given, there in ((model, there_of_paddle), ([model, x], "cpu")):
         assert xdevice.device_of(xdevice.to_device(given, there)) is xdevice.device(there)
@@ -621,7 +671,8 @@ def test_a_layer_of_paddles_is_copied_or_named(there_of_paddle):
     assert copied[0]._layers.weight is not net[0]._layers.weight
     net.lock = threading.Lock()
     with pytest.raises(
-        xdevice.errors.UnsupportedError, match=r"copying this Sequential \(cannot pickle .*lock.*set_state_dict"
+        xdevice.errors.UnsupportedError,
+        match=r"copying this Sequential \(cannot pickle .*lock.*set_state_dict",
     ):
         xdevice.copy_to(net, "cpu")
 
@@ -679,7 +730,9 @@ def test_what_python_keeps_in_c_is_seen(backend, there, make):
     inside = make(ones(backend))
     batch = {"x": ones(backend), "it": inside}
     for verb in (xdevice.to_device, xdevice.copy_to):
-        with pytest.raises(xdevice.errors.ContainerError, match=r"\['it'\] is an? .* would stay behind"):
+        with pytest.raises(
+            xdevice.errors.ContainerError, match=r"\['it'\] is an? .* would stay behind"
+        ):
             verb(batch, there)
     assert xdevice.device_of(batch) is xdevice.cpu()
     assert xdevice.to_device(batch, "cpu") is batch
@@ -693,7 +746,10 @@ def test_what_python_keeps_in_c_is_seen(backend, there, make):
 def test_what_cannot_be_registered_is_not_told_to_be():
     x = ones(xdevice.backend("torch"))
     for inside in (iter([x]), Owner(x).method, object_array(x), x.untyped_storage(), {x: 3}):
-        with pytest.raises(xdevice.errors.ContainerError, match="pass its contents among the values of a list or dict"):
+        with pytest.raises(
+            xdevice.errors.ContainerError,
+            match="pass its contents among the values of a list or dict",
+        ):
             xdevice.copy_to([inside], "cpu")
 
 
@@ -719,23 +775,36 @@ def test_partials_and_slices_are_walked(backend, there):
     nothing = [functools.partial(taking, 3), slice(3), x]
     moved = xdevice.to_device(nothing, there)
     assert moved[:2] == nothing[:2]
-    assert [leaf.path for leaf in trees.leaves([batch[1]])] == ["[0].start", "[0].stop", "[0].step[0]"]
+    assert [leaf.path for leaf in trees.leaves([batch[1]])] == [
+        "[0].start",
+        "[0].stop",
+        "[0].step[0]",
+    ]
 
 
 def test_keys_that_hold_tensors_are_never_replaced(backend, there):
     key = Owner(ones(backend))
-    for kind in (dict, collections.OrderedDict, MyDict, types.MappingProxyType, collections.UserDict):
+    for kind in (
+        dict,
+        collections.OrderedDict,
+        MyDict,
+        types.MappingProxyType,
+        collections.UserDict,
+    ):
         for inside in (key, (3, key)):
             batch = [kind({inside: ones(backend), "x": 3})]
             for verb in (xdevice.to_device, xdevice.copy_to):
                 with pytest.raises(
-                    xdevice.errors.ContainerError, match=r"\[0\]\.keys\(\) is a tuple of keys that holds tensors"
+                    xdevice.errors.ContainerError,
+                    match=r"\[0\]\.keys\(\) is a tuple of keys that holds tensors",
                 ):
                     verb(batch, there)
             assert xdevice.device_of(batch) is xdevice.cpu()
             assert xdevice.to_device(batch, "cpu") is batch
             far = [kind({inside: ones(backend, there)})]
-            with pytest.raises(xdevice.errors.DeviceMismatchError, match=r"batch\[0\]\.keys\(\)"):
+            with pytest.raises(
+                xdevice.errors.DeviceMismatchError, match=r"batch\[0\]\.keys\(\)"
+            ):
                 xdevice.check_same_device(batch=far)
             (back,) = xdevice.to_device(far, "cpu") if there.kind == "gpu" else far
             assert type(back) is kind
@@ -777,7 +846,9 @@ HOSTILE = {
     "__class__": type("Hostile", (), {"__class__": property(failing("__class__"))}),
     "__dict__": type("Hostile", (), {"__dict__": property(failing("__dict__"))}),
     "__repr__": type("Hostile", (), {"__repr__": failing("__repr__")}),
-    "__getattr__": type("Hostile", (), {"__slots__": ("x",), "__getattr__": failing("__getattr__")}),
+    "__getattr__": type(
+        "Hostile", (), {"__slots__": ("x",), "__getattr__": failing("__getattr__")}
+    ),
     "__getattribute__": type("Hostile", (), {"__getattribute__": failing("__getattribute__")}),
     "__len__": type("Hostile", (list,), {"__len__": failing("__len__")}),
     "a length that lies": type("Hostile", (list,), {"__len__": lambda self: 10**9}),
@@ -788,7 +859,11 @@ HOSTILE = {
 @pytest.mark.parametrize("cls", HOSTILE.values(), ids=HOSTILE)
 def test_hostile_objects_pass_through_if_they_hold_nothing(backend, there, cls):
     x = cls()
-    for inside in ([x, ones(backend)], {"x": x, "y": ones(backend)}, [Holder(x), ones(backend)]):
+    for inside in (
+        [x, ones(backend)],
+        {"x": x, "y": ones(backend)},
+        [Holder(x), ones(backend)],
+    ):
         moved = xdevice.to_device(inside, there)
         assert xdevice.device_of(moved) is xdevice.check_same_device(moved) is there
         assert xdevice.same_device(moved)
@@ -796,11 +871,17 @@ def test_hostile_objects_pass_through_if_they_hold_nothing(backend, there, cls):
         xdevice.sync(inside)
         xdevice.to_numpy([x, ones(backend)])
         xdevice.convert([x, ones(backend)], "numpy")
-        with pytest.raises(xdevice.errors.ContainerError if there.kind == "gpu" else xdevice.errors.XDeviceError):
+        with pytest.raises(
+            xdevice.errors.ContainerError
+            if there.kind == "gpu"
+            else xdevice.errors.XDeviceError
+        ):
             xdevice.to_device([*([inside] * 2), Holder(ones(backend))], there)
 
 
-@pytest.mark.parametrize("name", ["__dict__", "__class__", "a type without a hash", "a type that is not to be asked"])
+@pytest.mark.parametrize(
+    "name", ["__dict__", "__class__", "a type without a hash", "a type that is not to be asked"]
+)
 def test_hostile_objects_that_hold_tensors_do_not_stay_behind(backend, there, name):
     cls = HOSTILE[name]
     x = cls()
@@ -833,21 +914,29 @@ def test_lists_are_read_by_their_iterators(backend, there):
         assert xdevice.device_of(first) is there
 
 
-@pytest.mark.filterwarnings("ignore:TypedStorage is deprecated")  # once in a process that has one
+@pytest.mark.filterwarnings(
+    "ignore:TypedStorage is deprecated"
+)  # once in a process that has one
 def test_storages_and_futures_of_pytorch_are_seen():
     import torch
 
     there = xdevice.backend("torch").samples().other_device()
     if there is None:
         pytest.skip("PyTorch has one device here")
-    pending, full, failed = torch.futures.Future(), torch.futures.Future(), torch.futures.Future()
+    pending, full, failed = (
+        torch.futures.Future(),
+        torch.futures.Future(),
+        torch.futures.Future(),
+    )
     full.set_result({"x": torch.ones(2)})
     failed.set_exception(ValueError("no"))
     x = torch.ones(2)
     for inside in (
         full,
         x.untyped_storage(),
-        torch.storage.TypedStorage(wrap_storage=x.untyped_storage(), dtype=x.dtype, _internal=True),
+        torch.storage.TypedStorage(
+            wrap_storage=x.untyped_storage(), dtype=x.dtype, _internal=True
+        ),
     ):
         assert xdevice.device_of([inside]) is xdevice.cpu()
         with pytest.raises(xdevice.errors.ContainerError, match="would stay behind"):

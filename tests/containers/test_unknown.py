@@ -72,7 +72,8 @@ def test_what_is_too_large_to_search_is_named(backend, there, with_tensor):
     ]
     for verb in verbs:
         with pytest.raises(
-            xdevice.errors.ContainerError, match=r"Holder holds more than 10,000 .*xdevice.register_container\(Holder"
+            xdevice.errors.ContainerError,
+            match=r"Holder holds more than 10,000 .*xdevice.register_container\(Holder",
         ):
             verb()
     with pytest.raises(xdevice.errors.ContainerError, match=r"^\['deep'\]\[0\]: a Holder"):
@@ -94,7 +95,11 @@ def test_the_line_that_it_names_makes_it_pass(backend, there):
 
 def test_a_tokenizer_is_searched_to_its_end(backend, there):
     ranks = {(str(n), str(n + 1)): n for n in range(30_000)}
-    tokenizer = Holder(ranks=ranks, vocabulary=dict(enumerate(map(str, range(30_000)))), rows=[[{"a": (1,)}]] * 20_000)
+    tokenizer = Holder(
+        ranks=ranks,
+        vocabulary=dict(enumerate(map(str, range(30_000)))),
+        rows=[[{"a": (1,)}]] * 20_000,
+    )
     batch = {"tokenizer": tokenizer, "x": ones(backend)}
     moved = xdevice.to_device(batch, there)
     assert moved["tokenizer"] is tokenizer
@@ -132,7 +137,11 @@ class Multi(dict):
         dict.__setitem__(self, key, [value])
 
     def items(self, multi=False):
-        return [(key, value) for key, values in dict.items(self) for value in (values if multi else values[:1])]
+        return [
+            (key, value)
+            for key, values in dict.items(self)
+            for value in (values if multi else values[:1])
+        ]
 
     def pairs(self):
         return self.items(multi=True)
@@ -206,7 +215,9 @@ SEVERAL = {
 
 
 @pytest.mark.parametrize("kind", SEVERAL)
-def test_several_values_of_a_key_are_named_with_the_line_that_registers_them(backend, there, kind):
+def test_several_values_of_a_key_are_named_with_the_line_that_registers_them(
+    backend, there, kind
+):
     multi = kind([("a", ones(backend)), ("b", ones(backend)), ("a", ones(backend)), ("n", 3)])
     before = multi.pairs()
     why = rf"{kind.__name__} {SEVERAL[kind]}; .*register_container\({kind.__name__}, flatten"
@@ -233,7 +244,9 @@ def test_a_mapping_that_keeps_more_values_than_it_shows_keeps_all(backend, there
     for verb in (xdevice.to_device, xdevice.copy_to):
         moved = verb([latest], there)[0]
         assert [key for key, _ in moved.pairs()] == ["a", "b", "a", "n"]
-        assert {xdevice.device_of(value) for key, value in moved.pairs() if key != "n"} == {there}
+        assert {xdevice.device_of(value) for key, value in moved.pairs() if key != "n"} == {
+            there
+        }
     assert latest.pairs()[0][1] is x[0]
 
 
@@ -273,7 +286,10 @@ def test_what_is_held_weakly_is_named_and_not_lost(backend, there):
         pytest.skip(f"no weak references to tensors of {backend.name}")
     for inside in weak:
         for batch in (inside, [inside, x]):
-            with pytest.raises(xdevice.errors.ContainerError, match=r"cannot rebuild a Weak.*something else holds"):
+            with pytest.raises(
+                xdevice.errors.ContainerError,
+                match=r"cannot rebuild a Weak.*something else holds",
+            ):
                 xdevice.to_device(batch, there)
         assert xdevice.device_of(inside) is xdevice.cpu()
         assert xdevice.to_device(inside, "cpu") is inside
@@ -292,7 +308,9 @@ def in_a_queue(x):
     return made
 
 
-@pytest.mark.parametrize("make", [in_a_queue, ValueError, lambda x: Holder(queue=in_a_queue([x]))])
+@pytest.mark.parametrize(
+    "make", [in_a_queue, ValueError, lambda x: Holder(queue=in_a_queue([x]))]
+)
 def test_what_is_kept_in_c_is_seen_though_no_list_has_its_type(backend, there, make):
     inside = make(ones(backend))
     assert_seen([inside], backend, there)
@@ -330,7 +348,8 @@ def test_an_object_that_holds_a_model_is_named_unless_that_moves_too(backend, th
     assert_seen(batch, backend, there)
     for verb in (xdevice.to_device, xdevice.copy_to):
         with pytest.raises(
-            xdevice.errors.ContainerError, match=r"\['trainer'\] is a Holder .*its \.model, a .*, next to it"
+            xdevice.errors.ContainerError,
+            match=r"\['trainer'\] is a Holder .*its \.model, a .*, next to it",
         ):
             verb(batch, there)
     with pytest.raises(xdevice.errors.NotATensorError, match=r"its \.model, a "):
@@ -356,8 +375,12 @@ class Layer:
 def test_what_stands_in_two_places_stays_one(backend, there):
     layer, listed = Layer(ones(backend)), [ones(backend)]
     for verb in (xdevice.to_device, xdevice.copy_to):
-        whole = verb(Layer([layer, listed], {"again": layer, "deep": (Layer(3, layer), listed)}), there)
-        assert whole.weight[0] is whole.inner["again"] is whole.inner["deep"][0].inner is not layer
+        whole = verb(
+            Layer([layer, listed], {"again": layer, "deep": (Layer(3, layer), listed)}), there
+        )
+        assert (
+            whole.weight[0] is whole.inner["again"] is whole.inner["deep"][0].inner is not layer
+        )
         assert whole.weight[1] is whole.inner["deep"][1] is not listed
         one, other, deep = verb([listed, listed, {"deep": listed}], there)  # a batch
         assert one is other is deep["deep"] is not listed
@@ -423,7 +446,9 @@ class FrozenError(Exception):
         super().__setattr__(name, value)
 
 
-@pytest.mark.parametrize("error", [ValueError("no memory"), FrozenError("no memory"), KeyboardInterrupt()])
+@pytest.mark.parametrize(
+    "error", [ValueError("no memory"), FrozenError("no memory"), KeyboardInterrupt()]
+)
 def test_a_move_that_fails_changes_nothing(backend, there, error, monkeypatch):
     if there.kind == "meta":
         pytest.skip("nothing comes back from there")
@@ -473,7 +498,9 @@ def test_a_model_with_parameters_on_meta_is_said_to_have_moved_in_part():
     net = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2, device="meta"))
     with pytest.raises(NotImplementedError) as told:
         xdevice.to_device(net, there)
-    assert told.value.__notes__ == ["2 of the 4 variables of a Sequential have moved and stay there: 0.weight, 0.bias"]
+    assert told.value.__notes__ == [
+        "2 of the 4 variables of a Sequential have moved and stay there: 0.weight, 0.bias"
+    ]
 
 
 # texts of TensorFlow
@@ -486,12 +513,29 @@ def test_a_tensor_of_texts_stays_on_the_host_in_a_batch():
         pytest.skip("tensorflow has no GPU here")
     there = xdevice.gpu()
     with tf.device("CPU:0"):
-        batch = {"x": tf.ones((2, 2)), "text": tf.constant(["a", "b"]), "ragged": tf.ragged.constant([["a"], []])}
-    for verb in (xdevice.to_device, xdevice.copy_to, lambda x, there: next(iter(xdevice.prefetch([x], there)))):
+        batch = {
+            "x": tf.ones((2, 2)),
+            "text": tf.constant(["a", "b"]),
+            "ragged": tf.ragged.constant([["a"], []]),
+        }
+    for verb in (
+        xdevice.to_device,
+        xdevice.copy_to,
+        lambda x, there: next(iter(xdevice.prefetch([x], there))),
+    ):
         moved = verb(batch, there)
         assert moved["text"].numpy().tolist() == [b"a", b"b"]
-        assert xdevice.device_of(moved["text"]) is xdevice.device_of(moved["ragged"]) is xdevice.cpu()
-        assert xdevice.device_of(moved["x"]) is xdevice.device_of(moved) is xdevice.check_same_device(moved) is there
+        assert (
+            xdevice.device_of(moved["text"])
+            is xdevice.device_of(moved["ragged"])
+            is xdevice.cpu()
+        )
+        assert (
+            xdevice.device_of(moved["x"])
+            is xdevice.device_of(moved)
+            is xdevice.check_same_device(moved)
+            is there
+        )
         assert xdevice.same_device(moved, moved["x"])
         assert xdevice.to_device(moved, there) is moved
         assert moved["ragged"].to_list() == [[b"a"], []]
@@ -515,7 +559,9 @@ def torch():
 
 @pytest.fixture
 def elsewhere():
-    return xdevice.backend("torch").samples().other_device() or pytest.skip("PyTorch has one device here")
+    return xdevice.backend("torch").samples().other_device() or pytest.skip(
+        "PyTorch has one device here"
+    )
 
 
 def test_a_scheduler_goes_with_its_optimizer(torch, elsewhere):
@@ -529,11 +575,18 @@ def test_a_scheduler_goes_with_its_optimizer(torch, elsewhere):
     with pytest.raises(xdevice.errors.DeviceMismatchError, match=r"\.optimizer"):
         xdevice.check_same_device([scheduler, far])
     for batch in ([scheduler, far], [net, scheduler]):
-        with pytest.raises(xdevice.errors.ContainerError, match=r"StepLR .*put its \.optimizer, a SGD, next to it"):
+        with pytest.raises(
+            xdevice.errors.ContainerError,
+            match=r"StepLR .*put its \.optimizer, a SGD, next to it",
+        ):
             xdevice.to_device(batch, elsewhere)
         assert xdevice.device_of([net, optimizer]) is xdevice.cpu()
-    if elsewhere.kind == "meta":  # where PyTorch gives the layer other parameters than those that the optimizer has
-        with pytest.raises(xdevice.errors.UnsupportedError, match="while a parameter of it is on cpu:0"):
+    if (
+        elsewhere.kind == "meta"
+    ):  # where PyTorch gives the layer other parameters than those that the optimizer has
+        with pytest.raises(
+            xdevice.errors.UnsupportedError, match="while a parameter of it is on cpu:0"
+        ):
             xdevice.to_device([net, optimizer, scheduler], elsewhere)
         return
     moved = xdevice.to_device([net, optimizer, scheduler], elsewhere)
@@ -545,13 +598,15 @@ def test_the_advice_on_what_pytorch_keeps_in_objects_of_its_own(torch, elsewhere
     scaler = torch.amp.GradScaler("cpu")
     scaler.scale(torch.ones(1))
     with pytest.raises(
-        xdevice.errors.ContainerError, match=r"GradScaler .*new\.load_state_dict\(old\.state_dict\(\)\)"
+        xdevice.errors.ContainerError,
+        match=r"GradScaler .*new\.load_state_dict\(old\.state_dict\(\)\)",
     ):
         xdevice.to_device([scaler], elsewhere)
     program = torch.export.export(torch.nn.Linear(2, 2), (torch.ones(1, 2),))
     for verb in (xdevice.to_device, xdevice.copy_to):
         with pytest.raises(
-            xdevice.errors.ContainerError, match=r"ExportedProgram .*passes\.move_to_device_pass\(program, dev"
+            xdevice.errors.ContainerError,
+            match=r"ExportedProgram .*passes\.move_to_device_pass\(program, dev",
         ):
             verb([program], elsewhere)
     assert xdevice.device_of([program]) is xdevice.cpu()
@@ -566,7 +621,8 @@ def test_the_advice_on_a_seed_generator_of_keras():
     with backend.framework.device("CPU:0"):
         generator = keras.random.SeedGenerator(3)
     with pytest.raises(
-        xdevice.errors.ContainerError, match=r"SeedGenerator .*put its \.state, a \w*Variable, next to it"
+        xdevice.errors.ContainerError,
+        match=r"SeedGenerator .*put its \.state, a \w*Variable, next to it",
     ):
         xdevice.to_device([generator, ones(backend)], there)
     moved = xdevice.to_device([generator, generator.state, ones(backend)], there)
@@ -585,9 +641,13 @@ def test_a_device_that_an_object_notes_goes_along(backend, there):
     def note(place):
         return backend.to_native(place)
 
-    forms = [lambda place: place] if isinstance(note(there), str) else [note, lambda place: place]  # texts stay
+    forms = (
+        [lambda place: place] if isinstance(note(there), str) else [note, lambda place: place]
+    )  # texts stay
     for noted in forms:
-        cache = Cache(ones(backend), noted(xdevice.cpu()), noted(xdevice.cpu()), noted(xdevice.cpu()))
+        cache = Cache(
+            ones(backend), noted(xdevice.cpu()), noted(xdevice.cpu()), noted(xdevice.cpu())
+        )
         for verb in (xdevice.to_device, xdevice.copy_to):
             moved = verb([cache], there)[0]
             assert moved.device == moved.key_device == noted(there)
@@ -601,11 +661,24 @@ def test_a_device_that_an_object_notes_goes_along(backend, there):
 def test_the_multidicts_of_werkzeug_and_multidict(there_of_torch):
     werkzeug = pytest.importorskip("werkzeug.datastructures")
     multidict = pytest.importorskip("multidict")
-    pairs = [("a", ones(xdevice.backend("torch"))), ("b", 3), ("a", ones(xdevice.backend("torch")))]
-    for made in (werkzeug.MultiDict, werkzeug.ImmutableMultiDict, multidict.MultiDict, multidict.CIMultiDict):
-        with pytest.raises(xdevice.errors.ContainerError, match=rf"{made.__name__} .*register_container"):
+    pairs = [
+        ("a", ones(xdevice.backend("torch"))),
+        ("b", 3),
+        ("a", ones(xdevice.backend("torch"))),
+    ]
+    for made in (
+        werkzeug.MultiDict,
+        werkzeug.ImmutableMultiDict,
+        multidict.MultiDict,
+        multidict.CIMultiDict,
+    ):
+        with pytest.raises(
+            xdevice.errors.ContainerError, match=rf"{made.__name__} .*register_container"
+        ):
             xdevice.to_device([made(pairs)], there_of_torch)
-    assert_refused([multidict.MultiDictProxy(multidict.MultiDict(pairs))], there_of_torch, "MultiDictProxy")
+    assert_refused(
+        [multidict.MultiDictProxy(multidict.MultiDict(pairs))], there_of_torch, "MultiDictProxy"
+    )
 
 
 def test_the_maps_and_vectors_of_pyrsistent_and_frozendict(there_of_torch):
@@ -621,7 +694,10 @@ def test_the_maps_and_vectors_of_pyrsistent_and_frozendict(there_of_torch):
         assert hash(moved) != hash(frozen)
         assert xdevice.device_of(moved["a"]) is there_of_torch
     assert frozen["a"] is x
-    named = [made([x]) for made in (pyrsistent.pset, pyrsistent.pvector, pyrsistent.plist, pyrsistent.pbag)]
+    named = [
+        made([x])
+        for made in (pyrsistent.pset, pyrsistent.pvector, pyrsistent.plist, pyrsistent.pbag)
+    ]
     for persistent in (*named, pyrsistent.pdeque([x]), pyrsistent.pmap({"a": x})):
         assert_seen([persistent], xdevice.backend("torch"), there_of_torch)
         assert_refused([persistent], there_of_torch, r"xdevice\.register")
@@ -638,7 +714,10 @@ def test_structs_of_msgspec(there_of_torch):
         x: object
         n: int = 3
 
-    for row in (Row(ones(xdevice.backend("torch"))), FrozenRow([ones(xdevice.backend("torch"))])):
+    for row in (
+        Row(ones(xdevice.backend("torch"))),
+        FrozenRow([ones(xdevice.backend("torch"))]),
+    ):
         for verb in (xdevice.to_device, xdevice.copy_to):
             moved = verb([row], there_of_torch)[0]
             assert type(moved) is type(row)
@@ -653,11 +732,16 @@ def test_a_proxy_of_a_model(there_of_torch):
     net = xdevice.backend("torch").framework.nn.Linear(1, 1)
     proxy = wrapt.ObjectProxy(net)
     assert_seen([proxy], xdevice.backend("torch"), there_of_torch)
-    with pytest.raises(xdevice.errors.ContainerError, match=r"ObjectProxy .*its \.__wrapped__, a Linear, next to it"):
+    with pytest.raises(
+        xdevice.errors.ContainerError,
+        match=r"ObjectProxy .*its \.__wrapped__, a Linear, next to it",
+    ):
         xdevice.to_device([proxy], there_of_torch)
     assert xdevice.device_of(xdevice.to_device([proxy, net], there_of_torch)) is there_of_torch
 
 
 @pytest.fixture
 def there_of_torch():
-    return xdevice.backend("torch").samples().other_device() or pytest.skip("PyTorch has one device here")
+    return xdevice.backend("torch").samples().other_device() or pytest.skip(
+        "PyTorch has one device here"
+    )

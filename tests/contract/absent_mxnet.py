@@ -17,7 +17,10 @@ def compiled(xd: Any) -> Any:
     copied = xd.copy_to(net, "cpu")
     xd.to_device(net, xd.cpu(1))
     net.weight.set_data(net.weight.data() * 2)
-    return before, [xd.to_numpy(one(xd.ones(2, 3, device=xd.device_of(one)))).tolist() for one in (copied, net)]
+    return before, [
+        xd.to_numpy(one(xd.ones(2, 3, device=xd.device_of(one)))).tolist()
+        for one in (copied, net)
+    ]
 
 
 def with_gradient(xd: Any) -> Any:
@@ -34,14 +37,32 @@ def with_gradient(xd: Any) -> Any:
 
 def layers_of_many_kinds(xd: Any) -> Any:
     image = nn.HybridSequential()
-    image.add(nn.ReflectionPad2D(1), nn.Conv2D(8, 3, in_channels=3), nn.BatchNorm(in_channels=8), nn.MaxPool2D())
+    image.add(
+        nn.ReflectionPad2D(1),
+        nn.Conv2D(8, 3, in_channels=3),
+        nn.BatchNorm(in_channels=8),
+        nn.MaxPool2D(),
+    )
     image.add(nn.GroupNorm(2), nn.InstanceNorm(in_channels=8), PixelShuffle2D(2))
     line = nn.HybridSequential()
-    line.add(nn.Dense(4, in_units=3), nn.LayerNorm(in_channels=4), nn.LeakyReLU(0.2), nn.Swish(), nn.Dropout(0.3))
+    line.add(
+        nn.Dense(4, in_units=3),
+        nn.LayerNorm(in_channels=4),
+        nn.LeakyReLU(0.2),
+        nn.Swish(),
+        nn.Dropout(0.3),
+    )
     line.add(nn.Activation("tanh"), nn.Conv1D(2, 1, in_channels=4), PixelShuffle1D(2))
-    nets = [image, line, rnn.LSTM(4, 2, input_size=3), rnn.RNN(4, input_size=3, bidirectional=True)]
+    nets = [
+        image,
+        line,
+        rnn.LSTM(4, 2, input_size=3),
+        rnn.RNN(4, input_size=3, bidirectional=True),
+    ]
     states = [xd.models.convert_state(net, "mxnet", like=net) for net in map(_ready, nets)]
-    return [(sorted(state.unmapped), [str(line) for line in state.differences]) for state in states]
+    return [
+        (sorted(state.unmapped), [str(line) for line in state.differences]) for state in states
+    ]
 
 
 def _ready(net: Any) -> Any:

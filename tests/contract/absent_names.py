@@ -46,21 +46,34 @@ def verbs(xd: Any) -> Any:
     x = xd.tensor([[1.0, 2.0], [3.0, 4.0]], device=device)
     y, z = xd.to_device(x, device), xd.copy_to(x, "cpu")
     xd.sync()
-    return str(xd.device_of(z)), y is x, z is x, xd.same_device([x, y]), xd.to_numpy(x).tolist(), xd.item(x[0, 1])
+    return (
+        str(xd.device_of(z)),
+        y is x,
+        z is x,
+        xd.same_device([x, y]),
+        xd.to_numpy(x).tolist(),
+        xd.item(x[0, 1]),
+    )
 
 
 def containers(xd: Any) -> Any:
     target = xd.try_all_gpus()[-1]
     batch = xd.to_device({"x": xd.ones(2, 3), "y": [xd.zeros(2), 3]}, target)
     copied = xd.copy_to(batch, "cpu")
-    return [str(xd.device_of(one)) for one in (batch["x"], copied["y"][0])], xd.to_numpy(copied["x"]).tolist()
+    return [str(xd.device_of(one)) for one in (batch["x"], copied["y"][0])], xd.to_numpy(
+        copied["x"]
+    ).tolist()
 
 
 def models(xd: Any) -> Any:
     net = network(xd)
     copied = xd.copy_to(net, "cpu")
     moved = xd.to_device(net, elsewhere(xd))
-    return xd.same_device(moved), str(xd.device_of(moved)), [numbers(xd, forward(xd, one)) for one in (copied, moved)]
+    return (
+        xd.same_device(moved),
+        str(xd.device_of(moved)),
+        [numbers(xd, forward(xd, one)) for one in (copied, moved)],
+    )
 
 
 def conversion(xd: Any) -> Any:
@@ -83,19 +96,27 @@ def readme(xd: Any) -> Any:
 
 
 def gradients(xd: Any) -> Any:
-    loss, gradient = xd.math.value_and_grad(lambda p: xd.array_namespace(p).sum(p * p))(xd.tensor([1.0, 2.0]))
+    loss, gradient = xd.math.value_and_grad(lambda p: xd.array_namespace(p).sum(p * p))(
+        xd.tensor([1.0, 2.0])
+    )
     return numbers(xd, loss), numbers(xd, gradient)
 
 
 def functions(xd: Any) -> Any:
     x = xd.tensor([[-1.0, 2.0], [0.5, 3.0]])
-    return [numbers(xd, y) for y in (xd.nn.relu(x), xd.nn.softmax(x), xd.nn.cross_entropy(x, xd.tensor([0, 1])))]
+    return [
+        numbers(xd, y)
+        for y in (xd.nn.relu(x), xd.nn.softmax(x), xd.nn.cross_entropy(x, xd.tensor([0, 1])))
+    ]
 
 
 def arithmetic(xd: Any) -> Any:
     x = xd.tensor([[2.0, 1.0], [1.0, 3.0]])
     xp = xd.array_namespace(x)
-    return [numbers(xd, y) for y in (xp.matmul(x, x), xp.sort(x), xp.cumulative_sum(x, axis=0), xp.linalg.inv(x))]
+    return [
+        numbers(xd, y)
+        for y in (xp.matmul(x, x), xp.sort(x), xp.cumulative_sum(x, axis=0), xp.linalg.inv(x))
+    ]
 
 
 def compiled(xd: Any) -> Any:
@@ -132,7 +153,9 @@ def graphs(xd: Any) -> Any:
 
 
 def side_by_side(xd: Any) -> Any:
-    return [numbers(xd, x) for x in xd.parallel.run(lambda: xd.ones(2) + 1, lambda: xd.zeros(2) + 1)]
+    return [
+        numbers(xd, x) for x in xd.parallel.run(lambda: xd.ones(2) + 1, lambda: xd.zeros(2) + 1)
+    ]
 
 
 def prefetched(xd: Any) -> Any:
@@ -230,7 +253,9 @@ STEPS: Steps = {
 
 def network(xd: Any) -> Any:
     """A model of the framework with the weight 0.5 and the bias 0.25, from 3 to 2 features."""
-    made = {"torch": _torch, "tensorflow": _keras, "paddle": _paddle, "mxnet": _gluon}.get(xd.backend().name)
+    made = {"torch": _torch, "tensorflow": _keras, "paddle": _paddle, "mxnet": _gluon}.get(
+        xd.backend().name
+    )
     return made(xd) if made else {"weight": xd.ones(3, 2) * 0.5, "bias": xd.ones(2) * 0.25}
 
 
@@ -246,7 +271,9 @@ def _torch(xd: Any) -> Any:
 def _keras(xd: Any) -> Any:
     import keras
 
-    net = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2, kernel_initializer="ones", activation="relu")])
+    net = keras.Sequential(
+        [keras.Input((3,)), keras.layers.Dense(2, kernel_initializer="ones", activation="relu")]
+    )
     net.layers[0].kernel.assign(net.layers[0].kernel * 0.5)
     net.layers[0].bias.assign(net.layers[0].bias + 0.25)
     return net
@@ -341,9 +368,17 @@ def outcomes(backend: str, dotted: str | None) -> dict[str, Any]:
     for name, (_, step) in own_steps(backend).items():
         results[name] = outcome(step, xdevice)
     names = import_module(f"xdevice_{backend}.private").private
-    promised = {name for row in names.rows for name in contract.spelled(row) if row.only in ("", "newer")}
+    promised = {
+        name
+        for row in names.rows
+        for name in contract.spelled(row)
+        if row.only in ("", "newer")
+    }
     lacking = names.lacking()
-    results["listed"] = ["gives", dotted not in promised or any(dotted in text for text in lacking)]
+    results["listed"] = [
+        "gives",
+        dotted not in promised or any(dotted in text for text in lacking),
+    ]
     return results
 
 
@@ -386,7 +421,11 @@ def in_child(backend: str, dotted: str | None, virtual: bool) -> dict[str, Any]:
     os.close(read)
     os.kill(child, signal.SIGKILL)
     status = os.waitpid(child, 0)[1]
-    return json.loads(answer) if answer else {"process": ["raises", f"ended with status {status}", ""]}
+    return (
+        json.loads(answer)
+        if answer
+        else {"process": ["raises", f"ended with status {status}", ""]}
+    )
 
 
 def words_of(capability: str) -> set[str]:
@@ -394,7 +433,11 @@ def words_of(capability: str) -> set[str]:
 
 
 def faults(
-    capability: str, dotted: str, without: dict[str, Any], reference: dict[str, Any], virtual: bool
+    capability: str,
+    dotted: str,
+    without: dict[str, Any],
+    reference: dict[str, Any],
+    virtual: bool,
 ) -> list[str]:
     """The steps that gave another number, or an error that does not name what is lacking; and, where the name is of
     none of the six verbs' capabilities, those of the six verbs that were refused. Who asks for virtual GPUs that cannot
@@ -409,7 +452,9 @@ def faults(
             continue
         is_named = outcome[0] == "raises" and outcome[1] in REFUSALS and dotted in outcome[2]
         is_core = step in STEPS and STEPS[step][0] in CORE
-        if not is_named or (is_core and not may_be_core and not (virtual and "virtual GPUs" in capability)):
+        if not is_named or (
+            is_core and not may_be_core and not (virtual and "virtual GPUs" in capability)
+        ):
             lines.append(f"{step}: {outcome} instead of {reference.get(step)}")
     return lines
 
@@ -420,7 +465,11 @@ def main(backend: str, wanted: list[str]) -> None:
     with_virtual_gpus = NEEDS_VIRTUAL_GPUS.get(backend, ("virtual GPUs", "--xd-cuda"))
     if backend != "paddle":  # which cannot have virtual GPUs once it is imported
         import_without_adapter(backend)
-    report(backend, [row for row in rows if not words_of(row[0]).isdisjoint(with_virtual_gpus)], virtual=True)
+    report(
+        backend,
+        [row for row in rows if not words_of(row[0]).isdisjoint(with_virtual_gpus)],
+        virtual=True,
+    )
     import_without_adapter(backend)
     report(backend, rows, virtual=False)
 
@@ -431,7 +480,13 @@ def report(backend: str, rows: list[Any], virtual: bool) -> None:
         without = in_child(backend, dotted, virtual)
         found = faults(capability, dotted, without, reference, virtual)
         noticed = [step for step, outcome in without.items() if outcome != reference.get(step)]
-        line = {"name": dotted, "of": capability, "virtual": virtual, "faults": found, "noticed": noticed}
+        line = {
+            "name": dotted,
+            "of": capability,
+            "virtual": virtual,
+            "faults": found,
+            "noticed": noticed,
+        }
         print(json.dumps(line), flush=True)
 
 
@@ -454,7 +509,9 @@ def listed(backend: str) -> str:
         "from xdevice.contract.private import spelled\n"
         "print(json.dumps([(row.capability, name) for row in private.rows for name in spelled(row)]))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
     return done.stdout.splitlines()[-1]
 
 

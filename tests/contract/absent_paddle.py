@@ -14,7 +14,11 @@ nn = paddle.nn
 def made(xd: Any) -> Any:
     target = xd.try_all_gpus()[-1]
     drawn = xd.random.uniform(4, device=target)
-    return str(xd.device_of(drawn)), drawn.shape, xd.to_numpy(xd.ones(2, dtype="bfloat16", device=target)).tolist()
+    return (
+        str(xd.device_of(drawn)),
+        drawn.shape,
+        xd.to_numpy(xd.ones(2, dtype="bfloat16", device=target)).tolist(),
+    )
 
 
 def wrapped_models(xd: Any) -> Any:
@@ -23,7 +27,11 @@ def wrapped_models(xd: Any) -> Any:
     whole = paddle.Model(net)
     whole.prepare(paddle.optimizer.Adam(parameters=net.parameters()), nn.MSELoss())
     moved = xd.to_device(whole, xd.try_all_gpus()[-1])
-    return type(copied).__name__, xd.to_numpy(copied(paddle.ones([1, 3]))).tolist(), xd.same_device(moved)
+    return (
+        type(copied).__name__,
+        xd.to_numpy(copied(paddle.ones([1, 3]))).tolist(),
+        xd.same_device(moved),
+    )
 
 
 def memory(xd: Any) -> Any:
@@ -40,8 +48,18 @@ def settings_of_optimizers(xd: Any) -> Any:
     optimizer = paddle.optimizer
     kinds = (
         optimizer.Momentum(rate, 0.75, linear().parameters(), True, decay, clip),
-        optimizer.Adam(0.5, 0.75, 0.875, 0.25, [{"params": linear().parameters(), "beta1": 0.5}], decay, amsgrad=True),
-        optimizer.AdamW(0.5, parameters=linear().parameters(), apply_decay_param_fun=lambda name: False),
+        optimizer.Adam(
+            0.5,
+            0.75,
+            0.875,
+            0.25,
+            [{"params": linear().parameters(), "beta1": 0.5}],
+            decay,
+            amsgrad=True,
+        ),
+        optimizer.AdamW(
+            0.5, parameters=linear().parameters(), apply_decay_param_fun=lambda name: False
+        ),
         optimizer.RMSProp(0.5, 0.75, 0.25, 0.5, True, linear().parameters()),
     )
     read = [xd.backend().optimizer(kind) for kind in kinds]
@@ -62,11 +80,15 @@ def state_of_optimizers(xd: Any) -> Any:
         paddle.set_device(str(model.weight.place).removeprefix("Place(").removesuffix(")"))
         step(model, own)
     paddle.set_device("cpu")
-    return [[round(x, 5) for x in xd.to_numpy(one.weight).ravel().tolist()] for one in (net, twin)]
+    return [
+        [round(x, 5) for x in xd.to_numpy(one.weight).ravel().tolist()] for one in (net, twin)
+    ]
 
 
 def kinds_of_layers(xd: Any) -> Any:
-    conv = nn.Conv2D(4, 4, 3, stride=2, padding="same", dilation=1, groups=2, padding_mode="zeros")
+    conv = nn.Conv2D(
+        4, 4, 3, stride=2, padding="same", dilation=1, groups=2, padding_mode="zeros"
+    )
     net = nn.Sequential(
         conv, nn.BatchNorm2D(4), nn.BatchNorm(4, act="relu"), nn.ELU(0.25), nn.GroupNorm(2, 4), nn.InstanceNorm2D(4),
         nn.AdaptiveAvgPool2D((3, None)), nn.Pad2D(1, mode="reflect"), nn.PixelShuffle(2), nn.Sequential(nn.ReLU()),
@@ -74,7 +96,10 @@ def kinds_of_layers(xd: Any) -> Any:
         nn.Conv1D(2, 2, 1, data_format="NLC"), nn.TransformerEncoderLayer(4, 2, 8, activation="gelu"),
     )  # fmt: skip
     net[3].register_forward_post_hook(lambda layer, inputs, output: output * 2)
-    listed = [str((layer.path, layer.kind, sorted(layer.settings.items(), key=str))) for layer in operations(xd, net)]
+    listed = [
+        str((layer.path, layer.kind, sorted(layer.settings.items(), key=str)))
+        for layer in operations(xd, net)
+    ]
     return listed, xd.backend().has_channels_last(net)
 
 
@@ -93,7 +118,10 @@ class Broken(paddle.io.Dataset):  # type: ignore[misc]
 
 
 def loaders(xd: Any) -> Any:
-    return [ending(xd, paddle.io.DataLoader(Broken(), batch_size=2, num_workers=workers)) for workers in (0, 1)]
+    return [
+        ending(xd, paddle.io.DataLoader(Broken(), batch_size=2, num_workers=workers))
+        for workers in (0, 1)
+    ]
 
 
 def ending(xd: Any, loader: Any) -> bool:

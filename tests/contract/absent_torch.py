@@ -33,7 +33,10 @@ def traced_numbers(xd: Any) -> Any:
     def noisy(x: Any) -> Any:
         return x + xd.random.normal(3)
 
-    traced = lambda: torch.fx.symbolic_trace(noisy), lambda: torch.jit.trace(noisy, torch.ones(3))
+    traced = (
+        lambda: torch.fx.symbolic_trace(noisy),
+        lambda: torch.jit.trace(noisy, torch.ones(3)),
+    )
     return [refusal(ask) for ask in traced]
 
 
@@ -92,7 +95,11 @@ def modes(xd: Any) -> Any:
 
 
 def inner_gradients(xd: Any) -> Any:
-    return refusal(lambda: torch.func.grad(lambda x: xd.math.value_and_grad(lambda y: y * y)(x)[0])(torch.tensor(2.0)))
+    return refusal(
+        lambda: torch.func.grad(lambda x: xd.math.value_and_grad(lambda y: y * y)(x)[0])(
+            torch.tensor(2.0)
+        )
+    )
 
 
 def one_kernel(xd: Any) -> Any:
@@ -103,13 +110,22 @@ def one_kernel(xd: Any) -> Any:
 
 def kinds_of_layers(xd: Any) -> Any:
     weight_norm = nn.utils.parametrizations.weight_norm
-    net = nn.Sequential(nn.Conv1d(2, 2, 1), nn.ZeroPad1d(1), nn.InstanceNorm1d(2, affine=True), nn.BatchNorm1d(2))
+    net = nn.Sequential(
+        nn.Conv1d(2, 2, 1),
+        nn.ZeroPad1d(1),
+        nn.InstanceNorm1d(2, affine=True),
+        nn.BatchNorm1d(2),
+    )
     net.append(weight_norm(nn.Linear(4, 3)))
     hooked = nn.Sequential(nn.Linear(2, 2), nn.ReLU())
     hooked[1].register_forward_hook(lambda *_: None)
     hooked[1].register_forward_pre_hook(lambda *_: None)
     backend = xd.backend()
-    kinds = [(layer.path, layer.kind) for model in (net, hooked) for layer in backend.operations(model)]
+    kinds = [
+        (layer.path, layer.kind)
+        for model in (net, hooked)
+        for layer in backend.operations(model)
+    ]
     return kinds, [layer.kind for layer in backend.layers(nn.MultiheadAttention(4, 2))]
 
 
@@ -128,7 +144,10 @@ def hooked_optimizer(xd: Any) -> Any:
     optimizer = torch.optim.SGD([nn.Parameter(torch.ones(2))], lr=0.5)
     for register in (optimizer.register_step_pre_hook, optimizer.register_step_post_hook):
         register(lambda *_: None)
-    return [sorted(map(str, one.settings.items())) for one in xd.backend().optimizer(optimizer).parameters]
+    return [
+        sorted(map(str, one.settings.items()))
+        for one in xd.backend().optimizer(optimizer).parameters
+    ]
 
 
 def programs(xd: Any) -> Any:
@@ -139,7 +158,10 @@ def programs(xd: Any) -> Any:
         y = (x * 2).t_()
         return y.contiguous() + torch.ops.aten._efficientzerotensor(y.shape)
 
-    for function, x in ((turned, torch.ones(2, 3)), (lambda x: x.conj().imag + x.conj().real, z)):
+    for function, x in (
+        (turned, torch.ones(2, 3)),
+        (lambda x: x.conj().imag + x.conj().real, z),
+    ):
         compiled = xd.compile(function)
         made = [compiled(x).sum() for _ in range(2)]
         assert made[0] == made[1] == function(x).sum(), made
@@ -181,10 +203,15 @@ def virtual_gpus(xd: Any) -> Any:
     net.weight.register_post_accumulate_grad_hook(lambda p: None)
     net.to(there)
     net(x).sum().backward()
-    packed = nn.utils.rnn.pack_sequence([torch.ones(2, 3, device=there), torch.ones(1, 3, device=there)])
+    packed = nn.utils.rnn.pack_sequence(
+        [torch.ones(2, 3, device=there), torch.ones(1, 3, device=there)]
+    )
     accelerator = torch.accelerator
     with accelerator.device_index(1):
-        places = [str(one.device) for one in (torch.tensor(1.0, device="vgpu"), torch.ones(1).to("vgpu"), x.new(2))]
+        places = [
+            str(one.device)
+            for one in (torch.tensor(1.0, device="vgpu"), torch.ones(1).to("vgpu"), x.new(2))
+        ]
     accelerator.synchronize()
     accelerator.empty_cache()
     accelerator.empty_host_cache()
@@ -197,9 +224,21 @@ def virtual_gpus(xd: Any) -> Any:
             lambda: nn.DataParallel(nn.Linear(3, 2).to("vgpu:0"), [0, 1])(torch.ones(2, 3, device="vgpu:0")),
         )
     ]  # fmt: skip
-    values = net.weight.grad, z.conj().imag, (z.conj() * z).real, sparse @ sparse.to_dense(), dual
+    values = (
+        net.weight.grad,
+        z.conj().imag,
+        (z.conj() * z).real,
+        sparse @ sparse.to_dense(),
+        dual,
+    )
     sent = pickle.loads(pickle.dumps(x.detach()))
-    return [one.tolist() for one in values], lstm(packed)[0].data.shape, places, said, str(sent.device)
+    return (
+        [one.tolist() for one in values],
+        lstm(packed)[0].data.shape,
+        places,
+        said,
+        str(sent.device),
+    )
 
 
 def cuda_by_name(xd: Any) -> Any:
@@ -207,7 +246,11 @@ def cuda_by_name(xd: Any) -> Any:
         return None
     xd.backend().take_for_cuda(xd.gpu(1))
     torch.set_default_device(None)
-    return str(torch.ones(2, device="cuda").device), torch.cuda.is_available(), torch.backends.cuda.is_built()
+    return (
+        str(torch.ones(2, device="cuda").device),
+        torch.cuda.is_available(),
+        torch.backends.cuda.is_built(),
+    )
 
 
 def refusal(ask: Callable[[], Any]) -> str:

@@ -32,18 +32,27 @@ def names_of(backend):
 
 def one_of_each_capability(backend):
     """The last name of each capability: the first ones are tried by hand while an adapter is written."""
-    return list({row.capability: dotted for row in names_of(backend).rows for dotted in spelled(row)}.values())
+    return list(
+        {
+            row.capability: dotted for row in names_of(backend).rows for dotted in spelled(row)
+        }.values()
+    )
 
 
 def taken_away(backend, names=()):
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", str(SCRIPT), backend, *names], capture_output=True, text=True, check=False
+        [sys.executable, "-W", "ignore", str(SCRIPT), backend, *names],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]
     return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
 
 
-@pytest.mark.parametrize("backend", sampled(FRAMEWORKS, each_time=["jax"], slow=["paddle", "mxnet"], others="long"))
+@pytest.mark.parametrize(
+    "backend", sampled(FRAMEWORKS, each_time=["jax"], slow=["paddle", "mxnet"], others="long")
+)
 def test_without_one_name_of_each_capability_the_rest_works(backend):
     names = one_of_each_capability(backend)
     reports = taken_away(backend, names)
@@ -58,17 +67,27 @@ def test_without_any_name_the_rest_works(backend):
     reports = taken_away(backend)
     assert len(reports) >= len(names_of(backend).rows)
     assert [report for report in reports if report["faults"]] == []
-    promised = {dotted for row in names_of(backend).rows if not row.only for dotted in spelled(row)}
+    promised = {
+        dotted for row in names_of(backend).rows if not row.only for dotted in spelled(row)
+    }
     noticed = {report["name"] for report in reports if report["noticed"]}
-    assert promised - noticed - with_another_way(backend) == set(), "no step needs them: drop them, or add a step"
+    assert promised - noticed - with_another_way(backend) == set(), (
+        "no step needs them: drop them, or add a step"
+    )
 
 
 def with_another_way(backend):
     """The names without which an adapter goes on in another way: it reads them by `private.get` or `private.has`."""
     files = (ROOT / f"backends/xdevice_{backend}").glob("*.py")
-    nodes = (node for file in files for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))))
+    nodes = (
+        node for file in files for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+    )
     calls = [node for node in nodes if isinstance(node, ast.Call)]
-    return {node.args[0].value for node in calls if ast.unparse(node.func) in ("private.get", "private.has")}
+    return {
+        node.args[0].value
+        for node in calls
+        if ast.unparse(node.func) in ("private.get", "private.has")
+    }
 
 
 def test_there_are_few_private_names_and_fewer_in_the_device_layer():
@@ -80,11 +99,15 @@ def test_there_are_few_private_names_and_fewer_in_the_device_layer():
 
 
 def test_a_capability_that_lacks_a_name_is_refused_by_name_and_no_other():
-    rows = (Private("compile", "math", ("_turbo", "floor")), Private("graphs", "math", ("ceil",)))
+    rows = (
+        Private("compile", "math", ("_turbo", "floor")),
+        Private("graphs", "math", ("ceil",)),
+    )
     names = Names("math", "3.11", rows)
     names.require("graphs")
     with pytest.raises(
-        xdevice.errors.UnsupportedError, match=r"compile needs math\._turbo, which the installed math does not"
+        xdevice.errors.UnsupportedError,
+        match=r"compile needs math\._turbo, which the installed math does not",
     ):
         names.require("compile")
 
@@ -92,9 +115,13 @@ def test_a_capability_that_lacks_a_name_is_refused_by_name_and_no_other():
 def test_a_name_of_several_capabilities_is_refused_to_each():
     names = Names("math", "3.11", (Private("compile and graphs", "math", ("_turbo",)),))
     for capability in ("compile", "graphs"):
-        with pytest.raises(xdevice.errors.UnsupportedError, match=rf"{capability} needs? math\._turbo"):
+        with pytest.raises(
+            xdevice.errors.UnsupportedError, match=rf"{capability} needs? math\._turbo"
+        ):
             names.require(capability)
-    with pytest.raises(xdevice.errors.UnsupportedError, match=r"compile and graphs need math\._turbo"):
+    with pytest.raises(
+        xdevice.errors.UnsupportedError, match=r"compile and graphs need math\._turbo"
+    ):
         names["math._turbo"]()
 
 
@@ -117,8 +144,12 @@ def test_whatever_is_done_with_an_absent_name_raises_the_error(use):
 
 
 def test_a_field_that_objects_lack_is_neither_read_nor_written():
-    field = Names("math", "3.11", (Private("models", "pathlib.Path", ("_speed",)),)).field("pathlib.Path._speed")
-    with pytest.raises(xdevice.errors.UnsupportedError, match=r"models need pathlib\.Path\._speed"):
+    field = Names("math", "3.11", (Private("models", "pathlib.Path", ("_speed",)),)).field(
+        "pathlib.Path._speed"
+    )
+    with pytest.raises(
+        xdevice.errors.UnsupportedError, match=r"models need pathlib\.Path\._speed"
+    ):
         field.set(Path(), 3)
     assert not hasattr(Path(), "_speed")
 

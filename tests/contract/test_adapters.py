@@ -68,7 +68,9 @@ class Machine:
         """A distribution with one adapter in its entry points, and modules of this source."""
         info = self.folder / f"{distribution.replace('-', '_')}-1.0.dist-info"
         info.mkdir()
-        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: 1.0\n")
+        (info / "METADATA").write_text(
+            f"Metadata-Version: 2.1\nName: {distribution}\nVersion: 1.0\n"
+        )
         (info / "entry_points.txt").write_text(f"[xdevice.backends]\n{backend} = {target}\n")
         self.write(**modules)
 
@@ -82,7 +84,13 @@ class Machine:
 
 
 def test_a_third_party_adapter_works_like_a_built_in_one(machine):
-    machine.install("xdevice-toy", "toyframe", "toy_adapter:ToyBackend", toy_adapter=GOOD, toyframe=FRAMEWORK)
+    machine.install(
+        "xdevice-toy",
+        "toyframe",
+        "toy_adapter:ToyBackend",
+        toy_adapter=GOOD,
+        toyframe=FRAMEWORK,
+    )
     code = """
 import xdevice
 print(xdevice.backends()[-1])
@@ -101,15 +109,29 @@ print(xdevice.device_of(xdevice.to_device({"y": y}, toyframe.Place("gpu:0"))), x
 
 
 def test_its_tensors_are_known_before_its_adapter_is_loaded(machine):
-    machine.install("xdevice-toy", "toyframe", "toy_adapter:ToyBackend", toy_adapter=GOOD, toyframe=FRAMEWORK)
+    machine.install(
+        "xdevice-toy",
+        "toyframe",
+        "toy_adapter:ToyBackend",
+        toy_adapter=GOOD,
+        toyframe=FRAMEWORK,
+    )
     code = "import toyframe, xdevice, numpy as np; print(xdevice.device_of(toyframe.Toy(np.ones(2), 'gpu:1')))"
     assert machine.run(code) == "gpu:1"
 
 
 def test_dtypes_go_by_the_names_that_the_adapter_states(machine):
-    adapter = GOOD.replace("    framework = ", '    dtype_names = {toyframe.int: "int32"}\n    framework = ')
+    adapter = GOOD.replace(
+        "    framework = ", '    dtype_names = {toyframe.int: "int32"}\n    framework = '
+    )
     framework = FRAMEWORK + "\nclass DType:\n    name = 'int'\nint = DType()\n"
-    machine.install("xdevice-toy", "toyframe", "toy_adapter:ToyBackend", toy_adapter=adapter, toyframe=framework)
+    machine.install(
+        "xdevice-toy",
+        "toyframe",
+        "toy_adapter:ToyBackend",
+        toy_adapter=adapter,
+        toyframe=framework,
+    )
     code = """
 import toyframe, xdevice
 from xdevice.base.dtypes import dtype_name
@@ -131,11 +153,23 @@ except xdevice.errors.DTypeError:
             "    def mvoe(self, x, device)",
             "lacks the method move(self, x: 'Any', device",
         ),
-        ("    def count(self, kind)", "    def count(self)", "defines count(self), expected count(self, kind: 'str')"),
-        ("    framework = property", "    framewrok = property", "lacks the method framework (a property)"),
+        (
+            "    def count(self, kind)",
+            "    def count(self)",
+            "defines count(self), expected count(self, kind: 'str')",
+        ),
+        (
+            "    framework = property",
+            "    framewrok = property",
+            "lacks the method framework (a property)",
+        ),
         ("    dtypes = ", "    dtpyes = ", "does not state the class attribute 'dtypes'"),
         ('    name = "toyframe"', '    name = "other"', "calls itself 'other'"),
-        ("class ToyBackend(Backend)", "class ToyBackend", "is not a subclass of xdevice.contract.Backend"),
+        (
+            "class ToyBackend(Backend)",
+            "class ToyBackend",
+            "is not a subclass of xdevice.contract.Backend",
+        ),
         (
             "    def move(self, x, device)",
             "    def new_graph(self, device): pass\n    def move(self, x, device)",
@@ -146,7 +180,13 @@ except xdevice.errors.DTypeError:
 def test_an_adapter_that_breaks_the_contract_is_named(machine, old, new, said):
     assert GOOD.count(old) == 1
     source = GOOD.replace(old, new)
-    machine.install("xdevice-toy", "toyframe", "toy_adapter:ToyBackend", toy_adapter=source, toyframe=FRAMEWORK)
+    machine.install(
+        "xdevice-toy",
+        "toyframe",
+        "toy_adapter:ToyBackend",
+        toy_adapter=source,
+        toyframe=FRAMEWORK,
+    )
     text = machine.run("import xdevice; xdevice.backend('toyframe')").splitlines()[-1]
     assert text.startswith("xdevice.errors.ContractError")
     assert "toy_adapter:ToyBackend of xdevice-toy 1.0" in text
@@ -156,23 +196,41 @@ def test_an_adapter_that_breaks_the_contract_is_named(machine, old, new, said):
 def test_the_class_of_a_capability_is_held_to_the_contract_too(machine):
     base = "class ToyBackend(Backend)"
     source = GOOD.replace(
-        base, "class ToyGraphs:\n    def new_graph(self): pass\n\n\nclass ToyBackend(ToyGraphs, Backend)"
+        base,
+        "class ToyGraphs:\n    def new_graph(self): pass\n\n\nclass ToyBackend(ToyGraphs, Backend)",
     )
     assert source.count("ToyGraphs") == 2
-    machine.install("xdevice-toy", "toyframe", "toy_adapter:ToyBackend", toy_adapter=source, toyframe=FRAMEWORK)
+    machine.install(
+        "xdevice-toy",
+        "toyframe",
+        "toy_adapter:ToyBackend",
+        toy_adapter=source,
+        toyframe=FRAMEWORK,
+    )
     text = machine.run("import xdevice; xdevice.backend('toyframe')").splitlines()[-1]
     assert "defines new_graph(self), expected new_graph(self, device: 'Device')" in text
     assert "has new_graph of Graphs, and lacks only_on" in text
 
 
 def test_no_two_capabilities_have_a_method_of_one_name():
-    names = [name for part in (Primitives, *CAPABILITIES) for name in vars(part) if not name.startswith("_")]
+    names = [
+        name
+        for part in (Primitives, *CAPABILITIES)
+        for name in vars(part)
+        if not name.startswith("_")
+    ]
     assert {name for name in names if names.count(name) > 1} == {"needs"}
     assert all(set(vars(part)["needs"]) <= vars(part).keys() for part in CAPABILITIES)
 
 
 def test_two_adapters_of_one_name_are_refused(machine):
-    machine.install("xdevice-toy", "toyframe", "toy_adapter:ToyBackend", toy_adapter=GOOD, toyframe=FRAMEWORK)
+    machine.install(
+        "xdevice-toy",
+        "toyframe",
+        "toy_adapter:ToyBackend",
+        toy_adapter=GOOD,
+        toyframe=FRAMEWORK,
+    )
     machine.install("xdevice-other-toy", "toyframe", "other_adapter:ToyBackend")
     text = machine.run("import xdevice; xdevice.backend('toyframe')").splitlines()[-1]
     assert text.startswith("xdevice.errors.ContractError")
@@ -180,7 +238,9 @@ def test_two_adapters_of_one_name_are_refused(machine):
     assert "xdevice-other-toy 1.0" in text
 
 
-@pytest.mark.parametrize(("name", "said"), [("torch", "xdevice-dl"), ("tf", "alias of the built-in 'tensorflow'")])
+@pytest.mark.parametrize(
+    ("name", "said"), [("torch", "xdevice-dl"), ("tf", "alias of the built-in 'tensorflow'")]
+)
 def test_a_built_in_name_cannot_be_claimed(machine, name, said):
     machine.install("xdevice-thief", name, "thief:Backend")
     text = machine.run("import xdevice; xdevice.backend('torch')").splitlines()[-1]
@@ -193,7 +253,9 @@ def test_a_framework_that_does_not_import_says_why(machine):
     machine.write(mxnet="raise OSError('libnvrtc.so.11.2: cannot open shared object file')")
     text = machine.run("import xdevice; xdevice.backend('mxnet')")
     last = text.splitlines()[-1]
-    assert last.startswith("xdevice.errors.BackendImportError: the backend 'mxnet' is installed but does not import")
+    assert last.startswith(
+        "xdevice.errors.BackendImportError: the backend 'mxnet' is installed but does not import"
+    )
     assert "libnvrtc.so.11.2" in last
     assert "pip install" in last
 
@@ -208,7 +270,9 @@ def test_a_framework_that_does_not_import_does_not_hide_the_others(machine):
 
 def test_a_framework_that_is_too_old_is_refused(machine):
     source = FRAMEWORK.replace('"1.2"', '"0.9.5"')
-    machine.install("xdevice-toy", "toyframe", "toy_adapter:ToyBackend", toy_adapter=GOOD, toyframe=source)
+    machine.install(
+        "xdevice-toy", "toyframe", "toy_adapter:ToyBackend", toy_adapter=GOOD, toyframe=source
+    )
     text = machine.run("import xdevice; xdevice.backend('toyframe')").splitlines()[-1]
     assert "BackendImportError: toyframe 0.9.5 is too old: 1.0 or newer is needed" in text
 
@@ -216,13 +280,21 @@ def test_a_framework_that_is_too_old_is_refused(machine):
 def test_an_uninstalled_framework_is_refused_with_the_command(machine):
     code = "import sys; sys.modules.update(mxnet=None, jax=None); import xdevice; xdevice.backend('mxnet')"
     text = machine.run(code).splitlines()[-1]
-    assert text.startswith("xdevice.errors.BackendNotFoundError: the backend 'mxnet' is not installed here")
+    assert text.startswith(
+        "xdevice.errors.BackendNotFoundError: the backend 'mxnet' is not installed here"
+    )
     assert "pip install 'mxnet<2' 'numpy<2'" in text
     assert "pip install jax" not in text
 
 
 def test_samples_are_needed_for_the_suite_only(machine):
-    machine.install("xdevice-toy", "toyframe", "toy_adapter:ToyBackend", toy_adapter=GOOD, toyframe=FRAMEWORK)
+    machine.install(
+        "xdevice-toy",
+        "toyframe",
+        "toy_adapter:ToyBackend",
+        toy_adapter=GOOD,
+        toyframe=FRAMEWORK,
+    )
     text = machine.run("import xdevice; xdevice.backend('toyframe').samples()").splitlines()[-1]
     assert text.startswith(
         "xdevice.errors.UnsupportedError: toyframe does not support samples; override Backend.samples()"
@@ -230,7 +302,13 @@ def test_samples_are_needed_for_the_suite_only(machine):
 
 
 def test_what_an_adapter_leaves_out_is_said(machine):
-    machine.install("xdevice-toy", "toyframe", "toy_adapter:ToyBackend", toy_adapter=GOOD, toyframe=FRAMEWORK)
+    machine.install(
+        "xdevice-toy",
+        "toyframe",
+        "toy_adapter:ToyBackend",
+        toy_adapter=GOOD,
+        toyframe=FRAMEWORK,
+    )
     code = """
 import inspect, xdevice
 from xdevice.testing.suite.capabilities import HOOKS
@@ -246,7 +324,15 @@ for name, method in HOOKS.items():
             pass  # it is made of other methods, which want more than None
 """
     left_out = machine.run(code).split()
-    assert {"stage", "memory", "reset_peak", "variables", "join", "new_stream", "new_graph"} <= set(left_out)
+    assert {
+        "stage",
+        "memory",
+        "reset_peak",
+        "variables",
+        "join",
+        "new_stream",
+        "new_graph",
+    } <= set(left_out)
 
 
 @pytest.mark.slow

@@ -10,7 +10,10 @@ from helpers.environment import BACKENDS, ROOT, needs, printed, python, sampled
 
 FOUR = ("torch", "tensorflow", "paddle", "mxnet")
 # the orders that crash or fail without the loader: Paddle after TensorFlow, MXNet after all
-SAMPLED = (("tensorflow", "paddle", "torch", "mxnet"), ("mxnet", "tensorflow", "torch", "paddle"))
+SAMPLED = (
+    ("tensorflow", "paddle", "torch", "mxnet"),
+    ("mxnet", "tensorflow", "torch", "paddle"),
+)
 OTHERS = [order for order in itertools.permutations(FOUR) if order not in SAMPLED]
 
 CODE = """
@@ -62,15 +65,23 @@ print("all work")
 
 def assert_works(order, how, **variables):
     """Without those that are not installed: MXNet has no wheel for Python 3.13."""
-    here = [name for name in order if name in BACKENDS or (name == "keras" and "tensorflow" in BACKENDS)]
+    here = [
+        name
+        for name in order
+        if name in BACKENDS or (name == "keras" and "tensorflow" in BACKENDS)
+    ]
     if not here:
         needs(*order)
     done = python("-c", CODE, ",".join(here), how, **variables)
     assert (done.returncode, done.stdout.strip()) == (0, "all work"), done.stderr[-2000:]
 
 
-@pytest.mark.parametrize("how", sampled(["main", "thread", "by hand"], each_time=(), slow=["main"], others="long"))
-@pytest.mark.parametrize("order", [SAMPLED[0], pytest.param(SAMPLED[1], marks=pytest.mark.long)], ids=",".join)
+@pytest.mark.parametrize(
+    "how", sampled(["main", "thread", "by hand"], each_time=(), slow=["main"], others="long")
+)
+@pytest.mark.parametrize(
+    "order", [SAMPLED[0], pytest.param(SAMPLED[1], marks=pytest.mark.long)], ids=",".join
+)
 def test_the_orders_that_crash_without_the_loader(order, how):
     assert_works(order, how)
 
@@ -116,7 +127,9 @@ assert jax.__spec__.loader is jax.__loader__ and "SourceFileLoader" in str(jax._
 importlib.reload(jax)
 print([backend.name for backend in xdevice.core.registry.list_loaded()] if hasattr(xdevice.core, "registry") else [])
 """
-    assert printed("-c", code, bare=True) == "[]"  # one framework, of which nothing is asked: no adapter
+    assert (
+        printed("-c", code, bare=True) == "[]"
+    )  # one framework, of which nothing is asked: no adapter
     assert printed("-c", code, bare=True, XDEVICE_BLOCKING="1") == "['jax']"
 
 
@@ -146,14 +159,24 @@ except xdevice.errors.BackendImportError as error:
 def test_virtual_gpus_asked_for_too_late_name_the_line_to_move(name):
     if name not in BACKENDS:
         pytest.skip(f"{name} is not installed")
-    run = "import tensorflow; tensorflow.ones(2) + 1" if name == "tensorflow" else "import jax; jax.devices()"
-    done = python("-c", f"{run}; import xdevice; xdevice.backend({name!r})", XDEVICE_VIRTUAL_GPUS="2")
-    assert f"move `import xdevice`, with XDEVICE_VIRTUAL_GPUS set, above `import {name}`" in done.stderr
+    run = (
+        "import tensorflow; tensorflow.ones(2) + 1"
+        if name == "tensorflow"
+        else "import jax; jax.devices()"
+    )
+    done = python(
+        "-c", f"{run}; import xdevice; xdevice.backend({name!r})", XDEVICE_VIRTUAL_GPUS="2"
+    )
+    assert (
+        f"move `import xdevice`, with XDEVICE_VIRTUAL_GPUS set, above `import {name}`"
+        in done.stderr
+    )
 
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    "order", ["import xdevice, paddle", "import paddle; paddle.enable_compat(); import torch, xdevice"]
+    "order",
+    ["import xdevice, paddle", "import paddle; paddle.enable_compat(); import torch, xdevice"],
 )
 def test_where_torch_is_paddle_paddle_serves_and_the_cause_is_named(order):
     if not {"paddle", "torch"} <= {*BACKENDS}:
@@ -180,24 +203,38 @@ except xdevice.errors.BackendImportError as error:
 PACKAGES = [*ROOT.glob("xdevice/**/__init__.py"), *ROOT.glob("backends/**/__init__.py")]
 
 
-@pytest.mark.parametrize("package", PACKAGES, ids=lambda path: str(path.parent.relative_to(ROOT)))
+@pytest.mark.parametrize(
+    "package", PACKAGES, ids=lambda path: str(path.parent.relative_to(ROOT))
+)
 def test_no_later_import_replaces_a_name_of_a_package(package):
     """`import math` in a package that has a module `math` means that module as soon as it is imported."""
-    modules = {path.stem for path in package.parent.glob("*") if path.suffix == ".py" or path.is_dir()}
+    modules = {
+        path.stem for path in package.parent.glob("*") if path.suffix == ".py" or path.is_dir()
+    }
     assert names_from_elsewhere(package.read_text(encoding="utf-8")) & modules == set()
 
 
-@pytest.mark.parametrize("line", ["import math", "import math.more", "import numpy as math", "from numpy import math"])
+@pytest.mark.parametrize(
+    "line",
+    ["import math", "import math.more", "import numpy as math", "from numpy import math"],
+)
 def test_a_name_that_a_later_import_replaces_is_noticed(line):
     assert names_from_elsewhere(line) == {"math"}
-    assert names_from_elsewhere("from . import math\nfrom .math import math\ndef f():\n    import math") == set()
+    assert (
+        names_from_elsewhere(
+            "from . import math\nfrom .math import math\ndef f():\n    import math"
+        )
+        == set()
+    )
 
 
 def names_from_elsewhere(text):
     """The names that a module binds, when it is loaded, to what lies outside its package."""
     names = set()
     for node in outside_functions(ast.parse(text)):
-        if isinstance(node, ast.Import) or (isinstance(node, ast.ImportFrom) and node.level != 1):
+        if isinstance(node, ast.Import) or (
+            isinstance(node, ast.ImportFrom) and node.level != 1
+        ):
             names.update(alias.asname or alias.name.partition(".")[0] for alias in node.names)
     return names
 

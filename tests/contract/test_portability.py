@@ -99,12 +99,17 @@ def folder(tmp_path):
 
 
 def test_what_is_gone_is_gone(run):
-    done = run("-c", "import os, signal; print(hasattr(os, 'fork'), hasattr(signal, 'SIGKILL')); import fcntl")
+    done = run(
+        "-c",
+        "import os, signal; print(hasattr(os, 'fork'), hasattr(signal, 'SIGKILL')); import fcntl",
+    )
     assert done.stdout == "False False\n"
     assert "import of fcntl halted" in done.stderr
 
 
-@pytest.mark.parametrize("backend", sampled(BACKENDS, each_time=["numpy"], slow=["torch"], others="long"))
+@pytest.mark.parametrize(
+    "backend", sampled(BACKENDS, each_time=["numpy"], slow=["torch"], others="long")
+)
 def test_verbs_files_and_conversion_need_nothing_of_posix(run, folder, backend):
     done = run("-c", FILES, folder, backend)
     assert done.returncode == 0, done.stderr
@@ -118,11 +123,27 @@ def test_the_command_line_and_parity_need_nothing_of_posix(run, folder):
     assert done.returncode == 0, done.stderr
     assert "numpy" in done.stdout
     done = run(
-        "-m", "xdevice", "parity", folder / "script.py", "--backends", "numpy,torch", "--html", folder / "page.html"
+        "-m",
+        "xdevice",
+        "parity",
+        folder / "script.py",
+        "--backends",
+        "numpy,torch",
+        "--html",
+        folder / "page.html",
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "<html" in (folder / "page.html").read_text(encoding="utf-8")
-    done = run("-m", "xdevice", "parity", folder / "slow.py", "--backends", "numpy,torch", "--timeout", "1")
+    done = run(
+        "-m",
+        "xdevice",
+        "parity",
+        folder / "slow.py",
+        "--backends",
+        "numpy,torch",
+        "--timeout",
+        "1",
+    )
     assert "was killed after 1 s" in done.stdout + done.stderr
 
 
@@ -136,7 +157,13 @@ def test_the_pytest_plugin_needs_nothing_of_posix(run, folder):
 
 def test_texts_are_read_and_written_in_an_encoding_that_is_said_or_in_ascii():
     """A system's own encoding is another on Windows; JSON as Python writes it is ASCII."""
-    for path in [*ROOT.glob("xdevice/**/*.py"), *ROOT.glob("backends/*/*.py"), *ROOT.glob("examples/*.py")]:
+    for path in [
+        *ROOT.glob("xdevice/**/*.py"),
+        *ROOT.glob("backends/*/*.py"),
+        *ROOT.glob("examples/*.py"),
+    ]:
         for line in path.read_text(encoding="utf-8").splitlines():
             if ".read_text(" in line or ".write_text(" in line:
-                assert "encoding=" in line or "json." in line or "errors=" in line, f"{path.name}: {line}"
+                assert "encoding=" in line or "json." in line or "errors=" in line, (
+                    f"{path.name}: {line}"
+                )

@@ -19,7 +19,11 @@ import xdevice
 from xdevice.contract.private import is_there, spelled
 from xdevice.contract.private import look_up as found
 
-BACKENDS = [name for name in xdevice.backends() if (ROOT / f"backends/xdevice_{name}/private.py").exists()]
+BACKENDS = [
+    name
+    for name in xdevice.backends()
+    if (ROOT / f"backends/xdevice_{name}/private.py").exists()
+]
 PAGE = ROOT / "docs/reference/private.md"
 PRIVATE_MODULES = ("tensorflow.python", "keras.src", "paddle.base")
 """Modules without an underscore that their frameworks do not document."""
@@ -57,7 +61,9 @@ def is_promised(row):
     if row.only == "CUDA":
         framework = import_module(row.owner.partition(".")[0])
         is_built = (
-            framework.backends.cuda.is_built if framework.__name__ == "torch" else framework.is_compiled_with_cuda
+            framework.backends.cuda.is_built
+            if framework.__name__ == "torch"
+            else framework.is_compiled_with_cuda
         )
         return is_built()
     return row.only in ("", "newer")
@@ -70,7 +76,9 @@ def test_the_framework_has_each_name(inventory):
 
 def test_private_names_are_read_by_the_list_and_nowhere_else(inventory):
     folder = Path(inventory.__file__).parent
-    assert stray_names(folder) == set(), 'list them in private.py, and read them as private["owner.name"]'
+    assert stray_names(folder) == set(), (
+        'list them in private.py, and read them as private["owner.name"]'
+    )
     asked = {name for tree in trees(folder) for name in asked_for(tree)}
     listed = {name for row in inventory.PRIVATE for name in spelled(row)}
     patched = {name for row in patches(inventory) for name in spelled(row)}
@@ -95,11 +103,17 @@ def asked_for(tree):
 def own_names(folder):
     nodes = [node for tree in trees(folder) for node in ast.walk(tree)]
     names = {node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.ClassDef)}
-    names |= {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    names |= {
+        node.id
+        for node in nodes
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+    }
     return names | {
         node.attr
         for node in nodes
-        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and ast.unparse(node.value) == "self"
+        if isinstance(node, ast.Attribute)
+        and isinstance(node.ctx, ast.Store)
+        and ast.unparse(node.value) == "self"
     }
 
 
@@ -109,8 +123,17 @@ def stray_names(folder):
     for node in (node for tree in trees(folder) for node in ast.walk(tree)):
         if isinstance(node, ast.Attribute):
             names.add(node.attr)
-        elif isinstance(node, ast.Call) and ast.unparse(node.func) in ("getattr", "hasattr", "setattr", "attrgetter"):
-            names.update(x.value for x in node.args if isinstance(x, ast.Constant) and isinstance(x.value, str))
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) in (
+            "getattr",
+            "hasattr",
+            "setattr",
+            "attrgetter",
+        ):
+            names.update(
+                x.value
+                for x in node.args
+                if isinstance(x, ast.Constant) and isinstance(x.value, str)
+            )
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
             names.update(alias.name for alias in node.names)
     imported = {
@@ -121,16 +144,23 @@ def stray_names(folder):
         for alias in node.names
     }
     own = own_names(folder) | OF_PYTHON | OF_CTYPES
-    return imported | {x for x in names if x[:1] == "_" and x[:2] not in ("__", "_Z", "_") and x not in own}
+    return imported | {
+        x for x in names if x[:1] == "_" and x[:2] not in ("__", "_Z", "_") and x not in own
+    }
 
 
 def is_private(module):
     parts = module.split(".")
-    return any(part[0] == "_" and part != "__future__" for part in parts) or module.startswith(PRIVATE_MODULES)
+    return any(part[0] == "_" and part != "__future__" for part in parts) or module.startswith(
+        PRIVATE_MODULES
+    )
 
 
 @pytest.mark.parametrize(
-    "name", sampled(BACKENDS, each_time=["numpy"], slow=["torch", "paddle", "mxnet", "jax"], others="long")
+    "name",
+    sampled(
+        BACKENDS, each_time=["numpy"], slow=["torch", "paddle", "mxnet", "jax"], others="long"
+    ),
 )
 def test_what_is_replaced_at_run_time_is_listed_and_put_back(name):
     folders = [str(Path(__file__).parent), str(ROOT / "tests")]
@@ -153,7 +183,9 @@ def compare(name):
         if name == "tensorflow":
             stack.enter_context(backend.calls(backend.samples().network(3, 1)))
         if name in WITH_OPERATIONS:
-            stack.enter_context(backend.operation_calls(lambda name, arguments, go, *_: go(), lambda *_: None))
+            stack.enter_context(
+                backend.operation_calls(lambda name, arguments, go, *_: go(), lambda *_: None)
+            )
         if (
             name in WITH_MODELS and name != "tensorflow"
         ):  # a network of PyTorch's imports torch._dynamo, which keeps what is replaced
@@ -179,7 +211,9 @@ def require_replaced(things, rows):
         for row in rows
         for name in row.names
         if name != "*" and callable(getattr(found(row.owner), name, None))
-        if not any(is_row(row, owner, replaced) and replaced == name for owner, replaced in things)
+        if not any(
+            is_row(row, owner, replaced) and replaced == name for owner, replaced in things
+        )
     ]
     assert not left, left
 
@@ -197,22 +231,37 @@ def replaced(backend):
     """The attributes of a framework's modules, classes and libraries that are functions of xdevice's."""
     owners = {}
     roots = {*backend.modules, "numpy"}
-    waiting = [m for key, m in list(sys.modules.items()) if key.partition(".")[0] in roots and m is not None]
+    waiting = [
+        m
+        for key, m in list(sys.modules.items())
+        if key.partition(".")[0] in roots and m is not None
+    ]
     while waiting:
         owner = waiting.pop()
         if id(owner) in owners:
             continue
         owners[id(owner)] = owner
         inside = list(vars(owner).values())
-        waiting += [value for value in inside if isinstance(value, ctypes.CDLL) or home(value) in roots]
-    return [(owner, name) for owner in owners.values() for name, value in list(vars(owner).items()) if is_ours(value)]
+        waiting += [
+            value for value in inside if isinstance(value, ctypes.CDLL) or home(value) in roots
+        ]
+    return [
+        (owner, name)
+        for owner in owners.values()
+        for name, value in list(vars(owner).items())
+        if is_ours(value)
+    ]
 
 
 def home(value):
     """The package of a module or a class; none of what only stands for a module."""
     if issubclass(type(value), types.ModuleType):
         return str(vars(value).get("__name__", "")).partition(".")[0]
-    return str(getattr(value, "__module__", "")).partition(".")[0] if issubclass(type(value), type) else ""
+    return (
+        str(getattr(value, "__module__", "")).partition(".")[0]
+        if issubclass(type(value), type)
+        else ""
+    )
 
 
 def is_ours(value):
@@ -220,20 +269,30 @@ def is_ours(value):
         return any(map(is_ours, (value.fget, value.fset, value.fdel)))
     if isinstance(value, partial):
         return is_ours(value.func)
-    inner = value.__func__ if isinstance(value, staticmethod | classmethod | types.MethodType) else value
+    inner = (
+        value.__func__
+        if isinstance(value, staticmethod | classmethod | types.MethodType)
+        else value
+    )
     if isinstance(inner, types.FunctionType):
-        return str(inner.__globals__.get("__name__")).startswith("xdevice")  # wraps() gives it another __module__
+        return str(inner.__globals__.get("__name__")).startswith(
+            "xdevice"
+        )  # wraps() gives it another __module__
     cls = type(value)
     return str(cls.__module__).startswith("xdevice") and callable(value)
 
 
 def test_each_name_has_its_reason(inventory):
-    assert not [line for line, reason in reasons(inventory) if not reason], "say why in a comment above the row"
+    assert not [line for line, reason in reasons(inventory) if not reason], (
+        "say why in a comment above the row"
+    )
 
 
 @pytest.mark.parametrize("name", BACKENDS)
 def test_the_page_says_what_the_inventory_says(name):
-    assert section(name) in PAGE.read_text(encoding="utf-8"), "python -c 'import test_private; test_private.write()'"
+    assert section(name) in PAGE.read_text(encoding="utf-8"), (
+        "python -c 'import test_private; test_private.write()'"
+    )
 
 
 def reasons(inventory):
@@ -242,7 +301,9 @@ def reasons(inventory):
     lines = text.splitlines()
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Call) and ast.unparse(node.func) == "Private":
-            above = takewhile(lambda line: line.startswith("    # "), reversed(lines[: node.lineno - 1]))
+            above = takewhile(
+                lambda line: line.startswith("    # "), reversed(lines[: node.lineno - 1])
+            )
             yield node.lineno, " ".join(line[6:] for line in reversed([*above]))
 
 
@@ -250,8 +311,13 @@ def section(name):
     rows = inventory_of(name)
     why = (reason for _, reason in sorted(reasons(rows)))  # patches first, as in the file
     lines = [f"<!-- {name} -->", "| replaced | by | until | why |", "|---|---|---|---|"]
-    for end, table in (("the last block ends", rows.IN_BLOCKS), ("the process ends", rows.FOR_GOOD)):
-        lines += [f"| {listed(row)} | {row.capability} | {end} | {next(why)} |" for row in table]
+    for end, table in (
+        ("the last block ends", rows.IN_BLOCKS),
+        ("the process ends", rows.FOR_GOOD),
+    ):
+        lines += [
+            f"| {listed(row)} | {row.capability} | {end} | {next(why)} |" for row in table
+        ]
     lines += ["", "| private | needed by | why |", "|---|---|---|"]
     for row in rows.PRIVATE:
         lines.append(f"| {listed(row)} | {row.capability} | {next(why)} |")

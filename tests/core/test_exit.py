@@ -118,11 +118,19 @@ def device_entered():
 
 globals()[how]()
 """
-WAYS = [line.split()[1].partition("(")[0] for line in CODE.splitlines() if line.startswith("def ")]
+WAYS = [
+    line.split()[1].partition("(")[0] for line in CODE.splitlines() if line.startswith("def ")
+]
 WAYS = WAYS[WAYS.index("prefetch_kept") :]
 TIMES = 10
 EACH_TIME = [
-    ("numpy", how) for how in ("prefetch_kept", "parallel_in_a_thread", "prefetch_raising", "transfers_entered")
+    ("numpy", how)
+    for how in (
+        "prefetch_kept",
+        "parallel_in_a_thread",
+        "prefetch_raising",
+        "transfers_entered",
+    )
 ]
 IN_CI = [
     ("torch", "prefetch_kept"),
@@ -136,14 +144,17 @@ IN_CI = [
 
 def ends_as_it_should(name, how):
     done = python("-W", "ignore", "-c", CODE, name, how)
-    assert done.returncode == how.endswith("_raising"), f"{done.returncode}\n{done.stderr[-3000:]}"
+    assert done.returncode == how.endswith("_raising"), (
+        f"{done.returncode}\n{done.stderr[-3000:]}"
+    )
     assert ("the program's own" in done.stderr) == how.endswith("_raising")
     assert "Exception in thread" not in done.stderr
     assert "Exception ignored" not in done.stderr
 
 
 @pytest.mark.parametrize(
-    ("name", "how"), sampled(itertools.product(BACKENDS, WAYS), each_time=EACH_TIME, slow=IN_CI, others="long")
+    ("name", "how"),
+    sampled(itertools.product(BACKENDS, WAYS), each_time=EACH_TIME, slow=IN_CI, others="long"),
 )
 def test_a_program_that_ends_in_the_middle(name, how):
     ends_as_it_should(name, how)
@@ -194,7 +205,9 @@ else:
 
 @pytest.mark.gpu
 @pytest.mark.skipif("torch" not in BACKENDS, reason="torch is not installed")
-@pytest.mark.parametrize(("how", "status"), [("raising", 1), ("exit", 3), ("thread", 0), ("kept", 0)])
+@pytest.mark.parametrize(
+    ("how", "status"), [("raising", 1), ("exit", 3), ("thread", 0), ("kept", 0)]
+)
 def test_a_program_that_ends_in_the_middle_of_a_capture(how, status):
     for _ in range(TIMES):
         done = python("-W", "ignore", "-c", CAPTURE, how)

@@ -34,7 +34,10 @@ def test_no_lock_stays_held_by_a_thread_that_is_not_there():
     assert done.stdout == "0\n", done.stderr
 
 
-RAW = {"jax": "import jax; jax.numpy.ones(1)", "tensorflow": "import keras; keras.layers.Dense(2).build((None, 3))"}
+RAW = {
+    "jax": "import jax; jax.numpy.ones(1)",
+    "tensorflow": "import keras; keras.layers.Dense(2).build((None, 3))",
+}
 
 
 @pytest.mark.parametrize("name", sampled(RAW))
@@ -42,7 +45,12 @@ def test_a_second_device_is_there_also_after_a_test_that_uses_the_framework_by_i
     """conftest.py makes it; where it is missing, the tests of two devices test one."""
     needs(name)
     asks = f"import xdevice; print(xdevice.backend({name!r}).samples().other_device())"
-    done = python("-W", "ignore", "-c", f"import sys; sys.path[:0] = [{TESTS!r}]; import conftest; {RAW[name]}; {asks}")
+    done = python(
+        "-W",
+        "ignore",
+        "-c",
+        f"import sys; sys.path[:0] = [{TESTS!r}]; import conftest; {RAW[name]}; {asks}",
+    )
     assert done.stdout.splitlines()[-1:] == ["cpu:1"], done.stderr[-3000:]
 
 

@@ -20,7 +20,9 @@ from xdevice.core import registry
 
 pytestmark = [pytest.mark.gpu, pytest.mark.virtual]
 
-BACKENDS = [name for name in ("torch", "tensorflow", "paddle", "mxnet", "jax") if name not in NO_KERNELS]
+BACKENDS = [
+    name for name in ("torch", "tensorflow", "paddle", "mxnet", "jax") if name not in NO_KERNELS
+]
 NUMBERS = np.arange(12, dtype="float32").reshape(4, 3) / 8
 DTYPES = ("float32", "float16", "int64", "uint8", "bool", "bfloat16")
 
@@ -67,7 +69,9 @@ def made(backend, folder):
             for place in ("cpu", "gpu:0"):
                 yield xdevice.ones(2, 3, device=place, dtype=dtype)
                 yield xdevice.zeros(0, 3, device=place, dtype=dtype)
-                yield backend.from_numpy(NUMBERS.astype(dtypes.host_dtype(dtype)), xdevice.device(place))
+                yield backend.from_numpy(
+                    NUMBERS.astype(dtypes.host_dtype(dtype)), xdevice.device(place)
+                )
     for dtype in {"float32", "float16", "bfloat16"} & backend.dtypes:
         drawn = xdevice.random.uniform(3, device="gpu:0", dtype=dtype)
         yield [str(xdevice.device_of(drawn)), (xdevice.to_numpy(drawn) < 1).all()]
@@ -89,9 +93,13 @@ def reduced(backend, folder):
     for x in sources(backend):
         if "bool" in str(x.dtype):
             continue
-        yield xdevice.parallel.all_reduce([xdevice.copy_to(x, place) for place in ("gpu:0", "cpu", "cpu")])
+        yield xdevice.parallel.all_reduce(
+            [xdevice.copy_to(x, place) for place in ("gpu:0", "cpu", "cpu")]
+        )
         if "float" in str(x.dtype):
-            yield xdevice.parallel.all_reduce([xdevice.copy_to(x, place) for place in ("gpu:0", "cpu")], "mean")
+            yield xdevice.parallel.all_reduce(
+                [xdevice.copy_to(x, place) for place in ("gpu:0", "cpu")], "mean"
+            )
 
 
 def converted(backend, folder):
@@ -105,7 +113,10 @@ def converted(backend, folder):
 
 
 def prefetched(backend, folder):
-    batches = [{"x": NUMBERS, "n": NUMBERS.astype("int64")}, {"x": NUMBERS[:2], "n": NUMBERS[:2] > 1}]
+    batches = [
+        {"x": NUMBERS, "n": NUMBERS.astype("int64")},
+        {"x": NUMBERS[:2], "n": NUMBERS[:2] > 1},
+    ]
     yield list(xdevice.prefetch(batches, "gpu:0"))
     yield list(xdevice.prefetch([[x] for x in sources(backend)], "gpu:0"))
     yield list(xdevice.prefetch(batches, "cpu"))
@@ -154,7 +165,9 @@ def seen(results):
     return found
 
 
-@pytest.mark.parametrize("work", [moved, read, made, spread, reduced, converted, prefetched, saved, modelled])
+@pytest.mark.parametrize(
+    "work", [moved, read, made, spread, reduced, converted, prefetched, saved, modelled]
+)
 def test_a_scope_changes_nothing_that_names_its_device(backend, work, tmp_path):
     results = []
     for scope in (nullcontext(), xdevice.gpu(1), xdevice.gpu(0)):

@@ -59,7 +59,12 @@ def in_thread(act):
 
 
 def blocks(backend):
-    return [xdevice.use_backend(backend), other(backend), xdevice.transfers(), xdevice.accelerator.blocking(backend)]
+    return [
+        xdevice.use_backend(backend),
+        other(backend),
+        xdevice.transfers(),
+        xdevice.accelerator.blocking(backend),
+    ]
 
 
 # threads
@@ -97,9 +102,12 @@ def test_use_and_device_left_in_another_thread_are_refused_and_stay(backend):
         error = in_thread(lambda block=block: block.__exit__(None, None, None))
         assert isinstance(error, xdevice.errors.ScopeError)
         assert "left where it was not entered" in str(error)
-        copied = contextvars.copy_context()  # knows of the block, and is not where it was entered
+        copied = (
+            contextvars.copy_context()
+        )  # knows of the block, and is not where it was entered
         assert isinstance(
-            in_thread(lambda c=copied, b=block: c.run(b.__exit__, None, None, None)), xdevice.errors.ScopeError
+            in_thread(lambda c=copied, b=block: c.run(b.__exit__, None, None, None)),
+            xdevice.errors.ScopeError,
         )
         assert xdevice.backend() is backend
         block.__exit__(None, None, None)
@@ -261,7 +269,9 @@ def test_a_device_across_an_await_is_refused_at_the_end_and_leaks_to_no_task(bac
 
     async def main():
         first, second = asyncio.ensure_future(waits()), asyncio.ensure_future(works())
-        with pytest.raises(xdevice.errors.ScopeError, match=r"has an `await` inside.*asyncio\.to_thread"):
+        with pytest.raises(
+            xdevice.errors.ScopeError, match=r"has an `await` inside.*asyncio\.to_thread"
+        ):
             await first
         await second
 
@@ -377,7 +387,9 @@ def test_cells_of_a_notebook_which_run_in_one_task(backend):
                 raised.append(None)
             except BaseException as error:
                 raised.append(type(error).__name__)
-            await asyncio.sleep(0)  # for the next cell; whatever cancels the task here ends the kernel
+            await asyncio.sleep(
+                0
+            )  # for the next cell; whatever cancels the task here ends the kernel
         return raised
 
     assert asyncio.run(kernel()) == list(CELLS.values())
@@ -405,7 +417,10 @@ def test_use_transfers_and_blocking_hold_in_interleaved_tasks(backend):
     x = xdevice.ones(1)
 
     async def reads(number):
-        chosen, block = xdevice.use_backend(backend if number % 2 else "numpy"), xdevice.accelerator.blocking(backend)
+        chosen, block = (
+            xdevice.use_backend(backend if number % 2 else "numpy"),
+            xdevice.accelerator.blocking(backend),
+        )
         with chosen as wanted, xdevice.transfers() as log, block:
             for _ in range(number):
                 await asyncio.sleep(0)

@@ -78,16 +78,25 @@ def test_a_changed_variable_is_warned_of_once_and_changes_nothing(monkeypatch):
 
 @pytest.mark.parametrize("thing", [3, True, None.__class__, b"torch", ["torch"], pytest])
 def test_what_is_no_name_is_refused(thing):
-    for ask in (xdevice.backend, xdevice.set_backend, lambda name: xdevice.use_backend(name).__enter__()):
+    for ask in (
+        xdevice.backend,
+        xdevice.set_backend,
+        lambda name: xdevice.use_backend(name).__enter__(),
+    ):
         with pytest.raises(xdevice.errors.BackendNotFoundError, match="expected its name"):
             ask(thing)
 
 
 @pytest.mark.parametrize("name", ["troch", "torch2", "", "  ", "pytoch"])
 def test_an_unknown_name_is_refused_with_what_there_is(name):
-    for ask in (xdevice.backend, xdevice.set_backend, lambda name: xdevice.use_backend(name).__enter__()):
+    for ask in (
+        xdevice.backend,
+        xdevice.set_backend,
+        lambda name: xdevice.use_backend(name).__enter__(),
+    ):
         with pytest.raises(
-            xdevice.errors.BackendNotFoundError, match=r"known: torch, tensorflow, .*installed: "
+            xdevice.errors.BackendNotFoundError,
+            match=r"known: torch, tensorflow, .*installed: ",
         ) as raised:
             ask(name)
         assert repr(name) in str(raised.value)
@@ -97,9 +106,14 @@ def test_an_unknown_name_is_refused_with_what_there_is(name):
 def test_a_typo_in_the_variable_is_refused(monkeypatch):
     monkeypatch.setenv("XDEVICE_BACKEND", "troch")
     for _ in range(2):
-        with pytest.raises(xdevice.errors.BackendNotFoundError, match=r"XDEVICE_BACKEND=troch: .*did you mean 'torch'"):
+        with pytest.raises(
+            xdevice.errors.BackendNotFoundError,
+            match=r"XDEVICE_BACKEND=troch: .*did you mean 'torch'",
+        ):
             xdevice.try_gpu()
-    with pytest.raises(xdevice.errors.BackendNotFoundError, match="'keras': keras is 'tensorflow' here; known"):
+    with pytest.raises(
+        xdevice.errors.BackendNotFoundError, match="'keras': keras is 'tensorflow' here; known"
+    ):
         xdevice.backend("keras")
     monkeypatch.setenv("XDEVICE_BACKEND", " ")
     assert xdevice.backend().name in xdevice.backends()
@@ -107,7 +121,11 @@ def test_a_typo_in_the_variable_is_refused(monkeypatch):
 
 @pytest.mark.parametrize("name", ["XDEVICE_BACKENDS", "XDEVICE_VIRTUAL_GPU"])
 def test_a_misspelt_variable_is_refused(name):
-    done = python("-c", "import xdevice; xdevice.backend('numpy')", **{name: "0", "XDEVICE_ELSEWHERE": "1"})
+    done = python(
+        "-c",
+        "import xdevice; xdevice.backend('numpy')",
+        **{name: "0", "XDEVICE_ELSEWHERE": "1"},
+    )
     assert f"SettingError: xdevice does not read {name}; did you mean XDEVICE_" in done.stderr
 
 
@@ -115,30 +133,40 @@ def test_the_variables_that_are_known_are_those_of_the_docs():
     from xdevice.contract.environment import VARIABLES
 
     text = (ROOT / "docs/reference/environment.md").read_text(encoding="utf-8")
-    rows = "".join(line.split("|")[1] for line in text.splitlines() if line.startswith("| `XDEVICE_"))
+    rows = "".join(
+        line.split("|")[1] for line in text.splitlines() if line.startswith("| `XDEVICE_")
+    )
     of_adapters = {"MXNET_NP"}
     assert set(re.findall(r"`XDEVICE_(\w+)`", rows)) == {*VARIABLES, *of_adapters}
 
 
 @pytest.mark.long
 def test_the_one_imported_framework_is_chosen():
-    assert printed("-c", "import torch, numpy, xdevice; print(xdevice.backend().name)") == "torch"
+    assert (
+        printed("-c", "import torch, numpy, xdevice; print(xdevice.backend().name)") == "torch"
+    )
     assert printed("-c", "import jax, xdevice; print(xdevice.backend().name)") == "jax"
     assert (
-        printed("-c", "import tensorflow, xdevice; print(xdevice.backend().name)") == "tensorflow"
+        printed("-c", "import tensorflow, xdevice; print(xdevice.backend().name)")
+        == "tensorflow"
     )  # which imports jax
     assert printed("-c", "import jax, torch, xdevice; print(xdevice.backend().name)") == "torch"
 
 
 @pytest.mark.slow
 def test_without_anything_the_first_installed_is_chosen():
-    assert printed("-c", "import xdevice; print(xdevice.backend().name)") == xdevice.backends()[0]
+    assert (
+        printed("-c", "import xdevice; print(xdevice.backend().name)") == xdevice.backends()[0]
+    )
 
 
 def test_where_nothing_else_is_installed_numpy_is_chosen():
     hidden = "import sys\nfor m in ('torch', 'tensorflow', 'paddle', 'mxnet', 'jax'): sys.modules[m] = None\n"
     assert printed("-c", hidden + "import xdevice; print(xdevice.backend().name)") == "numpy"
-    assert printed("-c", "import xdevice; print(xdevice.backend().name)", XDEVICE_BACKEND="NP") == "numpy"
+    assert (
+        printed("-c", "import xdevice; print(xdevice.backend().name)", XDEVICE_BACKEND="NP")
+        == "numpy"
+    )
 
 
 def test_another_package_of_the_name_is_told_of(tmp_path):
@@ -146,6 +174,8 @@ def test_another_package_of_the_name_is_told_of(tmp_path):
     there.mkdir()
     (there / "METADATA").write_text("Metadata-Version: 2.1\nName: xdevice\nVersion: 6.0\n")
     done = python("-c", "import xdevice; print(xdevice.backends())", PYTHONPATH=str(tmp_path))
-    assert "RuntimeWarning: another package, called xdevice 6.0, is installed too" in done.stderr
+    assert (
+        "RuntimeWarning: another package, called xdevice 6.0, is installed too" in done.stderr
+    )
     done = python("-m", "xdevice", "info", "numpy", PYTHONPATH=str(tmp_path))
     assert "pip uninstall xdevice" in " ".join(done.stdout.split())

@@ -44,12 +44,17 @@ def test_a_wrong_device_changes_nothing(xd):
     xdevice.set_default_device("cpu")
     try:
         for wrong in (0, "gqu", "gpu:99"):
-            with pytest.raises((xdevice.errors.DeviceError, xdevice.errors.DeviceNotFoundError)):
+            with pytest.raises(
+                (xdevice.errors.DeviceError, xdevice.errors.DeviceNotFoundError)
+            ):
                 xdevice.set_default_device(wrong)
             assert scopes._threads.device is xdevice.cpu()
         with (
             xdevice.cpu(),
-            pytest.raises(xdevice.errors.ScopeError, match=r"set_default_device\(None\) inside `with cpu:0:`"),
+            pytest.raises(
+                xdevice.errors.ScopeError,
+                match=r"set_default_device\(None\) inside `with cpu:0:`",
+            ),
         ):
             xdevice.set_default_device(None)
         assert scopes._threads.device is xdevice.cpu()

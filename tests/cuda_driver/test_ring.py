@@ -52,7 +52,9 @@ class Driver:
     # what the ring calls
 
     def cuPointerGetAttribute(self, found, which, pointer):
-        index = next((i for (start, end), i in self.gpus.items() if start <= pointer.value < end), None)
+        index = next(
+            (i for (start, end), i in self.gpus.items() if start <= pointer.value < end), None
+        )
         if index is None:
             return 1
         found._obj.value = self.kind if which == 2 else index
@@ -127,7 +129,9 @@ class Driver:
             self.calls += 1
             if self.failing is not None and self.calls >= self.failing:
                 return 700
-            self.streams[stream.value].append(lambda: ctypes.memmove(target.value, source.value, nbytes.value))
+            self.streams[stream.value].append(
+                lambda: ctypes.memmove(target.value, source.value, nbytes.value)
+            )
         return 0
 
     cuMemcpyDtoHAsync_v2 = _copy
@@ -186,7 +190,9 @@ def test_a_few_bytes_without_a_stream_come_at_once_and_make_no_ring(driver):
     gpu, made = driver.array(52), np.empty(52, "uint8")
     gpu[:] = random(12, 52)
     place = ring._place_of(gpu.ctypes.data)
-    driver.streams[place.stream.value].append(lambda: pytest.fail("they have waited for a large copy"))
+    driver.streams[place.stream.value].append(
+        lambda: pytest.fail("they have waited for a large copy")
+    )
     assert down(gpu, made, None)
     assert (made == gpu).all()
     assert ring.pinned_bytes() == 0
@@ -279,7 +285,11 @@ def test_the_memory_is_one_small_block_and_can_be_given_back(driver):
     values, gpu = random(8), driver.array(WHOLE)
     for _ in range(2):
         assert up(values, gpu)
-        assert ring.pinned_bytes() == sum(memory.nbytes for memory in driver.host.values()) == SLOT * ring.SLOTS
+        assert (
+            ring.pinned_bytes()
+            == sum(memory.nbytes for memory in driver.host.values())
+            == SLOT * ring.SLOTS
+        )
         before = {thread.name for thread in threading.enumerate()}
         assert "xdevice-ring" in before
         ring.free()
@@ -319,7 +329,9 @@ def test_both_sides_live_until_the_threads_have_done_their_part(driver):
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-@pytest.mark.filterwarnings(r"ignore:os.fork\(\) was called:RuntimeWarning")  # JAX, where a test has used it before
+@pytest.mark.filterwarnings(
+    r"ignore:os.fork\(\) was called:RuntimeWarning"
+)  # JAX, where a test has used it before
 def test_a_child_of_a_fork_begins_without_a_ring(driver):
     values, gpu = random(10), driver.array(WHOLE)
     assert up(values, gpu)

@@ -99,7 +99,9 @@ def equals_what_comes_after_it() -> None:
         losses = [after(batch(world, rank)).square().mean() for rank in range(world.size)]
         (sum(losses) / world.size).backward()
         pairs = list(zip(model.parameters(), after.parameters(), strict=True))
-        assert all(torch.allclose(p.grad, q.grad, atol=1e-6) for p, q in pairs if q.grad is not None)
+        assert all(
+            torch.allclose(p.grad, q.grad, atol=1e-6) for p, q in pairs if q.grad is not None
+        )
     report(good=True)
 
 
@@ -117,7 +119,10 @@ def equals_ddp() -> None:
                     loss.backward()
                 torch.optim.SGD(one.parameters(), 0.1).step()
             assert same(model, theirs)
-        assert all(torch.equal(p, q) for p, q in zip(model.parameters(), theirs.parameters(), strict=True))
+        assert all(
+            torch.equal(p, q)
+            for p, q in zip(model.parameters(), theirs.parameters(), strict=True)
+        )
     assert not torch.distributed.is_initialized()
     report(good=True)
 
@@ -126,7 +131,9 @@ def travels_during_the_pass() -> None:
     """When the pass reaches the first layer, the gradients of the last ones have been given to the engine."""
     with world_of_torch() as world:
         model, started = net(world), []
-        for _ in range(2):  # after the first step it is known which parameter gets none, and what waits for it
+        for _ in range(
+            2
+        ):  # after the first step it is known which parameter gets none, and what waits for it
             with world.averaging(model):
                 backward(model, batch(world))
         model.zero_grad()
@@ -174,7 +181,10 @@ def none_on_one() -> None:
                 kept = [p.grad.clone() for p in model.last.parameters()]
         except xdevice.errors.CollectiveMismatchError as error:
             report(text=str(error))
-        assert all(torch.equal(p.grad, own) for p, own in zip(model.last.parameters(), kept, strict=True))
+        assert all(
+            torch.equal(p.grad, own)
+            for p, own in zip(model.last.parameters(), kept, strict=True)
+        )
         assert not torch.equal(kept[0], before[0])
         model.zero_grad()
         with world.averaging(model):
@@ -187,7 +197,9 @@ def a_gradient_that_cannot_be_written() -> None:
     with world_of_torch() as world:
         model = nn.Linear(2, 2)
         model.weight.grad, model.bias.grad = torch.ones(2, 1).expand(2, 2), torch.ones(2)
-        with pytest.raises(xdevice.errors.ArgumentError, match="the gradient of weight cannot be written"):
+        with pytest.raises(
+            xdevice.errors.ArgumentError, match="the gradient of weight cannot be written"
+        ):
             world.average_gradients(model)
         world.barrier()
     report(good=True)
@@ -275,7 +287,9 @@ def shards() -> None:
         with world.averaging(alone):
             backward(alone, batch(world))
         backward(model, batch(world))
-        assert torch.allclose(model.last.weight.grad.full_tensor(), alone.last.weight.grad, atol=1e-6)
+        assert torch.allclose(
+            model.last.weight.grad.full_tensor(), alone.last.weight.grad, atol=1e-6
+        )
         x, other = distribute_tensor(torch.ones(4, 2), mesh, [Shard(0)]), 1 - world.rank
         for call in (
             lambda: world.all_reduce(x),
@@ -300,9 +314,13 @@ def own_group(ranks=lambda rank: rank, everywhere=True) -> None:
     rank = int(os.environ["XDEVICE_RANK"])
     port = int(os.environ["OWN_PORT"])
     if everywhere or rank == 0:
-        store = torch.distributed.TCPStore("127.0.0.1", port, 2, ranks(rank) == 0, wait_for_workers=False)
+        store = torch.distributed.TCPStore(
+            "127.0.0.1", port, 2, ranks(rank) == 0, wait_for_workers=False
+        )
         if everywhere:
-            torch.distributed.init_process_group("gloo", store=store, rank=ranks(rank), world_size=2)
+            torch.distributed.init_process_group(
+                "gloo", store=store, rank=ranks(rank), world_size=2
+            )
     with world_of_torch() as world:
         try:
             world.native_group()
@@ -336,7 +354,10 @@ def begins_with_other_weights():
         model = nn.Linear(3, 2)
         backward(model, torch.ones(1, 3))
         before = copy.deepcopy(model.weight.grad)
-        with pytest.raises(xdevice.errors.CollectiveMismatchError, match=r"first weights.*world\.broadcast\(model\)"):
+        with pytest.raises(
+            xdevice.errors.CollectiveMismatchError,
+            match=r"first weights.*world\.broadcast\(model\)",
+        ):
             world.average_gradients(model)
         with (
             pytest.raises(xdevice.errors.CollectiveMismatchError, match=r"first weights"),
@@ -347,7 +368,9 @@ def begins_with_other_weights():
         world.broadcast(model)
         world.average_gradients(model)
         with torch.no_grad():
-            model.weight += world.rank  # later votes do not read the weights again: it would cost a copy in each step
+            model.weight += (
+                world.rank
+            )  # later votes do not read the weights again: it would cost a copy in each step
         world.average_gradients(model)
     report(good=True)
 
@@ -367,7 +390,9 @@ def writes_too_early():
 
         with pytest.raises(xdevice.errors.ArgumentError, match=r"0\.weight was written"):
             averaged(optimizer.step)
-        with pytest.raises(xdevice.errors.ArgumentError, match=r"the gradient of .* was written"):
+        with pytest.raises(
+            xdevice.errors.ArgumentError, match=r"the gradient of .* was written"
+        ):
             averaged(lambda: nn.utils.clip_grad_norm_(model.parameters(), 1e-3))
         averaged(lambda: None)  # the world works on
         means = world.all_gather(model[0].weight.grad)
@@ -379,7 +404,9 @@ def resumes_with_another_rate():
     with world_of_torch() as world:
         model = world.broadcast(nn.Linear(3, 2))
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1 if world.rank else 0.05)
-        with pytest.raises(xdevice.errors.CollectiveMismatchError, match=r"'lr': 0\.05.*'lr': 0\.1"):
+        with pytest.raises(
+            xdevice.errors.CollectiveMismatchError, match=r"'lr': 0\.05.*'lr': 0\.1"
+        ):
             world.broadcast(optimizer)
         optimizer.param_groups[0]["lr"] = 0.05
         world.broadcast(optimizer)
@@ -408,17 +435,25 @@ def refused_gradients_leave_the_world_open():
             (cleared, torch.ones(1, 2), "a hook has taken the gradient of weight away"),
         ):
             world.broadcast(model)
-            with pytest.raises(xdevice.errors.XDeviceError, match=re.escape(words)), world.averaging(model):
+            with (
+                pytest.raises(xdevice.errors.XDeviceError, match=re.escape(words)),
+                world.averaging(model),
+            ):
                 backward(model, x)
         hook.remove()
         cleared.weight.register_post_accumulate_grad_hook(step)
-        with pytest.raises(xdevice.errors.ArgumentError, match="was written"), world.averaging(cleared):
+        with (
+            pytest.raises(xdevice.errors.ArgumentError, match="was written"),
+            world.averaging(cleared),
+        ):
             backward(cleared, torch.ones(1, 2))
         world.broadcast(tables[0])
         tables[0].sparse = world.rank == 0
         tables[0].weight.grad = None
         with (
-            pytest.raises(xdevice.errors.CollectiveMismatchError, match=r"rank 0 averaging.* not dense"),
+            pytest.raises(
+                xdevice.errors.CollectiveMismatchError, match=r"rank 0 averaging.* not dense"
+            ),
             world.averaging(tables[0]),
         ):
             backward(tables[0], rows)

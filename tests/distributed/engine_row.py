@@ -10,7 +10,11 @@ NAMES = {("all_reduce", "max"): "max, min", ("reduce_scatter", "max"): "max, min
 
 def row(world):
     carrier = world._session._carrier
-    held = [dtype for dtype in sorted(carrier.backend.dtypes) if carrier.backend.dtype_refusal(dtype) is None]
+    held = [
+        dtype
+        for dtype in sorted(carrier.backend.dtypes)
+        if carrier.backend.dtype_refusal(dtype) is None
+    ]
     lacks = {}
     for verb, op in VERBS:
         refused = [dtype for dtype in held if carrier.engine.refusal(verb, op, dtype)]

@@ -13,7 +13,14 @@ from xdevice.base.dtypes import host_dtype
 ENGINE, SIZE = sys.argv[1], int(sys.argv[2])
 BACKEND = ENGINE.partition(":")[0]
 FOLD = {"sum": np.add, "max": np.maximum, "min": np.minimum}
-ATOL = {"float64": 1e-15, "complex128": 1e-15, "float32": 5e-7, "complex64": 5e-7, "float16": 2e-3, "bfloat16": 2e-2}
+ATOL = {
+    "float64": 1e-15,
+    "complex128": 1e-15,
+    "float32": 5e-7,
+    "complex64": 5e-7,
+    "float16": 2e-3,
+    "bfloat16": 2e-2,
+}
 SPECIAL = [-0.0, np.nan, np.inf, 1e-40]
 
 if BACKEND == "jax":
@@ -31,7 +38,9 @@ def part(dtype, rank, shape):
         return (drawn + 1j * drawn[..., ::-1]).astype(dtype)
     if dtype in ATOL:
         return drawn.astype(host_dtype(dtype))
-    return (drawn * 50).astype("int64").astype(dtype)  # by way of a signed one: a negative float is not an unsigned int
+    return (
+        (drawn * 50).astype("int64").astype(dtype)
+    )  # by way of a signed one: a negative float is not an unsigned int
 
 
 def same(got, wanted, atol=None):
@@ -42,7 +51,9 @@ def same(got, wanted, atol=None):
         assert got.tobytes() == np.ascontiguousarray(wanted).tobytes(), (got, wanted)
     else:
         wide = "complex128" if np.iscomplexobj(got) else "float64"
-        np.testing.assert_allclose(got.astype(wide), wanted.astype(wide), rtol=0, atol=atol * SIZE)
+        np.testing.assert_allclose(
+            got.astype(wide), wanted.astype(wide), rtol=0, atol=atol * SIZE
+        )
 
 
 def sums(world, x, parts, dtype, op):
@@ -55,7 +66,11 @@ def sums(world, x, parts, dtype, op):
     total = world.all_reduce(xdevice.copy_to(x, world.device), op)
     same(total, wanted, atol)
     length = len(wanted) // SIZE
-    same(world.reduce_scatter(x, op), wanted[world.rank * length : (world.rank + 1) * length], atol)
+    same(
+        world.reduce_scatter(x, op),
+        wanted[world.rank * length : (world.rank + 1) * length],
+        atol,
+    )
     same(x, parts[world.rank])
     copies = world.all_gather(total)  # bit for bit the same on all
     same(copies, np.concatenate([xdevice.to_numpy(total)] * SIZE))
@@ -91,16 +106,23 @@ with xdevice.use_backend(BACKEND), xdevice.distributed.processes(engine=ENGINE) 
             for op in FOLD:
                 # the largest of complex numbers, and of uint64 on engines whose integers are signed
                 with suppress(
-                    xdevice.errors.DTypeError, *[xdevice.errors.UnsupportedError] * (dtype == "uint64" and op != "sum")
+                    xdevice.errors.DTypeError,
+                    *[xdevice.errors.UnsupportedError] * (dtype == "uint64" and op != "sum"),
                 ):
                     sums(world, x, parts, dtype, op)
             moves(world, x, parts)
         if dtype in ("float16", "bfloat16", "float32", "float64"):
             special = np.array(SPECIAL).astype(host_dtype(dtype))
-            x = xdevice.tensor(special if world.is_first else np.zeros_like(special), dtype=dtype, device=world.device)
+            x = xdevice.tensor(
+                special if world.is_first else np.zeros_like(special),
+                dtype=dtype,
+                device=world.device,
+            )
             same(world.broadcast(x), special)
             for op in ("max", "min"):
-                found = world.all_reduce(xdevice.tensor(nans(world.rank), dtype=dtype, device=world.device), op)
+                found = world.all_reduce(
+                    xdevice.tensor(nans(world.rank), dtype=dtype, device=world.device), op
+                )
                 wanted = FOLD[op].reduce([nans(rank) for rank in range(SIZE)])
                 np.testing.assert_array_equal(xdevice.to_numpy(found).astype("float64"), wanted)
     if BACKEND == "tensorflow":

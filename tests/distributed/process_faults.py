@@ -119,7 +119,9 @@ def inputs_are_lost():
 
 def deaf():
     end = hub.Hub._end
-    hub.Hub._end = lambda self, rank, why, text: None if why == "died" else end(self, rank, why, text)
+    hub.Hub._end = lambda self, rank, why, text: (
+        None if why == "died" else end(self, rank, why, text)
+    )
 
 
 def nobody_is_told():
@@ -161,7 +163,9 @@ def open_again():
 
 def first_waits_for_nobody():
     vote = control.Line.vote
-    control.Line.vote = lambda self, call, payload="": [] if call == "first" else vote(self, call, payload)
+    control.Line.vote = lambda self, call, payload="": (
+        [] if call == "first" else vote(self, call, payload)
+    )
 
 
 # gradients on their way

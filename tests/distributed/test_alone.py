@@ -26,14 +26,20 @@ def test_sparse_gradients_are_refused_by_one_process():
     torch = xdevice.backend("torch").framework
     net = torch.nn.Embedding(4, 2, sparse=True)
     net(torch.tensor([1])).sum().backward()
-    with xdevice.distributed.processes() as world, pytest.raises(xdevice.errors.XDeviceError, match="not dense"):
+    with (
+        xdevice.distributed.processes() as world,
+        pytest.raises(xdevice.errors.XDeviceError, match="not dense"),
+    ):
         world.average_gradients(net)
 
 
 @pytest.mark.parametrize("engine", ["nobody", "torch:nobody"])
 def test_an_engine_that_is_not_there_is_refused_by_one_process(engine):
     needs("torch")
-    with pytest.raises(xdevice.errors.XDeviceError, match="nobody"), xdevice.distributed.processes(engine=engine):
+    with (
+        pytest.raises(xdevice.errors.XDeviceError, match="nobody"),
+        xdevice.distributed.processes(engine=engine),
+    ):
         pass
 
 
@@ -59,7 +65,10 @@ def test_no_verb_works_in_first_or_after_the_block(backend):
             for verb, call in verbs.items():
                 if verb != "first":
                     call()  # what is known of a tensor's type lets none through
-                with world.first(), pytest.raises(xdevice.errors.ScopeError, match=f"{verb} inside first"):
+                with (
+                    world.first(),
+                    pytest.raises(xdevice.errors.ScopeError, match=f"{verb} inside first"),
+                ):
                     call()
             world.barrier()
         verbs["split_batch"] = lambda: world.split_batch(xdevice.ones(2))
@@ -78,7 +87,10 @@ def test_tensors_that_two_processes_refuse_are_refused_by_one():
             with pytest.raises(xdevice.errors.XDeviceError, match="not dense"):
                 verb(torch.eye(2).to_sparse())
             for mapped in (torch.func.grad, torch.vmap):
-                with pytest.raises(xdevice.errors.UnsupportedError, match="replaces a tensor while torch traces"):
+                with pytest.raises(
+                    xdevice.errors.UnsupportedError,
+                    match="replaces a tensor while torch traces",
+                ):
                     mapped(lambda x, verb=verb: verb(x * 1).sum())(torch.ones(2, 2))
         with pytest.raises(xdevice.errors.ContainerError, match="share memory"):
             world.all_reduce([x, x[2:]])
@@ -114,7 +126,10 @@ def test_only_one_backward_pass_belongs_in_averaging_of_one_process():
         with world.averaging(net, weight=3):
             backward()
         assert net.bias.grad.tolist() == [1, 1]
-        with pytest.raises(xdevice.errors.ArgumentError, match="weights of all ranks are 0"), world.averaging(net, 0):
+        with (
+            pytest.raises(xdevice.errors.ArgumentError, match="weights of all ranks are 0"),
+            world.averaging(net, 0),
+        ):
             pass
 
 
@@ -125,11 +140,20 @@ def _nets():
     def of_torch(torch):
         net = torch.nn.Linear(2, 2)
         kinds = torch.optim.SGD, torch.optim.AdamW
-        return net, lambda net: net(torch.ones(1, 2)).sum().backward(), [o(net.parameters(), 0.1).step for o in kinds]
+        return (
+            net,
+            lambda net: net(torch.ones(1, 2)).sum().backward(),
+            [o(net.parameters(), 0.1).step for o in kinds],
+        )
 
     def of_paddle(paddle):
         net = paddle.nn.Linear(2, 2)
-        kinds = paddle.optimizer.SGD, paddle.optimizer.AdamW, paddle.optimizer.Lamb, paddle.optimizer.RMSProp
+        kinds = (
+            paddle.optimizer.SGD,
+            paddle.optimizer.AdamW,
+            paddle.optimizer.Lamb,
+            paddle.optimizer.RMSProp,
+        )
         steps = [o(parameters=net.parameters(), learning_rate=0.1).step for o in kinds]
         return net, lambda net: net(paddle.ones([1, 2])).sum().backward(), steps
 
@@ -169,7 +193,9 @@ def test_steps_in_averaging_and_layers_in_lists_are_errors(backend):
                 warnings.simplefilter("ignore")  # Gluon warns
                 outer.rest = hide(inner)
                 for call in (world.average_gradients, lambda x: world.averaging(x).__enter__()):
-                    with pytest.raises(xdevice.errors.UnsupportedError, match=r"of rest.*hold it in"):
+                    with pytest.raises(
+                        xdevice.errors.UnsupportedError, match=r"of rest.*hold it in"
+                    ):
                         call(outer)
 
 
@@ -203,6 +229,8 @@ def test_no_verb_works_while_a_compiler_traces(backend):
         for call in (waits, is_first, splits, gathers):
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # PyTorch deprecates its older tracer
-                with pytest.raises(xdevice.errors.UnsupportedError, match="while that traces only"):
+                with pytest.raises(
+                    xdevice.errors.UnsupportedError, match="while that traces only"
+                ):
                     traced(call)
             assert xdevice.to_numpy(call(x)).shape == (2,)

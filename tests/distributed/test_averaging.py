@@ -20,14 +20,20 @@ def started(*modules):
     """What runs a case in ranks that fork from a process which has imported the modules."""
     needs("torch")
     here = Path(__file__).parent
-    path = os.pathsep.join([str(here), str(here.parent), *filter(None, [os.environ.get("PYTHONPATH")])])
+    path = os.pathsep.join(
+        [str(here), str(here.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+    )
     with Zygote("torch", "torch", *modules, "averaging_cases", PYTHONPATH=path) as zygote:
-        yield lambda case, size=2, **variables: zygote.run(f"averaging_cases:{case}", size, **variables)
+        yield lambda case, size=2, **variables: zygote.run(
+            f"averaging_cases:{case}", size, **variables
+        )
 
 
 run = pytest.fixture(lambda: (yield from started()), scope="module")
 run_beside = pytest.fixture(
-    lambda: (yield from started("torch._dynamo", "torch.distributed.fsdp")), scope="module", name="run_beside"
+    lambda: (yield from started("torch._dynamo", "torch.distributed.fsdp")),
+    scope="module",
+    name="run_beside",
 )
 """The same beside PyTorch's own, which import for seconds."""
 
@@ -87,18 +93,30 @@ def test_a_gradient_that_is_none_on_one_rank_is_named(run):
     ("case", "own", "words"),
     sampled(
         [
-            ("raises_in_the_middle", "ValueError", "rank 1 raised ValueError: a bug in backward"),
+            (
+                "raises_in_the_middle",
+                "ValueError",
+                "rank 1 raised ValueError: a bug in backward",
+            ),
             ("two_passes", "ScopeError", "got a gradient twice in one block"),
             ("a_verb_inside", "ScopeError", "barrier inside averaging()"),
         ],
-        each_time=[("raises_in_the_middle", "ValueError", "rank 1 raised ValueError: a bug in backward")],
+        each_time=[
+            (
+                "raises_in_the_middle",
+                "ValueError",
+                "rank 1 raised ValueError: a bug in backward",
+            )
+        ],
         slow=[("two_passes", "ScopeError", "got a gradient twice in one block")],
         others="long",
     ),
 )
 def test_what_a_rank_raises_in_the_block_is_told(run, case, own, words):
     first, second = run(case)
-    assert (first.said["error"], second.said["error"]) == ("PeerError", own), first.printed[-2000:]
+    assert (first.said["error"], second.said["error"]) == ("PeerError", own), first.printed[
+        -2000:
+    ]
     assert words in first.said["text"]
 
 
@@ -111,7 +129,11 @@ def test_what_a_rank_raises_in_the_block_is_told(run, case, own, words):
 )
 def test_a_rank_that_is_lost_is_named(run, case, why, within):
     first, second = run(case)
-    assert (first.said.get("error"), first.said.get("why"), first.said.get("peer")) == ("PeerError", why, 1), first
+    assert (first.said.get("error"), first.said.get("why"), first.said.get("peer")) == (
+        "PeerError",
+        why,
+        1,
+    ), first
     assert took([first, second]) <= within + DAMP
 
 
@@ -140,4 +162,6 @@ def test_a_group_that_the_program_has_made_is_left_or_refused(run, case):
     if case == "own_group":
         assert_good(outcomes)
     else:
-        assert all("rank 0: rank 1 of 2; rank 1: rank 0 of 2" in one.said["text"] for one in outcomes), outcomes
+        assert all(
+            "rank 0: rank 1 of 2; rank 1: rank 0 of 2" in one.said["text"] for one in outcomes
+        ), outcomes

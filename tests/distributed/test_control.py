@@ -113,7 +113,10 @@ def test_a_rank_that_is_there_twice_ends_the_wait_for_the_others(serving):
     there = connect(port, size=3)
     with pytest.raises(xdevice.errors.LaunchError, match="rank 1 already"):
         connect(port, size=3)
-    with pytest.raises(xdevice.errors.PeerError, match="a process of this run cannot join: another process is rank 1"):
+    with pytest.raises(
+        xdevice.errors.PeerError,
+        match="a process of this run cannot join: another process is rank 1",
+    ):
         first.wait_for_all(20)
     there.close()
 
@@ -122,7 +125,9 @@ def test_a_rank_of_another_size_ends_the_wait_for_the_others(serving):
     port, first = serving(size=3)
     with pytest.raises(xdevice.errors.LaunchError, match="rank 1 of 2, and here are 3"):
         connect(port)
-    with pytest.raises(xdevice.errors.PeerError, match="cannot join: it is rank 1 of 2") as raised:
+    with pytest.raises(
+        xdevice.errors.PeerError, match="cannot join: it is rank 1 of 2"
+    ) as raised:
         first.wait_for_all(20)
     assert raised.value.why == "never joined"
 
@@ -131,7 +136,9 @@ def test_who_lacks_the_token_ends_nothing_and_is_told_of_at_the_end(serving, cap
     port, first = serving(key="a secret", join_timeout=0.5)
     with pytest.raises(xdevice.errors.LaunchError, match="XDEVICE_TOKEN"):
         connect(port, key="another")
-    with pytest.raises(xdevice.errors.PeerError, match="1 connections were refused, with another XDEVICE_TOKEN"):
+    with pytest.raises(
+        xdevice.errors.PeerError, match="1 connections were refused, with another XDEVICE_TOKEN"
+    ):
         first.wait_for_all(0.5)
     assert "rank 0 has refused a process" in caplog.text
 
@@ -160,7 +167,9 @@ def test_a_mismatch_is_told_before_what_it_led_to():
 DEEP = b'{"rank": ' + b"[" * 960 + b"]" * 960 + b"}"
 
 
-@pytest.mark.parametrize("hello", [b'{"proof": "\\ud800"}', DEEP, b"[" * 4000, b'{"rank": 1e999, "proof": "x"}'])
+@pytest.mark.parametrize(
+    "hello", [b'{"proof": "\\ud800"}', DEEP, b"[" * 4000, b'{"rank": 1e999, "proof": "x"}']
+)
 def test_what_strangers_say_of_themselves_disturbs_nobody(serving, hello):
     port, first = serving(key="a secret")
     stranger = socket.create_connection(("127.0.0.1", port))
@@ -178,7 +187,13 @@ def test_what_strangers_say_of_themselves_disturbs_nobody(serving, hello):
 
 @pytest.mark.parametrize(
     "said",
-    [b"", b"GET / HTTP/1.1\r\n\r\n", b"\xff\xff\xff\xffh", b"\0\0\0\2h{}", b"\0\0\0\3h\xff\xfe{"],
+    [
+        b"",
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"\xff\xff\xff\xffh",
+        b"\0\0\0\2h{}",
+        b"\0\0\0\3h\xff\xfe{",
+    ],
 )
 def test_strangers_disturb_nobody(serving, said):
     port, first = serving(key="a secret")
@@ -200,7 +215,9 @@ def test_what_the_control_connection_cannot_read_ends_the_world(serving, caplog)
     port, first = serving()
     second = joined(port)
     second._vote.send(b"V", "no number")
-    with pytest.raises(xdevice.errors.PeerError, match="control connection has failed: ValueError"):
+    with pytest.raises(
+        xdevice.errors.PeerError, match="control connection has failed: ValueError"
+    ):
         first.vote("a call")
     second.close()
     assert "has failed" in caplog.text
@@ -245,7 +262,9 @@ def test_a_frame_that_is_too_long_ends_the_connection():
 
 def test_who_never_comes_is_named(serving):
     _, first = serving(size=4, join_timeout=0.3)
-    with pytest.raises(xdevice.errors.PeerError, match=r"ranks 1, 2, 3 have not joined within 0\.3 s") as raised:
+    with pytest.raises(
+        xdevice.errors.PeerError, match=r"ranks 1, 2, 3 have not joined within 0\.3 s"
+    ) as raised:
         first.vote("a call")
     assert (raised.value.rank, raised.value.why) == (1, "never joined")
 
@@ -279,7 +298,9 @@ def in_engine(lines, ends_after, seconds):
     def call(rank):
         try:
             lines[rank].wait(
-                lambda step: time.sleep(step) or time.monotonic() > until, lambda: ("a call", seconds), True
+                lambda step: time.sleep(step) or time.monotonic() > until,
+                lambda: ("a call", seconds),
+                True,
             )
         except xdevice.errors.PeerError as error:
             raised[rank] = error
@@ -297,7 +318,9 @@ def test_an_engine_that_works_on_is_not_late_however_slow_it_is(serving, monkeyp
     port, first = serving()
     second = joined(port)
     monkeypatch.setattr(second.liveness, "has_engine_moved", lambda: True)
-    monkeypatch.setattr(first.liveness, "has_engine_moved", lambda: False)  # one that works is enough
+    monkeypatch.setattr(
+        first.liveness, "has_engine_moved", lambda: False
+    )  # one that works is enough
     assert in_engine([first, second], 2.5, 0.5) == [None, None]
     second.close()
 
@@ -326,7 +349,9 @@ def test_a_rank_may_leave_while_the_others_are_in_their_last_call(serving):
     second.close()
 
 
-def test_a_rank_that_stands_still_behind_the_call_of_the_others_is_not_late(serving, monkeypatch):
+def test_a_rank_that_stands_still_behind_the_call_of_the_others_is_not_late(
+    serving, monkeypatch
+):
     port, first = serving(timeout=0.5)
     second = joined(port)
     first.started = second.started = 1  # the other one's part of the call has ended
@@ -346,7 +371,9 @@ def test_a_rank_whose_link_is_cut_in_the_engine_is_named_in_time(serving):
     begun = time.monotonic()
     error, _ = in_engine([first, second], 20, 60)
     assert (error.rank, error.why) == (1, "silent")
-    assert time.monotonic() - begun < 1 + 1 + 1  # the timeout, a second as promised, and one for a loaded machine
+    assert (
+        time.monotonic() - begun < 1 + 1 + 1
+    )  # the timeout, a second as promised, and one for a loaded machine
     second.close()
     for one in (pulse, unheard):
         one.close()

@@ -21,7 +21,20 @@ def test_the_table_has_what_an_engine_says_of_itself(engine):
     if backend not in BACKENDS:
         pytest.skip(f"{backend} is not installed")
     script = ROOT / "tests" / "distributed" / "engine_row.py"
-    done = python("-m", "xdevice", "launch", "-n", 2, "--backend", backend, "--engine", engine, "--timeout", 20, script)
+    done = python(
+        "-m",
+        "xdevice",
+        "launch",
+        "-n",
+        2,
+        "--backend",
+        backend,
+        "--engine",
+        engine,
+        "--timeout",
+        20,
+        script,
+    )
     assert done.returncode == 0, done.stderr
     row = next(line for line in done.stdout.splitlines() if "| `" in line).partition("] ")[2]
     assert row in between("engines").splitlines()

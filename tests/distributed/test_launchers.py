@@ -13,13 +13,31 @@ import xdevice
 from xdevice.distributed import launchers
 from xdevice.distributed.launchers import place
 
-NAMES = ("XDEVICE_", "PADDLE_", "OMPI_", "PMI_", "PMIX_", "MPI_", "JAX_", "SLURM_", "MASTER_", "TORCHELASTIC_", "MV2_")
+NAMES = (
+    "XDEVICE_",
+    "PADDLE_",
+    "OMPI_",
+    "PMI_",
+    "PMIX_",
+    "MPI_",
+    "JAX_",
+    "SLURM_",
+    "MASTER_",
+    "TORCHELASTIC_",
+    "MV2_",
+)
 
 
 @pytest.fixture(autouse=True)
 def _no_launcher(monkeypatch):
     for name in list(os.environ):
-        if name.startswith(NAMES) or name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "TF_CONFIG"):
+        if name.startswith(NAMES) or name in (
+            "RANK",
+            "WORLD_SIZE",
+            "LOCAL_RANK",
+            "LOCAL_WORLD_SIZE",
+            "TF_CONFIG",
+        ):
             monkeypatch.delenv(name)
 
 
@@ -51,7 +69,10 @@ OURS = {"XDEVICE_RANK": 1, "XDEVICE_SIZE": 2, "XDEVICE_ADDRESS": "10.1.0.1:29400
         (OPEN_MPI, ("mpirun (Open MPI)", 3, 4, 3, 4, "127.0.0.1")),
         (MPICH, ("mpiexec (MPICH)", 1, 2, 1, 2, "127.0.0.1")),
         (SLURM, ("srun", 6, 7, 0, 1, "gpu007")),
-        ({**SLURM, "SLURM_PROCID": 5, "SLURM_LOCALID": 1, "SLURM_NODEID": 2}, ("srun", 5, 7, 1, 2, "gpu007")),
+        (
+            {**SLURM, "SLURM_PROCID": 5, "SLURM_LOCALID": 1, "SLURM_NODEID": 2},
+            ("srun", 5, 7, 1, 2, "gpu007"),
+        ),
         (OURS, ("xdevice launch", 1, 2, 0, 1, "10.1.0.1")),
     ],
     ids=lambda value: value[0] if isinstance(value, tuple) else "",
@@ -103,7 +124,10 @@ def test_ports_are_the_same_for_all_of_a_run_and_others_for_another(monkeypatch)
         ({**TORCHRUN, "WORLD_SIZE": 0, "RANK": 0}, "WORLD_SIZE is 0"),
         ({**TORCHRUN, "LOCAL_RANK": 4}, "LOCAL_RANK is 4 and LOCAL_WORLD_SIZE is 4"),
         ({**TORCHRUN, "LOCAL_WORLD_SIZE": 9}, "LOCAL_WORLD_SIZE is 9"),
-        ({**OPEN_MPI, "OMPI_COMM_WORLD_LOCAL_SIZE": 2, "OMPI_COMM_WORLD_LOCAL_RANK": 1}, "set XDEVICE_ADDRESS"),
+        (
+            {**OPEN_MPI, "OMPI_COMM_WORLD_LOCAL_SIZE": 2, "OMPI_COMM_WORLD_LOCAL_RANK": 1},
+            "set XDEVICE_ADDRESS",
+        ),
         ({**OURS, "XDEVICE_ADDRESS": "host:0"}, "host:port"),
         ({**OURS, "XDEVICE_ADDRESS": ":29400"}, "host:port"),
         ({"TF_CONFIG": "{"}, "should be JSON with a cluster"),
@@ -121,7 +145,10 @@ def cluster(*workers):
 
 
 NOT_SERVED = [
-    ({"PADDLE_TRAINER_ID": 1, "PADDLE_TRAINERS_NUM": 2}, "PADDLE_TRAINER_ID=1, PADDLE_TRAINERS_NUM=2"),
+    (
+        {"PADDLE_TRAINER_ID": 1, "PADDLE_TRAINERS_NUM": 2},
+        "PADDLE_TRAINER_ID=1, PADDLE_TRAINERS_NUM=2",
+    ),
     ({"MV2_COMM_WORLD_RANK": 0, "MV2_COMM_WORLD_SIZE": 2}, "MV2_COMM_WORLD_RANK=0"),
     ({"JAX_PROCESS_ID": 1, "JAX_NUM_PROCESSES": 2}, "JAX_NUM_PROCESSES=2"),
     ({"TF_CONFIG": cluster("a:1", "b:1")}, "TF_CONFIG"),
@@ -129,10 +156,13 @@ NOT_SERVED = [
 
 
 @pytest.mark.parametrize(("said", "words"), NOT_SERVED)
-def test_a_launcher_that_is_not_served_is_named_and_is_no_world_of_one(monkeypatch, said, words):
+def test_a_launcher_that_is_not_served_is_named_and_is_no_world_of_one(
+    monkeypatch, said, words
+):
     say(monkeypatch, **SLURM, **said)  # the job in which it runs does not count in its place
     with pytest.raises(
-        xdevice.errors.LaunchError, match="start the program by xdevice launch, torchrun, mpirun"
+        xdevice.errors.LaunchError,
+        match="start the program by xdevice launch, torchrun, mpirun",
     ) as raised:
         place()
     assert words in str(raised.value)
@@ -168,22 +198,37 @@ def test_a_launcher_of_one_is_a_world_of_one(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("nodes", "first"), [("a", "a"), ("a,b", "a"), ("a[3-5]", "a3"), ("a[03,07-9]x,b", "a03x"), ("n-1,n-2", "n-1")]
+    ("nodes", "first"),
+    [("a", "a"), ("a,b", "a"), ("a[3-5]", "a3"), ("a[03,07-9]x,b", "a03x"), ("n-1,n-2", "n-1")],
 )
 def test_the_first_of_slurms_nodes(nodes, first):
     assert launchers._first_node(nodes) == first
 
 
 def test_options_come_from_the_environment_where_they_are_left_out(monkeypatch):
-    say(monkeypatch, XDEVICE_ENGINE="paddle", XDEVICE_TIMEOUT="7.5", XDEVICE_JOIN_TIMEOUT=9, XDEVICE_CHECK=0)
+    say(
+        monkeypatch,
+        XDEVICE_ENGINE="paddle",
+        XDEVICE_TIMEOUT="7.5",
+        XDEVICE_JOIN_TIMEOUT=9,
+        XDEVICE_CHECK=0,
+    )
     assert tuple(xdevice.distributed.processes().options) == ("paddle", 7.5, 9.0, False)
-    assert tuple(xdevice.distributed.processes(engine="torch", check=True).options) == ("torch", 7.5, 9.0, True)
+    assert tuple(xdevice.distributed.processes(engine="torch", check=True).options) == (
+        "torch",
+        7.5,
+        9.0,
+        True,
+    )
     say(monkeypatch, XDEVICE_CHECK="yes")
     with pytest.raises(xdevice.errors.SettingError, match="XDEVICE_CHECK"):
         xdevice.distributed.processes()
 
 
-@pytest.mark.parametrize("wrong", [{"timeout": 0}, {"timeout": "3"}, {"join_timeout": -1}, {"check": 1}, {"engine": 3}])
+@pytest.mark.parametrize(
+    "wrong",
+    [{"timeout": 0}, {"timeout": "3"}, {"join_timeout": -1}, {"check": 1}, {"engine": 3}],
+)
 def test_arguments_that_are_none(wrong):
     with pytest.raises(xdevice.errors.ArgumentError):
         xdevice.distributed.processes(**wrong)

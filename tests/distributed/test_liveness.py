@@ -15,7 +15,9 @@ import pytest
 
 from xdevice.distributed.liveness import Liveness
 
-pytestmark = pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="reads /proc to find threads")
+pytestmark = pytest.mark.skipif(
+    not Path("/proc/self/task").exists(), reason="reads /proc to find threads"
+)
 
 
 @contextmanager
@@ -93,7 +95,9 @@ def test_a_line_of_the_program_is_named_where_it_waits_in_pythons_own(wait):
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
 
     def waits_here():
-        {"lock": end.wait, "queue": items.get, "child": child.wait, "future": future.result}[wait]()
+        {"lock": end.wait, "queue": items.get, "child": child.wait, "future": future.result}[
+            wait
+        ]()
 
     liveness = Liveness()
     liveness.thread = threading.Thread(target=waits_here)

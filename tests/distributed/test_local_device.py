@@ -17,7 +17,12 @@ RANKS = (
     "MV2_COMM_WORLD_LOCAL_RANK",
     "SLURM_LOCALID",
 )
-VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK")
+VISIBLE = (
+    "CUDA_VISIBLE_DEVICES",
+    "HIP_VISIBLE_DEVICES",
+    "ROCR_VISIBLE_DEVICES",
+    "ZE_AFFINITY_MASK",
+)
 
 
 @pytest.fixture(autouse=True)
@@ -33,7 +38,9 @@ def gpus(monkeypatch):
     backend = xdevice.backend()
 
     def have(n):
-        monkeypatch.setattr(type(backend), "count", lambda self, kind: {"gpu": n, "cpu": 1}.get(kind, 0))
+        monkeypatch.setattr(
+            type(backend), "count", lambda self, kind: {"gpu": n, "cpu": 1}.get(kind, 0)
+        )
 
     return have
 
@@ -95,12 +102,16 @@ def test_more_processes_than_gpus_are_refused(gpus, monkeypatch):
         if visible is not None:
             monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
         with pytest.raises(
-            xdevice.errors.DeviceNotFoundError, match=r"SLURM_LOCALID=1 asks for gpu:1, and numpy has 1 GPU here"
+            xdevice.errors.DeviceNotFoundError,
+            match=r"SLURM_LOCALID=1 asks for gpu:1, and numpy has 1 GPU here",
         ):
             xdevice.distributed.local_device()
     gpus(2)
     monkeypatch.setenv("SLURM_LOCALID", "5")
-    with pytest.raises(xdevice.errors.DeviceNotFoundError, match="2 GPUs here; start one process for each GPU, 2"):
+    with pytest.raises(
+        xdevice.errors.DeviceNotFoundError,
+        match="2 GPUs here; start one process for each GPU, 2",
+    ):
         xdevice.distributed.local_device()
 
 
@@ -137,13 +148,18 @@ SCRIPT = (
 )
 def test_a_real_launcher_gives_each_process_its_own(backend, command, tmp_path):
     (tmp_path / "script.py").write_text(SCRIPT)
-    environment = {"XDEVICE_BACKEND": backend, "XDEVICE_VIRTUAL_GPUS": "2", "OMP_NUM_THREADS": "1"}
+    environment = {
+        "XDEVICE_BACKEND": backend,
+        "XDEVICE_VIRTUAL_GPUS": "2",
+        "OMP_NUM_THREADS": "1",
+    }
     done = python(*command, "script.py", cwd=tmp_path, **environment)
     logs = "".join(log.read_text() for log in (tmp_path / "logs").glob("workerlog.*"))
     said = done.stdout + logs
-    assert {place for place in ("gpu:0", "gpu:1") if f"I am on {place}" in said} == {"gpu:0", "gpu:1"}, (
-        done.stderr + said
-    )
+    assert {place for place in ("gpu:0", "gpu:1") if f"I am on {place}" in said} == {
+        "gpu:0",
+        "gpu:1",
+    }, done.stderr + said
 
 
 ON_MY_DEVICE = """

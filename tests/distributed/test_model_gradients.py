@@ -77,4 +77,9 @@ def test_the_gradients_of_a_model_are_averaged_where_they_are(backend, tmp_path)
     start = "import numpy as np\nimport xdevice\nxdevice.backend().framework"
     parts = start, dedent(_FRAMEWORKS[backend]), dedent(_PROGRAM)
     script.write_text("\n".join(parts), encoding="utf-8")
-    assert printed("-m", "xdevice", "launch", "-n", "2", "--backend", backend, script).count("averaged") == 2
+    assert (
+        printed("-m", "xdevice", "launch", "-n", "2", "--backend", backend, script).count(
+            "averaged"
+        )
+        == 2
+    )

@@ -16,7 +16,12 @@ import xdevice
 from xdevice.base import devices
 from xdevice.cuda_driver import nvidia
 from xdevice.distributed import engines
-from xdevice.distributed.contract.collectives import free_port, own_part, refusal_of_order, require_fit
+from xdevice.distributed.contract.collectives import (
+    free_port,
+    own_part,
+    refusal_of_order,
+    require_fit,
+)
 
 SCRIPT = Path(__file__).with_name("own_engine.py")
 OWN = {"torch": "gloo", "paddle": "gloo", "jax": "gloo", "tensorflow": "ring"}
@@ -31,7 +36,11 @@ def test_what_has_no_order_or_no_sum_is_refused():
 
 
 def test_a_part_is_that_of_the_rank():
-    assert [own_part(np.arange(6), rank, 3).tolist() for rank in range(3)] == [[0, 1], [2, 3], [4, 5]]
+    assert [own_part(np.arange(6), rank, 3).tolist() for rank in range(3)] == [
+        [0, 1],
+        [2, 3],
+        [4, 5],
+    ]
 
 
 def test_a_free_port_can_be_listened_at():
@@ -66,7 +75,9 @@ def test_mxnet_says_why_it_has_none():
 
 
 def test_numpy_says_why_it_has_none():
-    with pytest.raises(xdevice.errors.UnsupportedError, match="NumPy moves nothing between processes"):
+    with pytest.raises(
+        xdevice.errors.UnsupportedError, match="NumPy moves nothing between processes"
+    ):
         engines.candidates("numpy:mpi", xdevice.backend("numpy"), CPU)
 
 
@@ -118,7 +129,8 @@ def test_two_processes_on_one_gpu_are_named():
 
     engines.require_gpu_each("torch:nccl", on("GPU-a", "GPU-b", None, None))
     with pytest.raises(
-        xdevice.errors.LaunchError, match="ranks 1 and 2 are both on one GPU, GPU-b, which rank 2 calls gpu:2"
+        xdevice.errors.LaunchError,
+        match="ranks 1 and 2 are both on one GPU, GPU-b, which rank 2 calls gpu:2",
     ):
         engines.require_gpu_each("torch:nccl", on("GPU-a", "GPU-b", "GPU-b"))
 
@@ -127,7 +139,12 @@ def test_a_gpu_is_known_whatever_it_is_called():
     gpus = ("GPU-aa", "GPU-ab", "GPU-c")
     assert nvidia.visible(gpus, None) == gpus
     assert nvidia.visible(gpus, "2,GPU-ab,7,0") == ("GPU-c", "GPU-ab")
-    assert nvidia.visible(gpus, "GPU-a") == nvidia.visible(gpus, "1,1") == nvidia.visible(gpus, "") == ()
+    assert (
+        nvidia.visible(gpus, "GPU-a")
+        == nvidia.visible(gpus, "1,1")
+        == nvidia.visible(gpus, "")
+        == ()
+    )
 
 
 def test_a_call_that_ends_just_after_the_wait_for_it_is_done():
@@ -155,7 +172,9 @@ def test_an_engine_is_started_for_the_device_that_it_works_on():
     require_fit(backend, "gloo", CPU)
     require_fit(backend, "nccl", GPU)
     for name, device in (("nccl", CPU), ("gloo", GPU)):
-        with pytest.raises(xdevice.errors.UnsupportedError, match=f"the engine {name} for what is on {device}"):
+        with pytest.raises(
+            xdevice.errors.UnsupportedError, match=f"the engine {name} for what is on {device}"
+        ):
             require_fit(backend, name, device)
 
 
@@ -239,7 +258,10 @@ def test_jaxs_service_ends_after_all_ranks_have_left_it(tmp_path):
     path.write_text(LEAVES)
     done = python("-m", "xdevice", "launch", "-n", 2, "--backend", "jax", path)
     assert done.returncode == 0, done.stderr
-    times = {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in done.stdout.splitlines()}
+    times = {
+        line.rpartition(" ")[0]: float(line.rpartition(" ")[2])
+        for line in done.stdout.splitlines()
+    }
     assert times["[0] served until"] > times["[1] left"] > times["[0] left"]
 
 

@@ -13,12 +13,16 @@ import pytest
 from helpers.environment import BACKENDS, NEEDS_PROC, ROOT, family
 from helpers.process_failures import FAILURES, Zygote, fault
 
-pytestmark = pytest.mark.skipif(not hasattr(os, "fork") or "torch" not in BACKENDS, reason="needs fork and gloo")
+pytestmark = pytest.mark.skipif(
+    not hasattr(os, "fork") or "torch" not in BACKENDS, reason="needs fork and gloo"
+)
 PATIENCE = 12.0
 
 
 def path():
-    return os.pathsep.join([str(ROOT / "tests" / "distributed"), *filter(None, [os.environ.get("PYTHONPATH")])])
+    return os.pathsep.join(
+        [str(ROOT / "tests" / "distributed"), *filter(None, [os.environ.get("PYTHONPATH")])]
+    )
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +42,11 @@ def zygote():
 
 
 def good(outcomes):
-    return "" if all(one.said.get("good") and one.status == 0 for one in outcomes) else f"{outcomes}"
+    return (
+        ""
+        if all(one.said.get("good") and one.status == 0 for one in outcomes)
+        else f"{outcomes}"
+    )
 
 
 def first_is_good(outcomes):
@@ -46,7 +54,11 @@ def first_is_good(outcomes):
 
 
 def both_say(words):
-    return lambda outcomes: "" if all(words in one.said.get("text", one.printed) for one in outcomes) else "not said"
+    return lambda outcomes: (
+        ""
+        if all(words in one.said.get("text", one.printed) for one in outcomes)
+        else "not said"
+    )
 
 
 def ended(outcomes):
@@ -63,7 +75,11 @@ def in_turn(outcomes):
 
 
 def in_the_pass(outcomes):
-    return "" if all(0 < one.said.get("early", 0) < one.said["in_all"] for one in outcomes) else "after it"
+    return (
+        ""
+        if all(0 < one.said.get("early", 0) < one.said["in_all"] for one in outcomes)
+        else "after it"
+    )
 
 
 CASES = {
@@ -119,7 +135,11 @@ IN_CI = {"no_operation", "no_weight", "deaf"}
 
 
 @pytest.mark.parametrize(
-    "planted", [pytest.param(name, marks=pytest.mark.slow if name in IN_CI else pytest.mark.long) for name in FAULTS]
+    "planted",
+    [
+        pytest.param(name, marks=pytest.mark.slow if name in IN_CI else pytest.mark.long)
+        for name in FAULTS
+    ],
 )
 def test_a_fault_is_noticed(zygote, planted):
     job, wrong = CASES[FAULTS[planted]]
@@ -147,7 +167,10 @@ time.sleep(1000)
 """
 MAIN = "from xdevice.cli.main import main\nfrom xdevice.distributed import spawning\n{}\nmain()"
 LAUNCHER_FAULTS = {
-    "the children are left alive": ("raises", "spawning._Ranks._send_all = lambda *_: None\nspawning._GUARD = ''"),
+    "the children are left alive": (
+        "raises",
+        "spawning._Ranks._send_all = lambda *_: None\nspawning._GUARD = ''",
+    ),
     "what they started is left alive": (
         "raises",
         "spawning._GUARD = ''\nimport os\nspawning._send = lambda pid, number: bool(number) and os.kill(pid, number)",
@@ -165,7 +188,10 @@ def launcher_fault(script, how, plant):
     mark = uuid.uuid4().hex
     command = [sys.executable, "-c", MAIN.format(plant), "launch", "-n", "2", str(script), how]
     process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env={**os.environ, "XDEVICE_TEST_MARK": mark}
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env={**os.environ, "XDEVICE_TEST_MARK": mark},
     )
     for _ in range(2):
         process.stdout.readline()

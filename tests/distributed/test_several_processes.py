@@ -16,7 +16,9 @@ from helpers.process_failures import Zygote
 import xdevice
 
 EXAMPLES = ROOT / "examples"
-pytestmark = pytest.mark.skipif(not hasattr(os, "fork") or "torch" not in BACKENDS, reason="needs fork and gloo")
+pytestmark = pytest.mark.skipif(
+    not hasattr(os, "fork") or "torch" not in BACKENDS, reason="needs fork and gloo"
+)
 STEPS = ("--epochs", "1", "--examples", "660", "--batch", "33")
 """Twenty of 33, which neither two nor four divide."""
 TOLERANCE = {"": 2e-7, "float64": 1e-15}
@@ -51,7 +53,11 @@ def trained(request, tmp_path):
 
 def path():
     return os.pathsep.join(
-        [str(ROOT / "tests" / "distributed"), str(EXAMPLES), *filter(None, [os.environ.get("PYTHONPATH")])]
+        [
+            str(ROOT / "tests" / "distributed"),
+            str(EXAMPLES),
+            *filter(None, [os.environ.get("PYTHONPATH")]),
+        ]
     )
 
 
@@ -67,7 +73,10 @@ EACH = [(backend, floats) for backend in BACKENDS for floats in TOLERANCE]
 
 def by_backend(function):
     values = [
-        pytest.param(value, marks=pytest.mark.slow if value == ("numpy", "") else pytest.mark.long) for value in EACH
+        pytest.param(
+            value, marks=pytest.mark.slow if value == ("numpy", "") else pytest.mark.long
+        )
+        for value in EACH
     ]
     return pytest.mark.parametrize("trained", values, ids="-".join, indirect=True)(function)
 
@@ -94,7 +103,17 @@ def test_another_number_of_processes_goes_on_from_the_checkpoint(trained):
 @pytest.mark.long
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_the_chapter_runs_as_people_start_it(backend):
-    done = python("-m", "xdevice", "launch", "-n", 2, "--backend", backend, EXAMPLES / "several_processes.py", *STEPS)
+    done = python(
+        "-m",
+        "xdevice",
+        "launch",
+        "-n",
+        2,
+        "--backend",
+        backend,
+        EXAMPLES / "several_processes.py",
+        *STEPS,
+    )
     assert done.returncode == 0, done.stderr
     assert f"[0] This is {backend}, by 2 processes; engine: torch:gloo." in done.stdout
     assert "[1]" not in done.stdout

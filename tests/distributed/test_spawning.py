@@ -81,12 +81,16 @@ def test_each_rank_is_told_its_place_in_both_languages(launch):
     code = f"print(*map(os.environ.get, {[*names, 'RANK', 'WORLD_SIZE', 'LOCAL_RANK', 'LOCAL_WORLD_SIZE']}))"
     done = launch(code, size=3)
     assert (done.returncode, done.stderr) == (0, "")
-    assert sorted(done.stdout.splitlines()) == [f"[{rank}] {f'{rank} 3 ' * 3}{rank} 3" for rank in range(3)]
+    assert sorted(done.stdout.splitlines()) == [
+        f"[{rank}] {f'{rank} 3 ' * 3}{rank} 3" for rank in range(3)
+    ]
 
 
 def test_all_ranks_are_told_the_same_addresses_and_secret(launch):
     code = "print(*map(os.environ.get, ('XDEVICE_ADDRESS', 'MASTER_ADDR', 'MASTER_PORT', 'XDEVICE_TOKEN')))"
-    said = {line.partition("] ")[2] for line in launch(code, XDEVICE_TOKEN="").stdout.splitlines()}
+    said = {
+        line.partition("] ")[2] for line in launch(code, XDEVICE_TOKEN="").stdout.splitlines()
+    }
     assert len(said) == 1
     address, host, port, token = said.pop().split()
     assert address.startswith("127.0.0.1:")
@@ -103,9 +107,24 @@ def test_the_options_reach_the_processes(launch):
 
 
 def test_a_module_runs_as_by_python(tmp_path):
-    (tmp_path / "trains.py").write_text("import os, sys; print(__name__, os.environ['RANK'], *sys.argv[1:])")
-    done = python("-m", "xdevice", "launch", "-n", "2", "-m", "trains", "--rate", "1", PYTHONPATH=path_with(tmp_path))
-    assert sorted(done.stdout.splitlines()) == [f"[{rank}] __main__ {rank} --rate 1" for rank in range(2)]
+    (tmp_path / "trains.py").write_text(
+        "import os, sys; print(__name__, os.environ['RANK'], *sys.argv[1:])"
+    )
+    done = python(
+        "-m",
+        "xdevice",
+        "launch",
+        "-n",
+        "2",
+        "-m",
+        "trains",
+        "--rate",
+        "1",
+        PYTHONPATH=path_with(tmp_path),
+    )
+    assert sorted(done.stdout.splitlines()) == [
+        f"[{rank}] __main__ {rank} --rate 1" for rank in range(2)
+    ]
 
 
 def path_with(folder):
@@ -123,7 +142,10 @@ def path_with(folder):
         (["-n", "2", "--timeout", "0", __file__], "0.0 is not in the range"),
         (["-n", "2", "--node-rank", "1", __file__], "the ranks of 1 nodes are 0 to 0"),
         (["-n", "2", "--nnodes", "2", __file__], "--nnodes needs --port"),
-        (["-n", "2", "--nnodes", "2", "--port", "29400", __file__], "needs a secret in XDEVICE_TOKEN"),
+        (
+            ["-n", "2", "--nnodes", "2", "--port", "29400", __file__],
+            "needs a secret in XDEVICE_TOKEN",
+        ),
     ],
 )
 def test_what_cannot_be_started_is_wrong_usage(arguments, said, monkeypatch):
@@ -150,7 +172,10 @@ def test_a_reserved_port_is_given_to_nobody_and_can_be_listened_on():
         pytest.skip("a port cannot be kept here")
     with spawning.reserve("127.0.0.1") as port:
         for _ in range(2):  # one world after another
-            with socket.create_server(("127.0.0.1", port)) as server, socket.create_connection(server.getsockname()):
+            with (
+                socket.create_server(("127.0.0.1", port)) as server,
+                socket.create_connection(server.getsockname()),
+            ):
                 server.accept()[0].close()
         with pytest.raises(OSError, match="in use"), socket.socket() as other:
             other.bind(("127.0.0.1", port))
@@ -162,7 +187,9 @@ def test_a_port_that_cannot_be_kept_is_released(monkeypatch):
         socket.create_server(("127.0.0.1", port)).close()
 
 
-@pytest.mark.parametrize(("host", "expected"), [("127.0.0.1", "127.0.0.1:7"), ("::1", "[::1]:7")])
+@pytest.mark.parametrize(
+    ("host", "expected"), [("127.0.0.1", "127.0.0.1:7"), ("::1", "[::1]:7")]
+)
 def test_an_address_is_one_text(host, expected):
     assert address(host, 7) == expected
 
@@ -245,13 +272,16 @@ def test_a_reader_that_has_seen_enough_stops_no_training(tmp_path):
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
 @pytest.mark.parametrize(
-    "redirected", ["> /dev/full", *(pytest.param(f"{n}>&-", marks=pytest.mark.slow) for n in "12")]
+    "redirected",
+    ["> /dev/full", *(pytest.param(f"{n}>&-", marks=pytest.mark.slow) for n in "12")],
 )
 def test_output_that_cannot_be_shown_stops_no_training(tmp_path, redirected):
     path = tmp_path / "script.py"
     path.write_text(f"print('x\\n' * 20000)\nopen({str(tmp_path / 'end')!r}, 'w')\n")
     command = f'"{sys.executable}" -m xdevice launch -n 1 "{path}" {redirected}'
-    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        ["sh", "-c", command], capture_output=True, text=True, timeout=60, check=False
+    )
     assert (done.returncode, (tmp_path / "end").exists()) == (0, True), done.stderr
     assert ("can no longer be shown" in done.stderr) == ("full" in redirected)
 
@@ -262,7 +292,10 @@ def test_what_each_rank_prints_is_in_a_file_of_its_own(launch, tmp_path):
     done = launch(code, size=2, options=["--log-dir", tmp_path / "logs"])
     assert done.returncode == 0, done.stderr
     for rank in range(2):
-        assert sorted((tmp_path / "logs" / f"rank_{rank}.log").read_text().splitlines()) == ["err", f"out {rank}"]
+        assert sorted((tmp_path / "logs" / f"rank_{rank}.log").read_text().splitlines()) == [
+            "err",
+            f"out {rank}",
+        ]
 
 
 # several machines, and several tries
@@ -284,7 +317,10 @@ with xdevice.distributed.processes() as world:
     port = str(free_port("127.0.0.1"))
     options = ["--nnodes", "2", "--port", port, "--backend", "numpy", "--node-rank"]
     with ThreadPoolExecutor() as pool:
-        runs = [pool.submit(launch, code, options=[*options, node], XDEVICE_TOKEN="s") for node in range(2)]
+        runs = [
+            pool.submit(launch, code, options=[*options, node], XDEVICE_TOKEN="s")
+            for node in range(2)
+        ]
     first, second = (run.result() for run in runs)
     for node, done in enumerate((first, second)):
         shown = [f"[{2 * node + i}] {2 * node + i} 4 {i} 2 {int(port) + 1}" for i in range(2)]
@@ -294,7 +330,9 @@ with xdevice.distributed.processes() as world:
     assert "PeerError: rank 3 raised ValueError: a bug in rank 3" in first.stderr
 
 
-@pytest.mark.parametrize(("restarts", "status"), [pytest.param(0, 3, marks=pytest.mark.slow), (2, 0)])
+@pytest.mark.parametrize(
+    ("restarts", "status"), [pytest.param(0, 3, marks=pytest.mark.slow), (2, 0)]
+)
 def test_after_a_failure_all_are_started_again(launch, tmp_path, restarts, status):
     code = f"""
 path = {str(tmp_path / "tries")!r}

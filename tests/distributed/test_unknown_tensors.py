@@ -62,4 +62,9 @@ def test_what_is_not_known_to_be_plain_memory_is_refused_before_the_vote(tmp_pat
     pytest.importorskip("torch")
     script = tmp_path / "odd.py"
     script.write_text(dedent(_PROGRAM), encoding="utf-8")
-    assert printed("-m", "xdevice", "launch", "-n", "2", "--backend", "torch", script).count("refused") == 2
+    assert (
+        printed("-m", "xdevice", "launch", "-n", "2", "--backend", "torch", script).count(
+            "refused"
+        )
+        == 2
+    )

@@ -33,16 +33,22 @@ def zygote():
 
 def _path():
     here = Path(__file__).parent
-    return os.pathsep.join([str(here), str(here.parent), *filter(None, [os.environ.get("PYTHONPATH")])])
+    return os.pathsep.join(
+        [str(here), str(here.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+    )
 
 
 @pytest.fixture
 def run(zygote):
-    return lambda case, size=2, **variables: zygote.run(f"world_cases:{case}", size, **variables)
+    return lambda case, size=2, **variables: zygote.run(
+        f"world_cases:{case}", size, **variables
+    )
 
 
 def is_good(outcomes):
-    return all(one.status == 0 and one.said.get("good") for one in outcomes), [one.printed[-2000:] for one in outcomes]
+    return all(one.status == 0 and one.said.get("good") for one in outcomes), [
+        one.printed[-2000:] for one in outcomes
+    ]
 
 
 def assert_good(outcomes):
@@ -52,7 +58,9 @@ def assert_good(outcomes):
 
 def assert_told(outcome, error, why=None, peer=None, words=""):
     said = outcome.said
-    assert (said.get("error"), said.get("why"), said.get("peer")) == (error, why, peer), outcome.printed[-2000:]
+    assert (said.get("error"), said.get("why"), said.get("peer")) == (error, why, peer), (
+        outcome.printed[-2000:]
+    )
     assert words in said["text"], said["text"]
     assert outcome.status == 1
 
@@ -144,7 +152,9 @@ def test_indices_are_each_on_one_rank_and_objects_on_all(run):
 
 @pytest.mark.slow
 def test_an_error_whose_text_raises_reaches_all(run):
-    assert_told(run("error_without_a_text")[0], "PeerError", "raised", 1, "rank 1 raised UnsaidError")
+    assert_told(
+        run("error_without_a_text")[0], "PeerError", "raised", 1, "rank 1 raised UnsaidError"
+    )
 
 
 @pytest.mark.slow
@@ -157,7 +167,10 @@ def test_a_child_of_a_rank_is_refused_at_once(run):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="the system does not tell what others started with")
+@pytest.mark.skipif(
+    not Path("/proc/self/environ").exists(),
+    reason="the system does not tell what others started with",
+)
 def test_without_an_address_a_child_of_a_rank_is_refused_at_once():
     """As mpirun says it; the ranks are started by a script each, which is no launcher."""
     code = "import world_cases; world_cases.first_child()"
@@ -170,7 +183,9 @@ def test_without_an_address_a_child_of_a_rank_is_refused_at_once():
     }
     command = ["sh", "-c", '"$0" "$@"; exit $?', sys.executable, "-c", code]
     ranks = [
-        subprocess.Popen(command, env={**own, "XDEVICE_RANK": str(rank)}, stdout=subprocess.PIPE, text=True)
+        subprocess.Popen(
+            command, env={**own, "XDEVICE_RANK": str(rank)}, stdout=subprocess.PIPE, text=True
+        )
         for rank in range(2)
     ]
     said = [rank.communicate(timeout=100)[0] for rank in ranks]
@@ -204,9 +219,21 @@ def test_what_takes_long_is_not_late(run, case):
     ("case", "why", "words"),
     [
         ("stopped", "silent", "rank 1 has been silent"),
-        pytest.param("stands_still_and_is_stopped", "silent", "rank 1 has been silent", marks=pytest.mark.slow),
-        pytest.param("stopped_in_the_engine", "silent", "rank 1 has been silent", marks=pytest.mark.long),
-        pytest.param("stopped_while_another_copies", "silent", "rank 1 has been silent", marks=pytest.mark.slow),
+        pytest.param(
+            "stands_still_and_is_stopped",
+            "silent",
+            "rank 1 has been silent",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            "stopped_in_the_engine", "silent", "rank 1 has been silent", marks=pytest.mark.long
+        ),
+        pytest.param(
+            "stopped_while_another_copies",
+            "silent",
+            "rank 1 has been silent",
+            marks=pytest.mark.slow,
+        ),
         pytest.param("stuck_unchecked", "late", "world_cases.py", marks=pytest.mark.long),
     ],
 )

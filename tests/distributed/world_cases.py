@@ -28,7 +28,10 @@ def errors_before_anything_is_said() -> None:
         wrong = [
             (xdevice.errors.ArgumentError, lambda: world.all_reduce(np.ones(2), "median")),
             (xdevice.errors.ArgumentError, lambda: world.all_reduce(np.ones(2), weight=2)),
-            (xdevice.errors.ArgumentError, lambda: world.all_reduce(np.ones(2), "mean", weight=-1)),
+            (
+                xdevice.errors.ArgumentError,
+                lambda: world.all_reduce(np.ones(2), "mean", weight=-1),
+            ),
             (xdevice.errors.ArgumentError, lambda: world.broadcast(np.ones(2), root=2)),
             (xdevice.errors.ArgumentError, lambda: world.send(np.ones(2), world.rank)),
             (xdevice.errors.DTypeError, lambda: world.all_reduce(np.ones(2, int), "mean")),
@@ -39,7 +42,10 @@ def errors_before_anything_is_said() -> None:
             (xdevice.errors.NotATensorError, lambda: world.all_reduce({"a": 1})),
             (xdevice.errors.NotATensorError, lambda: world.broadcast("text")),
             (xdevice.errors.NotATensorError, lambda: world.average_gradients([])),
-            (xdevice.errors.ArgumentError, lambda: xdevice.distributed.processes(engine="paddle")),
+            (
+                xdevice.errors.ArgumentError,
+                lambda: xdevice.distributed.processes(engine="paddle"),
+            ),
         ]
         for error, call in wrong if world.rank == 0 else ():
             try:
@@ -81,7 +87,9 @@ def numbers_differ() -> None:
         for own in (5 + rank, np.int64(5 + rank), "n" * 100 + str(rank)):
             x = {"epoch": own, "w": np.full(2, rank)}
             told += [_mismatch(world.broadcast, x), _mismatch(world.all_gather, x)]
-            told += [_mismatch(world.recv, x, other) if rank else _mismatch(world.send, x, other)]
+            told += [
+                _mismatch(world.recv, x, other) if rank else _mismatch(world.send, x, other)
+            ]
             assert x["w"].tolist() == [rank, rank]
         report(text=told[0] if all(told) else f"not noticed: {told}")
         world.barrier()
@@ -144,8 +152,14 @@ def many_small_tensors() -> None:
 
         rows = [tensors(rank) for rank in range(world.size)]
         for wanted, call in (
-            ([sum(one).astype(one[0].dtype) for one in zip(*rows, strict=True)], world.all_reduce),
-            ([np.max(one, axis=0) for one in zip(*rows, strict=True)], lambda x: world.all_reduce(x, "max")),
+            (
+                [sum(one).astype(one[0].dtype) for one in zip(*rows, strict=True)],
+                world.all_reduce,
+            ),
+            (
+                [np.max(one, axis=0) for one in zip(*rows, strict=True)],
+                lambda x: world.all_reduce(x, "max"),
+            ),
             (rows[1], lambda x: world.broadcast(x, root=1)),
         ):
             x = tensors(world.rank)
@@ -166,10 +180,16 @@ class Name(str):
 def line_breaks_in_names() -> None:
     with met() as world:
         try:
-            world.all_reduce({Name("a\nb"): np.ones(2, "int64")} if world.rank else {Name("a\nc"): np.ones(2)})
+            world.all_reduce(
+                {Name("a\nb"): np.ones(2, "int64")}
+                if world.rank
+                else {Name("a\nc"): np.ones(2)}
+            )
         except xdevice.errors.CollectiveMismatchError as error:
             told = str(error)
-        assert world.all_reduce({Name("a\nb"): np.ones(2)}, "mean", weight=1)["a\nb"].tolist() == [1, 1]
+        assert world.all_reduce({Name("a\nb"): np.ones(2)}, "mean", weight=1)[
+            "a\nb"
+        ].tolist() == [1, 1]
     report(text=told)
 
 
@@ -191,13 +211,24 @@ def error_without_a_text() -> None:
 
 def not_a_number_in_max_and_min() -> None:
     with met() as world:
-        rows = np.array([[0, np.nan, 2], [np.nan, 0, -1], [-0.0, 0, 0], [1, -np.inf, np.nan], [-3, -2, -5], [-1, 2, 3]])
+        rows = np.array(
+            [
+                [0, np.nan, 2],
+                [np.nan, 0, -1],
+                [-0.0, 0, 0],
+                [1, -np.inf, np.nan],
+                [-3, -2, -5],
+                [-1, 2, 3],
+            ]
+        )
         for dtype in ("float16", "float32", "float64"):
             table = rows.astype(dtype)
             table[0, 1] = np.copysign(table[0, 1], -1)
             for op, plain in (("max", np.max), ("min", np.min)):
                 expected = plain(table, axis=1)
-                np.testing.assert_array_equal(world.all_reduce(table[:, world.rank].copy(), op), expected)
+                np.testing.assert_array_equal(
+                    world.all_reduce(table[:, world.rank].copy(), op), expected
+                )
                 part = world.reduce_scatter(table[:, world.rank], op)
                 np.testing.assert_array_equal(part, expected[2 * world.rank :][:2])
     report(good=True)
@@ -208,7 +239,9 @@ def child_of_a_rank() -> None:
     with met() as world:
         if world.rank == 1:
             code = "import xdevice\nwith xdevice.distributed.processes():\n    pass"
-            done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+            done = subprocess.run(
+                [sys.executable, "-c", code], capture_output=True, text=True, check=False
+            )
             report(text=done.stderr.splitlines()[-1])
         world.barrier()
 
@@ -218,7 +251,13 @@ def first_child() -> None:
     with xdevice.distributed.processes() as world:
         if world.is_first:
             code = "import xdevice\nwith xdevice.distributed.processes():\n    pass"
-            done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=False)
+            done = subprocess.run(
+                [sys.executable, "-c", code],
+                capture_output=True,
+                text=True,
+                timeout=30,
+                check=False,
+            )
             print(done.stderr.splitlines()[-1])
         world.barrier()
 
@@ -252,7 +291,11 @@ def two_worlds() -> None:
         with met() as world:
             world.barrier()
     refused = 0
-    for call in (world.barrier, lambda: world.split_batch(np.ones(2)), lambda: world.split_range(2)):
+    for call in (
+        world.barrier,
+        lambda: world.split_batch(np.ones(2)),
+        lambda: world.split_range(2),
+    ):
         try:
             call()
         except xdevice.errors.LaunchError:  # noqa: PERF203  # each is to raise
@@ -300,9 +343,18 @@ def indices_and_objects() -> None:
         assert world.split_batch(batch, even=False).tolist() == world.split_range(10).tolist()
         told = _mismatch(lambda: world.split_range(10, seed=world.rank))
         assert "split_range of 10, pad=False, seed=2" in told, told
-        value = {"loss": 0.1, "names": ["a\n", "é"], "none": None, "rank": world.rank, "deep": [[], {"x": True}]}
+        value = {
+            "loss": 0.1,
+            "names": ["a\n", "é"],
+            "none": None,
+            "rank": world.rank,
+            "deep": [[], {"x": True}],
+        }
         assert world.all_gather_object(value) == [{**value, "rank": rank} for rank in range(3)]
-        assert world.all_gather_object("the first's" if world.is_first else None)[0] == "the first's"
+        assert (
+            world.all_gather_object("the first's" if world.is_first else None)[0]
+            == "the first's"
+        )
     report(good=True)
 
 
@@ -528,7 +580,11 @@ def closed_for_good() -> None:
         if world.rank:
             os._exit(0)
         told = []
-        for call in (world.barrier, lambda: world.all_reduce(np.ones(2)), lambda: world.broadcast(np.ones(2))):
+        for call in (
+            world.barrier,
+            lambda: world.all_reduce(np.ones(2)),
+            lambda: world.broadcast(np.ones(2)),
+        ):
             try:
                 call()
             except xdevice.errors.PeerError as error:  # noqa: PERF203  # each is to raise

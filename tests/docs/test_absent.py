@@ -17,7 +17,11 @@ LOAD = "raise xdevice.errors.BackendNotFoundError(\"the backend 'mxnet' is not i
 def said(request, monkeypatch):
     """What conftest.py says of an error, on a machine without MXNet."""
     conftest = str(ROOT / "tests" / "conftest.py")
-    rules = next(one for one in request.config.pluginmanager.get_plugins() if getattr(one, "__file__", "") == conftest)
+    rules = next(
+        one
+        for one in request.config.pluginmanager.get_plugins()
+        if getattr(one, "__file__", "") == conftest
+    )
     monkeypatch.setattr(rules, "ABSENT", ["mxnet"])
     monkeypatch.setitem(sys.modules, "mxnet", None)
     return lambda raised: rules._absent(request.node, raised)

@@ -14,7 +14,8 @@ def test_commands_install_xdevice_by_its_address():
         f"{page.relative_to(ROOT)}: {line.strip()}"
         for page in PAGES
         for line in page.read_text(encoding="utf-8").splitlines()
-        if re.search(r"(pip|uv) (install|add)\b.*\bxdevice-dl\b", line) and "xdevice-dl @ " not in line
+        if re.search(r"(pip|uv) (install|add)\b.*\bxdevice-dl\b", line)
+        and "xdevice-dl @ " not in line
     }
     by_extra = {line for line in lines if re.search(r"xdevice-dl\[[^]]*\] @ ", line)}
     assert not lines - by_extra

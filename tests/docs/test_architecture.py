@@ -47,7 +47,9 @@ def test_to_device_travels_as_the_page_says():
     code = re.search(r"```python\n(.*?)```", PAGE, re.DOTALL)[1]
     code = code.replace("str(xdevice.try_gpu(1))", repr(str(place)))
     names = {}
-    devices.spelled.pop(str(place), None)  # a text that has been seen before is not parsed again
+    devices.spelled.pop(
+        str(place), None
+    )  # a text that has been seen before is not parsed again
     trees.forget()  # a type that has been met before is not asked for its way again
     with xdevice.use_backend(backend):
         called = calls_of(lambda: exec(code, names))
@@ -83,13 +85,21 @@ def calls_of(function):
 @pytest.mark.parametrize("text", [PAGE, CONTRIBUTING], ids=["architecture", "contributing"])
 def test_files_that_are_named_are_there(text):
     for name in re.findall(r"`([\w./]+\.(?:py|yml|toml|md))`", text):
-        assert any((ROOT / folder / name).exists() for folder in ("", "xdevice", "tests", "backends")), name
+        assert any(
+            (ROOT / folder / name).exists() for folder in ("", "xdevice", "tests", "backends")
+        ), name
     for name in set(re.findall(r"`([\w.-]+/[\w./-]*)`", text)) - {"dist/"}:
         assert any((ROOT / folder / name).exists() for folder in ("", "xdevice")), name
 
 
 def test_functions_that_the_page_names_are_there():
-    homes = {"devices": "base", "registry": "core", "contents": "tensors", "leaves": "tensors", "trees": "containers"}
+    homes = {
+        "devices": "base",
+        "registry": "core",
+        "contents": "tensors",
+        "leaves": "tensors",
+        "trees": "containers",
+    }
     named = re.findall(r"`(\w+)\.(\w+)`", PAGE)
     assert ("trees", "flatten") in named
     for home, name in named:
@@ -107,13 +117,17 @@ def test_the_map_has_the_floors_that_are_checked():
     floors = [set(layer.replace("|", " ").split()) for layer in layers if layer != "__main__"]
     drawn = re.search(r"```text\n(.*?)```", CONTRIBUTING, re.DOTALL)[1]
     rooms = set.union(*floors)
-    shown = [set(re.findall(r"[a-z_]+", line.partition("  #")[0])) & rooms for line in drawn.splitlines()]
+    shown = [
+        set(re.findall(r"[a-z_]+", line.partition("  #")[0])) & rooms
+        for line in drawn.splitlines()
+    ]
     assert [floor for floor in shown if floor] == floors
 
 
 def test_every_public_name_is_called_stable_or_young():
     stable, young = (
-        set(re.findall(r"`(\w+)`", part)) for part in re.split(r"\n\| young", CONTRIBUTING.partition("| stable |")[2])
+        set(re.findall(r"`(\w+)`", part))
+        for part in re.split(r"\n\| young", CONTRIBUTING.partition("| stable |")[2])
     )
     names = {name for name in xdevice.__all__ if not name.endswith("Error")}
     assert names <= stable | young
@@ -128,17 +142,32 @@ def test_every_room_is_told_in_one_sentence():
 
 
 def test_the_tests_of_a_room_lie_in_a_folder_of_its_name():
-    rooms = [path.parent.relative_to(ROOT / "xdevice") for path in (ROOT / "xdevice").rglob("__init__.py")]
+    rooms = [
+        path.parent.relative_to(ROOT / "xdevice")
+        for path in (ROOT / "xdevice").rglob("__init__.py")
+    ]
     # what a product adds to the contract is tested with the product, and the steps of twins/models as a whole
-    whole = {room for room in rooms if room.parts[1:] != ("contract",) and room.parts[:2] != ("twins", "models")}
-    without = {str(room) for room in whole if not list((ROOT / "tests" / room).rglob("test_*.py"))}
+    whole = {
+        room
+        for room in rooms
+        if room.parts[1:] != ("contract",) and room.parts[:2] != ("twins", "models")
+    }
+    without = {
+        str(room) for room in whole if not list((ROOT / "tests" / room).rglob("test_*.py"))
+    }
     assert len(whole) > 20
     assert without == set()
 
 
 def test_a_young_name_says_so_in_its_docstring():
-    young = set(re.findall(r"`(\w+)`", CONTRIBUTING.partition("\n| young")[2].partition("\n\n")[0]))
+    young = set(
+        re.findall(r"`(\w+)`", CONTRIBUTING.partition("\n| young")[2].partition("\n\n")[0])
+    )
     public = {name: value for face in faces() for name, value in names_of(face).items()}
-    marked = {name for name, value in public.items() if "Young: it may change" in (value.__doc__ or "")}
+    marked = {
+        name
+        for name, value in public.items()
+        if "Young: it may change" in (value.__doc__ or "")
+    }
     assert marked == young & set(public)
     assert "make_graphed_callable" in marked

@@ -22,7 +22,9 @@ SAID = {
 TRAINING = ("multiple_gpus", "multiple_gpus_concise")
 
 
-@pytest.mark.parametrize("backend", sampled(BACKENDS, each_time=["numpy"], slow=["torch"], others="long"))
+@pytest.mark.parametrize(
+    "backend", sampled(BACKENDS, each_time=["numpy"], slow=["torch"], others="long")
+)
 @pytest.mark.parametrize("chapter", sampled(SAID, each_time=["use_gpu"]))
 def test_a_chapter_runs(chapter, backend):
     out = printed(EXAMPLES / f"{chapter}.py", XDEVICE_BACKEND=backend)
@@ -31,7 +33,9 @@ def test_a_chapter_runs(chapter, backend):
         assert re.search(said, out), out
 
 
-@pytest.mark.parametrize("backend", sampled(FRAMEWORKS, each_time=(), slow=["jax"], others="long"))
+@pytest.mark.parametrize(
+    "backend", sampled(FRAMEWORKS, each_time=(), slow=["jax"], others="long")
+)
 @pytest.mark.parametrize("chapter", ["auto_parallelism", "streams"])
 def test_a_chapter_runs_where_gpus_are_virtual(chapter, backend):
     done = python(EXAMPLES / f"{chapter}.py", XDEVICE_BACKEND=backend, XDEVICE_VIRTUAL_GPUS="2")
@@ -42,10 +46,16 @@ def test_a_chapter_runs_where_gpus_are_virtual(chapter, backend):
         assert re.search(said, done.stdout), done.stdout
 
 
-@pytest.mark.parametrize("backend", sampled(FRAMEWORKS, each_time=(), slow=["jax"], others="long"))
+@pytest.mark.parametrize(
+    "backend", sampled(FRAMEWORKS, each_time=(), slow=["jax"], others="long")
+)
 def test_the_tour_runs_the_chapter(backend):
     out = printed(EXAMPLES / "tour.py", backend, "--show", bare=True)
-    assert re.search(rf"^{backend} .+: all as the chapter says, as the machine is, and on two GPUs", out, re.MULTILINE)
+    assert re.search(
+        rf"^{backend} .+: all as the chapter says, as the machine is, and on two GPUs",
+        out,
+        re.MULTILINE,
+    )
     assert "which is the same device: False" in out
     assert f"As the chapter says: {backend}. Failed: none." in out
     assert "1000 norms" in out.partition("What the chapter measured here")[2]
@@ -66,7 +76,9 @@ def test_the_tour_says_what_failed_and_what_is_not_installed(tmp_path):
 
 
 def test_the_experiments_of_the_chapters_give_figures_or_say_why_not():
-    out = printed(ROOT / "benchmarks" / "experiments.py", "--backend", "numpy", "--quick", "--json")
+    out = printed(
+        ROOT / "benchmarks" / "experiments.py", "--backend", "numpy", "--quick", "--json"
+    )
     rows = json.loads(out)
     assert len({row["experiment"] for row in rows}) == 8
     for row in rows:
@@ -77,17 +89,24 @@ def test_the_experiments_of_the_chapters_give_figures_or_say_why_not():
 def test_streams_say_what_to_use_where_there_are_none():
     out = printed(EXAMPLES / "streams.py", XDEVICE_BACKEND="numpy")
     assert (
-        "UnsupportedError: numpy does not support streams; it orders its work by itself; xdevice.parallel.run()" in out
+        "UnsupportedError: numpy does not support streams; it orders its work by itself; xdevice.parallel.run()"
+        in out
     )
 
 
 @pytest.mark.parametrize("chapter", [*SAID, *TRAINING])
 def test_no_line_of_a_chapter_names_a_framework(chapter):
     """Nor asks which one it is, but for the line that prints it; the line that says how to start it is for people."""
-    code = ast.unparse(ast.parse((EXAMPLES / f"{chapter}.py").read_text(encoding="utf-8")).body[1:])
-    code = code.replace("print(f'This is {xdevice.backend().name} {xdevice.backend().version}.')", "")
+    code = ast.unparse(
+        ast.parse((EXAMPLES / f"{chapter}.py").read_text(encoding="utf-8")).body[1:]
+    )
+    code = code.replace(
+        "print(f'This is {xdevice.backend().name} {xdevice.backend().version}.')", ""
+    )
     names = (*FRAMEWORKS, "numpy", "paddlepaddle", "keras", "gluon", "flax")
-    assert not re.findall(rf"\b({'|'.join(names)}|backend|use|native|XDEVICE_BACKEND)\b", code, re.IGNORECASE)
+    assert not re.findall(
+        rf"\b({'|'.join(names)}|backend|use|native|XDEVICE_BACKEND)\b", code, re.IGNORECASE
+    )
 
 
 def test_the_tutorials_list_every_chapter():

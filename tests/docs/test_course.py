@@ -13,14 +13,20 @@ LONGEST = 120  # s after the imports; a chapter takes 10 on a quiet machine, and
 
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", FRAMEWORKS)
-@pytest.mark.parametrize("chapter", sorted(path.stem for path in COURSE.glob("*.md") if path.stem != "index"))
+@pytest.mark.parametrize(
+    "chapter", sorted(path.stem for path in COURSE.glob("*.md") if path.stem != "index")
+)
 def test_a_chapter_runs_and_its_step_compiles(chapter, backend):
     needs(backend)
-    took, heard = run_cells(COURSE / f"{chapter}.md", afterwards=STEP_COMPILES, XDEVICE_BACKEND=backend)
+    took, heard = run_cells(
+        COURSE / f"{chapter}.md", afterwards=STEP_COMPILES, XDEVICE_BACKEND=backend
+    )
     print(f"{chapter} on {backend}: {took:.1f} s\n{heard}")
     assert took < LONGEST
 
 
 def test_every_chapter_is_in_the_index():
-    listed = re.search(r"```\{toctree\}\n(?::.*\n)*\n(.*?)```", (COURSE / "index.md").read_text(), re.DOTALL)[1]
+    listed = re.search(
+        r"```\{toctree\}\n(?::.*\n)*\n(.*?)```", (COURSE / "index.md").read_text(), re.DOTALL
+    )[1]
     assert {path.stem for path in COURSE.glob("*.md")} - {"index"} <= set(listed.split())

@@ -36,13 +36,19 @@ def test_the_examples_of_docstrings_run(module, backend):
         if any('use("torch")' in example.docstring for example in found):
             needs("torch")
         for example in found:
-            result = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE).run(example)
+            result = doctest.DocTestRunner(
+                optionflags=doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+            ).run(example)
             assert result.failed == 0, example.name
 
 
-@pytest.mark.parametrize("function", [f for f in PUBLIC if inspect.isfunction(f)], ids=lambda f: f.__name__)
+@pytest.mark.parametrize(
+    "function", [f for f in PUBLIC if inspect.isfunction(f)], ids=lambda f: f.__name__
+)
 def test_every_public_function_has_an_example(function):
-    assert doctest.DocTestFinder().find(function)[0].examples or function.__name__ in {"set_backend"}
+    assert doctest.DocTestFinder().find(function)[0].examples or function.__name__ in {
+        "set_backend"
+    }
 
 
 def block(heading, language):
@@ -53,7 +59,9 @@ def block(heading, language):
 
 def test_no_page_has_the_markers_of_a_merge():
     for page in (*DOCS.rglob("*.md"), *ROOT.glob("*.md")):
-        assert not re.search(r"^(<{7}|>{7}) ", page.read_text(encoding="utf-8"), re.MULTILINE), page
+        assert not re.search(
+            r"^(<{7}|>{7}) ", page.read_text(encoding="utf-8"), re.MULTILINE
+        ), page
 
 
 @pytest.mark.parametrize("backend", FEW)
@@ -67,9 +75,14 @@ def test_the_example_of_the_readme_prints_what_it_shows(backend):
 def test_the_readmes_mistake_is_found_without_a_gpu(backend):
     if backend == "numpy":
         pytest.skip("NumPy has no virtual GPUs")
-    code, said = block("Three things in 30 seconds", "python"), block("Three things in 30 seconds", "text")
+    code, said = (
+        block("Three things in 30 seconds", "python"),
+        block("Three things in 30 seconds", "text"),
+    )
     done = python("-c", code, XDEVICE_BACKEND=backend)
-    if backend == "tensorflow":  # whose operators may have brought it there: the error adds what to write then
+    if (
+        backend == "tensorflow"
+    ):  # whose operators may have brought it there: the error adds what to write then
         said = said.partition("; move it")[0]
         assert said in done.stderr
         return
@@ -83,7 +96,9 @@ def test_the_readme_shows_what_parity_and_port_print(tmp_path):
         "x = xdevice.tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 9.0]])\n"
         "log('mean', x.mean(0))\nlog('scaled', (x - x.mean(0)) / x.std(0))\n"
     )
-    printed = python("-m", "xdevice", "parity", "scale.py", "--backends", "torch,numpy", cwd=tmp_path).stdout
+    printed = python(
+        "-m", "xdevice", "parity", "scale.py", "--backends", "torch,numpy", cwd=tmp_path
+    ).stdout
     shown = re.search(r"```text\n\$ xdevice parity.*?\n(.*?)```", README, re.DOTALL)[1]
     for line in shown.splitlines():
         assert line.partition("  (")[0].strip() in printed
@@ -96,7 +111,9 @@ def test_the_readme_shows_what_parity_and_port_print(tmp_path):
 
 
 def test_the_first_steps_begin_with_the_readmes_command():
-    assert block("Try it", "sh") in (DOCS / "tutorials" / "first_steps.md").read_text(encoding="utf-8")
+    assert block("Try it", "sh") in (DOCS / "tutorials" / "first_steps.md").read_text(
+        encoding="utf-8"
+    )
 
 
 def test_the_readmes_two_jobs_are_a_line_each():
@@ -110,7 +127,9 @@ def test_the_readmes_two_jobs_are_a_line_each():
 
 
 def test_the_readmes_two_jobs_look_where_pip_is_told_to_look(tmp_path):
-    if PathFinder.find_spec("pip") is None:  # asking all finders switches off the distutils that Paddle needs
+    if (
+        PathFinder.find_spec("pip") is None
+    ):  # asking all finders switches off the distutils that Paddle needs
         pytest.skip("needs pip")
     told = "[global]\nfind-links = /wheels\nextra-index-url = https://a/simple\n    https://b/simple\n"
     (tmp_path / "pip.conf").write_text(told)
@@ -119,8 +138,14 @@ def test_the_readmes_two_jobs_look_where_pip_is_told_to_look(tmp_path):
         "PIP_CONFIG_FILE": str(tmp_path / "pip.conf"), "PIP_FIND_LINKS": "/first /second",
         "PIP_EXTRA_INDEX_URL": "", "UV_FIND_LINKS": "", "UV_INDEX": "", "UV_INDEX_STRATEGY": "",
     }  # fmt: skip
-    said = {"UV_INDEX": "https://a/simple https://b/simple", "UV_INDEX_STRATEGY": "unsafe-best-match"}
-    assert eval(python("-c", asked, cwd=ROOT, **variables).stdout) == {"UV_FIND_LINKS": "/first,/second", **said}
+    said = {
+        "UV_INDEX": "https://a/simple https://b/simple",
+        "UV_INDEX_STRATEGY": "unsafe-best-match",
+    }
+    assert eval(python("-c", asked, cwd=ROOT, **variables).stdout) == {
+        "UV_FIND_LINKS": "/first,/second",
+        **said,
+    }
     assert eval(python("-c", asked, cwd=ROOT, **{**variables, "PIP_FIND_LINKS": "", "UV_INDEX": "x"}).stdout) == {
         "UV_FIND_LINKS": "/wheels", "UV_INDEX_STRATEGY": "unsafe-best-match"
     }  # fmt: skip
@@ -144,7 +169,13 @@ ELSEWHERE = {  # pages whose code has tests of its own, and how many blocks of i
 BLOCKS = {
     page.relative_to(DOCS).as_posix(): [textwrap.dedent(block) for block in found]
     for page in sorted(DOCS.rglob("*.md"))
-    if (found := re.findall(r"^ *```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE))
+    if (
+        found := re.findall(
+            r"^ *```python\n(.*?)```",
+            page.read_text(encoding="utf-8"),
+            re.DOTALL | re.MULTILINE,
+        )
+    )
 }
 BY_NAME = {  # from which block on a page loads frameworks by their names
     "explanation/backends.md": 1,
@@ -166,7 +197,11 @@ SHOWN = {
 
 def test_the_tests_of_other_folders_run_all_code_of_their_pages():
     assert {page: len(BLOCKS[page]) for page in ELSEWHERE} == ELSEWHERE
-    for_a_gpu = [page for page, blocks in EVERYWHERE.items() if blocks != BLOCKS[page][: BY_NAME.get(page)]]
+    for_a_gpu = [
+        page
+        for page, blocks in EVERYWHERE.items()
+        if blocks != BLOCKS[page][: BY_NAME.get(page)]
+    ]
     assert for_a_gpu == ["reference/async.md"], "which a test below runs"
 
 
@@ -180,13 +215,20 @@ for page, blocks in {EVERYWHERE!r}.items():
         exec(compile(block, page, 'exec'), names)
 """
     out = printed("-c", code, XDEVICE_BACKEND=backend) + "\n"
-    said = dict(zip(EVERYWHERE, re.split(rf"^(?:{'|'.join(EVERYWHERE)})\n", out, flags=re.MULTILINE)[1:], strict=True))
+    said = dict(
+        zip(
+            EVERYWHERE,
+            re.split(rf"^(?:{'|'.join(EVERYWHERE)})\n", out, flags=re.MULTILINE)[1:],
+            strict=True,
+        )
+    )
     assert "waiting: " in said["reference/async.md"]
     assert {page: said[page] for page in SHOWN} == SHOWN
 
 
 @pytest.mark.skipif(
-    not {"torch", "tensorflow", "paddle", "mxnet"} <= set(xdevice.backends()), reason="the pages need four frameworks"
+    not {"torch", "tensorflow", "paddle", "mxnet"} <= set(xdevice.backends()),
+    reason="the pages need four frameworks",
 )
 @pytest.mark.parametrize("page", BY_NAME)
 def test_the_code_of_a_page_that_loads_frameworks_by_name_runs(page, tmp_path, monkeypatch):
@@ -199,7 +241,10 @@ def test_the_code_of_a_page_that_loads_frameworks_by_name_runs(page, tmp_path, m
 @pytest.mark.usefixtures("toy_installed")
 def test_the_code_for_a_gpu_runs_on_a_toy_whose_gpus_have_streams_and_graphs():
     code = "\n".join(
-        ["import toyframe; toyframe.ToyArray.copy_ = toyframe.ToyArray.write", *BLOCKS["reference/async.md"]]
+        [
+            "import toyframe; toyframe.ToyArray.copy_ = toyframe.ToyArray.write",
+            *BLOCKS["reference/async.md"],
+        ]
     )
     assert "seconds" in printed("-c", code, XDEVICE_BACKEND="toyframe")
 

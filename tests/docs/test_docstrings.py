@@ -19,7 +19,9 @@ LINES = 25
 """At most so many, without the rows of a table that says what each backend does."""
 TABLE = re.compile(r"(^ *\|.*\n)+", re.MULTILINE)
 BACKEND = re.compile(r"^ *\| (torch|tensorflow|paddle|mxnet|jax|numpy)\b", re.MULTILINE)
-MODULES = {name: getattr(xdevice, name) for name in ("nn", "optim", "random", "native", "testing")}
+MODULES = {
+    name: getattr(xdevice, name) for name in ("nn", "optim", "random", "native", "testing")
+}
 """The public modules, whose own names are public too."""
 
 
@@ -31,7 +33,10 @@ def public():
     for public_name, module in MODULES.items():
         yield from documented(f"xdevice.{public_name}", module)
         for name in getattr(module, "__all__", dir(module)):
-            if getattr(getattr(module, name), "__module__", "").startswith(module.__name__) and name[0] != "_":
+            if (
+                getattr(getattr(module, name), "__module__", "").startswith(module.__name__)
+                and name[0] != "_"
+            ):
                 yield from documented(f"xdevice.{public_name}.{name}", getattr(module, name))
     for capability in (Primitives, *CAPABILITIES):
         yield from documented(capability.__name__, capability)
@@ -68,7 +73,11 @@ def test_a_public_docstring_is_short():
 
 def lines(text):
     """Of a docstring, without a table in which a row begins with a backend's name."""
-    return len(TABLE.sub(lambda rows: "" if BACKEND.search(rows[0]) else rows[0], text + "\n").strip().splitlines())
+    return len(
+        TABLE.sub(lambda rows: "" if BACKEND.search(rows[0]) else rows[0], text + "\n")
+        .strip()
+        .splitlines()
+    )
 
 
 def test_the_pages_that_a_docstring_names_are_there():

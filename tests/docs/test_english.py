@@ -54,7 +54,9 @@ def test_a_page_of_the_docs_has_plain_words(phrase):
 
 def sentences(path):
     """The prose of a page, a paragraph, cell or item each; code and headings are left out."""
-    text = re.sub(r"^ *```.*?^ *```", "", path.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+    text = re.sub(
+        r"^ *```.*?^ *```", "", path.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE
+    )
     text = re.sub(r"^#.*$", "", text, flags=re.MULTILINE)
     for part in re.split(r"\n\s*\n|\n *[-*|] |\n *\d+\. | \| ", text):
         yield " ".join(part.split())
@@ -68,7 +70,9 @@ def test_no_sentence_begins_with_what():
         for path in TEXTS
         if "_build" not in path.parts
         for part in sentences(path)
-        if (found := statement.search(part)) and "differs" not in found[1] and len(found[1].split()) > 4
+        if (found := statement.search(part))
+        and "differs" not in found[1]
+        and len(found[1].split()) > 4
     ]
     assert not used, "\n".join(used)
 

@@ -13,7 +13,12 @@ from helpers.environment import ROOT
 
 from xdevice.testing.suite.capabilities import HOOKS
 
-SECTION = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").partition("## The words")[2].partition("\n## ")[0]
+SECTION = (
+    (ROOT / "CONTRIBUTING.md")
+    .read_text(encoding="utf-8")
+    .partition("## The words")[2]
+    .partition("\n## ")[0]
+)
 ROWS = re.findall(r"^\| ([^|]+) \| [^|]+ \|([^|]*)\|$", SECTION, re.MULTILINE)[1:]
 AVOIDED = {word for _, avoided in ROWS for word in re.split(r",\s*", avoided.strip()) if word}
 
@@ -47,13 +52,19 @@ SAME_CLASSES = {
     "_View",
 }
 """The names that several classes of `xdevice/` have. Whoever renames one strikes it off; nothing is added."""
-SAME_ROOMS = {"contract"}  # that of a product adds to the contract of the device layer, as `testing/contract` does
+SAME_ROOMS = {
+    "contract"
+}  # that of a product adds to the contract of the device layer, as `testing/contract` does
 
 owner = runpy.run_path(str(ROOT / ".ci" / "budget"))["owner"]
 
 
 def sources(*folders):
-    return {path: path.read_text(encoding="utf-8") for folder in folders for path in (ROOT / folder).rglob("*.py")}
+    return {
+        path: path.read_text(encoding="utf-8")
+        for folder in folders
+        for path in (ROOT / folder).rglob("*.py")
+    }
 
 
 GIVE_A_NAME = {
@@ -88,7 +99,10 @@ def forbidden_names(texts):
 
 def repeated_classes(texts):
     classes = Counter(
-        node.name for text in texts for node in ast.walk(ast.parse(text)) if isinstance(node, ast.ClassDef)
+        node.name
+        for text in texts
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.ClassDef)
     )
     return {name for name, count in classes.items() if count > 1}
 
@@ -115,7 +129,11 @@ def test_no_file_and_no_method_of_the_contract_has_another_word():
 def test_no_product_has_more_values_without_a_name_of_their_own():
     counts = forbidden_names(sources("xdevice", "backends"))
     assert counts.keys() == CEILINGS.keys()
-    over = {product: (count, CEILINGS[product]) for product, count in counts.items() if count > CEILINGS[product]}
+    over = {
+        product: (count, CEILINGS[product])
+        for product, count in counts.items()
+        if count > CEILINGS[product]
+    }
     assert not over, f"by product, the values with a forbidden name, and the ceiling: {over}"
 
 
@@ -149,21 +167,35 @@ def test_each_way_to_name_a_value_is_counted(text):
 def test_no_two_classes_have_one_name():
     repeated = repeated_classes(sources("xdevice").values())
     assert not repeated - SAME_CLASSES, "a class has the name of another"
-    assert not SAME_CLASSES - repeated, "these are one class each by now: strike them off SAME_CLASSES"
-    assert repeated_classes(["class A: pass", "def f():\n    class A: pass", "class B: pass"]) == {"A"}
+    assert not SAME_CLASSES - repeated, (
+        "these are one class each by now: strike them off SAME_CLASSES"
+    )
+    assert repeated_classes(
+        ["class A: pass", "def f():\n    class A: pass", "class B: pass"]
+    ) == {"A"}
 
 
 def test_no_two_rooms_have_one_name():
-    rooms = [folder for folder in (ROOT / "xdevice").rglob("*") if folder.is_dir() and list(folder.glob("*.py"))]
+    rooms = [
+        folder
+        for folder in (ROOT / "xdevice").rglob("*")
+        if folder.is_dir() and list(folder.glob("*.py"))
+    ]
     assert len(rooms) > 20
     assert repeated_rooms(rooms) == SAME_ROOMS
-    assert repeated_rooms([ROOT / "math" / "files", ROOT / "twins" / "files", ROOT / "port"]) == {"files"}
+    assert repeated_rooms(
+        [ROOT / "math" / "files", ROOT / "twins" / "files", ROOT / "port"]
+    ) == {"files"}
 
 
 def test_the_files_of_the_adapters_are_those_of_the_contract():
     """The same capability has the same name in all adapters, which the contract has too, or the list of an adapter's
     files in the docs."""
-    told = set(re.findall(r"`(\w+)\.py`", (ROOT / "docs/reference/adapters.md").read_text(encoding="utf-8")))
+    told = set(
+        re.findall(
+            r"`(\w+)\.py`", (ROOT / "docs/reference/adapters.md").read_text(encoding="utf-8")
+        )
+    )
     contract = {path.stem for path in (ROOT / "xdevice" / "contract").glob("*.py")}
     stems = [path.stem for path in (ROOT / "backends").glob("*/*.py")]
     assert {stem for stem in stems if stems.count(stem) > 1} - told - contract == set()

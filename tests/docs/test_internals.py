@@ -34,7 +34,10 @@ def is_internal(module):
 @pytest.mark.parametrize(
     ("code", "internal"),
     [
-        ("import xdevice\nfrom xdevice import nn, to_device\nfrom xdevice.contract.streams import Streams", False),
+        (
+            "import xdevice\nfrom xdevice import nn, to_device\nfrom xdevice.contract.streams import Streams",
+            False,
+        ),
         ("from xdevice import core", True),
         ("def test():\n    from xdevice.core.registry import load", True),
         ("import xdevice_torch", True),
@@ -46,5 +49,9 @@ def test_an_internal_import_is_seen(code, internal):
 
 def test_at_most_a_third_of_the_files_import_internals():
     files = sorted((ROOT / "tests").rglob("test_*.py"))
-    internal = [str(file) for file in files if any(map(is_internal, imported(file.read_text(encoding="utf-8"))))]
+    internal = [
+        str(file)
+        for file in files
+        if any(map(is_internal, imported(file.read_text(encoding="utf-8"))))
+    ]
     assert len(internal) <= len(files) / 3, internal

@@ -13,18 +13,31 @@ ROOT = Path(__file__).parents[2]
 GOOD = "# Changelog\n\n## 1.2.0 (2026-12-01)\n\n- A sentence.\n\n## 1.1.0 (2026-11-01)\n"
 
 pytestmark = pytest.mark.skipif(
-    sys.platform == "win32" or not shutil.which("bash") or not shutil.which("git"), reason="needs bash and git"
+    sys.platform == "win32" or not shutil.which("bash") or not shutil.which("git"),
+    reason="needs bash and git",
 )
 
 
 @pytest.mark.parametrize(
     ("tag", "changelog", "said"),
     [
-        ("v1.1.0", GOOD, "the tag is v1.1.0, xdevice/base/version.py says 1.2.0; expected v1.2.0"),
+        (
+            "v1.1.0",
+            GOOD,
+            "the tag is v1.1.0, xdevice/base/version.py says 1.2.0; expected v1.2.0",
+        ),
         ("1.2.0", GOOD, "the tag is 1.2.0"),
         ("v1.2.0", GOOD.replace("1.2.0", "1.2.01"), "no heading '## 1.2.0 (date)'"),
-        ("v1.2.0", GOOD.replace("2026-12-01", "Unreleased"), "still says '## 1.2.0 (Unreleased)'"),
-        ("v1.2.0", GOOD.replace("## 1.2.0", "## Unreleased\n\n- More.\n\n## 1.2.0"), "entries under Unreleased"),
+        (
+            "v1.2.0",
+            GOOD.replace("2026-12-01", "Unreleased"),
+            "still says '## 1.2.0 (Unreleased)'",
+        ),
+        (
+            "v1.2.0",
+            GOOD.replace("## 1.2.0", "## Unreleased\n\n- More.\n\n## 1.2.0"),
+            "entries under Unreleased",
+        ),
         ("v1.2.0", GOOD, "changes that are not committed"),
     ],
 )
@@ -44,7 +57,9 @@ def test_what_does_not_fit_together_is_not_released(tmp_path, tag, changelog, sa
 
 
 def test_the_version_is_where_the_script_reads_it():
-    assert '\n__version__ = "' in (ROOT / "xdevice" / "base" / "version.py").read_text(encoding="utf-8")
+    assert '\n__version__ = "' in (ROOT / "xdevice" / "base" / "version.py").read_text(
+        encoding="utf-8"
+    )
 
 
 def test_the_tag_is_made_only_where_that_is_asked_for(tmp_path):

@@ -69,10 +69,25 @@ It ran in {{printed}}`{prefix}`, and is in {{{{ repository }}}}.
 GOOD = "print(xdevice.to_numpy(xdevice.ones(2, 2)).sum())\nprint(2 + 2)"
 WRONG = [  # code, options, what the sentence says, the build's warning
     ("print(4); xdevice.device('gqu')", "", "4", "the cell raises DeviceError: "),
-    ("print(4)", ":tags: [raises-exception]", "4", "the cell raises nothing, though it is said to"),
+    (
+        "print(4)",
+        ":tags: [raises-exception]",
+        "4",
+        "the cell raises nothing, though it is said to",
+    ),
     ("print(4)", "", "5", "no cell above has printed '5', on numpy"),
-    ("import sys; print(4); print('no', file=sys.stderr)", "", "4", "the cell writes to stderr: no"),
-    ("from matplotlib import pyplot; pyplot.plot([4]); print(4);", "", "4", "draws a figure without :alt:"),
+    (
+        "import sys; print(4); print('no', file=sys.stderr)",
+        "",
+        "4",
+        "the cell writes to stderr: no",
+    ),
+    (
+        "from matplotlib import pyplot; pyplot.plot([4]); print(4);",
+        "",
+        "4",
+        "draws a figure without :alt:",
+    ),
 ]
 
 
@@ -88,7 +103,10 @@ def built(folder, **pages):
             page = PAGE.format(code=page[0], options=page[1], said=page[2])
         (source / f"{name}.md").write_text(page, encoding="utf-8")
     done = python("-m", "sphinx", "-q", "-W", "--keep-going", "--no-color", source, html)
-    warned = {name: "".join(re.findall(rf"{name}\.md:\d+: WARNING: (.*)", done.stderr)) for name in pages}
+    warned = {
+        name: "".join(re.findall(rf"{name}\.md:\d+: WARNING: (.*)", done.stderr))
+        for name in pages
+    }
     assert bool(done.returncode) == any(warned.values()), done.stderr
     return warned, html
 
@@ -100,11 +118,17 @@ def test_a_page_is_built_with_what_it_printed(tmp_path):
     warned, html = built(tmp_path, index=(GOOD, "", "4.0"), command=command)
     assert warned == {"index": "", "command": ""}
     text = (html / "index.html").read_text(encoding="utf-8")
-    assert re.search(r"Output on NumPy</p>\s*<div[^>]*><div[^>]*><pre><span></span>4\.0\n4\n</pre>", text)
+    assert re.search(
+        r"Output on NumPy</p>\s*<div[^>]*><div[^>]*><pre><span></span>4\.0\n4\n</pre>", text
+    )
     notebook = json.loads((html / "index.ipynb").read_text(encoding="utf-8"))
-    code = ["".join(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    code = [
+        "".join(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == "code"
+    ]
     assert 'for name in ["numpy"]:' in code[0]
-    assert "%%bash" not in (html / "command.html").read_text(encoding="utf-8")  # what is copied is what runs
+    assert "%%bash" not in (html / "command.html").read_text(
+        encoding="utf-8"
+    )  # what is copied is what runs
     assert python("-c", "\n".join(code)).stdout == "4.0\n4\n"
     assert "and is in the repository." in (html / "command.ipynb").read_text(encoding="utf-8")
     assert "`4.0`" in "".join(notebook["cells"][-1]["source"])
@@ -129,7 +153,9 @@ def test_what_differs_and_what_is_a_time_stands_in_tabs(tmp_path):
     text = (html / "index.html").read_text(encoding="utf-8")
     alike, differing, timed = re.split(r'<div class="cell', text.partition("<h1>")[2])[1:]
     assert "Output, the same on all 2 backends" in alike
-    assert re.findall(r"\n(NumPy|PyTorch)</label>.*?<span></span>(\w+)\n</pre>", differing, re.DOTALL) == [
+    assert re.findall(
+        r"\n(NumPy|PyTorch)</label>.*?<span></span>(\w+)\n</pre>", differing, re.DOTALL
+    ) == [
         ("NumPy", "numpy"),
         ("PyTorch", "torch"),
     ]
@@ -140,7 +166,9 @@ def test_what_differs_and_what_is_a_time_stands_in_tabs(tmp_path):
 
 
 def test_every_public_name_is_in_the_reference():
-    pages = "".join(path.read_text(encoding="utf-8") for path in (DOCS / "reference" / "api").glob("*.md"))
+    pages = "".join(
+        path.read_text(encoding="utf-8") for path in (DOCS / "reference" / "api").glob("*.md")
+    )
     shown = set(re.findall(r"^\.\. auto\w+:: (xdevice\.[\w.]+)$", pages, re.MULTILINE))
     public = {f"{face.__name__}.{name}" for face in faces() for name in names_of(face)}
     assert len(public) > 60
@@ -150,7 +178,11 @@ def test_every_public_name_is_in_the_reference():
 
 def test_every_variable_is_in_the_reference():
     code = "".join(
-        path.read_text(encoding="utf-8") for folder in ("xdevice", "backends") for path in (ROOT / folder).rglob("*.py")
+        path.read_text(encoding="utf-8")
+        for folder in ("xdevice", "backends")
+        for path in (ROOT / folder).rglob("*.py")
     )
     page = (DOCS / "reference" / "environment.md").read_text(encoding="utf-8")
-    assert set(re.findall(r"XDEVICE_[A-Z_]*[A-Z]", code)) == set(re.findall(r"`(XDEVICE_\w+)`", page))
+    assert set(re.findall(r"XDEVICE_[A-Z_]*[A-Z]", code)) == set(
+        re.findall(r"`(XDEVICE_\w+)`", page)
+    )

@@ -27,10 +27,15 @@ def unpinned(monkeypatch):
 
 def sabotage(code, tmp_path, monkeypatch):
     (tmp_path / "sitecustomize.py").write_text(f"import os\nimport numpy.random\n{code}\n")
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")])))
+    monkeypatch.setenv(
+        "PYTHONPATH",
+        os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")])),
+    )
 
 
-def test_names_that_are_gone_are_reported_by_capability(unpinned, tmp_path, monkeypatch, capsys):
+def test_names_that_are_gone_are_reported_by_capability(
+    unpinned, tmp_path, monkeypatch, capsys
+):
     sabotage("del numpy.full, numpy.random.seed", tmp_path, monkeypatch)
     assert unpinned.try_here("numpy", False) == 1
     told, *lines = capsys.readouterr().out.splitlines()
@@ -46,7 +51,9 @@ def test_names_that_are_gone_are_reported_by_capability(unpinned, tmp_path, monk
 def test_a_crash_is_reported_by_capability(unpinned, tmp_path, monkeypatch):
     sabotage("numpy.random.seed = lambda n: os.abort()", tmp_path, monkeypatch)
     at = "tests/testing/suite/test_conformance.py::TestNumpy"
-    [(capability, how)] = unpinned.checks([at, "-k", "numbers_repeat or test_keeps_the_contract"])
+    [(capability, how)] = unpinned.checks(
+        [at, "-k", "numbers_repeat or test_keeps_the_contract"]
+    )
     assert capability == "reproducibility"
     assert "crashed" in how
 

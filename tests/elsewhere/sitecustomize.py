@@ -42,7 +42,11 @@ def _import_as_elsewhere(name, globals=None, locals=None, fromlist=(), level=0):
 def _is_gone(path) -> bool:
     asking = sys._getframe(2).f_globals.get("__name__", "")
     text = os.fspath(path) if isinstance(path, (str, os.PathLike)) else ""
-    return isinstance(text, str) and text.startswith(GONE) and asking.partition(".")[0].startswith("xdevice")
+    return (
+        isinstance(text, str)
+        and text.startswith(GONE)
+        and asking.partition(".")[0].startswith("xdevice")
+    )
 
 
 def _open_as_elsewhere(file, *arguments, **options):

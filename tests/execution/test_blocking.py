@@ -25,7 +25,11 @@ def fails(backend):
 
 
 def error_of(backend):
-    return backend.framework.MXNetError if backend.name == "mxnet" else backend.framework.errors.JaxRuntimeError
+    return (
+        backend.framework.MXNetError
+        if backend.name == "mxnet"
+        else backend.framework.errors.JaxRuntimeError
+    )
 
 
 def surfaces_at_sync(backend):
@@ -156,7 +160,9 @@ def test_pytorch_waits_after_each_operation_also_in_a_build_without_cuda(monkeyp
     assert waits == [None, None]
 
 
-@pytest.mark.skipif("tensorflow" not in xdevice.backends(), reason="tensorflow is not installed")
+@pytest.mark.skipif(
+    "tensorflow" not in xdevice.backends(), reason="tensorflow is not installed"
+)
 def test_asynchronous_execution_of_tensorflow_is_off_inside_and_on_again_after():
     with xdevice.use_backend("tensorflow") as backend:
         config = backend.framework.config.experimental
@@ -170,7 +176,9 @@ def test_asynchronous_execution_of_tensorflow_is_off_inside_and_on_again_after()
             config.set_synchronous_execution(before)
 
 
-@pytest.mark.skipif("tensorflow" not in xdevice.backends(), reason="tensorflow is not installed")
+@pytest.mark.skipif(
+    "tensorflow" not in xdevice.backends(), reason="tensorflow is not installed"
+)
 def test_the_wait_of_tensorflow_does_not_wait_for_itself():
     with xdevice.use_backend("tensorflow"):
         from xdevice_tensorflow import blocking

@@ -61,7 +61,9 @@ def test_sync_waits_for_all_gpus(name):
             xdevice.item(product[0, 0])
         read = time.perf_counter() - start - waited
         assert enqueued < waited / 2, "the work was not asynchronous, so this shows nothing"
-        assert read < waited / 2, f"after sync() there was work left: {read:.3f} s of {waited:.3f} s"
+        assert read < waited / 2, (
+            f"after sync() there was work left: {read:.3f} s of {waited:.3f} s"
+        )
 
 
 def test_integers_that_tensorflow_keeps_on_the_host_are_operands_on_its_gpu():
@@ -72,7 +74,12 @@ def test_integers_that_tensorflow_keeps_on_the_host_are_operands_on_its_gpu():
         assert xdevice.device_of(indices) is xdevice.cpu()
         assert xdevice.device_of(xp.take(x, indices, axis=0)) is xdevice.gpu(0)
         assert (
-            xdevice.item(xdevice.nn.cross_entropy(x, xdevice.backend("tensorflow").framework.constant([0, 1, 1]))) > 0
+            xdevice.item(
+                xdevice.nn.cross_entropy(
+                    x, xdevice.backend("tensorflow").framework.constant([0, 1, 1])
+                )
+            )
+            > 0
         )
         with pytest.raises(xdevice.errors.DeviceMismatchError):
             xp.take(x, xdevice.tensor([0, 2], dtype="int32", device="cpu"), axis=0)

@@ -133,7 +133,9 @@ def test_a_source_that_is_gone_leaves_its_memory_behind(source, target, gpu):
 
 
 def test_numpy_has_no_gpu():
-    with pytest.raises(xdevice.errors.DeviceNotFoundError, match=r"gpu:0 does not exist on numpy.*move"):
+    with pytest.raises(
+        xdevice.errors.DeviceNotFoundError, match=r"gpu:0 does not exist on numpy.*move"
+    ):
         convert(make("torch", np.ones(2), "gpu:0"), "numpy")
 
 

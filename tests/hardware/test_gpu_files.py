@@ -23,7 +23,15 @@ def backend(request):
 
 def test_a_file_goes_from_a_gpu_to_every_device(backend, tmp_path):
     rng = np.random.default_rng(0)
-    dtypes = ["bool", "uint8", "int32", "float16", "bfloat16", "float32", *sorted(backend.short_floats)]
+    dtypes = [
+        "bool",
+        "uint8",
+        "int32",
+        "float16",
+        "bfloat16",
+        "float32",
+        *sorted(backend.short_floats),
+    ]
     for size in (3, 30_000):  # small ones are copied, large ones staged
         raw = {name: rng.integers(0, 2, (size, 4)).astype(host_dtype(name)) for name in dtypes}
         placed = {name: backend.stage(array, xdevice.gpu()) for name, array in raw.items()}
@@ -44,7 +52,9 @@ def test_a_model_on_a_gpu_is_saved_and_written_into(backend, tmp_path):
         second = xdevice.to_device(models[name](), "gpu")
         xdevice.load(tmp_path / "file", into=second)
         assert xdevice.device_of(second) is xdevice.gpu()
-        for (key, a), (_, b) in zip(backend.variables(first), backend.variables(second), strict=True):
+        for (key, a), (_, b) in zip(
+            backend.variables(first), backend.variables(second), strict=True
+        ):
             assert backend.to_numpy(a).tobytes() == backend.to_numpy(b).tobytes(), key
 
 
@@ -52,4 +62,6 @@ def test_each_rank_has_a_gpu_of_its_own(backend, monkeypatch):
     for rank in range(xdevice.num_gpus()):
         monkeypatch.setenv("LOCAL_RANK", str(rank))
         assert xdevice.distributed.local_device() is xdevice.gpu(rank)
-        assert xdevice.device_of(xdevice.tensor([1.0], device=xdevice.distributed.local_device())) is xdevice.gpu(rank)
+        assert xdevice.device_of(
+            xdevice.tensor([1.0], device=xdevice.distributed.local_device())
+        ) is xdevice.gpu(rank)

@@ -73,14 +73,18 @@ def trained(step, steps):
 def test_a_captured_training_step_trains_as_the_step_itself():
     def model():
         torch.manual_seed(0)
-        net = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.Tanh(), torch.nn.Linear(32, 4)).to("cuda:0")
+        net = torch.nn.Sequential(
+            torch.nn.Linear(16, 32), torch.nn.Tanh(), torch.nn.Linear(32, 4)
+        ).to("cuda:0")
         x, y = torch.rand(8, 16, device="cuda:0"), torch.rand(8, 4, device="cuda:0")
         parameters = list(net.parameters())
 
         def step():
             loss = torch.nn.functional.mse_loss(net(x), y)
             with torch.no_grad():
-                for parameter, gradient in zip(parameters, torch.autograd.grad(loss, parameters), strict=True):
+                for parameter, gradient in zip(
+                    parameters, torch.autograd.grad(loss, parameters), strict=True
+                ):
                     parameter.sub_(gradient, alpha=0.1)
             return loss.detach()
 
@@ -130,7 +134,9 @@ def test_adam_trains_if_it_is_capturable():
         return xdevice.to_numpy(w)
 
     called = trained_with(10, lambda step: step)
-    replayed = trained_with(9, lambda step: xdevice.accelerator.make_graphed_callable(step, "gpu:0"))
+    replayed = trained_with(
+        9, lambda step: xdevice.accelerator.make_graphed_callable(step, "gpu:0")
+    )
     np.testing.assert_allclose(replayed, called, rtol=1e-6)
 
 
@@ -148,14 +154,22 @@ def test_attention_which_keeps_its_seed_on_the_cpu():
         y = torch.nn.functional.scaled_dot_product_attention(q, q, q)
         return y, *torch.autograd.grad(y.sum(), q)
 
-    expected = [x.detach() for x in step()]  # a graph of autograd that is still there belongs to another stream
-    for one, other in zip(xdevice.accelerator.make_graphed_callable(step, "gpu:0")(), expected, strict=True):
-        np.testing.assert_allclose(xdevice.to_numpy(one), xdevice.to_numpy(other), rtol=1e-5, atol=1e-6)
+    expected = [
+        x.detach() for x in step()
+    ]  # a graph of autograd that is still there belongs to another stream
+    for one, other in zip(
+        xdevice.accelerator.make_graphed_callable(step, "gpu:0")(), expected, strict=True
+    ):
+        np.testing.assert_allclose(
+            xdevice.to_numpy(one), xdevice.to_numpy(other), rtol=1e-5, atol=1e-6
+        )
 
 
 def test_a_failed_capture_leaves_the_random_numbers_of_earlier_graphs():
     x = full(1)
-    graph = xdevice.accelerator.make_graphed_callable(lambda: torch.nn.functional.dropout(x), "gpu:0")
+    graph = xdevice.accelerator.make_graphed_callable(
+        lambda: torch.nn.functional.dropout(x), "gpu:0"
+    )
 
     def drawn():
         torch.manual_seed(0)
@@ -173,7 +187,12 @@ def test_tasks_of_parallel_may_capture_on_one_gpu():
     xs = [full(i, size=256) for i in range(4)]
     for _ in range(5):
         graphs = xdevice.parallel.run(
-            *(lambda x=x: xdevice.accelerator.make_graphed_callable(lambda: x @ x + x, "gpu:0") for x in xs)
+            *(
+                lambda x=x: xdevice.accelerator.make_graphed_callable(
+                    lambda: x @ x + x, "gpu:0"
+                )
+                for x in xs
+            )
         )
         found = xdevice.parallel.run(*graphs)
         assert [value(y + 0) for y in found] == [256.0 * i * i + i for i in range(4)]
@@ -216,7 +235,8 @@ def test_the_first_work_of_a_process_can_be_captured():
 def test_graphs_are_tasks_of_parallel(two):
     xs = [full(i + 1, gpu) for i, gpu in enumerate(two)]
     graphs = [
-        xdevice.accelerator.make_graphed_callable(lambda x=x: x.mul_(2), gpu) for x, gpu in zip(xs, two, strict=True)
+        xdevice.accelerator.make_graphed_callable(lambda x=x: x.mul_(2), gpu)
+        for x, gpu in zip(xs, two, strict=True)
     ]
     for number in range(1, 6):  # the call before the recording has doubled them once
         found = xdevice.parallel.run(*graphs)
@@ -226,7 +246,10 @@ def test_graphs_are_tasks_of_parallel(two):
 def test_three_graphs_on_one_gpu():
     xs = [full(i + 1, size=512) for i in range(3)]
     graphs = [
-        xdevice.accelerator.make_graphed_callable(lambda x=x: [x + n for n in range(100)][-1], "gpu:0") for x in xs
+        xdevice.accelerator.make_graphed_callable(
+            lambda x=x: [x + n for n in range(100)][-1], "gpu:0"
+        )
+        for x in xs
     ]
     for _ in range(10):
         assert [value(y * 1) for y in xdevice.parallel.run(*graphs)] == [100, 101, 102]
@@ -256,7 +279,9 @@ def test_what_is_read_is_kept_alive():
 
 
 def test_random_numbers_differ_from_replay_to_replay():
-    graph = xdevice.accelerator.make_graphed_callable(lambda: torch.rand(100, device="cuda:0"), "gpu:0")
+    graph = xdevice.accelerator.make_graphed_callable(
+        lambda: torch.rand(100, device="cuda:0"), "gpu:0"
+    )
     first = graph().clone()
     assert not torch.equal(first, graph())
 
@@ -339,7 +364,9 @@ def test_a_graph_that_is_gone_gives_its_memory_back():
 
 def test_work_on_another_gpu_is_refused(two):
     x, y = full(1, two[0]), full(1, two[1])
-    with pytest.raises(xdevice.errors.DeviceMismatchError, match=r"cuda:1 .*, and its graph is for cuda:0"):
+    with pytest.raises(
+        xdevice.errors.DeviceMismatchError, match=r"cuda:1 .*, and its graph is for cuda:0"
+    ):
         xdevice.accelerator.make_graphed_callable(lambda: (x + 1, y + 1), two[0])
     with pytest.raises(xdevice.errors.DeviceMismatchError):
         xdevice.accelerator.make_graphed_callable(lambda: y + 1, two[0])
@@ -369,7 +396,10 @@ def test_other_threads_work_while_a_task_is_captured():
     try:
         for number in range(10):
             x = full(number)
-            assert value(xdevice.accelerator.make_graphed_callable(lambda x=x: x + 1, "gpu:0")()) == number + 1
+            assert (
+                value(xdevice.accelerator.make_graphed_callable(lambda x=x: x + 1, "gpu:0")())
+                == number + 1
+            )
     finally:
         stop.set()
         thread.join()
@@ -391,7 +421,9 @@ def test_the_wait_of_another_thread_breaks_a_capture_and_nothing_else():
         for _ in range(30):
             with suppress(xdevice.errors.CaptureError):
                 captured.append(
-                    xdevice.accelerator.make_graphed_callable(lambda: [x + n for n in range(50)][-1], "gpu:0")
+                    xdevice.accelerator.make_graphed_callable(
+                        lambda: [x + n for n in range(50)][-1], "gpu:0"
+                    )
                 )
     finally:
         stop.set()

@@ -54,7 +54,9 @@ def test_a_task_waits_for_what_the_caller_has_enqueued():
     x = rows(1, gpu)
     for value in range(1, 6):
         work(x)
-        x.fill_(value)  # behind 20 ms of work; a task that did not wait would see the value before
+        x.fill_(
+            value
+        )  # behind 20 ms of work; a task that did not wait would see the value before
         found = xdevice.parallel.run(*[lambda: x.sum(dtype=torch.float64)] * 3)
         assert [float(y) for y in found] == [value * SIZE * SIZE] * 3
 
@@ -79,7 +81,9 @@ def test_each_task_has_its_own_stream_and_the_callers_device():
 def test_threads_take_short_turns_while_tasks_feed_gpus():
     torch.zeros(1, device="cuda:0")
     before = sys.getswitchinterval()
-    seen = xdevice.parallel.run(sys.getswitchinterval, lambda: xdevice.parallel.run(sys.getswitchinterval)[0])
+    seen = xdevice.parallel.run(
+        sys.getswitchinterval, lambda: xdevice.parallel.run(sys.getswitchinterval)[0]
+    )
     assert seen[0] == seen[1] < before, "tasks take short turns"
     assert sys.getswitchinterval() == before
     with pytest.raises(ZeroDivisionError):
@@ -163,7 +167,9 @@ def test_batches_are_ready_on_whatever_stream_consumes_them_and_stay_until_it_is
             work(x)  # the consumer is late: the next batches are copied meanwhile
             sums.append(batch.sum(dtype=torch.float64))
             del batch
-    torch.cuda.synchronize(gpu.native)  # the sums were made on a side stream, and are read on the default one
+    torch.cuda.synchronize(
+        gpu.native
+    )  # the sums were made on a side stream, and are read on the default one
     assert [float(total) for total in sums] == [i % 4 * SIZE * SIZE for i in range(40)]
 
 

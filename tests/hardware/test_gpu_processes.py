@@ -61,14 +61,30 @@ with xdevice.distributed.processes() as world:
 
 def test_tensors_on_the_host_are_sent_too(name, tmp_path):
     (tmp_path / "host.py").write_text(HOST, encoding="utf-8")
-    command = [sys.executable, "-m", "xdevice", "launch", "-n", "2", "--backend", name, str(tmp_path / "host.py")]
-    done = subprocess.run(command, env={**os.environ, **PIECEMEAL}, capture_output=True, text=True, timeout=120)
+    command = [
+        sys.executable,
+        "-m",
+        "xdevice",
+        "launch",
+        "-n",
+        "2",
+        "--backend",
+        name,
+        str(tmp_path / "host.py"),
+    ]
+    done = subprocess.run(
+        command, env={**os.environ, **PIECEMEAL}, capture_output=True, text=True, timeout=120
+    )
     assert done.returncode == 0, done.stdout + done.stderr
 
 
 def noise(lines):
     """The kinds of lines that are not the program's: without times, threads, addresses and numbers."""
-    return {re.sub(r"[\d:.]+", "#", line).strip() for line in lines if not line.startswith("ends well")} - {""}
+    return {
+        re.sub(r"[\d:.]+", "#", line).strip()
+        for line in lines
+        if not line.startswith("ends well")
+    } - {""}
 
 
 PLAIN = """
@@ -116,12 +132,29 @@ def test_a_program_that_ends_well_prints_nothing_of_ours(name):
 def test_the_guide_on_fsdp_computes_the_same_on_two_gpus(tmp_path):
     if "torch" not in xdevice.backends() or xdevice.backend("torch").count("gpu") < 2:
         pytest.skip("PyTorch sees no two GPUs")
-    guide = (Path(__file__).parents[2] / "docs" / "guides" / "fsdp.md").read_text(encoding="utf-8")
+    guide = (Path(__file__).parents[2] / "docs" / "guides" / "fsdp.md").read_text(
+        encoding="utf-8"
+    )
     for file, code in re.findall(r"%%writefile (\w+\.py)\n(.*?)```", guide, re.DOTALL):
         (tmp_path / file).write_text(code, encoding="utf-8")
     for program in ("whole.py", "parts.py"):
-        command = [sys.executable, "-m", "xdevice", "launch", "-n", "2", "--backend", "torch", program]
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+        command = [
+            sys.executable,
+            "-m",
+            "xdevice",
+            "launch",
+            "-n",
+            "2",
+            "--backend",
+            "torch",
+            program,
+        ]
+        done = subprocess.run(
+            command, cwd=tmp_path, capture_output=True, text=True, timeout=120
+        )
         assert done.returncode == 0, done.stdout + done.stderr
     assert "0 holds [128, 64] of [256, 64]" in done.stdout
-    xdevice.assert_parity(xdevice.load(tmp_path / "parts.safetensors"), xdevice.load(tmp_path / "whole.safetensors"))
+    xdevice.assert_parity(
+        xdevice.load(tmp_path / "parts.safetensors"),
+        xdevice.load(tmp_path / "whole.safetensors"),
+    )

@@ -14,7 +14,11 @@ from xdevice.cuda_driver import ring
 
 pytestmark = pytest.mark.gpu
 
-STAGED = [name for name in xdevice.backends() if name in ("torch", "jax", "tensorflow", "paddle", "mxnet")]
+STAGED = [
+    name
+    for name in xdevice.backends()
+    if name in ("torch", "jax", "tensorflow", "paddle", "mxnet")
+]
 COMPUTING = [name for name in STAGED if name not in NO_KERNELS]
 GPU = xdevice.gpu()
 SIZE = (64 << 20) + 52
@@ -22,13 +26,19 @@ SIZE = (64 << 20) + 52
 
 @pytest.fixture(params=STAGED)
 def framework(request):
-    with suppress(xdevice.errors.BackendImportError), xdevice.use_backend(request.param) as backend:
+    with (
+        suppress(xdevice.errors.BackendImportError),
+        xdevice.use_backend(request.param) as backend,
+    ):
         yield backend
 
 
 @pytest.fixture(params=COMPUTING)
 def computing(request):
-    with suppress(xdevice.errors.BackendImportError), xdevice.use_backend(request.param) as backend:
+    with (
+        suppress(xdevice.errors.BackendImportError),
+        xdevice.use_backend(request.param) as backend,
+    ):
         yield backend
 
 
@@ -57,7 +67,11 @@ def staged(monkeypatch):
 
 
 def numbers(seed, dtype="float32"):
-    return np.random.default_rng(seed).integers(0, 100, SIZE // np.dtype(dtype).itemsize).astype(dtype)
+    return (
+        np.random.default_rng(seed)
+        .integers(0, 100, SIZE // np.dtype(dtype).itemsize)
+        .astype(dtype)
+    )
 
 
 def on_gpu(array, backend):
@@ -121,7 +135,10 @@ def test_values_come_through(framework, staged, dtype):
         assert xdevice.device_of(x) is GPU
         assert (read(x, framework) == array).all()
     assert staged == [SIZE] * len(staged)
-    assert staged or (framework.name, dtype) == ("tensorflow", "bool")  # which TensorFlow makes no room for on a GPU
+    assert staged or (framework.name, dtype) == (
+        "tensorflow",
+        "bool",
+    )  # which TensorFlow makes no room for on a GPU
     before = len(staged)
     for host in (
         xdevice.to_numpy(x),
@@ -165,7 +182,9 @@ def test_what_is_being_copied_is_waited_for(framework, staged):
     keep_busy(framework)
     assert (xdevice.to_numpy(again(xs[0], framework)) == arrays[0]).all()
     keep_busy(framework)
-    assert (read(xdevice.to_device(again(xs[1], framework), "cpu"), framework) == arrays[1]).all()
+    assert (
+        read(xdevice.to_device(again(xs[1], framework), "cpu"), framework) == arrays[1]
+    ).all()
     assert len(staged) == 1 + comes_back_by_the_ring(framework)
 
 
@@ -236,7 +255,9 @@ def test_two_gpus(framework, staged):
     arrays = [numbers(0), numbers(1)]
     for _ in range(2):
         xs = [xdevice.tensor(array, device=xdevice.gpu(i)) for i, array in enumerate(arrays)]
-    assert [(xdevice.to_numpy(x) == array).all() for x, array in zip(xs, arrays, strict=True)] == [True, True]
+    assert [
+        (xdevice.to_numpy(x) == array).all() for x, array in zip(xs, arrays, strict=True)
+    ] == [True, True]
     assert len(staged) >= 4
 
 
@@ -416,7 +437,9 @@ class TestTorch:
             "as_tensor": lambda y: torch.as_tensor(y).numpy(), "asarray": np.asarray, "to_numpy": xdevice.to_numpy,
             "detach": lambda y: y.detach().numpy(), "convert": lambda y: xdevice.convert(y, "numpy"),
         }  # fmt: skip
-        xdevice.to_device(x, "cpu", non_blocking=True)  # the first one makes the ring, which takes seconds on an H100
+        xdevice.to_device(
+            x, "cpu", non_blocking=True
+        )  # the first one makes the ring, which takes seconds on an H100
         for number, (name, read) in enumerate(reads.items(), 1):
             torch.cuda._sleep(100_000_000)
             x += 1
@@ -511,7 +534,9 @@ class TestTensorflow:
         assert (x.numpy() == numbers(0)).all()
         assert (xdevice.to_numpy(x) == numbers(0)).all()
 
-    @pytest.mark.parametrize("dtype", ["int32", "int64", "float64", "complex64", "bfloat16", "uint16"])
+    @pytest.mark.parametrize(
+        "dtype", ["int32", "int64", "float64", "complex64", "bfloat16", "uint16"]
+    )
     def test_other_dtypes(self, tf, staged, dtype):
         values = xdevice.to_numpy(xdevice.tensor(numbers(0), device="cpu", dtype=dtype))
         x = xdevice.tensor(values, device=GPU, dtype=dtype)
@@ -545,7 +570,11 @@ class TestPaddle:
         x.persistable = True
         own = paddle.Tensor._copy_to(x, paddle.CUDAPlace(0), True)
         for moved in (xdevice.to_device(x, GPU), xdevice.to_device(own, "cpu")):
-            assert (moved.stop_gradient, moved.persistable, moved.name) == (own.stop_gradient, True, own.name)
+            assert (moved.stop_gradient, moved.persistable, moved.name) == (
+                own.stop_gradient,
+                True,
+                own.name,
+            )
         assert len(staged) == 2
 
     def test_views_are_read_as_they_are(self, paddle, staged):
@@ -573,7 +602,10 @@ class TestPaddle:
         with xdevice.use_backend("paddle") as backend:
             host = paddle.to_tensor(numbers(0), place=paddle.CPUPlace())
             side = xdevice.accelerator.Stream(GPU)
-            for move in (lambda: xdevice.to_device(host, GPU), lambda: xdevice.tensor(numbers(0), device=GPU)):
+            for move in (
+                lambda: xdevice.to_device(host, GPU),
+                lambda: xdevice.tensor(numbers(0), device=GPU),
+            ):
                 keep_busy(backend)
                 y = move()
                 with side:

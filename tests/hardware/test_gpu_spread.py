@@ -34,7 +34,10 @@ def gpus(request):
 def pair(gpus, size=SIZE, dtype="float32"):
     rng = np.random.default_rng(0)
     arrays = [rng.normal(size=size).astype(dtype) for _ in gpus]
-    return arrays, [xdevice.tensor(array, device=gpu, dtype=dtype) for array, gpu in zip(arrays, gpus, strict=True)]
+    return arrays, [
+        xdevice.tensor(array, device=gpu, dtype=dtype)
+        for array, gpu in zip(arrays, gpus, strict=True)
+    ]
 
 
 def goes_by_nccl(name, xs):
@@ -46,7 +49,9 @@ def goes_by_nccl(name, xs):
     if name == "jax":
         from xdevice_jax import replicas
 
-        return replicas.is_for_collectives(xs[0], tuple(backend.to_native(backend.device_of(x)) for x in xs))
+        return replicas.is_for_collectives(
+            xs[0], tuple(backend.to_native(backend.device_of(x)) for x in xs)
+        )
     from xdevice_tensorflow import replicas
 
     return replicas.is_for_nccl(xs[0], [backend.device_of(x) for x in xs], backend)
@@ -60,7 +65,11 @@ def test_nccl_gives_the_same_bits_on_both(name, op, gpus):
     expected = (arrays[0] + arrays[1]) / (2 if op == "mean" else 1)
     first, second = xdevice.parallel.all_reduce(xs, op)
     assert [xdevice.device_of(x) for x in (first, second)] == gpus
-    assert xdevice.to_numpy(first).tobytes() == xdevice.to_numpy(second).tobytes() == expected.tobytes()
+    assert (
+        xdevice.to_numpy(first).tobytes()
+        == xdevice.to_numpy(second).tobytes()
+        == expected.tobytes()
+    )
     if name == "torch":
         assert first is xs[0]
 
@@ -103,7 +112,9 @@ def test_the_books_case(name, gpus):
                     loss = backend.framework.reduce_sum(replica * weights)
                 grads.append(tape.gradient(loss, replica))
             else:
-                grads.append(backend.framework.grad(lambda p, w=weights: (p * w).sum())(replica))
+                grads.append(
+                    backend.framework.grad(lambda p, w=weights: (p * w).sum())(replica)
+                )
     results = xdevice.parallel.all_reduce(grads)
     assert [xdevice.to_numpy(x).tolist() for x in results] == [[2.0, 4.0]] * 2
     assert [xdevice.device_of(x) for x in results] == gpus
@@ -123,7 +134,11 @@ def test_split_and_gather_across_gpus(name, gpus):
 @pytest.mark.parametrize("name", KERNELS)
 def test_replicas_on_two_gpus_are_independent(name, gpus):
     backend = xdevice.backend()
-    net = xdevice.to_device(backend.samples().network(3, 2), gpus[0]) if name != "jax" else {"w": xdevice.ones(2)}
+    net = (
+        xdevice.to_device(backend.samples().network(3, 2), gpus[0])
+        if name != "jax"
+        else {"w": xdevice.ones(2)}
+    )
     replicas = xdevice.parallel.replicate(net, [*gpus, gpus[0]])
     assert [xdevice.device_of(replica) for replica in replicas] == [*gpus, gpus[0]]
     assert len({id(replica) for replica in (net, *replicas)}) == 4
@@ -147,7 +162,9 @@ def test_a_reduced_gradient_comes_after_the_work_before_it(name, gpus):
         for _ in range(20):
             xs = [x @ torch.full_like(x, 1 / size) for x in xs]
         xs = [x * value for x in xs]
-        for x in xdevice.parallel.all_reduce(xs):  # enqueued behind the products, without a wait by the host
+        for x in xdevice.parallel.all_reduce(
+            xs
+        ):  # enqueued behind the products, without a wait by the host
             assert float(x.min()) == pytest.approx(2 * value, rel=1e-3)
 
 

@@ -13,7 +13,11 @@ from xdevice import nn
 
 pytestmark = pytest.mark.gpu
 
-FRAMEWORKS = [name for name in xdevice.backends() if name in ("torch", "tensorflow", "jax") and name not in NO_KERNELS]
+FRAMEWORKS = [
+    name
+    for name in xdevice.backends()
+    if name in ("torch", "tensorflow", "jax") and name not in NO_KERNELS
+]
 GPU = xdevice.gpu()
 
 
@@ -40,7 +44,13 @@ def perceptron():
 
 def lenet():
     xp = xdevice.array_namespace()
-    params = {"k1": drawn(4, 1, 3, 3), "b1": drawn(4), "k2": drawn(8, 4, 3, 3), "b2": drawn(8), "w": drawn(32, 3)}
+    params = {
+        "k1": drawn(4, 1, 3, 3),
+        "b1": drawn(4),
+        "k2": drawn(8, 4, 3, 3),
+        "b2": drawn(8),
+        "w": drawn(32, 3),
+    }
 
     def loss(p, x, labels):
         x = nn.max_pool2d(nn.relu(nn.conv2d(x, p["k1"], p["b1"], padding=1)), 2)
@@ -56,12 +66,21 @@ def decoder():
 
     def loss(p, tokens, following):
         x = nn.layer_norm(nn.embedding(tokens, p["words"]), p["scale"])
-        parts = xp.permute_dims(xp.reshape(xp.matmul(x, p["qkv"]), (2, 4, 3, 1, 8)), (2, 0, 3, 1, 4))
+        parts = xp.permute_dims(
+            xp.reshape(xp.matmul(x, p["qkv"]), (2, 4, 3, 1, 8)), (2, 0, 3, 1, 4)
+        )
         seen = nn.attention(parts[0], parts[1], parts[2], causal=True)
         x = nn.gelu(xp.add(x, xp.reshape(seen, (2, 4, 8))), approximate=True)
         return nn.cross_entropy(xp.reshape(xp.matmul(x, p["out"]), (8, 5)), following)
 
-    return loss, params, (xdevice.tensor([[0, 1, 2, 3], [4, 3, 2, 1]]), xdevice.tensor([1, 2, 3, 4, 3, 2, 1, 0]))
+    return (
+        loss,
+        params,
+        (
+            xdevice.tensor([[0, 1, 2, 3], [4, 3, 2, 1]]),
+            xdevice.tensor([1, 2, 3, 4, 3, 2, 1, 0]),
+        ),
+    )
 
 
 @contextmanager
@@ -102,7 +121,10 @@ def test_an_eager_step_waits_for_nothing(framework, program, is_inside):
 
 def test_a_rule_that_writes_into_its_arguments_changes_neither(framework):
     with GPU:
-        params, grads = [xdevice.ones(3), xdevice.ones(2, 2)], [xdevice.ones(3), xdevice.ones(2, 2)]
+        params, grads = (
+            [xdevice.ones(3), xdevice.ones(2, 2)],
+            [xdevice.ones(3), xdevice.ones(2, 2)],
+        )
 
     def rule(p, g):
         p -= g
@@ -147,7 +169,14 @@ TOLD = {"torch": "device-side assert", "jax": "NaN", "tensorflow": "NaN"}
 @pytest.mark.parametrize("what", ["cross_entropy", "embedding", "one_hot"])
 def test_a_wrong_index_is_never_a_finite_number(framework, what, label):
     # in a process of its own, which has no GPU after an assertion
-    done = python("-c", WRONG, what, label, XDEVICE_BACKEND=framework, XLA_PYTHON_CLIENT_PREALLOCATE="false")
+    done = python(
+        "-c",
+        WRONG,
+        what,
+        label,
+        XDEVICE_BACKEND=framework,
+        XLA_PYTHON_CLIENT_PREALLOCATE="false",
+    )
     assert done.returncode == 0, done.stderr
     assert f"at the line: {what}: there is no index {label}; expected 0 to 2" in done.stdout
     assert TOLD[framework] in done.stdout

@@ -33,7 +33,10 @@ def test_tasks_on_two_gpus_give_what_they_give_one_after_the_other(name):
     with xdevice.use_backend(name):
         rng = np.random.default_rng(0)
         host = rng.random((SIZE, SIZE), dtype="float32") / SIZE
-        xs = [xdevice.tensor(host * (i + 1), device=gpu) for i, gpu in enumerate(xdevice.try_all_gpus()[:2])]
+        xs = [
+            xdevice.tensor(host * (i + 1), device=gpu)
+            for i, gpu in enumerate(xdevice.try_all_gpus()[:2])
+        ]
 
         def work(x):
             y = x

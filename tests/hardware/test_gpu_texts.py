@@ -23,7 +23,11 @@ assert xdevice.device_of(batch) == xdevice.gpu()
 xdevice.assert_parity([compiled, compiled_value], [by_hand, value], rtol=1e-2, atol=1e-3)
 """
 """A GPU adds in other orders and multiplies in 10 bits where the framework takes TF32."""
-PIECEMEAL = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false", "TF_FORCE_GPU_ALLOW_GROWTH": "true", "TF_CPP_MIN_LOG_LEVEL": "3"}
+PIECEMEAL = {
+    "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
+    "TF_FORCE_GPU_ALLOW_GROWTH": "true",
+    "TF_CPP_MIN_LOG_LEVEL": "3",
+}
 FRONT = re.compile(r"\A---\n(.*?)^---$", re.DOTALL | re.MULTILINE)
 EXAMPLES = (
     "async_computation", "auto_parallelism", "multiple_gpus", "multiple_gpus_concise", "parity_mlp", "streams",
@@ -57,7 +61,9 @@ def pages(folder):
 
 @pytest.mark.parametrize("chapter", pages(COURSE))
 def test_a_chapter_of_the_course_runs_on_a_gpu(chapter, backend):
-    _, heard = run_cells(COURSE / f"{chapter}.md", ON_GPU, COMPILES, XDEVICE_BACKEND=backend, **PIECEMEAL)
+    _, heard = run_cells(
+        COURSE / f"{chapter}.md", ON_GPU, COMPILES, XDEVICE_BACKEND=backend, **PIECEMEAL
+    )
     print(heard)
 
 

@@ -60,7 +60,11 @@ def products(torch, count=60, size=8192):
 
 def test_without_a_wait_the_time_is_ten_times_too_small_and_ours_is_not(torch):
     work = products(torch)
-    timer, start, end = xdevice.Timer(), xdevice.accelerator.Event("gpu:0"), xdevice.accelerator.Event("gpu:0")
+    timer, start, end = (
+        xdevice.Timer(),
+        xdevice.accelerator.Event("gpu:0"),
+        xdevice.accelerator.Event("gpu:0"),
+    )
     begun = perf_counter()
     start.record()
     work()
@@ -122,7 +126,10 @@ def test_the_default_waits_for_every_gpu(torch):
 
 def test_two_streams_overlap_and_one_does_not(torch):
     def is_side_by_side(first, second):
-        end_of_first, start_of_second = xdevice.accelerator.Event("gpu:0"), xdevice.accelerator.Event("gpu:0")
+        end_of_first, start_of_second = (
+            xdevice.accelerator.Event("gpu:0"),
+            xdevice.accelerator.Event("gpu:0"),
+        )
         xdevice.sync()
         with first:
             torch.cuda._sleep(CYCLES)
@@ -174,11 +181,19 @@ def test_sync_of_a_stream_waits_for_it_and_not_for_the_other(torch):
 def test_the_scope_gives_the_stream_and_the_device_back(torch):
     gpus("torch", 2)
     stream = xdevice.accelerator.Stream("gpu:1")
-    before = torch.cuda.current_device(), torch.cuda.current_stream(0), torch.cuda.current_stream(1)
+    before = (
+        torch.cuda.current_device(),
+        torch.cuda.current_stream(0),
+        torch.cuda.current_stream(1),
+    )
     with stream:
         assert torch.cuda.current_stream(1) == stream.native
         assert xdevice.accelerator.Stream.current("gpu:1").native == stream.native
-    assert (torch.cuda.current_device(), torch.cuda.current_stream(0), torch.cuda.current_stream(1)) == before
+    assert (
+        torch.cuda.current_device(),
+        torch.cuda.current_stream(0),
+        torch.cuda.current_stream(1),
+    ) == before
 
 
 def test_a_stream_of_one_gpu_waits_for_one_of_another(torch):
@@ -215,7 +230,10 @@ def test_memory_that_is_kept_is_not_given_away(torch, kept):
 
 def test_events_and_streams_of_another_device(torch):
     gpus("torch", 2)
-    event, stream = xdevice.accelerator.Event("gpu:0").record(), xdevice.accelerator.Stream("gpu:1")
+    event, stream = (
+        xdevice.accelerator.Event("gpu:0").record(),
+        xdevice.accelerator.Stream("gpu:1"),
+    )
     with pytest.raises(DeviceMismatchError):
         event.record(stream)
     with pytest.raises(DeviceMismatchError):
@@ -301,7 +319,9 @@ def test_a_gpu_of_a_framework_that_schedules_by_itself_has_no_streams(name):
             xdevice.accelerator.Event("gpu:0")
         with suppress(Exception):
             xdevice.sync()  # what other tests have started on a build without kernels
-        assert xdevice.measure(lambda: None, warmup=0, repeats=1, devices="gpu:0").clock == "host"
+        assert (
+            xdevice.measure(lambda: None, warmup=0, repeats=1, devices="gpu:0").clock == "host"
+        )
 
 
 # memory

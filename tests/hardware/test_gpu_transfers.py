@@ -15,7 +15,11 @@ from xdevice import transfers
 
 pytestmark = pytest.mark.gpu
 
-FRAMEWORKS = [name for name in xdevice.backends() if name in ("torch", "tensorflow", "jax") and name not in NO_KERNELS]
+FRAMEWORKS = [
+    name
+    for name in xdevice.backends()
+    if name in ("torch", "tensorflow", "jax") and name not in NO_KERNELS
+]
 GPU = xdevice.gpu()
 
 
@@ -83,7 +87,10 @@ PRINTS = train.__code__.co_firstlineno + 5
 def test_disallow_stops_a_training_loop_at_the_line_that_prints_the_loss(framework):
     x = xdevice.tensor(8.0, device=GPU)
     expected = f"{PRINTS}: float reads 4 bytes from gpu:0"
-    with pytest.raises(xdevice.errors.TransferError, match=expected) as caught, transfers("disallow_explicit"):
+    with (
+        pytest.raises(xdevice.errors.TransferError, match=expected) as caught,
+        transfers("disallow_explicit"),
+    ):
         train(x)
     assert (caught.value.record.file, caught.value.record.line) == (__file__, PRINTS)
     assert xdevice.item(train(x)) == 1.0
@@ -121,7 +128,9 @@ def test_an_operand_that_tensorflow_copies_in_silence_is_seen():
         y = xdevice.ones(10, device=GPU)
         with transfers() as log, backend.framework.device("/GPU:0"):
             x + y
-        assert [(r.how, r.source, r.destination, r.nbytes) for r in log] == [("AddV2", xdevice.cpu(), GPU, 40)]
+        assert [(r.how, r.source, r.destination, r.nbytes) for r in log] == [
+            ("AddV2", xdevice.cpu(), GPU, 40)
+        ]
 
 
 def test_work_is_done_when_the_line_is(framework):

@@ -52,11 +52,16 @@ class _OnTheLastOfFour(Conformance):
 def _suites(name: str) -> list[type[Conformance]]:
     stated = {"backend": name, "computes": name not in NO_KERNELS}
     kinds = (_OnGpu, _HostAndGpu, _OnTheLastOfFour)
-    return [type(f"Test{name.capitalize()}{kind.__name__.strip('_')}", (kind,), stated) for kind in kinds]
+    return [
+        type(f"Test{name.capitalize()}{kind.__name__.strip('_')}", (kind,), stated)
+        for kind in kinds
+    ]
 
 
 TestTorchOnGpu, TestTorchHostAndGpu, TestTorchOnTheLastOfFour = _suites("torch")
-TestTensorflowOnGpu, TestTensorflowHostAndGpu, TestTensorflowOnTheLastOfFour = _suites("tensorflow")
+TestTensorflowOnGpu, TestTensorflowHostAndGpu, TestTensorflowOnTheLastOfFour = _suites(
+    "tensorflow"
+)
 TestPaddleOnGpu, TestPaddleHostAndGpu, TestPaddleOnTheLastOfFour = _suites("paddle")
 TestMxnetOnGpu, TestMxnetHostAndGpu, TestMxnetOnTheLastOfFour = _suites("mxnet")
 TestJaxOnGpu, TestJaxHostAndGpu, TestJaxOnTheLastOfFour = _suites("jax")
@@ -104,12 +109,16 @@ def test_a_compiled_step_takes_the_state_of_an_optimizer(name):
     with xdevice.use_backend(name), xdevice.gpu(0):
         params = {"w": xdevice.tensor([1.0, 2.0])}
         state = xdevice.optim.init(xdevice.optim.adam, params)
-        step = xdevice.compile(lambda params, state: xdevice.optim.adam(params, params, state, lr=0.5))
+        step = xdevice.compile(
+            lambda params, state: xdevice.optim.adam(params, params, state, lr=0.5)
+        )
         for _ in range(2):
             params, state = step(params, state)
         assert xdevice.device_of(params["w"]) == xdevice.gpu(0)
         assert xdevice.item(state["step"]) == 2
-        assert xdevice.to_numpy(params["w"]).tolist() == pytest.approx([0.0339, 1.0087], abs=1e-4)
+        assert xdevice.to_numpy(params["w"]).tolist() == pytest.approx(
+            [0.0339, 1.0087], abs=1e-4
+        )
 
 
 @pytest.mark.skipif("tensorflow" not in xdevice.backends(), reason="no TensorFlow")
@@ -117,10 +126,15 @@ def test_strings_of_tensorflow_stay_on_the_host():
     with xdevice.use_backend("tensorflow") as backend:
         words = backend.framework.constant(["a", "b"])
         gpus = [xdevice.gpu(0), second_gpu(backend)]
-        moves = xdevice.to_device, xdevice.copy_to, lambda x, place: xdevice.split_batch(x, gpus)
+        moves = (
+            xdevice.to_device,
+            xdevice.copy_to,
+            lambda x, place: xdevice.split_batch(x, gpus),
+        )
         for move in moves:
             with pytest.raises(
-                xdevice.errors.UnsupportedError, match="does not support strings on a GPU; leave them on cpu:0"
+                xdevice.errors.UnsupportedError,
+                match="does not support strings on a GPU; leave them on cpu:0",
             ):
                 move(words, gpus[1])
         assert xdevice.device_of(xdevice.to_device(words, "cpu")) is xdevice.cpu()

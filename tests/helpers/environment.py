@@ -33,7 +33,9 @@ BACKENDS: Final = tuple(name for name in xdevice.backends() if name in BUILT_IN)
 
 FRAMEWORKS: Final = tuple(name for name in BACKENDS if name != "numpy")
 
-WITH_MODELS: Final = tuple(name for name in ("torch", "paddle", "mxnet", "tensorflow") if name in BACKENDS)
+WITH_MODELS: Final = tuple(
+    name for name in ("torch", "paddle", "mxnet", "tensorflow") if name in BACKENDS
+)
 
 NO_KERNELS: Final = tuple(filter(None, os.environ.get("XDEVICE_NO_KERNELS", "").split(",")))
 """Frameworks whose build has no code for the GPU that is here."""
@@ -58,7 +60,10 @@ def sampled(
             return ()
         return marks["slow" if value in slow else others]
 
-    return [pytest.param(*(value if isinstance(value, tuple) else (value,)), marks=marked(value)) for value in values]
+    return [
+        pytest.param(*(value if isinstance(value, tuple) else (value,)), marks=marked(value))
+        for value in values
+    ]
 
 
 @contextmanager
@@ -100,7 +105,9 @@ def with_64_bit(name: str, on: bool = True) -> AbstractContextManager[Any]:
     if name != "jax":
         return nullcontext()
     jax = framework("jax")
-    found: AbstractContextManager[Any] = (jax if hasattr(jax, "enable_x64") else jax.experimental).enable_x64(on)
+    found: AbstractContextManager[Any] = (
+        jax if hasattr(jax, "enable_x64") else jax.experimental
+    ).enable_x64(on)
     return found
 
 
@@ -112,7 +119,9 @@ def wait_for(condition: Callable[[], object], what: str) -> None:
         time.sleep(0.01)
 
 
-NEEDS_PROC: Final = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="reads /proc to find processes")
+NEEDS_PROC: Final = pytest.mark.skipif(
+    not Path("/proc/self/environ").exists(), reason="reads /proc to find processes"
+)
 
 
 def family(mark: str, *without: int) -> list[int]:
@@ -137,7 +146,11 @@ def python(
 
     `bare` leaves out what xdevice itself is told by the environment; `typed` is what the process reads.
     """
-    inherited = {name: value for name, value in os.environ.items() if not (bare and name.startswith("XDEVICE_"))}
+    inherited = {
+        name: value
+        for name, value in os.environ.items()
+        if not (bare and name.startswith("XDEVICE_"))
+    }
     done = subprocess.run(
         [sys.executable, *map(str, arguments)],
         env={**inherited, **variables}, cwd=cwd, input=typed, encoding=encoding, text=True, capture_output=True,

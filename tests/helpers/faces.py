@@ -15,7 +15,10 @@ def faces() -> list[ModuleType]:
     """`xdevice`, and each module below it whose public names are imported when they are used."""
     root = Path(xdevice.__file__).parent
     stubs = sorted(root.rglob("*.pyi"))
-    names = [".".join(path.relative_to(root.parent).with_suffix("").parts).removesuffix(".__init__") for path in stubs]
+    names = [
+        ".".join(path.relative_to(root.parent).with_suffix("").parts).removesuffix(".__init__")
+        for path in stubs
+    ]
     return [importlib.import_module(name) for name in names]
 
 

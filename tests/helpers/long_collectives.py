@@ -54,7 +54,11 @@ def run(name, how, failing, late, after, elements=1 << 28, size=2, **variables):
     told |= {"XDEVICE_ADDRESS": address, "XDEVICE_TIMEOUT": str(late)}
     ranks = []
     for rank in range(size):
-        own = {"XDEVICE_RANK": str(rank), "XDEVICE_LOCAL_RANK": str(rank), "XDEVICE_BACKEND": name}
+        own = {
+            "XDEVICE_RANK": str(rank),
+            "XDEVICE_LOCAL_RANK": str(rank),
+            "XDEVICE_BACKEND": name,
+        }
         command = [sys.executable, "-c", RANK, how, str(failing), str(after), str(elements)]
         ranks.append(
             subprocess.Popen(
@@ -77,7 +81,9 @@ def run(name, how, failing, late, after, elements=1 << 28, size=2, **variables):
 
 def told_of(printed, failing):
     """What the last of the ranks that go on has said, with the seconds since the other has failed."""
-    failed = next(float(line) for line in printed[failing].splitlines() if line.replace(".", "").isdigit())
+    failed = next(
+        float(line) for line in printed[failing].splitlines() if line.replace(".", "").isdigit()
+    )
     told = []
     for text in printed[:failing] + printed[failing + 1 :]:
         lines = [line for line in text.splitlines() if line.startswith("{")]

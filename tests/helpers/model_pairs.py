@@ -22,7 +22,9 @@ def randomised(name, model, seed=0):
             continue
         done.add(id(variable))
         value = rng.uniform(0.3, 0.9, tuple(variable.shape)).astype("float32")
-        value *= 1 if "var" in variable_name else rng.choice([-1, 1], value.shape).astype("float32")
+        value *= (
+            1 if "var" in variable_name else rng.choice([-1, 1], value.shape).astype("float32")
+        )
         backend.write(variable, backend.from_numpy(value, xdevice.cpu()))
     return model
 
@@ -54,7 +56,10 @@ def outputs(name, model, x):
 
 
 def ported(build, here, there, seed=0):
-    source, target = randomised(here, build(here), seed), randomised(there, build(there), seed + 1)
+    source, target = (
+        randomised(here, build(here), seed),
+        randomised(there, build(there), seed + 1),
+    )
     state = xdevice.models.convert_state(source, there, like=target)
     xdevice.load(state, into=target)
     return source, target, state

@@ -108,7 +108,10 @@ def _mxnet(name, settings):
     class Net(mx.gluon.HybridBlock):
         def __init__(self):
             super().__init__()
-            self.conv, self.fc = mx.gluon.nn.Conv2D(4, 3, in_channels=3), mx.gluon.nn.Dense(2, in_units=4)
+            self.conv, self.fc = (
+                mx.gluon.nn.Conv2D(4, 3, in_channels=3),
+                mx.gluon.nn.Dense(2, in_units=4),
+            )
 
         def forward(self, x):
             return self.fc(mx.npx.relu(self.conv(x)).mean(axis=(2, 3)))
@@ -171,4 +174,7 @@ def furthest(net, other, target):
     """How far the weights of two nets are apart."""
     there = dict(xdevice.backend(target).variables(other))
     state = xdevice.models.convert_state(net, target, like=other)
-    return max(float(np.abs(xdevice.to_numpy(there[name]) - xdevice.to_numpy(x)).max()) for name, x in state.items())
+    return max(
+        float(np.abs(xdevice.to_numpy(there[name]) - xdevice.to_numpy(x)).max())
+        for name, x in state.items()
+    )

@@ -10,7 +10,9 @@ from xdevice.twins.contract import optimizers as terms
 STEPS, NUMBERS = 10, 16
 _RNG = np.random.default_rng(0)
 WEIGHTS = _RNG.uniform(-1, 1, NUMBERS).astype("float32")
-GRADIENTS = (_RNG.choice([-1, 1], (STEPS, NUMBERS)) * 10.0 ** _RNG.uniform(-4, 0, (STEPS, NUMBERS))).astype("float32")
+GRADIENTS = (
+    _RNG.choice([-1, 1], (STEPS, NUMBERS)) * 10.0 ** _RNG.uniform(-4, 0, (STEPS, NUMBERS))
+).astype("float32")
 
 
 def made(backend, name, values=WEIGHTS, **settings):
@@ -71,7 +73,9 @@ def _mxnet(name, values, settings):
 
 
 def _array(mx, values):
-    return mx.np.array(values).as_nd_ndarray()  # mx.nd.array() asks SciPy for what it has retired
+    return mx.np.array(
+        values
+    ).as_nd_ndarray()  # mx.nd.array() asks SciPy for what it has retired
 
 
 def _tensorflow(name, values, settings):
@@ -137,7 +141,9 @@ def _adam(s):
         most = np.maximum(most, v)
         squares = most if s["amsgrad"] else v
         root = np.sqrt(1 - b2**t)
-        below = np.sqrt(squares) + s["eps"] * (1 if s["eps_enters"] == terms.UNCORRECTED else root)
+        below = np.sqrt(squares) + s["eps"] * (
+            1 if s["eps_enters"] == terms.UNCORRECTED else root
+        )
         return s["lr"] * m / (1 - b1**t) * root / below
 
     return rule

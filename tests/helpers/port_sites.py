@@ -35,9 +35,31 @@ def examined():
     train = sources.parse(TRAIN.encode(), "b/train.py")
     plain = sources.parse(b"print(1)\n", "a/plain.py")
     found = [
-        site(train, "nn.DataParallel(\n    model,\n)", "nn.DataParallel", "XD153", "open", link="https://x.y/?a&b"),
-        site(train, 'torch.device("cuda")', "torch.device", "XD101", "rewritten", "xdevice.gpu().native"),
-        site(train, "model.to(设备)", ".to", "XD103", "rewritten", "xdevice.to_device(model, 设备)", grade="safe"),
+        site(
+            train,
+            "nn.DataParallel(\n    model,\n)",
+            "nn.DataParallel",
+            "XD153",
+            "open",
+            link="https://x.y/?a&b",
+        ),
+        site(
+            train,
+            'torch.device("cuda")',
+            "torch.device",
+            "XD101",
+            "rewritten",
+            "xdevice.gpu().native",
+        ),
+        site(
+            train,
+            "model.to(设备)",
+            ".to",
+            "XD103",
+            "rewritten",
+            "xdevice.to_device(model, 设备)",
+            grade="safe",
+        ),
         site(train, "loss.item()", ".item", "XD107", "neutral", why="the same on <all>"),
         site(train, "x.half()", ".half", "XD165", "not a device"),
     ]

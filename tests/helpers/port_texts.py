@@ -36,4 +36,7 @@ def body(text, only="proven"):
 
 def verdicts(text, only="proven", name="main.py"):
     """(idiom, verdict, code) of each site."""
-    return [(site.idiom, site.verdict, site.code) for site in examined(text, only=only, names=(name,)).sites]
+    return [
+        (site.idiom, site.verdict, site.code)
+        for site in examined(text, only=only, names=(name,)).sites
+    ]

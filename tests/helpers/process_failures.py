@@ -77,7 +77,9 @@ def met(**options: Any) -> Iterator[Any]:
 
     with ExitStack() as stack:
         with _reported():
-            world = stack.enter_context(xdevice.distributed.processes(**{"timeout": LATE, **options}))
+            world = stack.enter_context(
+                xdevice.distributed.processes(**{"timeout": LATE, **options})
+            )
         stack.enter_context(_reported())
         x = world.all_reduce(xdevice.ones(3))
         assert xdevice.to_numpy(x).tolist() == [world.size] * 3
@@ -171,13 +173,18 @@ def _differs(*calls: Callable[[Any, Any], Any]) -> None:
 def shape() -> None:
     import xdevice
 
-    _differs(lambda world, x: world.all_reduce(x), lambda world, x: world.all_reduce(xdevice.ones(5)))
+    _differs(
+        lambda world, x: world.all_reduce(x), lambda world, x: world.all_reduce(xdevice.ones(5))
+    )
 
 
 def dtype() -> None:
     import xdevice
 
-    _differs(lambda world, x: world.all_reduce(x), lambda world, x: world.all_reduce(xdevice.ones(4, dtype="int32")))
+    _differs(
+        lambda world, x: world.all_reduce(x),
+        lambda world, x: world.all_reduce(xdevice.ones(4, dtype="int32")),
+    )
 
 
 def op() -> None:
@@ -203,7 +210,9 @@ class Failure(NamedTuple):
 FAILURES: Final = {
     "killed": Failure(killed, "PeerError", "died", 1.0, "rank 1"),
     "killed in the middle": Failure(killed_in_the_middle, "PeerError", "died", 1.0, "rank 1"),
-    "stopped in the middle": Failure(stopped_in_the_middle, "PeerError", "silent", LATE + 1.0, "rank 1"),
+    "stopped in the middle": Failure(
+        stopped_in_the_middle, "PeerError", "silent", LATE + 1.0, "rank 1"
+    ),
     "raises": Failure(raises, "PeerError", "raised", 1.0, "ValueError: a bug in rank 1"),
     "stuck": Failure(stuck, "PeerError", "late", LATE + 1.0, "rank 1"),
     "never joins": Failure(never_joins, "PeerError", "never joined", LATE + 1.0, "1"),
@@ -227,7 +236,9 @@ def fault(name: str, outcomes: Sequence[Outcome]) -> str:
     if failure.words not in said["text"]:
         return f"rank 0 does not say {failure.words!r}: {said['text']}"
     if took(outcomes) > failure.within + _DAMP:
-        return f"rank 0 knew after {took(outcomes):.1f} s, and {failure.within:g} s are promised"
+        return (
+            f"rank 0 knew after {took(outcomes):.1f} s, and {failure.within:g} s are promised"
+        )
     return _fault_of_the_end(failure, first, second)
 
 
@@ -269,11 +280,24 @@ class Zygote:
 
             pytest.skip("these ranks are forked, and there is no fork here")
         command = [sys.executable, "-W", "ignore", __file__, "--serve", *modules]
-        here = os.pathsep.join([str(Path(__file__).parent.parent), *filter(None, [os.environ.get("PYTHONPATH")])])
-        environment = {**os.environ, "PYTHONPATH": here, "XDEVICE_BACKEND": backend, "TF_CPP_MIN_LOG_LEVEL": "3"}
-        environment.setdefault("OMP_NUM_THREADS", "1")  # the ranks would take each other's cores
+        here = os.pathsep.join(
+            [str(Path(__file__).parent.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+        )
+        environment = {
+            **os.environ,
+            "PYTHONPATH": here,
+            "XDEVICE_BACKEND": backend,
+            "TF_CPP_MIN_LOG_LEVEL": "3",
+        }
+        environment.setdefault(
+            "OMP_NUM_THREADS", "1"
+        )  # the ranks would take each other's cores
         self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={**environment, **variables}, text=True
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={**environment, **variables},
+            text=True,
         )
 
     def __enter__(self) -> Zygote:
@@ -287,10 +311,21 @@ class Zygote:
         self._process.wait()
 
     def run(
-        self, name: str, size: int = 2, setup: str = "", patience: float = _HUNG, **variables: str
+        self,
+        name: str,
+        size: int = 2,
+        setup: str = "",
+        patience: float = _HUNG,
+        **variables: str,
     ) -> list[Outcome]:
         """What became of each rank. `name` is a failure, or "module:function"; `setup` a function that runs before."""
-        job = {"name": name, "size": size, "setup": setup, "patience": patience, "variables": variables}
+        job = {
+            "name": name,
+            "size": size,
+            "setup": setup,
+            "patience": patience,
+            "variables": variables,
+        }
         self._process.stdin.write(json.dumps(job) + "\n")
         self._process.stdin.flush()
         answer = self._process.stdout.readline()
@@ -343,7 +378,12 @@ def become(rank: int, job: dict[str, Any], pipe: int, log: Path) -> None:
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.environ.update(job["variables"])
     size = job["size"]
-    for name, value in (("RANK", rank), ("SIZE", size), ("LOCAL_RANK", rank), ("LOCAL_SIZE", size)):
+    for name, value in (
+        ("RANK", rank),
+        ("SIZE", size),
+        ("LOCAL_RANK", rank),
+        ("LOCAL_SIZE", size),
+    ):
         os.environ[f"XDEVICE_{name}"] = str(value)
     if job["setup"]:
         _function(job["setup"])()
@@ -408,7 +448,11 @@ def collect(ranks: Sequence[_Rank], name: str, patience: float) -> list[Outcome]
 
 
 def record(
-    backends: Sequence[str], failures: Sequence[str], runs: int, jobs: int, say: Callable[[str], None]
+    backends: Sequence[str],
+    failures: Sequence[str],
+    runs: int,
+    jobs: int,
+    say: Callable[[str], None],
 ) -> dict[str, Any]:
     """For each backend and failure, how many runs were as promised, and the longest time until the error."""
     found: dict[str, Any] = {}
@@ -417,19 +461,30 @@ def record(
         with Zygote(backend, "xdevice_torch.distributed.processes") as zygote:
             for name in failures:
                 found[f"{backend}, {name}"] = cell = _cell(zygote, name, runs)
-                say(f"{backend}, {name}: {cell['good']} of {runs}, at most {cell['longest']:.2f} s")
+                say(
+                    f"{backend}, {name}: {cell['good']} of {runs}, at most {cell['longest']:.2f} s"
+                )
                 for why in cell["faults"]:
                     say(f"{backend}, {name}: {why}")
 
     with ThreadPoolExecutor(max_workers=jobs) as pool:
         list(pool.map(of, backends))
-    return {f"{backend}, {name}": found[f"{backend}, {name}"] for backend in backends for name in failures}
+    return {
+        f"{backend}, {name}": found[f"{backend}, {name}"]
+        for backend in backends
+        for name in failures
+    }
 
 
 def _cell(zygote: Zygote, name: str, runs: int) -> dict[str, Any]:
     all_outcomes = [zygote.run(name) for _ in range(runs)]
     faults = [why for outcomes in all_outcomes for why in [fault(name, outcomes)] if why]
-    return {"runs": runs, "good": runs - len(faults), "longest": max(map(took, all_outcomes)), "faults": faults}
+    return {
+        "runs": runs,
+        "good": runs - len(faults),
+        "longest": max(map(took, all_outcomes)),
+        "faults": faults,
+    }
 
 
 def table(found: dict[str, Any]) -> str:
@@ -447,7 +502,9 @@ def table(found: dict[str, Any]) -> str:
 def main(arguments: Sequence[str]) -> int:
     import argparse
 
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--backends", default="torch,tensorflow,paddle,mxnet,jax,numpy")
     parser.add_argument("--failures", default=",".join(FAILURES))
     parser.add_argument("--runs", type=int, default=20)
@@ -457,7 +514,9 @@ def main(arguments: Sequence[str]) -> int:
     def say(text: str) -> None:
         print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)
 
-    found = record(given.backends.split(","), given.failures.split(","), given.runs, given.jobs, say)
+    found = record(
+        given.backends.split(","), given.failures.split(","), given.runs, given.jobs, say
+    )
     print(table(found))
     faults = [why for one in found.values() for why in one["faults"]]
     print(f"{sum(one['runs'] for one in found.values())} runs, {len(faults)} not as promised, "
@@ -467,7 +526,9 @@ def main(arguments: Sequence[str]) -> int:
 
 if __name__ == "__main__":
     sys.modules["helpers.process_failures"] = sys.modules["__main__"]
-    sys.path[0] = str(Path(__file__).parent.parent)  # ranks import other modules of tests/ by their names
+    sys.path[0] = str(
+        Path(__file__).parent.parent
+    )  # ranks import other modules of tests/ by their names
     if sys.argv[1:2] == ["--serve"]:
         serve(sys.argv[2:])()
     else:

@@ -18,15 +18,27 @@ from xdevice.contract import Backend
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-PRODUCTS: Final = ("cli", "distributed", "math", "performance", "port", "testing", "twins", "virtual")
+PRODUCTS: Final = (
+    "cli",
+    "distributed",
+    "math",
+    "performance",
+    "port",
+    "testing",
+    "twins",
+    "virtual",
+)
 _PARTS: Final = {"testing": "testing.suite"}
 """By which a product is known: the samples of `testing` are there for all tests."""
-MISSING: Final = tuple(name for name in PRODUCTS if find_spec(f"xdevice.{_PARTS.get(name, name)}") is None)
+MISSING: Final = tuple(
+    name for name in PRODUCTS if find_spec(f"xdevice.{_PARTS.get(name, name)}") is None
+)
 
 _ROOT: Final = Path(xdevice.__file__).parent.parent
 _LAYER: Final = tuple(str(_ROOT / name) + os.sep for name in ("xdevice", "backends"))
 _DOORS: Final = tuple(
-    str(_ROOT / "xdevice" / name) for name in ("__init__.py", "__main__.py", "base/faces.py", "contract/backend.py")
+    str(_ROOT / "xdevice" / name)
+    for name in ("__init__.py", "__main__.py", "base/faces.py", "contract/backend.py")
 )
 """Where a program's own use of a product arrives: `xdevice.nn`, `python -m xdevice`, and `backend.samples()`."""
 _IMPORTING: Final = ("<frozen importlib", importlib.__file__)

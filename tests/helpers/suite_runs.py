@@ -27,7 +27,11 @@ def failures(cls, name):
         suite = cls()
         suite.home = home
         if suite.has_home():
-            found += [one for arguments in _parameters(test) for one in _failure(suite, name, arguments)]
+            found += [
+                one
+                for arguments in _parameters(test)
+                for one in _failure(suite, name, arguments)
+            ]
     return found
 
 

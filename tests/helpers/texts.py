@@ -23,7 +23,8 @@ xdevice.assert_parity([compiled, compiled_value], [by_hand, value], rtol=1e-4, a
 """
 """What a chapter of the course leaves: a step that compiles, and gives the same each time."""
 _PARTS: Final = re.compile(
-    r"^```\{code-cell\}\n((?::[^\n]*\n)*)(.*?)^```$|\{printed\}`([^`]+)`", re.DOTALL | re.MULTILINE
+    r"^```\{code-cell\}\n((?::[^\n]*\n)*)(.*?)^```$|\{printed\}`([^`]+)`",
+    re.DOTALL | re.MULTILINE,
 )
 _RUN: Final = """
 import io, json, subprocess, sys, time, warnings

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 CHECKS: dict[str, Callable[[xdevice.distributed.World], None]] = {}
 
 
-def check(function: Callable[[xdevice.distributed.World], None]) -> Callable[[xdevice.distributed.World], None]:
+def check(
+    function: Callable[[xdevice.distributed.World], None],
+) -> Callable[[xdevice.distributed.World], None]:
     CHECKS[function.__name__] = function
     return function
 
@@ -113,7 +115,9 @@ def all_gather_takes_dicts_in_any_order(world):
 
 @check
 def all_gather_keeps_the_order_of_many(world):
-    assert [x.tolist() for x in world.all_gather(many(world.rank))] == [[10 * i, 10 * i + 1] for i in range(12)]
+    assert [x.tolist() for x in world.all_gather(many(world.rank))] == [
+        [10 * i, 10 * i + 1] for i in range(12)
+    ]
 
 
 @check
@@ -142,7 +146,9 @@ def what_is_sent_is_received(world):
     if world.rank == 0:
         world.send([np.arange(3), np.ones(2, "int16")], 1)
     else:
-        assert [x.tolist() for x in world.recv([np.zeros(3, int), np.zeros(2, "int16")], 0)] == [[0, 1, 2], [1, 1]]
+        assert [
+            x.tolist() for x in world.recv([np.zeros(3, int), np.zeros(2, "int16")], 0)
+        ] == [[0, 1, 2], [1, 1]]
 
 
 @check
@@ -159,12 +165,17 @@ def what_is_sent_keeps_the_order_of_many(world):
 
 @check
 def split_batch_gives_each_rank_its_rows(world):
-    assert world.split_batch(np.arange(5), even=False).tolist() == [[0, 1, 2], [3, 4]][world.rank]
+    assert (
+        world.split_batch(np.arange(5), even=False).tolist() == [[0, 1, 2], [3, 4]][world.rank]
+    )
 
 
 @check
 def average_gradients_weighs_and_writes_and_passes_none_over(world):
-    gradients = [np.full(n, float(world.rank)) for n in (3, 1, 4)] + [None, np.ones((2, 2), "float32")]
+    gradients = [np.full(n, float(world.rank)) for n in (3, 1, 4)] + [
+        None,
+        np.ones((2, 2), "float32"),
+    ]
     averaged = world.average_gradients(gradients, weight=3 - 2 * world.rank)
     assert averaged[3] is None
     assert [x.tolist() for x in averaged[:3]] == [[0.25] * n for n in (3, 1, 4)]
@@ -190,4 +201,7 @@ def first_says_who_it_is(world):
 @check
 def a_world_says_what_it_is(world):
     assert world.engine == "torch:gloo"
-    assert repr(world) == f"<world: rank {world.rank} of {world.size} by xdevice launch, engine torch:gloo>"
+    assert (
+        repr(world)
+        == f"<world: rank {world.rank} of {world.size} by xdevice launch, engine torch:gloo>"
+    )

@@ -17,21 +17,31 @@ def read(x):
 
 
 @pytest.mark.parametrize(
-    ("drop_last", "expected"), [(False, [[0, 1, 2], [3, 4, 5], [6]]), (True, [[0, 1, 2], [3, 4, 5]])]
+    ("drop_last", "expected"),
+    [(False, [[0, 1, 2], [3, 4, 5], [6]]), (True, [[0, 1, 2], [3, 4, 5]])],
 )
 def test_rows_come_in_order_in_the_same_container(xd, drop_last, expected):
     y = xdevice.tensor(range(7))
-    x = xdevice.array_namespace(y).reshape(xdevice.tensor([[float(i), -i] for i in range(7)]), (7, 2))
-    made = list(xdevice.math.batches(Pair({"x": x, "name": "digits"}, y), 3, drop_last=drop_last))
+    x = xdevice.array_namespace(y).reshape(
+        xdevice.tensor([[float(i), -i] for i in range(7)]), (7, 2)
+    )
+    made = list(
+        xdevice.math.batches(Pair({"x": x, "name": "digits"}, y), 3, drop_last=drop_last)
+    )
     assert [read(batch.y) for batch in made] == expected
-    assert [read(batch.x["x"]) for batch in made] == [[[i, -i] for i in rows] for rows in expected]
+    assert [read(batch.x["x"]) for batch in made] == [
+        [[i, -i] for i in rows] for rows in expected
+    ]
     assert all(type(batch) is Pair and batch.x["name"] == "digits" for batch in made)
     assert [read(part) for part in xdevice.math.batches(y, 7, drop_last=True)] == [[*range(7)]]
     assert list(xdevice.math.batches(xdevice.zeros(0, 2), 3)) == []
 
 
 def test_a_shuffled_order_is_that_of_permutation(xd):
-    x, kept = xdevice.tensor([[10.0 * i, i] for i in range(7)]), xdevice.tensor([i % 2 == 0 for i in range(7)])
+    x, kept = (
+        xdevice.tensor([[10.0 * i, i] for i in range(7)]),
+        xdevice.tensor([i % 2 == 0 for i in range(7)]),
+    )
     with xdevice.random.seed(5):
         order = read(xdevice.random.permutation(7))
     for drop_last, count in ((False, 3), (True, 2)):
@@ -41,24 +51,34 @@ def test_a_shuffled_order_is_that_of_permutation(xd):
         assert len(made) == count
         rows = [row for batch in made for row in read(batch[0])]
         assert rows == [[10.0 * i, i] for i in order][: 3 * count]
-        assert [row for batch in made for row in read(batch[1])] == [i % 2 == 0 for i in order][: 3 * count]
+        assert [row for batch in made for row in read(batch[1])] == [i % 2 == 0 for i in order][
+            : 3 * count
+        ]
         assert {xdevice.device_of(part) for batch in made for part in batch} == {xdevice.cpu()}
 
 
 def test_prefetch_takes_batches(xd):
     x = xdevice.tensor([1.0, 2.0, 3.0])
-    assert [read(part) for part in xdevice.prefetch(xdevice.math.batches(x, 2), "cpu")] == [[1.0, 2.0], [3.0]]
+    assert [read(part) for part in xdevice.prefetch(xdevice.math.batches(x, 2), "cpu")] == [
+        [1.0, 2.0],
+        [3.0],
+    ]
     with xdevice.random.seed(1):
         expected = [read(part) for part in xdevice.math.batches(x, 2, shuffle=True)]
     with xdevice.random.seed(1):
-        assert [read(part) for part in xdevice.prefetch(xdevice.math.batches(x, 2, shuffle=True), "cpu")] == expected
+        assert [
+            read(part)
+            for part in xdevice.prefetch(xdevice.math.batches(x, 2, shuffle=True), "cpu")
+        ] == expected
 
 
 def test_each_loop_begins_anew_and_draws_another_order(xd):
     x = xdevice.tensor([float(i) for i in range(20)])
     loader = xdevice.math.batches(x, 10)
     assert len(loader) == 2
-    assert [[read(part) for part in loader] for _ in range(2)] == [[[*range(10)], [*range(10, 20)]]] * 2
+    assert [[read(part) for part in loader] for _ in range(2)] == [
+        [[*range(10)], [*range(10, 20)]]
+    ] * 2
     with xdevice.random.seed(3):
         loader = xdevice.math.batches(x, 10, shuffle=True)
         epochs = [[row for part in loader for row in read(part)] for _ in range(3)]
@@ -78,7 +98,9 @@ def test_rows_in_order_are_views_where_the_framework_has_them():
 def test_what_is_wrong_is_named_at_the_call(xd):
     x = xdevice.zeros(4, 2)
     for size in (0, -1, 2.0, True, "2"):
-        with pytest.raises(xdevice.errors.ArgumentError, match="batches takes a size of 1 or more"):
+        with pytest.raises(
+            xdevice.errors.ArgumentError, match="batches takes a size of 1 or more"
+        ):
             xdevice.math.batches(x, size)
     with pytest.raises(xdevice.errors.ShapeError, match=r"arrays\['y'\]"):
         xdevice.math.batches({"x": x, "y": xdevice.zeros(3)}, 2)
@@ -94,4 +116,6 @@ def test_batches_are_where_their_tensors_are(xd):
         pytest.skip("no GPU")
     x = xdevice.ones(3, device="gpu:0")
     for shuffle in (False, True):
-        assert {xdevice.device_of(part) for part in xdevice.math.batches(x, 2, shuffle=shuffle)} == {xdevice.gpu(0)}
+        assert {
+            xdevice.device_of(part) for part in xdevice.math.batches(x, 2, shuffle=shuffle)
+        } == {xdevice.gpu(0)}

@@ -25,7 +25,9 @@ PLACES = ("cpu:0", "gpu:0", "gpu:1")
 
 def pytest_configure(config: pytest.Config) -> None:
     if os.environ.get("XDEVICE_VIRTUAL_GPUS") != "2":
-        raise pytest.UsageError("tests/peers need two virtual GPUs: XDEVICE_VIRTUAL_GPUS=2 pytest tests/peers")
+        raise pytest.UsageError(
+            "tests/peers need two virtual GPUs: XDEVICE_VIRTUAL_GPUS=2 pytest tests/peers"
+        )
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -51,7 +51,9 @@ def place_of(x: Any) -> xdevice.Device:
         return xdevice.cpu()
     for name in ("torch", "jax"):
         backend = xdevice.backend(name)
-        if isinstance(x, backend.framework.Tensor if name == "torch" else backend.framework.Array):
+        if isinstance(
+            x, backend.framework.Tensor if name == "torch" else backend.framework.Array
+        ):
             (native,) = [x.device] if name == "torch" else x.devices()
             return next(place for place in _places() if backend.to_native(place) == native)
     raise AssertionError(f"{type(x)} is no tensor of PyTorch or JAX")
@@ -76,12 +78,16 @@ def assert_alike(peer: Peer, new: Any, old: Any, place: xdevice.Device | None) -
     found, expected = peer.tensors(new), peer.tensors(old)
     assert list(found) == list(expected)
     for name, x in found.items():
-        assert place is None or place_of(x) is place, f"{name} is on {place_of(x)}, not on {place}"
+        assert place is None or place_of(x) is place, (
+            f"{name} is on {place_of(x)}, not on {place}"
+        )
         assert type(x) is type(expected[name]) or place is not xdevice.cpu(), name
         assert x.dtype == expected[name].dtype, name
         assert tuple(x.shape) == tuple(expected[name].shape), name
         np.testing.assert_array_equal(host(x), host(expected[name]), err_msg=name)
-        assert getattr(x, "requires_grad", None) == getattr(expected[name], "requires_grad", None), name
+        assert getattr(x, "requires_grad", None) == getattr(
+            expected[name], "requires_grad", None
+        ), name
 
 
 def assert_same(new: Any, old: Any) -> None:
@@ -115,7 +121,11 @@ class Laws:
     @pytest.fixture(autouse=True)
     def _backend(self, request: pytest.FixtureRequest):
         """Whether a peer's framework is selected plays no role for tensors; it does for arrays in `prefetch`."""
-        peer = request.node.callspec.params.get("peer") if hasattr(request.node, "callspec") else None
+        peer = (
+            request.node.callspec.params.get("peer")
+            if hasattr(request.node, "callspec")
+            else None
+        )
         with xdevice.use_backend(peer.backend if peer is not None else "torch"):
             yield
 
@@ -159,12 +169,16 @@ class Laws:
 
     def test_comparing(self, peer, place):
         moved = xdevice.to_device(peer.make(), place)
-        there, elsewhere = (xdevice.ones(2, device=where) for where in (place, other_than(place)))
+        there, elsewhere = (
+            xdevice.ones(2, device=where) for where in (place, other_than(place))
+        )
         assert xdevice.same_device(moved, there)
         assert not xdevice.same_device(moved, elsewhere)
         assert not xdevice.same_device({"x": elsewhere, "peer": [moved]})
         assert xdevice.check_same_device(batch={"peer": moved, "x": there}) is place
-        with pytest.raises(xdevice.errors.DeviceMismatchError, match=rf"batch\['peer'\].* is on {place}"):
+        with pytest.raises(
+            xdevice.errors.DeviceMismatchError, match=rf"batch\['peer'\].* is on {place}"
+        ):
             xdevice.check_same_device(batch={"a": elsewhere, "peer": moved})
 
     def test_inside_containers(self, peer, place):

@@ -23,7 +23,9 @@ def accelerator():
 def prepared(accelerator):
     torch.manual_seed(0)
     model = torch.nn.Linear(3, 1)
-    data = torch.utils.data.TensorDataset(torch.arange(12.0).reshape(4, 3) / 10, torch.ones(4, 1))
+    data = torch.utils.data.TensorDataset(
+        torch.arange(12.0).reshape(4, 3) / 10, torch.ones(4, 1)
+    )
     loader = torch.utils.data.DataLoader(data, 2)
     return accelerator.prepare(model, torch.optim.AdamW(model.parameters(), lr=0.1), loader)
 

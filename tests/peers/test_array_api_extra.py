@@ -22,7 +22,9 @@ CALLS = {
     "argpartition": lambda xp, x, i, make: xp.take(xpx.argpartition(x, 1, xp=xp), make([1])),
     "at": lambda xp, x, i, make: xpx.at(x, slice(0, 2)).set(5.0, xp=xp),
     "atleast_nd": lambda xp, x, i, make: xpx.atleast_nd(x, ndim=3, xp=xp),
-    "broadcast_shapes": lambda xp, x, i, make: xp.broadcast_to(x, xpx.broadcast_shapes(x.shape, (2, 1))),
+    "broadcast_shapes": lambda xp, x, i, make: xp.broadcast_to(
+        x, xpx.broadcast_shapes(x.shape, (2, 1))
+    ),
     "cov": lambda xp, x, i, make: xpx.cov(xp.stack([x, xp.square(x)]), xp=xp),
     "create_diagonal": lambda xp, x, i, make: xpx.create_diagonal(x, offset=1, xp=xp),
     "default_dtype": lambda xp, x, i, make: xp.zeros_like(x, dtype=xpx.default_dtype(xp)),
@@ -31,13 +33,25 @@ CALLS = {
     "expand_dims": lambda xp, x, i, make: xpx.expand_dims(x, axis=(0, 1), xp=xp),
     "isclose": lambda xp, x, i, make: xpx.isclose(x, xp.add(x, 1e-9), xp=xp),
     "isin": lambda xp, x, i, make: xpx.isin(i, make([2, 5]), xp=xp),
-    "kron": lambda xp, x, i, make: xpx.kron(xp.expand_dims(x, axis=0), xp.expand_dims(x, axis=1), xp=xp),
-    "lazy_apply": lambda xp, x, i, make: xpx.lazy_apply(lambda a: a * 2, x, as_numpy=True, xp=xp),
+    "kron": lambda xp, x, i, make: xpx.kron(
+        xp.expand_dims(x, axis=0), xp.expand_dims(x, axis=1), xp=xp
+    ),
+    "lazy_apply": lambda xp, x, i, make: xpx.lazy_apply(
+        lambda a: a * 2, x, as_numpy=True, xp=xp
+    ),
     "nan_to_num": lambda xp, x, i, make: xpx.nan_to_num(xp.divide(x, x - 1), xp=xp),
-    "nanmax": lambda xp, x, i, make: xpx.nanmax(xp.where(xp.greater(x, 2.0), math.nan, x), xp=xp),
-    "nanmean": lambda xp, x, i, make: xpx.nanmean(xp.where(xp.greater(x, 2.0), math.nan, x), xp=xp),
-    "nanmin": lambda xp, x, i, make: xpx.nanmin(xp.where(xp.greater(x, 2.0), math.nan, x), xp=xp),
-    "nansum": lambda xp, x, i, make: xpx.nansum(xp.where(xp.greater(x, 2.0), math.nan, x), xp=xp),
+    "nanmax": lambda xp, x, i, make: xpx.nanmax(
+        xp.where(xp.greater(x, 2.0), math.nan, x), xp=xp
+    ),
+    "nanmean": lambda xp, x, i, make: xpx.nanmean(
+        xp.where(xp.greater(x, 2.0), math.nan, x), xp=xp
+    ),
+    "nanmin": lambda xp, x, i, make: xpx.nanmin(
+        xp.where(xp.greater(x, 2.0), math.nan, x), xp=xp
+    ),
+    "nansum": lambda xp, x, i, make: xpx.nansum(
+        xp.where(xp.greater(x, 2.0), math.nan, x), xp=xp
+    ),
     "nunique": lambda xp, x, i, make: xpx.nunique(i, xp=xp),
     "one_hot": lambda xp, x, i, make: xpx.one_hot(i, 4, xp=xp),
     "pad": lambda xp, x, i, make: xpx.pad(x, 1, xp=xp),
@@ -82,7 +96,9 @@ OTHERS: dict[str, dict[str, str]] = {
 
 WRAPPED = {
     "mxnet": {"angle": (xdevice.errors.DTypeError, "complex64")},
-    "gpu:1": {"lazy_apply": (xdevice.errors.DTypeError, "NumPy takes no array that is on gpu:1")},
+    "gpu:1": {
+        "lazy_apply": (xdevice.errors.DTypeError, "NumPy takes no array that is on gpu:1")
+    },
 }
 """The same of standard arrays, by backend and device: `as_numpy=True` is no transfer, on PyTorch's GPUs neither."""
 
@@ -118,7 +134,10 @@ def test_a_function_gives_what_it_gives_on_numpy(backend, function):
 
 @pytest.mark.parametrize("function", CALLS)
 @pytest.mark.parametrize("here", ["cpu:0", "gpu:1"])
-@pytest.mark.parametrize("backend", [name for name in ("tensorflow", "paddle", "mxnet") if name in xdevice.backends()])
+@pytest.mark.parametrize(
+    "backend",
+    [name for name in ("tensorflow", "paddle", "mxnet") if name in xdevice.backends()],
+)
 def test_a_function_gives_it_on_standard_arrays_where_they_are(backend, here, function):
     def make(values):
         return xdevice.math.standard_array(xdevice.tensor(values, device=here))
@@ -128,11 +147,17 @@ def test_a_function_gives_it_on_standard_arrays_where_they_are(backend, here, fu
         if here not in map(str, chosen.devices()):
             pytest.skip("XDEVICE_VIRTUAL_GPUS=2 gives them")
         xp = make([0]).__array_namespace__()
-        error, said = WRAPPED.get(backend, {}).get(function) or WRAPPED.get(here, {}).get(function) or (None, "")
+        error, said = (
+            WRAPPED.get(backend, {}).get(function)
+            or WRAPPED.get(here, {}).get(function)
+            or (None, "")
+        )
         if error is not None:
             with pytest.raises(error, match=said):
                 computed(function, xp, make)
             return
         made = computed(function, xp, make)
         np.testing.assert_allclose(xdevice.to_numpy(made.tensor), wanted, rtol=1e-5)
-        assert str(made.device) == ("cpu:0" if function.endswith("indices") else here)  # those get no array
+        assert str(made.device) == (
+            "cpu:0" if function.endswith("indices") else here
+        )  # those get no array

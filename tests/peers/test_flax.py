@@ -69,7 +69,9 @@ class TorchDecoder(torch.nn.Module):
         n = self.norm1(y)
         later = torch.triu(torch.ones(TOKENS, TOKENS, dtype=torch.bool), 1)
         y = y + self.attention(n, n, n, attn_mask=later, need_weights=False)[0]
-        return self.head(y + self.linear2(torch.nn.functional.gelu(self.linear1(self.norm2(y)))))
+        return self.head(
+            y + self.linear2(torch.nn.functional.gelu(self.linear1(self.norm2(y))))
+        )
 
 
 class NnxDecoder(nnx.Module):
@@ -86,7 +88,9 @@ class NnxDecoder(nnx.Module):
     def __call__(self, ids):
         y = self.words(ids) + self.places(jnp.arange(TOKENS))
         y = y + self.attention(self.norm1(y), mask=jnp.tril(jnp.ones((TOKENS, TOKENS), bool)))
-        return self.head(y + self.linear2(nnx.gelu(self.linear1(self.norm2(y)), approximate=False)))
+        return self.head(
+            y + self.linear2(nnx.gelu(self.linear1(self.norm2(y)), approximate=False))
+        )
 
 
 class TorchPatches(torch.nn.Module):
@@ -149,12 +153,16 @@ class LinenResidual(linen.Module):
 class LinenDecoder(linen.Module):
     @linen.compact
     def __call__(self, ids):
-        y = linen.Embed(WORDS, WIDTH, name="words")(ids) + linen.Embed(TOKENS, WIDTH, name="places")(jnp.arange(TOKENS))
+        y = linen.Embed(WORDS, WIDTH, name="words")(ids) + linen.Embed(
+            TOKENS, WIDTH, name="places"
+        )(jnp.arange(TOKENS))
         n = linen.LayerNorm(epsilon=1e-5, name="norm1")(y)
         earlier = jnp.tril(jnp.ones((TOKENS, TOKENS), bool))
         y = y + linen.MultiHeadDotProductAttention(HEADS, name="attention")(n, mask=earlier)
         n = linen.LayerNorm(epsilon=1e-5, name="norm2")(y)
-        n = linen.Dense(WIDTH, name="linear2")(linen.gelu(linen.Dense(32, name="linear1")(n), approximate=False))
+        n = linen.Dense(WIDTH, name="linear2")(
+            linen.gelu(linen.Dense(32, name="linear1")(n), approximate=False)
+        )
         return linen.Dense(WORDS, name="head")(y + n)
 
 
@@ -215,8 +223,18 @@ PAIRS = {
     "sequence": (TorchSequence, lambda: NnxSequence(nnx.Rngs(0)), torch.ones(2, 5, 4), {}),
     "linen residual": (TorchResidual, lambda: bound(LinenResidual(), (1, 8, 8, 3)), IMAGES, {}),
     "linen decoder": (TorchDecoder, lambda: bound(LinenDecoder(), IDS.shape, "int32"), IDS, {}),
-    "linen patches": (TorchPatches, lambda: bound(LinenPatches(), (1, 8, 8, 3)), IMAGES, {"token": "same"}),
-    "linen sequence": (TorchSequence, lambda: bound(LinenSequence(), (1, 5, 4)), torch.ones(2, 5, 4), {}),
+    "linen patches": (
+        TorchPatches,
+        lambda: bound(LinenPatches(), (1, 8, 8, 3)),
+        IMAGES,
+        {"token": "same"},
+    ),
+    "linen sequence": (
+        TorchSequence,
+        lambda: bound(LinenSequence(), (1, 5, 4)),
+        torch.ones(2, 5, 4),
+        {},
+    ),
     "equinox": (TorchTwin, lambda: EquinoxNet(jax.random.key(0)), IMAGES, {}),
 }
 
@@ -254,7 +272,9 @@ def test_a_model_goes_there_and_back_and_computes_the_same(pair):
 def test_a_fault_in_one_layer_is_named(pair):
     source, twin, inputs, kinds = pair
     xdevice.load(xdevice.models.convert_state(source, "jax", like=twin, kinds=kinds), into=twin)
-    next(value for name, value in source.named_parameters() if name.endswith("weight")).data[..., 0] += 0.5
+    next(value for name, value in source.named_parameters() if name.endswith("weight")).data[
+        ..., 0
+    ] += 0.5
     with pytest.raises(xdevice.errors.ParityError) as caught:
         xdevice.assert_parity(source, twin, inputs=inputs)
     if not isinstance(twin, eqx.Module):  # which vmap calls, and layers have no values there
@@ -267,8 +287,16 @@ def test_settings_that_differ_are_listed():
     assert not any("momentum" in line for line in state.differences)
     source.bn1.eps, source.bn2.momentum, source.conv2.stride = 1e-3, 0.5, (2, 2)
     state = xdevice.models.convert_state(source, "jax", like=NnxResidual(nnx.Rngs(0)))
-    told = [line for line in state.differences if line.startswith(("bn", "conv")) and "batches" not in line]
-    assert [line.partition(" is ")[0] for line in told] == ["bn1: eps", "conv2: stride", "bn2: momentum"]
+    told = [
+        line
+        for line in state.differences
+        if line.startswith(("bn", "conv")) and "batches" not in line
+    ]
+    assert [line.partition(" is ")[0] for line in told] == [
+        "bn1: eps",
+        "conv2: stride",
+        "bn2: momentum",
+    ]
 
 
 def test_evaluation_leaves_the_mode_as_it_was():
@@ -286,7 +314,9 @@ def test_a_wrong_state_changes_nothing():
     twin = NnxSequence(nnx.Rngs(0))
     before = np.asarray(twin.fc.kernel.value)
     values = {"fc.kernel": jnp.zeros((6, 3)), "fc.bias": jnp.zeros(4)}
-    with pytest.raises(xdevice.errors.StateError, match=r"fc.bias: got float32 \(4,\), expected float32 \(3,\)"):
+    with pytest.raises(
+        xdevice.errors.StateError, match=r"fc.bias: got float32 \(4,\), expected float32 \(3,\)"
+    ):
         xdevice.load(values, into=twin, strict=False)
     assert (np.asarray(twin.fc.kernel.value) == before).all()
 
@@ -314,7 +344,12 @@ def test_a_transposed_convolution_computes_the_same_elsewhere(stride, size, padd
     )  # fmt: skip
     known = torch.nn.ConvTranspose2d(3, 4, size, stride)
     differences = xdevice.models.convert_state(twin, "torch", like=known).differences
-    lines = dict(re.findall(r"conv_transpose: (padding|output_padding) is (\(.*?\)) in jax", "\n".join(differences)))
+    lines = dict(
+        re.findall(
+            r"conv_transpose: (padding|output_padding) is (\(.*?\)) in jax",
+            "\n".join(differences),
+        )
+    )
     added = {name: ast.literal_eval(text) for name, text in lines.items()}
     if min(added.get("output_padding", (0,))) < 0:
         return
@@ -322,16 +357,22 @@ def test_a_transposed_convolution_computes_the_same_elsewhere(stride, size, padd
     state = xdevice.models.convert_state(twin, "torch", like=net)
     assert not any("padding" in line for line in state.differences)
     xdevice.load(state, into=net)
-    xdevice.assert_parity(twin, net, inputs=jnp.asarray(np.random.default_rng(0).normal(size=(2, 5, 6, 3))))
+    xdevice.assert_parity(
+        twin, net, inputs=jnp.asarray(np.random.default_rng(0).normal(size=(2, 5, 6, 3)))
+    )
 
 
 def test_a_cell_of_pytorch_is_one_of_equinox():
     source, like = torch.nn.LSTMCell(3, 4), eqx.nn.LSTMCell(3, 4, key=jax.random.key(0))
     xdevice.load(xdevice.models.convert_state(source, "jax", like=like), into=like)
     x, h = np.random.default_rng(0).random((2, 4), "float32")
-    expected = source(torch.from_numpy(x[None, :3]), (torch.from_numpy(h[None]), torch.from_numpy(h[None])))
+    expected = source(
+        torch.from_numpy(x[None, :3]), (torch.from_numpy(h[None]), torch.from_numpy(h[None]))
+    )
     xdevice.assert_parity(
-        like(jnp.asarray(x[:3]), (jnp.asarray(h), jnp.asarray(h)))[0], expected[0][0], check_device=False
+        like(jnp.asarray(x[:3]), (jnp.asarray(h), jnp.asarray(h)))[0],
+        expected[0][0],
+        check_device=False,
     )
 
 
@@ -343,9 +384,15 @@ class Parts(nnx.Module):
     """Arrays in every place in which nnx keeps them."""
 
     def __init__(self, rngs):
-        self.layers = nnx.Sequential(nnx.Linear(2, 3, rngs=rngs), nnx.relu, nnx.Dropout(0.5, rngs=rngs))
+        self.layers = nnx.Sequential(
+            nnx.Linear(2, 3, rngs=rngs), nnx.relu, nnx.Dropout(0.5, rngs=rngs)
+        )
         self.several = nnx.List([nnx.Linear(3, 2, rngs=rngs), nnx.Param(jnp.ones(2))])
-        self.own, self._hidden, self.array = Own(jnp.ones(3)), nnx.Param(jnp.ones(4)), jnp.ones(5)
+        self.own, self._hidden, self.array = (
+            Own(jnp.ones(3)),
+            nnx.Param(jnp.ones(4)),
+            jnp.ones(5),
+        )
         self.count = nnx.Variable(0)
 
 
@@ -358,8 +405,14 @@ class Fields(eqx.Module):
 
 def test_no_array_of_a_module_is_left_out():
     net = torch.nn.Linear(1, 1)
-    state = xdevice.models.convert_state(Parts(nnx.Rngs(0)), "torch", like=net, skip=["weight", "bias"])
-    layers = {f"{path}.{name}" for path in ("layers.layers.0", "several.0") for name in ("kernel", "bias")}
+    state = xdevice.models.convert_state(
+        Parts(nnx.Rngs(0)), "torch", like=net, skip=["weight", "bias"]
+    )
+    layers = {
+        f"{path}.{name}"
+        for path in ("layers.layers.0", "several.0")
+        for name in ("kernel", "bias")
+    }
     assert state.unmapped.keys() == layers | {"several.1", "own", "_hidden", "array", "count"}
     fields = Fields([jnp.ones(2)], {"a": jnp.ones(3)}, (jnp.ones(4), jnp.ones(5)), jnp.ones(6))
     state = xdevice.models.convert_state(fields, "torch", like=net, skip=["weight", "bias"])
@@ -386,12 +439,19 @@ class Pair(eqx.Module):
 
 def test_a_module_is_saved_and_loaded_back(tmp_path):
     nets = [Parts(nnx.Rngs(seed)) for seed in (0, 1)]
-    pairs = [Pair(eqx.nn.Linear(2, 3, key=jax.random.key(seed)), [jnp.full(2, float(seed))]) for seed in (0, 1)]
+    pairs = [
+        Pair(eqx.nn.Linear(2, 3, key=jax.random.key(seed)), [jnp.full(2, float(seed))])
+        for seed in (0, 1)
+    ]
     xdevice.save(tmp_path / "x", {"net": nets[0], "pair": [pairs[0]], "x": jnp.ones(2)})
     assert "net.layers.layers.0.kernel" in xdevice.load(tmp_path / "x", backend="numpy")
-    xdevice.load(tmp_path / "x", into={"net": nets[1], "pair": [pairs[1]], "x": np.zeros(2, "float32")})
+    xdevice.load(
+        tmp_path / "x", into={"net": nets[1], "pair": [pairs[1]], "x": np.zeros(2, "float32")}
+    )
     xdevice.assert_parity(nets[1], nets[0])
-    assert all((one == two).all() for one, two in zip(*map(jax.tree.leaves, pairs), strict=True))
+    assert all(
+        (one == two).all() for one, two in zip(*map(jax.tree.leaves, pairs), strict=True)
+    )
     xdevice.save(tmp_path / "x", nets[0])
     other = Parts(nnx.Rngs(2))
     xdevice.load(xdevice.models.convert_state(tmp_path / "x", "jax", like=other), into=other)
@@ -406,7 +466,9 @@ def test_what_nnx_computes_with_beside_its_weights_is_listed():
     masked = nnx.Conv(3, 3, (1,), mask=jnp.zeros((1, 3, 3)), rngs=nnx.Rngs(0))
     assert any(
         "mask" in line
-        for line in xdevice.models.convert_state(torch.nn.Conv1d(3, 3, 1), "jax", like=masked).differences
+        for line in xdevice.models.convert_state(
+            torch.nn.Conv1d(3, 3, 1), "jax", like=masked
+        ).differences
     )
 
 
@@ -447,14 +509,20 @@ def test_keras_and_paddle_too(name, library):
         )  # fmt: skip
         model.eval()
         inputs = IMAGES
-    twin, other = (NnxTwin() if library == "nnx" else bound(LinenTwin(), (1, 8, 8, 3)) for _ in range(2))
-    xdevice.load(xdevice.models.convert_state(model, "jax", like=twin, inputs=inputs), into=twin)
+    twin, other = (
+        NnxTwin() if library == "nnx" else bound(LinenTwin(), (1, 8, 8, 3)) for _ in range(2)
+    )
+    xdevice.load(
+        xdevice.models.convert_state(model, "jax", like=twin, inputs=inputs), into=twin
+    )
     xdevice.assert_parity(model, twin, inputs=inputs)
     if library == "nnx":
         other.fc.kernel.value = other.fc.kernel.value + 1.0
     else:
         other.variables["params"]["Dense_0"]["kernel"] += 1.0
-    back = xdevice.models.convert_state(other, "tensorflow" if name == "keras" else name, like=model)
+    back = xdevice.models.convert_state(
+        other, "tensorflow" if name == "keras" else name, like=model
+    )
     xdevice.load(back, into=model)
     xdevice.assert_parity(other, model, inputs=IMAGES.permute(0, 2, 3, 1))
 
@@ -466,13 +534,21 @@ def test_the_dict_that_was_bound_is_written():
     module, ids = LinenDecoder(), jnp.asarray(IDS.numpy())
     variables = module.init(jax.random.key(0), ids)
     source = TorchDecoder()
-    xdevice.load(xdevice.models.convert_state(source, "jax", like=module.bind(variables)), into=module.bind(variables))
+    xdevice.load(
+        xdevice.models.convert_state(source, "jax", like=module.bind(variables)),
+        into=module.bind(variables),
+    )
     xdevice.assert_parity(module.apply(variables, ids), source(IDS), check_device=False)
 
 
 def test_what_linen_does_not_tell_is_listed():
-    state = xdevice.models.convert_state(TorchResidual(), "jax", like=bound(LinenResidual(), (1, 8, 8, 3)))
-    assert any("computation and settings of conv1, bn1, conv2, bn2, short, fc" in line for line in state.differences)
+    state = xdevice.models.convert_state(
+        TorchResidual(), "jax", like=bound(LinenResidual(), (1, 8, 8, 3))
+    )
+    assert any(
+        "computation and settings of conv1, bn1, conv2, bn2, short, fc" in line
+        for line in state.differences
+    )
 
 
 class LinenUnknown(linen.Module):
@@ -489,7 +565,11 @@ def test_what_is_not_known_is_not_taken_for_linear_layers_and_convolutions():
             self.conv, self.gru = torch.nn.Conv1d(4, 4, 3), torch.nn.GRU(4, 3)
 
     state = xdevice.models.convert_state(Twin(), "jax", like=bound(LinenUnknown(), (1, 5, 4)))
-    unknown = [name for name, why in state.unmapped.items() if why.startswith("no layer that xdevice knows has it")]
+    unknown = [
+        name
+        for name, why in state.unmapped.items()
+        if why.startswith("no layer that xdevice knows has it")
+    ]
     assert len(unknown) == 10 + 1
     assert "tables.scale" in unknown
     assert len(state) == 0
@@ -501,12 +581,17 @@ class LinenNamed(linen.Module):
         return linen.GroupNorm(2, name="norm1")(linen.ConvTranspose(4, (3, 3), name="up")(x))
 
 
-@pytest.mark.parametrize("told", [{}, {"kinds": {"up": "conv_transpose", "norm1": "group_norm"}}])
+@pytest.mark.parametrize(
+    "told", [{}, {"kinds": {"up": "conv_transpose", "norm1": "group_norm"}}]
+)
 def test_a_name_of_linen_that_misleads_is_told_by_the_other_model_or_by_kinds(told):
     class Named(torch.nn.Module):
         def __init__(self):
             super().__init__()
-            self.up, self.norm1 = torch.nn.ConvTranspose2d(2, 4, 3, padding=1), torch.nn.GroupNorm(2, 4, eps=1e-6)
+            self.up, self.norm1 = (
+                torch.nn.ConvTranspose2d(2, 4, 3, padding=1),
+                torch.nn.GroupNorm(2, 4, eps=1e-6),
+            )
 
         def forward(self, x):
             return self.norm1(self.up(x))
@@ -515,7 +600,9 @@ def test_a_name_of_linen_that_misleads_is_told_by_the_other_model_or_by_kinds(to
     state = xdevice.models.convert_state(twin, "torch", like=net, **told)
     assert any("computation and settings of up, norm1" in line for line in state.differences)
     xdevice.load(state, into=net)
-    xdevice.assert_parity(twin, net, inputs=jnp.asarray(np.random.default_rng(0).normal(size=(2, 5, 6, 2))))
+    xdevice.assert_parity(
+        twin, net, inputs=jnp.asarray(np.random.default_rng(0).normal(size=(2, 5, 6, 2)))
+    )
 
 
 def test_a_module_without_variables_is_refused():
@@ -527,11 +614,16 @@ def test_frozen_variables_are_read_and_not_written():
     module, source = LinenSequence(), TorchSequence()
     frozen = module.bind(freeze(module.init(jax.random.key(0), jnp.ones((1, 5, 4)))))
     state = xdevice.models.convert_state(source, "jax", like=frozen)
-    with pytest.raises(xdevice.errors.UnsupportedError, match=r"bind flax\.core\.unfreeze\(variables\)"):
+    with pytest.raises(
+        xdevice.errors.UnsupportedError, match=r"bind flax\.core\.unfreeze\(variables\)"
+    ):
         xdevice.load(state, into=frozen)
 
 
-@pytest.mark.parametrize("model", ["nnx.Linear(3, 2, rngs=nnx.Rngs(0))", "eqx.nn.Linear(3, 2, key=jax.random.key(0))"])
+@pytest.mark.parametrize(
+    "model",
+    ["nnx.Linear(3, 2, rngs=nnx.Rngs(0))", "eqx.nn.Linear(3, 2, key=jax.random.key(0))"],
+)
 def test_a_module_may_be_the_first_that_a_process_shows(model):
     run = (
         "import equinox as eqx, jax, xdevice; from flax import nnx; "

@@ -22,7 +22,10 @@ EDGES = [[0, 1, 2], [1, 2, 0]]
 
 def data(shift=0.0):
     graph = Data(
-        x=torch.arange(6.0).reshape(3, 2) + shift, edge_index=torch.tensor(EDGES), y=torch.tensor([1]), name="triangle"
+        x=torch.arange(6.0).reshape(3, 2) + shift,
+        edge_index=torch.tensor(EDGES),
+        y=torch.tensor([1]),
+        name="triangle",
     )
     graph.weights = [torch.ones(2), {"deep": torch.zeros(1)}]
     graph.count = 3
@@ -30,7 +33,10 @@ def data(shift=0.0):
 
 
 def batch():
-    graphs = [Data(x=torch.arange(6.0).reshape(3, 2) + i, edge_index=torch.tensor(EDGES)) for i in range(3)]
+    graphs = [
+        Data(x=torch.arange(6.0).reshape(3, 2) + i, edge_index=torch.tensor(EDGES))
+        for i in range(3)
+    ]
     return Batch.from_data_list(graphs)
 
 
@@ -45,7 +51,10 @@ def hetero():
 
 def temporal():
     return TemporalData(
-        src=torch.tensor([0, 1]), dst=torch.tensor([1, 2]), t=torch.tensor([5, 6]), msg=torch.ones(2, 3)
+        src=torch.tensor([0, 1]),
+        dst=torch.tensor([1, 2]),
+        t=torch.tensor([5, 6]),
+        msg=torch.ones(2, 3),
     )
 
 
@@ -66,8 +75,15 @@ def stored(graph):
 
 
 def described(graph):
-    others = {key: x for store in graph.stores for key, x in store.items() if isinstance(x, str | int)}
-    return [list(store.keys()) for store in graph.stores], others, graph.num_nodes, getattr(graph, "num_graphs", None)
+    others = {
+        key: x for store in graph.stores for key, x in store.items() if isinstance(x, str | int)
+    }
+    return (
+        [list(store.keys()) for store in graph.stores],
+        others,
+        graph.num_nodes,
+        getattr(graph, "num_graphs", None),
+    )
 
 
 def graph(make, tensors=stored):
@@ -88,7 +104,9 @@ def loader():
 
 
 @pytest.mark.parametrize(
-    "wrap", [lambda batch: batch, lambda batch: {"graph": batch, "n": 2}], ids=["alone", "in dict"]
+    "wrap",
+    [lambda batch: batch, lambda batch: {"graph": batch, "n": 2}],
+    ids=["alone", "in dict"],
 )
 def test_its_loader_feeds_prefetch(wrap, place):
     fetched = list(xdevice.prefetch(map(wrap, loader()), place))
@@ -96,7 +114,9 @@ def test_its_loader_feeds_prefetch(wrap, place):
     for new, old in zip(fetched, loader(), strict=True):
         graph = new["graph"] if isinstance(new, dict) else new
         assert type(graph) is type(old)
-        assert {place_of(x) for x in (graph.x, graph.edge_index, graph.batch, graph.ptr)} == {place}
+        assert {place_of(x) for x in (graph.x, graph.edge_index, graph.batch, graph.ptr)} == {
+            place
+        }
         assert host(graph.x).tolist() == host(old.x).tolist()
         assert graph.name == ["triangle", "triangle"]
 
@@ -106,7 +126,9 @@ def test_a_batch_is_taken_apart_where_it_is(place):
         moved = verb(batch(), place)
         graphs = moved.to_data_list()
         assert [place_of(graph.x) for graph in graphs] == [place] * 3
-        assert [host(graph.x).tolist() for graph in graphs] == [host(g.x).tolist() for g in batch().to_data_list()]
+        assert [host(graph.x).tolist() for graph in graphs] == [
+            host(g.x).tolist() for g in batch().to_data_list()
+        ]
         assert xdevice.check_same_device(moved, graphs[1]) is place
 
 

@@ -56,7 +56,9 @@ class WithKeys:
 
 
 jax.tree_util.register_pytree_with_keys(
-    WithKeys, lambda x: (((jax.tree_util.GetAttrKey("array"), x.array),), None), lambda _, children: WithKeys(*children)
+    WithKeys,
+    lambda x: (((jax.tree_util.GetAttrKey("array"), x.array),), None),
+    lambda _, children: WithKeys(*children),
 )
 
 
@@ -69,7 +71,11 @@ class Params:
 def leaves(tree):
     """By JAX's own walk."""
     paths, _ = jax.tree_util.tree_flatten_with_path(tree)
-    return {jax.tree_util.keystr(path): x for path, x in paths if isinstance(x, jax.Array | np.ndarray)}
+    return {
+        jax.tree_util.keystr(path): x
+        for path, x in paths
+        if isinstance(x, jax.Array | np.ndarray)
+    }
 
 
 def structure(tree):
@@ -96,7 +102,9 @@ def variables():
 
 
 def adam():
-    return optax.adamw(0.1, mask={"w": True, "b": False}).init({"w": jnp.ones(3), "b": jnp.zeros(2)})
+    return optax.adamw(0.1, mask={"w": True, "b": False}).init(
+        {"w": jnp.ones(3), "b": jnp.zeros(2)}
+    )
 
 
 def chained():
@@ -107,7 +115,9 @@ def chained():
 
 def train_state():
     net = Net()
-    return TrainState.create(apply_fn=net.apply, params=variables()["params"], tx=optax.adam(0.1))
+    return TrainState.create(
+        apply_fn=net.apply, params=variables()["params"], tx=optax.adam(0.1)
+    )
 
 
 def tree(make, tensors=leaves, facts=structure, **more):
@@ -121,7 +131,10 @@ class TestJax(Laws):
             facts=lambda x: (x.name, structure(x)),
         ),
         "own class with keys": tree(lambda: WithKeys(jnp.arange(3)), facts=lambda x: x.name),
-        "Partial": tree(lambda: jax.tree_util.Partial(jnp.add, jnp.ones(2)), facts=lambda x: (x.func, len(x.args))),
+        "Partial": tree(
+            lambda: jax.tree_util.Partial(jnp.add, jnp.ones(2)),
+            facts=lambda x: (x.func, len(x.args)),
+        ),
         "BCOO": tree(
             lambda: sparse.BCOO.fromdense(jnp.eye(3) * 2.5),
             lambda x: {"data": x.data, "indices": x.indices},
@@ -136,18 +149,27 @@ class TestJax(Laws):
             reads=False,
             replicates=False,
         ),
-        "flax.struct": tree(lambda: Params(jnp.ones(3)), facts=lambda x: (x.name, structure(x))),
+        "flax.struct": tree(
+            lambda: Params(jnp.ones(3)), facts=lambda x: (x.name, structure(x))
+        ),
         "linen variables": tree(variables),
-        "FrozenDict": tree(lambda: flax.core.freeze({"params": {"w": jnp.ones(2)}}), facts=lambda x: list(x)),
-        "TrainState": tree(train_state, facts=lambda x: (x.step, x.tx is not None, list(x.params))),
-        "nnx.State": tree(lambda: nnx.state(NnxNet()), facts=lambda x: list(x), reads=False, replicates=False),
+        "FrozenDict": tree(
+            lambda: flax.core.freeze({"params": {"w": jnp.ones(2)}}), facts=lambda x: list(x)
+        ),
+        "TrainState": tree(
+            train_state, facts=lambda x: (x.step, x.tx is not None, list(x.params))
+        ),
+        "nnx.State": tree(
+            lambda: nnx.state(NnxNet()), facts=lambda x: list(x), reads=False, replicates=False
+        ),
         "optax adamw": tree(adam),
         "optax chain": tree(chained),
     }
 
 
 @pytest.mark.parametrize(
-    "make", [variables, adam, chained, lambda: Own(jnp.ones(2), jnp.zeros(1), name="a"), train_state]
+    "make",
+    [variables, adam, chained, lambda: Own(jnp.ones(2), jnp.zeros(1), name="a"), train_state],
 )
 def test_as_device_put_puts_it(make, place):
     theirs = jax.device_put(on_host(make)(), xdevice.backend("jax").to_native(place))
@@ -171,7 +193,9 @@ def test_a_train_state_goes_on_where_it_is(place):
     state, expected = xdevice.to_device(on_host(train_state)(), place), on_host(train_state)()
     gradients = jax.tree_util.tree_map(jnp.ones_like, state.params)
     state = state.apply_gradients(grads=gradients)
-    expected = expected.apply_gradients(grads=on_host(lambda: jax.tree_util.tree_map(jnp.ones_like, expected.params))())
+    expected = expected.apply_gradients(
+        grads=on_host(lambda: jax.tree_util.tree_map(jnp.ones_like, expected.params))()
+    )
     assert state.step == 1
     for path, x in leaves(state.params).items():
         assert place_of(x) is place
@@ -186,7 +210,9 @@ def test_an_nnx_module_by_its_state(place):
     x = xdevice.to_device(on_host(lambda: jnp.arange(6.0).reshape(2, 3))(), place)
     assert place_of(moved(x)) is place
     assert place_of(model.layer.kernel[...]) is xdevice.cpu()
-    np.testing.assert_allclose(host(moved(x)), host(model(on_host(lambda: jnp.arange(6.0).reshape(2, 3))())), rtol=1e-5)
+    np.testing.assert_allclose(
+        host(moved(x)), host(model(on_host(lambda: jnp.arange(6.0).reshape(2, 3))())), rtol=1e-5
+    )
 
 
 def test_an_nnx_module_does_not_stay_behind_unnoticed():
@@ -247,7 +273,9 @@ def test_what_an_nnx_module_shares_stays_one(place):
 
 
 def test_a_sparse_product_where_it_is(place):
-    matrix = xdevice.to_device(on_host(lambda: sparse.BCOO.fromdense(jnp.eye(3) * 2.5))(), place)
+    matrix = xdevice.to_device(
+        on_host(lambda: sparse.BCOO.fromdense(jnp.eye(3) * 2.5))(), place
+    )
     vector = xdevice.to_device(on_host(lambda: jnp.arange(3.0))(), place)
     assert host(matrix @ vector).tolist() == [0.0, 2.5, 5.0]
     assert place_of(matrix @ vector) is place
@@ -255,7 +283,13 @@ def test_a_sparse_product_where_it_is(place):
 
 def test_random_keys_move(place):
     key = on_host(lambda: jax.random.key(3))()
-    for moved in (xdevice.to_device({"key": key}, place)["key"], xdevice.copy_to([key], place)[0]):
+    for moved in (
+        xdevice.to_device({"key": key}, place)["key"],
+        xdevice.copy_to([key], place)[0],
+    ):
         assert place_of(moved) is place
         assert moved.dtype == key.dtype
-        assert host(jax.random.uniform(moved, (2,))).tolist() == host(jax.random.uniform(key, (2,))).tolist()
+        assert (
+            host(jax.random.uniform(moved, (2,))).tolist()
+            == host(jax.random.uniform(key, (2,))).tolist()
+        )

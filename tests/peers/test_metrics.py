@@ -10,8 +10,12 @@ import pytest
 import xdevice
 
 pytestmark = [
-    pytest.mark.filterwarnings("ignore:Please import `csr_matrix`:DeprecationWarning"),  # MXNet, of SciPy
-    pytest.mark.filterwarnings("ignore:When training, we now always track:UserWarning"),  # Paddle, of each BatchNorm
+    pytest.mark.filterwarnings(
+        "ignore:Please import `csr_matrix`:DeprecationWarning"
+    ),  # MXNet, of SciPy
+    pytest.mark.filterwarnings(
+        "ignore:When training, we now always track:UserWarning"
+    ),  # Paddle, of each BatchNorm
 ]
 
 X = np.arange(24, dtype="float32").reshape(8, 3) / 10
@@ -32,24 +36,45 @@ def keras():
 
 def fitted(keras, compiled=None):
     keras.utils.set_random_seed(0)
-    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(4, "relu"), keras.layers.BatchNormalization()])
+    model = keras.Sequential(
+        [keras.Input((3,)), keras.layers.Dense(4, "relu"), keras.layers.BatchNormalization()]
+    )
     model.add(keras.layers.Dense(1, "sigmoid"))
-    metrics = [keras.metrics.BinaryAccuracy(name="acc"), keras.metrics.AUC(num_thresholds=5, name="auc"), "mae"]
-    model.compile(keras.optimizers.Adam(0.01), "binary_crossentropy", metrics=metrics, run_eagerly=True)
+    metrics = [
+        keras.metrics.BinaryAccuracy(name="acc"),
+        keras.metrics.AUC(num_thresholds=5, name="auc"),
+        "mae",
+    ]
+    model.compile(
+        keras.optimizers.Adam(0.01), "binary_crossentropy", metrics=metrics, run_eagerly=True
+    )
     model.fit(X, Y, epochs=1, batch_size=4, verbose=0, shuffle=False)
     return model
 
 
 def variables(model):
-    return [*model.variables, *model.optimizer.variables, *(v for metric in model.metrics for v in metric.variables)]
+    return [
+        *model.variables,
+        *model.optimizer.variables,
+        *(v for metric in model.metrics for v in metric.variables),
+    ]
 
 
 def places(model):
-    native = {xdevice.backend("tensorflow").to_native(place): place for place in map(xdevice.device, PLACES)}
+    native = {
+        xdevice.backend("tensorflow").to_native(place): place
+        for place in map(xdevice.device, PLACES)
+    }
     found = set()
     for variable in variables(model):
         name = variable.value.device.rpartition("/device:")[2]
-        found.add(next(place for spelling, place in native.items() if spelling.lstrip("/") in (name, f"device:{name}")))
+        found.add(
+            next(
+                place
+                for spelling, place in native.items()
+                if spelling.lstrip("/") in (name, f"device:{name}")
+            )
+        )
     return found
 
 
@@ -123,14 +148,19 @@ def mx():
 def gluon_net(mx):
     mx.random.seed(0)
     net = mx.gluon.nn.HybridSequential()
-    net.add(mx.gluon.nn.Dense(4, activation="relu", in_units=3), mx.gluon.nn.BatchNorm(in_channels=4))
+    net.add(
+        mx.gluon.nn.Dense(4, activation="relu", in_units=3),
+        mx.gluon.nn.BatchNorm(in_channels=4),
+    )
     net.add(mx.gluon.nn.Dense(1, in_units=4))
     net.initialize(mx.init.Constant(0.1), ctx=mx.cpu())
     return net
 
 
 def gluon_step(mx, net, trainer, metric, place):
-    x, y = (mx.nd.array(array, ctx=xdevice.backend("mxnet").to_native(place)) for array in (X, Y))
+    x, y = (
+        mx.nd.array(array, ctx=xdevice.backend("mxnet").to_native(place)) for array in (X, Y)
+    )
     with mx.autograd.record():
         predicted = net(x)
         loss = mx.gluon.loss.L2Loss()(predicted, y)
@@ -143,8 +173,13 @@ def gluon_step(mx, net, trainer, metric, place):
 def test_training_of_gluon_with_metrics_goes_on_after_a_move(mx, place):
     losses = {}
     for where in (place, xdevice.cpu()):
-        net, metric = gluon_net(mx), mx.metric.CompositeEvalMetric([mx.metric.MSE(), mx.metric.MAE()])
-        trainer = mx.gluon.Trainer(net.collect_params(), "adam", {"learning_rate": 0.01}, kvstore=None)
+        net, metric = (
+            gluon_net(mx),
+            mx.metric.CompositeEvalMetric([mx.metric.MSE(), mx.metric.MAE()]),
+        )
+        trainer = mx.gluon.Trainer(
+            net.collect_params(), "adam", {"learning_rate": 0.01}, kvstore=None
+        )
         gluon_step(mx, net, trainer, metric, xdevice.cpu())
         moved = xdevice.to_device({"net": net, "trainer": trainer, "metric": metric}, where)
         assert moved["net"] is net
@@ -179,7 +214,9 @@ def test_training_of_paddle_with_metrics_goes_on_after_a_move(paddle, place):
     found = {}
     for where in (place, xdevice.cpu()):
         paddle.seed(0)
-        net = paddle.nn.Sequential(paddle.nn.Linear(3, 4), paddle.nn.BatchNorm1D(4), paddle.nn.Linear(4, 2))
+        net = paddle.nn.Sequential(
+            paddle.nn.Linear(3, 4), paddle.nn.BatchNorm1D(4), paddle.nn.Linear(4, 2)
+        )
         for parameter in net.parameters():
             parameter.set_value(paddle.full_like(parameter, 0.1))
         optimizer = paddle.optimizer.Adam(0.01, parameters=net.parameters())
@@ -192,7 +229,10 @@ def test_training_of_paddle_with_metrics_goes_on_after_a_move(paddle, place):
                 assert moved["metrics"] == metrics
                 assert xdevice.check_same_device(state=moved) is where
             with xdevice.use_backend("paddle"):
-                x, y = xdevice.tensor(X, device=here), xdevice.tensor(Y.astype("int64"), device=here)
+                x, y = (
+                    xdevice.tensor(X, device=here),
+                    xdevice.tensor(Y.astype("int64"), device=here),
+                )
             with xdevice.use_backend("paddle"), here:
                 scores = net(x)
                 loss = paddle.nn.functional.cross_entropy(scores, y)
@@ -200,7 +240,9 @@ def test_training_of_paddle_with_metrics_goes_on_after_a_move(paddle, place):
                 optimizer.step()
                 optimizer.clear_grad()
                 metrics[0].update(metrics[0].compute(scores, y))
-                metrics[1].update(preds=paddle.nn.functional.softmax(scores).numpy(), labels=y.numpy())
+                metrics[1].update(
+                    preds=paddle.nn.functional.softmax(scores).numpy(), labels=y.numpy()
+                )
         found[where] = [float(loss), *[metric.accumulate() for metric in metrics]]
     assert found[place] == pytest.approx(found[xdevice.cpu()], rel=1e-4)
 

@@ -92,7 +92,9 @@ def flat(thing, path=()):
     elif isinstance(thing, (list, tuple)):
         inside = list(enumerate(thing))
     elif dataclasses.is_dataclass(thing):
-        inside = [(field.name, getattr(thing, field.name)) for field in dataclasses.fields(thing)]
+        inside = [
+            (field.name, getattr(thing, field.name)) for field in dataclasses.fields(thing)
+        ]
     else:
         return [((*path, type(thing)), thing)]
     found = [((*path, type(thing)), None)]
@@ -117,21 +119,32 @@ def native(place):
     return xdevice.backend("torch").to_native(place)
 
 
-@pytest.mark.parametrize("kind", [name for name in NESTED if name not in ("dataclass", "defaultdict")])
+@pytest.mark.parametrize(
+    "kind", [name for name in NESTED if name not in ("dataclass", "defaultdict")]
+)
 def test_as_accelerate_sends_it(kind, place):
-    assert_moved_alike(xdevice.to_device(NESTED[kind](), place), send_to_device(NESTED[kind](), native(place)))
+    assert_moved_alike(
+        xdevice.to_device(NESTED[kind](), place), send_to_device(NESTED[kind](), native(place))
+    )
 
 
-@pytest.mark.parametrize("kind", [name for name in NESTED if name not in ("UserDict", "Mapping")])
+@pytest.mark.parametrize(
+    "kind", [name for name in NESTED if name not in ("UserDict", "Mapping")]
+)
 def test_as_lightning_moves_it(kind, place):
-    theirs = apply_to_collection(NESTED[kind](), torch.Tensor, lambda tensor: tensor.to(native(place)))
+    theirs = apply_to_collection(
+        NESTED[kind](), torch.Tensor, lambda tensor: tensor.to(native(place))
+    )
     assert_moved_alike(xdevice.to_device(NESTED[kind](), place), theirs)
 
 
 @pytest.mark.parametrize("kind", NESTED)
 def test_a_batch_of_any_structure_is_copied_and_fetched(kind, place):
     """Whatever moves on a laptop moves on a GPU, a NumPy array among tensors too."""
-    for batch in (xdevice.copy_to(NESTED[kind](), place), *xdevice.prefetch([NESTED[kind]()], place)):
+    for batch in (
+        xdevice.copy_to(NESTED[kind](), place),
+        *xdevice.prefetch([NESTED[kind]()], place),
+    ):
         for (_, mine), (_, old) in zip(flat(batch), flat(NESTED[kind]()), strict=True):
             if isinstance(old, torch.Tensor):
                 assert place_of(mine) is place
@@ -246,7 +259,9 @@ def test_something_else_called_to_is_left():
 
 
 def test_lightnings_dataclasses(place):
-    theirs = apply_to_collection(WithInit(x(), 7), torch.Tensor, lambda tensor: tensor.to(native(place)))
+    theirs = apply_to_collection(
+        WithInit(x(), 7), torch.Tensor, lambda tensor: tensor.to(native(place))
+    )
     moved = xdevice.to_device(WithInit(x(), 7), place)
     assert moved.other == theirs.other == 7
     assert place_of(moved.x) is place
@@ -258,7 +273,11 @@ def test_lightnings_dataclasses(place):
 
 
 def table():
-    made = {"x": [[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]], "label": [0, 1, 2], "text": ["a", "b", "c"]}
+    made = {
+        "x": [[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]],
+        "label": [0, 1, 2],
+        "text": ["a", "b", "c"],
+    }
     return datasets.Dataset.from_dict(made)
 
 
@@ -301,7 +320,11 @@ def test_the_lazy_batches_of_map(place):
         assert batch["text"] == moved["text"]
         return {"double": xdevice.to_numpy(moved["x"] * 2)}
 
-    made = table().with_format("torch").map(doubled, batched=True, batch_size=3, load_from_cache_file=False)
+    made = (
+        table()
+        .with_format("torch")
+        .map(doubled, batched=True, batch_size=3, load_from_cache_file=False)
+    )
     assert made["double"][:].tolist() == [[2.0, 4.0], [6.0, 8.0], [10.0, 12.0]]
 
 
@@ -315,7 +338,10 @@ def test_a_format_of_jax():
 @pytest.mark.parametrize("name", ["torch", "tensorflow", "paddle", "mxnet", "jax", "numpy"])
 def test_a_column_of_pandas_becomes_a_tensor(name):
     with xdevice.use_backend(name):
-        assert xdevice.to_numpy(xdevice.tensor(pandas.Series([1.5, 2.0]))).tolist() == [1.5, 2.0]
+        assert xdevice.to_numpy(xdevice.tensor(pandas.Series([1.5, 2.0]))).tolist() == [
+            1.5,
+            2.0,
+        ]
         missing = xdevice.to_numpy(xdevice.tensor(pandas.Series([1, None], dtype="Int64")))
         assert missing[0] == 1.0
         assert np.isnan(missing[1])  # as NumPy reads what is missing; never a number

@@ -63,7 +63,9 @@ class Open:
 class Checked:
     """Its converter would make a list of any new value, its validator takes none but tensors."""
 
-    x: Any = attrs.field(converter=lambda value: value + 1, validator=attrs.validators.instance_of(torch.Tensor))
+    x: Any = attrs.field(
+        converter=lambda value: value + 1, validator=attrs.validators.instance_of(torch.Tensor)
+    )
     y: Any = attrs.field(on_setattr=attrs.setters.frozen)
     note: str = "kept"
 
@@ -100,7 +102,9 @@ class Model(pydantic.BaseModel):
 
 
 class FrozenModel(pydantic.BaseModel):
-    model_config = pydantic.ConfigDict(arbitrary_types_allowed=True, frozen=True, extra="forbid")
+    model_config = pydantic.ConfigDict(
+        arbitrary_types_allowed=True, frozen=True, extra="forbid"
+    )
 
     x: torch.Tensor
     y: torch.Tensor
@@ -108,7 +112,9 @@ class FrozenModel(pydantic.BaseModel):
 
 
 class ExtraModel(pydantic.BaseModel):
-    model_config = pydantic.ConfigDict(arbitrary_types_allowed=True, extra="allow", validate_assignment=True)
+    model_config = pydantic.ConfigDict(
+        arbitrary_types_allowed=True, extra="allow", validate_assignment=True
+    )
 
     x: torch.Tensor
     note: str = "kept"
@@ -264,7 +270,10 @@ def list_with_more():
 
 
 def both(thing):
-    return {"x": thing.x, "y": getattr(thing, "_y", None) if isinstance(thing, Frozen) else thing.y}
+    return {
+        "x": thing.x,
+        "y": getattr(thing, "_y", None) if isinstance(thing, Frozen) else thing.y,
+    }
 
 
 def notes(thing):
@@ -295,7 +304,8 @@ class TestAttrs(Laws):
         "open": peer(open_attrs),
         "checked": peer(checked),
         "derived": peer(
-            silently(lambda: Derived(x(), y(), extra={"z": y()})), lambda d: {**both(d), "z": d.extra["z"]}
+            silently(lambda: Derived(x(), y(), extra={"z": y()})),
+            lambda d: {**both(d), "z": d.extra["z"]},
         ),
     }
 
@@ -307,9 +317,14 @@ class TestPydantic(Laws):
             lambda m: {"x": m.x, "y": m.y["deep"], "private": m._private},
             lambda m: (m.note, m.model_fields_set, made.total()),
         ),
-        "frozen": peer(lambda: FrozenModel(x=x(), y=y()), facts=lambda m: (m.note, m.model_fields_set), splits=True),
+        "frozen": peer(
+            lambda: FrozenModel(x=x(), y=y()),
+            facts=lambda m: (m.note, m.model_fields_set),
+            splits=True,
+        ),
         "extra": peer(
-            lambda: ExtraModel(x=x(), y=y(), tag="more"), facts=lambda m: (m.note, m.tag, list(m.model_extra))
+            lambda: ExtraModel(x=x(), y=y(), tag="more"),
+            facts=lambda m: (m.note, m.tag, list(m.model_extra)),
         ),
         "outer": peer(
             silently(lambda: OuterModel(inner=model(), parts=[model()])),
@@ -329,14 +344,18 @@ class TestDataclasses(Laws):
         "attribute of a slotted base": peer(on_bare_slots),
         "InitVar": peer(lambda: Seeded(x(), 1)),
         "not set": peer(lambda: Unset(x(), y()), facts=lambda u: (u.note, hasattr(u, "late"))),
-        "list inside": peer(silently(lambda: Plain([x()], y())), lambda p: {"x": p.x[0], "y": p.y}),
+        "list inside": peer(
+            silently(lambda: Plain([x()], y())), lambda p: {"x": p.x[0], "y": p.y}
+        ),
     }
 
 
 class TestNamespaces(Laws):
     peers = {
         "SimpleNamespace": peer(
-            lambda: types.SimpleNamespace(x=x(), y=y(), note="kept", inner=types.SimpleNamespace(z=y())),
+            lambda: types.SimpleNamespace(
+                x=x(), y=y(), note="kept", inner=types.SimpleNamespace(z=y())
+            ),
             lambda n: {"x": n.x, "y": n.y, "z": n.inner.z},
             splits=True,
         ),
@@ -367,7 +386,10 @@ def test_they_go_on_as_before(place):
     assert moved.model_copy().x is moved.x
     assert set(moved.model_dump()) == {"x", "y", "note"}
     assert attrs.evolve(xdevice.to_device(Frozen(x(), y()), place), note="new").note == "new"
-    assert place_of(dataclasses.replace(xdevice.to_device(OnSlots(x(), y()), place), note="new").x) is place
+    assert (
+        place_of(dataclasses.replace(xdevice.to_device(OnSlots(x(), y()), place), note="new").x)
+        is place
+    )
     assert xdevice.to_device(Pair(x(), y()), place)._asdict()["note"] == "kept"
 
 
@@ -376,7 +398,9 @@ class Unknown:
         vars(self).update(inside)
 
 
-@pytest.mark.parametrize("verb", [xdevice.to_device, xdevice.copy_to, lambda *args: list(xdevice.prefetch(*args))])
+@pytest.mark.parametrize(
+    "verb", [xdevice.to_device, xdevice.copy_to, lambda *args: list(xdevice.prefetch(*args))]
+)
 def test_a_type_that_nobody_knows_does_not_stay_behind_unnoticed(verb):
     """A line would make it known."""
     batch = {"args": Unknown(x=x(), n=3), "x": x()}

@@ -53,16 +53,24 @@ def test_the_closures_tell_the_formula_that_was_computed(name, settings, kind, e
         wanted["momentum_holds"] = terms.STEPS
     told = {name: value for name, value in found.settings.items() if value != wanted[name]}
     assert found.kind == kind
-    assert told == ({"decay": terms.COUPLED} if not wanted["weight_decay"] and "decay" in told else {})
+    assert told == (
+        {"decay": terms.COUPLED} if not wanted["weight_decay"] and "decay" in told else {}
+    )
 
 
 def test_an_optimizer_of_pytorch_beside_one_of_optax():
     torch = pytest.importorskip("torch")
     weights = [torch.nn.Parameter(torch.zeros(2))]
-    assert xdevice.models.compare_optimizers(torch.optim.Adam(weights, 0.1), optax.adam(0.1)) == []
-    (line,) = xdevice.models.compare_optimizers(torch.optim.AdamW(weights, 0.1), optax.adamw(0.1))
+    assert (
+        xdevice.models.compare_optimizers(torch.optim.Adam(weights, 0.1), optax.adam(0.1)) == []
+    )
+    (line,) = xdevice.models.compare_optimizers(
+        torch.optim.AdamW(weights, 0.1), optax.adamw(0.1)
+    )
     assert line.startswith("weight_decay: 0.01 in torch's AdamW, 0.0001 in jax's")
-    clipped = optax.chain(optax.clip_by_global_norm(1.0), optax.adam(optax.cosine_decay_schedule(0.1, 10)))
+    clipped = optax.chain(
+        optax.clip_by_global_norm(1.0), optax.adam(optax.cosine_decay_schedule(0.1, 10))
+    )
     clip, schedule = xdevice.models.compare_optimizers(torch.optim.Adam(weights, 0.1), clipped)
     assert "to a norm of all of 1 in jax" in clip
     assert schedule.startswith("schedule: None in torch's Adam")

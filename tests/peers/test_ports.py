@@ -58,7 +58,9 @@ def paddle_bert():
                 nn.Embedding(2, WIDTH),
             )
             self.norm = nn.LayerNorm(WIDTH, epsilon=1e-12)
-            block = nn.TransformerEncoderLayer(WIDTH, HEADS, INNER, activation="gelu", layer_norm_eps=1e-12)
+            block = nn.TransformerEncoderLayer(
+                WIDTH, HEADS, INNER, activation="gelu", layer_norm_eps=1e-12
+            )
             self.encoder = nn.TransformerEncoder(block, LAYERS)
             self.pooler = nn.Linear(WIDTH, WIDTH)
 
@@ -97,7 +99,11 @@ def paddle_gpt2():
             )
             scores = q @ k.transpose([0, 1, 3, 2]) / (WIDTH // HEADS) ** 0.5
             scores = scores + paddle.triu(paddle.full([time, time], -1e9), 1)
-            y = (functional.softmax(scores, -1) @ v).transpose([0, 2, 1, 3]).reshape([batch, time, WIDTH])
+            y = (
+                (functional.softmax(scores, -1) @ v)
+                .transpose([0, 2, 1, 3])
+                .reshape([batch, time, WIDTH])
+            )
             x = x + self.attn_proj(y)
             return x + self.mlp_proj(functional.gelu(self.c_fc(self.ln_2(x)), approximate=True))
 
@@ -125,7 +131,11 @@ def keras_bert():
     kl = keras.layers
     ids = keras.Input((5,), dtype="int32")
     places = keras.ops.cumsum(keras.ops.ones_like(ids), 1) - 1
-    word, position, kind = kl.Embedding(20, WIDTH), kl.Embedding(16, WIDTH), kl.Embedding(2, WIDTH)
+    word, position, kind = (
+        kl.Embedding(20, WIDTH),
+        kl.Embedding(16, WIDTH),
+        kl.Embedding(2, WIDTH),
+    )
     x = word(ids) + position(places) + kind(keras.ops.zeros_like(ids))
     x = kl.LayerNormalization(epsilon=1e-12)(x)
     for number in range(LAYERS):
@@ -146,8 +156,13 @@ def keras_gpt2():
             self.c_attn, self.c_proj = kl.Dense(3 * WIDTH), kl.Dense(WIDTH)
 
         def call(self, x):
-            split = [ops.reshape(part, (-1, 5, HEADS, WIDTH // HEADS)) for part in ops.split(self.c_attn(x), 3, -1)]
-            return self.c_proj(ops.reshape(ops.dot_product_attention(*split, is_causal=True), (-1, 5, WIDTH)))
+            split = [
+                ops.reshape(part, (-1, 5, HEADS, WIDTH // HEADS))
+                for part in ops.split(self.c_attn(x), 3, -1)
+            ]
+            return self.c_proj(
+                ops.reshape(ops.dot_product_attention(*split, is_causal=True), (-1, 5, WIDTH))
+            )
 
     class Gpt2(keras.Model):
         def __init__(self):
@@ -210,12 +225,20 @@ def test_a_model_computes_the_same_elsewhere_and_back(make, there, like, setting
     assert not state.unmapped
     heads = [text for text in state.differences if "heads, scale and masks of" in text]
     assert len(heads) == (make is bert)
-    beside_nothing = [text for text in state.differences if text.startswith("not compared: ") and text not in heads]
+    beside_nothing = [
+        text
+        for text in state.differences
+        if text.startswith("not compared: ") and text not in heads
+    ]
     # no dropout is a layer of a port, but in Paddle's blocks, which are one layer; transformers' GELUs are its own
     alone = "GELUActivation" if make is bert else "NewGELUActivation"
     alone += ", 1 tanh" if like is paddle_bert else ""  # which calls it as a function
     # buffers that its state leaves out
-    buffers = "1 tensor position_ids (in no state), 1 tensor token_type_ids (in no state), " if make is bert else ""
+    buffers = (
+        "1 tensor position_ids (in no state), 1 tensor token_type_ids (in no state), "
+        if make is bert
+        else ""
+    )
     told = f"not compared: {buffers}7 dropout, 2 {alone} of torch"
     assert [text.partition(", which")[0] for text in beside_nothing] == [told]
     settled = [text for text in state.differences if text not in (*heads, *beside_nothing)]
@@ -224,10 +247,13 @@ def test_a_model_computes_the_same_elsewhere_and_back(make, there, like, setting
     expected = in_torch(source)
     for came, wanted in zip(elsewhere(there, target), expected, strict=True):
         assert apart(came, wanted) < 2e-6
-    padding = "padding_idx is" if make is bert else ""  # whose port trains the row of the padding too
+    padding = (
+        "padding_idx is" if make is bert else ""
+    )  # whose port trains the row of the padding too
     for pair in ((source, target), (target, source)):
         with pytest.raises(
-            xdevice.errors.ParityError, match=rf"(?s)the parameters agree, .*{padding}.*not compared: .*7 dropout"
+            xdevice.errors.ParityError,
+            match=rf"(?s)the parameters agree, .*{padding}.*not compared: .*7 dropout",
         ):
             xdevice.assert_parity(*pair)
     xdevice.assert_parity(state, target)

@@ -48,10 +48,18 @@ for made, shape in ((rearrange(x, "a b -> b a"), (5, 60)), (xpx.pad(x, 1), (62, 
 """
 
 
-@pytest.mark.parametrize("name", [name for name in xdevice.backends() if name in ("tensorflow", "paddle", "mxnet")])
+@pytest.mark.parametrize(
+    "name", [name for name in xdevice.backends() if name in ("tensorflow", "paddle", "mxnet")]
+)
 def test_libraries_compute_with_them_where_they_are(name, tmp_path):
     file = tmp_path / "program.py"
     file.write_text(PROGRAM)
     for place in ("cpu:0", "gpu:1"):
-        done = python(str(file), place, XDEVICE_BACKEND=name, SCIPY_ARRAY_API="1", XDEVICE_VIRTUAL_GPUS="2")
+        done = python(
+            str(file),
+            place,
+            XDEVICE_BACKEND=name,
+            SCIPY_ARRAY_API="1",
+            XDEVICE_VIRTUAL_GPUS="2",
+        )
         assert done.returncode == 0, done.stderr[-2000:]

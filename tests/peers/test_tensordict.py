@@ -13,12 +13,22 @@ torch = xdevice.backend("torch").framework
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
-    from tensordict import LazyStackedTensorDict, NonTensorData, TensorDict, TensorDictParams, tensorclass
+    from tensordict import (
+        LazyStackedTensorDict,
+        NonTensorData,
+        TensorDict,
+        TensorDictParams,
+        tensorclass,
+    )
     from tensordict.nn import TensorDictModule
 
 
 def flat():
-    return TensorDict({"a": torch.arange(12.0).reshape(4, 3), "b": torch.arange(4)}, batch_size=[4], names=["time"])
+    return TensorDict(
+        {"a": torch.arange(12.0).reshape(4, 3), "b": torch.arange(4)},
+        batch_size=[4],
+        names=["time"],
+    )
 
 
 def no_batch():
@@ -31,8 +41,14 @@ def placed():
 
 
 def nested():
-    inside = TensorDict({"c": torch.arange(24.0).reshape(4, 3, 2)}, batch_size=[4, 3], names=["time", "agent"])
-    return TensorDict({"a": torch.ones(4, dtype=torch.bfloat16), "next": inside}, batch_size=[4], names=["time"])
+    inside = TensorDict(
+        {"c": torch.arange(24.0).reshape(4, 3, 2)}, batch_size=[4, 3], names=["time", "agent"]
+    )
+    return TensorDict(
+        {"a": torch.ones(4, dtype=torch.bfloat16), "next": inside},
+        batch_size=[4],
+        names=["time"],
+    )
 
 
 def locked():
@@ -46,7 +62,9 @@ def locked_inside():
 
 
 def with_text():
-    return TensorDict({"a": torch.arange(4.0), "task": NonTensorData("walk", batch_size=[4])}, batch_size=[4])
+    return TensorDict(
+        {"a": torch.arange(4.0), "task": NonTensorData("walk", batch_size=[4])}, batch_size=[4]
+    )
 
 
 def lazy():
@@ -61,11 +79,15 @@ class Transition:
 
 
 def transition():
-    return Transition(observation=torch.arange(8.0).reshape(4, 2), label="cat", inner=flat(), batch_size=[4])
+    return Transition(
+        observation=torch.arange(8.0).reshape(4, 2), label="cat", inner=flat(), batch_size=[4]
+    )
 
 
 def params():
-    return TensorDictParams(TensorDict({"w": torch.arange(3.0), "in": {"b": torch.zeros(2)}}, batch_size=[]))
+    return TensorDictParams(
+        TensorDict({"w": torch.arange(3.0), "in": {"b": torch.zeros(2)}}, batch_size=[])
+    )
 
 
 class Net(torch.nn.Module):
@@ -100,13 +122,29 @@ def from_dict(read, prefix=()):
 
 
 def facts(td):
-    inside = [(key, x.batch_size, x.names, x.is_locked) for key, x in td.items() if hasattr(x, "batch_size")]
+    inside = [
+        (key, x.batch_size, x.names, x.is_locked)
+        for key, x in td.items()
+        if hasattr(x, "batch_size")
+    ]
     texts = [x for _, x in td.items() if isinstance(x, str)]
-    return td.batch_size, td.names, td.is_locked, list(td.keys()), inside, texts, getattr(td, "stack_dim", None)
+    return (
+        td.batch_size,
+        td.names,
+        td.is_locked,
+        list(td.keys()),
+        inside,
+        texts,
+        getattr(td, "stack_dim", None),
+    )
 
 
 def lazy_tensors(td):
-    return {f"{i}.{name}": x for i, part in enumerate(td.tensordicts) for name, x in tensors(part).items()}
+    return {
+        f"{i}.{name}": x
+        for i, part in enumerate(td.tensordicts)
+        for name, x in tensors(part).items()
+    }
 
 
 def class_tensors(x):
@@ -142,7 +180,9 @@ class TestTensorDict(Laws):
         "nested": td(nested),
         "locked": td(locked),
         "locked_inside": td(locked_inside),
-        "with_text": Peer(with_text, tensors, facts, numpy=from_dict, reads=False, replicates=False),
+        "with_text": Peer(
+            with_text, tensors, facts, numpy=from_dict, reads=False, replicates=False
+        ),
         "lazy": Peer(lazy, lazy_tensors, facts, reads=False, replicates=False),
         "tensorclass": Peer(
             transition,
@@ -158,8 +198,12 @@ class TestTensorDict(Laws):
             replicates=False,
         ),
         "params": Peer(params, parameters, model_facts, is_model=True),
-        "module_with_params": Peer(Net, parameters, model_facts, is_model=True, moves_in_place=True),
-        "tensordict_module": Peer(policy, parameters, model_facts, is_model=True, moves_in_place=True),
+        "module_with_params": Peer(
+            Net, parameters, model_facts, is_model=True, moves_in_place=True
+        ),
+        "tensordict_module": Peer(
+            policy, parameters, model_facts, is_model=True, moves_in_place=True
+        ),
     }
 
 
@@ -210,7 +254,9 @@ def test_tensors_in_what_is_not_a_tensor_are_not_left_behind(verb):
     x = flat()
     x["next"] = TensorDict({"b": torch.ones(4)}, batch_size=[4])
     x["next"].set_non_tensor("state", {"h": torch.ones(2)})
-    with pytest.raises(xdevice.errors.ContainerError, match=r"\['next'\]\['state'\]\['h'\] of a TensorDict"):
+    with pytest.raises(
+        xdevice.errors.ContainerError, match=r"\['next'\]\['state'\]\['h'\] of a TensorDict"
+    ):
         verb([x], "gpu:1")
     assert xdevice.device_of(x) is xdevice.cpu()
     assert not xdevice.same_device(x.to(xdevice.backend("torch").to_native(xdevice.gpu(1))))

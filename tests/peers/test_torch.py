@@ -14,7 +14,9 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_
 
 def packed(enforce_sorted=False):
     padded = torch.arange(24.0).reshape(3, 4, 2)
-    return pack_padded_sequence(padded, torch.tensor([2, 4, 1]), batch_first=True, enforce_sorted=enforce_sorted)
+    return pack_padded_sequence(
+        padded, torch.tensor([2, 4, 1]), batch_first=True, enforce_sorted=enforce_sorted
+    )
 
 
 def sorted_packed():
@@ -23,7 +25,11 @@ def sorted_packed():
 
 def on_device(sequence):
     """`batch_sizes` belongs on the host wherever the rest is."""
-    found = {"data": sequence.data, "sorted": sequence.sorted_indices, "unsorted": sequence.unsorted_indices}
+    found = {
+        "data": sequence.data,
+        "sorted": sequence.sorted_indices,
+        "unsorted": sequence.unsorted_indices,
+    }
     return {name: x for name, x in found.items() if x is not None}
 
 
@@ -35,7 +41,9 @@ def sizes(sequence):
 class TestTorch(Laws):
     peers = {
         "PackedSequence": Peer(packed, on_device, sizes, reads=False, replicates=False),
-        "sorted PackedSequence": Peer(sorted_packed, on_device, sizes, reads=False, replicates=False),
+        "sorted PackedSequence": Peer(
+            sorted_packed, on_device, sizes, reads=False, replicates=False
+        ),
         "ParameterDict": Peer(
             lambda: torch.nn.ParameterDict({"w": torch.ones(2), "b": torch.zeros(1)}),
             lambda model: dict(model.items()),
@@ -59,7 +67,9 @@ def test_a_packed_sequence_goes_through_a_network(source, place):
     there = xdevice.to_device(packed(), source)
     for moved in (xdevice.to_device(there, place), *xdevice.prefetch([there], place)):
         assert type(moved) is PackedSequence
-        result, lengths = pad_packed_sequence(xdevice.copy_to(net, place)(moved)[0], batch_first=True)
+        result, lengths = pad_packed_sequence(
+            xdevice.copy_to(net, place)(moved)[0], batch_first=True
+        )
         assert place_of(result) is place
         assert lengths.tolist() == [2, 4, 1]
         torch.testing.assert_close(result.detach().cpu(), expected)
@@ -80,12 +90,18 @@ def trained(place, move_after):
     where = xdevice.cpu()
     for step in range(5):
         if step == move_after:
-            moved = xdevice.to_device({"model": model, "optimizer": optimizer, "scheduler": scheduler}, place)
+            moved = xdevice.to_device(
+                {"model": model, "optimizer": optimizer, "scheduler": scheduler}, place
+            )
             assert moved["model"] is model
             assert moved["optimizer"] is optimizer
             assert moved["scheduler"] is scheduler
             where = place
-            states = [state[key] for state in optimizer.state.values() for key in ("exp_avg", "exp_avg_sq")]
+            states = [
+                state[key]
+                for state in optimizer.state.values()
+                for key in ("exp_avg", "exp_avg_sq")
+            ]
             assert {place_of(x) for x in states} == {place}
             assert xdevice.device_of([model, optimizer]) is place
         x = xdevice.to_device(torch.arange(6.0).reshape(2, 3), where)

@@ -41,7 +41,9 @@ def accuracy():
 
 
 def collection():
-    metrics = torchmetrics.MetricCollection({"accuracy": BinaryAccuracy(), "f1": BinaryF1Score()}, prefix="val_")
+    metrics = torchmetrics.MetricCollection(
+        {"accuracy": BinaryAccuracy(), "f1": BinaryF1Score()}, prefix="val_"
+    )
     metrics.update(PREDICTIONS, TARGETS)
     return metrics
 
@@ -86,7 +88,10 @@ def states(model):
 
 def settings(model):
     metrics = [module for module in model.modules() if isinstance(module, torchmetrics.Metric)]
-    return [(type(m), m.update_count, m.update_called, m.dtype, m.training, list(m._defaults)) for m in metrics]
+    return [
+        (type(m), m.update_count, m.update_called, m.dtype, m.training, list(m._defaults))
+        for m in metrics
+    ]
 
 
 def metric(make):
@@ -122,14 +127,18 @@ def test_a_metric_goes_on_where_it_is(make, verb, place):
 
 def test_a_wrapped_metric_moves_what_its_own_to_moves(place):
     """The extremes of MinMaxMetric are attributes, which its `.to` leaves where they are."""
-    assert {place_of(x) for x in states(xdevice.to_device(wrapped(), place)).values()} == {place}
+    assert {place_of(x) for x in states(xdevice.to_device(wrapped(), place)).values()} == {
+        place
+    }
 
 
 def test_a_copy_counts_for_itself(place):
     source = accuracy()
     before = source.compute()
     copied = xdevice.copy_to(source, place)
-    copied.update(xdevice.to_device(torch.zeros(5), place), xdevice.to_device(torch.ones(5).long(), place))
+    copied.update(
+        xdevice.to_device(torch.zeros(5), place), xdevice.to_device(torch.ones(5).long(), place)
+    )
     source._computed = None
     assert source.compute() == before
     assert float(copied.compute()) < float(before)

@@ -10,7 +10,9 @@ import pytest
 import xdevice
 
 torch = xdevice.backend("torch").framework
-torchvision = pytest.importorskip("torchvision", reason="it goes with PyPI's own build of PyTorch only (conftest.py)")
+torchvision = pytest.importorskip(
+    "torchvision", reason="it goes with PyPI's own build of PyTorch only (conftest.py)"
+)
 tv_tensors = pytest.importorskip("torchvision.tv_tensors")
 v2 = pytest.importorskip("torchvision.transforms.v2")
 
@@ -28,17 +30,30 @@ BESIDE = ("format", "canvas_size", "clamping_mode")
 def assert_same(x, wanted, place):
     assert type(x) is type(wanted)
     assert xdevice.device_of(x) is place
-    assert [getattr(x, name, None) for name in BESIDE] == [getattr(wanted, name, None) for name in BESIDE]
-    torch.testing.assert_close(x.cpu().as_subclass(torch.Tensor), wanted.as_subclass(torch.Tensor), atol=1e-6, rtol=0)
+    assert [getattr(x, name, None) for name in BESIDE] == [
+        getattr(wanted, name, None) for name in BESIDE
+    ]
+    torch.testing.assert_close(
+        x.cpu().as_subclass(torch.Tensor), wanted.as_subclass(torch.Tensor), atol=1e-6, rtol=0
+    )
 
 
 @pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
 def test_a_tv_tensor_stays_one_wherever_it_goes(make, place):
     here = make()
     there = xdevice.to_device(here, place)
-    for x in (there, here.to(place.native), xdevice.copy_to(here, place), pickle.loads(pickle.dumps(there))):
+    for x in (
+        there,
+        here.to(place.native),
+        xdevice.copy_to(here, place),
+        pickle.loads(pickle.dumps(there)),
+    ):
         assert_same(x, here, place)
-    for x in (copy.deepcopy(there), xdevice.to_device([{"x": here}], place)[0]["x"], there.clone()):
+    for x in (
+        copy.deepcopy(there),
+        xdevice.to_device([{"x": here}], place)[0]["x"],
+        there.clone(),
+    ):
         assert_same(x, here, place)
     (batch,) = xdevice.prefetch([{"x": here}], device=place)
     assert_same(batch["x"], here, place)
@@ -58,7 +73,10 @@ def test_transforms_give_what_they_give_on_the_host(place):
 
 
 def test_operators_give_what_they_give_on_the_host(place):
-    boxes, scores = torch.tensor([[0.0, 0, 4, 4], [0, 0, 4, 5], [4, 4, 8, 8]]), torch.tensor([0.5, 0.9, 0.1])
+    boxes, scores = (
+        torch.tensor([[0.0, 0, 4, 4], [0, 0, 4, 5], [4, 4, 8, 8]]),
+        torch.tensor([0.5, 0.9, 0.1]),
+    )
     images = torch.rand(1, 3, 8, 8)
     for use in (
         lambda b, s, i: torchvision.ops.nms(b, s, 0.5),

@@ -16,14 +16,23 @@ torch = xdevice.backend("torch").framework
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     import transformers
-    from transformers import BatchEncoding, BatchFeature, BertConfig, BertForSequenceClassification, DynamicCache
+    from transformers import (
+        BatchEncoding,
+        BatchFeature,
+        BertConfig,
+        BertForSequenceClassification,
+        DynamicCache,
+    )
     from transformers.modeling_outputs import BaseModelOutputWithPast, SequenceClassifierOutput
     from transformers.utils import ModelOutput
 
 
 def encoding():
     made = BatchEncoding(
-        {"input_ids": torch.tensor([[1, 2, 3], [4, 5, 0]]), "attention_mask": torch.tensor([[1, 1, 1], [1, 1, 0]])},
+        {
+            "input_ids": torch.tensor([[1, 2, 3], [4, 5, 0]]),
+            "attention_mask": torch.tensor([[1, 1, 1], [1, 1, 0]]),
+        },
         n_sequences=1,
     )
     made["texts"] = ["one two three", "four five"]
@@ -31,7 +40,12 @@ def encoding():
 
 
 def features():
-    return BatchFeature({"pixel_values": torch.rand(2, 3, 4, 4, generator=torch.Generator().manual_seed(0)), "n": 2})
+    return BatchFeature(
+        {
+            "pixel_values": torch.rand(2, 3, 4, 4, generator=torch.Generator().manual_seed(0)),
+            "n": 2,
+        }
+    )
 
 
 def output():
@@ -57,7 +71,12 @@ def keyed(x):
 
 
 def output_tensors(x):
-    return {"loss": x.loss, "logits": x["logits"], "hidden.0": x.hidden_states[0], "hidden.1": x.hidden_states[1]}
+    return {
+        "loss": x.loss,
+        "logits": x["logits"],
+        "hidden.0": x.hidden_states[0],
+        "hidden.1": x.hidden_states[1],
+    }
 
 
 def output_facts(x):
@@ -83,14 +102,27 @@ def state(model):
 class TestTransformers(Laws):
     peers = {
         "BatchEncoding": Peer(
-            encoding, keyed, lambda x: (x["texts"], x.n_sequences, x.encodings, list(x.keys())), moves_in_place=True
+            encoding,
+            keyed,
+            lambda x: (x["texts"], x.n_sequences, x.encodings, list(x.keys())),
+            moves_in_place=True,
         ),
-        "BatchFeature": Peer(features, keyed, lambda x: (x["n"], list(x.keys())), moves_in_place=True),
+        "BatchFeature": Peer(
+            features, keyed, lambda x: (x["n"], list(x.keys())), moves_in_place=True
+        ),
         "ModelOutput": Peer(output, output_tensors, output_facts),
         "own ModelOutput": Peer(
-            own_output, lambda x: {"score": x.score, "deep": x.parts[0]["deep"]}, lambda x: list(x.keys())
+            own_output,
+            lambda x: {"score": x.score, "deep": x.parts[0]["deep"]},
+            lambda x: list(x.keys()),
         ),
-        "BERT": Peer(small_bert, state, lambda x: (x.config.to_dict(), x.training), is_model=True, moves_in_place=True),
+        "BERT": Peer(
+            small_bert,
+            state,
+            lambda x: (x.config.to_dict(), x.training),
+            is_model=True,
+            moves_in_place=True,
+        ),
     }
 
 
@@ -113,7 +145,9 @@ def test_bert_computes_the_same_where_it_is(place):
 
 def test_its_tied_weights_stay_tied(place):
     torch.manual_seed(0)
-    config = transformers.GPT2Config(vocab_size=11, n_positions=8, n_embd=8, n_layer=1, n_head=2)
+    config = transformers.GPT2Config(
+        vocab_size=11, n_positions=8, n_embd=8, n_layer=1, n_head=2
+    )
     model = transformers.GPT2LMHeadModel(config).eval()
     expected = model(torch.tensor([[1, 2, 3]])).logits.detach()
     copied = xdevice.copy_to(model, place)
@@ -160,10 +194,20 @@ def layers(x):
 
 CONFIGS = {
     "GPT-2": lambda: transformers.GPT2Config(
-        vocab_size=11, n_positions=8, n_embd=8, n_layer=2, n_head=2, bos_token_id=0, eos_token_id=0
+        vocab_size=11,
+        n_positions=8,
+        n_embd=8,
+        n_layer=2,
+        n_head=2,
+        bos_token_id=0,
+        eos_token_id=0,
     ),
     "LLaMA": lambda: transformers.LlamaConfig(
-        vocab_size=11, hidden_size=8, num_hidden_layers=2, num_attention_heads=2, intermediate_size=16
+        vocab_size=11,
+        hidden_size=8,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=16,
     ),
 }
 

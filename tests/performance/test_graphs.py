@@ -31,7 +31,9 @@ def test_a_backend_without_graphs_names_its_own_way(name, instead):
     calls = []
     with (
         xdevice.use_backend(name),
-        pytest.raises(xdevice.errors.UnsupportedError, match="does not support graphs") as caught,
+        pytest.raises(
+            xdevice.errors.UnsupportedError, match="does not support graphs"
+        ) as caught,
     ):
         xdevice.accelerator.make_graphed_callable(lambda: calls.append(1), "cpu")
     assert instead in str(caught.value)
@@ -40,7 +42,10 @@ def test_a_backend_without_graphs_names_its_own_way(name, instead):
 
 @pytest.mark.parametrize("task", [None, 3, [len]])
 def test_no_task(task):
-    with xdevice.use_backend("numpy"), pytest.raises(xdevice.errors.ArgumentError, match="function without arguments"):
+    with (
+        xdevice.use_backend("numpy"),
+        pytest.raises(xdevice.errors.ArgumentError, match="function without arguments"),
+    ):
         xdevice.accelerator.make_graphed_callable(task)
 
 
@@ -138,7 +143,9 @@ def test_which_device(backend):
     backend.gpus = 2
     with pytest.raises(xdevice.errors.DeviceError, match="any of 2 GPUs"):
         xdevice.accelerator.make_graphed_callable(lambda: 1)
-    assert xdevice.accelerator.make_graphed_callable(lambda: 1, "gpu:1").device is xdevice.gpu(1)
+    assert xdevice.accelerator.make_graphed_callable(lambda: 1, "gpu:1").device is xdevice.gpu(
+        1
+    )
     with xdevice.gpu(1):
         assert xdevice.accelerator.make_graphed_callable(lambda: 1).device is xdevice.gpu(1)
         with pytest.raises(xdevice.errors.DeviceMismatchError):
@@ -167,7 +174,8 @@ def test_an_error_of_the_recording_is_named(backend, monkeypatch):
 
     monkeypatch.setattr(backend, "capture", refuse)
     with pytest.raises(
-        xdevice.errors.CaptureError, match="gpu:0: RuntimeError: operation not permitted; it may not wait"
+        xdevice.errors.CaptureError,
+        match="gpu:0: RuntimeError: operation not permitted; it may not wait",
     ):
         xdevice.accelerator.make_graphed_callable(lambda: 1)
 
@@ -177,11 +185,17 @@ def test_an_error_of_the_recording_is_named(backend, monkeypatch):
     [
         ("parallel.run", lambda: xdevice.parallel.run(lambda: 1)),
         ("prefetch", lambda: xdevice.prefetch([1], "cpu")),
-        ("accelerator.make_graphed_callable", lambda: xdevice.accelerator.make_graphed_callable(lambda: 1)),
+        (
+            "accelerator.make_graphed_callable",
+            lambda: xdevice.accelerator.make_graphed_callable(lambda: 1),
+        ),
     ],
 )
 def test_what_works_in_other_threads_is_refused_inside_and_fine_after(backend, verb, call):
-    with pytest.raises(xdevice.errors.CaptureError, match=f"xdevice.{verb} is called in a task that is being captured"):
+    with pytest.raises(
+        xdevice.errors.CaptureError,
+        match=f"xdevice.{verb} is called in a task that is being captured",
+    ):
         xdevice.accelerator.make_graphed_callable(call)
     call()
 
@@ -250,7 +264,8 @@ def test_work_on_another_device_is_refused_before_it_is_done(torch):
         ((x + 1) @ w * 0.5).sum().backward()
         for work in elsewhere:
             with pytest.raises(
-                xdevice.errors.DeviceMismatchError, match=r"on cpu .*its graph is for meta.*capturable=True"
+                xdevice.errors.DeviceMismatchError,
+                match=r"on cpu .*its graph is for meta.*capturable=True",
             ):
                 work()
     assert counter == 0

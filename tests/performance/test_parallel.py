@@ -36,7 +36,9 @@ def samples(backend) -> Samples:
     return backend.samples()
 
 
-@pytest.mark.parametrize("backend", sampled(BACKENDS, each_time=["numpy", "torch"]), indirect=True)
+@pytest.mark.parametrize(
+    "backend", sampled(BACKENDS, each_time=["numpy", "torch"]), indirect=True
+)
 def test_a_thousand_tasks_give_what_they_give_one_after_another(backend):
     add = samples(backend).add
     x = xdevice.random.uniform(8, 8)
@@ -48,7 +50,9 @@ def test_a_thousand_tasks_give_what_they_give_one_after_another(backend):
     together = xdevice.parallel.run(*(lambda i=i: task(i) for i in range(1000)))
     assert [result["i"] for result in together] == list(range(1000))
     for i in range(0, 1000, 7):
-        np.testing.assert_array_equal(xdevice.to_numpy(together[i]["y"][0]), xdevice.to_numpy(task(i)["y"][0]))
+        np.testing.assert_array_equal(
+            xdevice.to_numpy(together[i]["y"][0]), xdevice.to_numpy(task(i)["y"][0])
+        )
 
 
 def test_large_products_are_the_same_to_the_bit(backend):
@@ -56,7 +60,9 @@ def test_large_products_are_the_same_to_the_bit(backend):
     product = (lambda x: x.dot(x)) if backend.name == "mxnet" else (lambda x: x @ x)
     expected = [xdevice.to_numpy(product(x)) for x in xs]
     for _ in range(20):
-        for got, wanted in zip(xdevice.parallel.run(*(lambda x=x: product(x) for x in xs)), expected, strict=True):
+        for got, wanted in zip(
+            xdevice.parallel.run(*(lambda x=x: product(x) for x in xs)), expected, strict=True
+        ):
             np.testing.assert_array_equal(xdevice.to_numpy(got), wanted)
 
 
@@ -65,7 +71,9 @@ def test_tasks_run_at_the_same_time_where_the_framework_allows_it(backend):
         threads = xdevice.parallel.run(*[threading.get_ident] * 5)
         assert len(set(threads)) == 1
         return
-    meeting = threading.Barrier(5, timeout=200)  # broken, and so an error, unless all five are there at once
+    meeting = threading.Barrier(
+        5, timeout=200
+    )  # broken, and so an error, unless all five are there at once
     assert sorted(xdevice.parallel.run(*[meeting.wait] * 5)) == [0, 1, 2, 3, 4]
 
 
@@ -100,7 +108,9 @@ def test_nothing_and_one():
 
 def test_what_is_no_task_is_named_before_any_has_started(backend):
     started = []
-    with pytest.raises(xdevice.errors.ArgumentError, match=r"task 1 .* 3 of type int, expected a function"):
+    with pytest.raises(
+        xdevice.errors.ArgumentError, match=r"task 1 .* 3 of type int, expected a function"
+    ):
         xdevice.parallel.run(lambda: started.append(1), 3)
     assert not started
 
@@ -191,7 +201,11 @@ def test_an_exception_that_takes_no_notes_is_itself(backend, cls):
         with xdevice.cpu():
             fail()
 
-    for call in (lambda: xdevice.parallel.run(fail), lambda: [*xdevice.prefetch(source(), "cpu")], inside):
+    for call in (
+        lambda: xdevice.parallel.run(fail),
+        lambda: [*xdevice.prefetch(source(), "cpu")],
+        inside,
+    ):
         with pytest.raises(cls) as caught:
             call()
         assert caught.value is raised
@@ -241,7 +255,10 @@ def test_context_scopes_and_backend_carry(backend):
 
     def task():
         variable.set("changed")
-        place = xdevice.device_of(xdevice.ones(1)), xdevice.device_of(samples(backend).native_ones(1))
+        place = (
+            xdevice.device_of(xdevice.ones(1)),
+            xdevice.device_of(samples(backend).native_ones(1)),
+        )
         with xdevice.cpu():
             inner = xdevice.device_of(samples(backend).native_ones(1))
         return xdevice.backend(), scopes.current(), place, inner
@@ -290,7 +307,10 @@ def test_the_state_of_paddle_carries():
         with paddle.no_grad():
             assert xdevice.parallel.run(state) == [state()] != [plain]
         tracer = _dygraph_tracer()
-        tracer._amp_level, tracer._amp_dtype = core.AmpLevel.O1, "float16"  # auto_cast does nothing on a CPU
+        tracer._amp_level, tracer._amp_dtype = (
+            core.AmpLevel.O1,
+            "float16",
+        )  # auto_cast does nothing on a CPU
         try:
             assert xdevice.parallel.run(state) == [state()] != [plain]
         finally:
@@ -307,7 +327,12 @@ def test_the_state_of_mxnet_carries():
 
         def state():
             flags = mx.util.is_np_shape(), mx.util.is_np_array()
-            return mx.autograd.is_recording(), mx.autograd.is_training(), flags, mx.current_context()
+            return (
+                mx.autograd.is_recording(),
+                mx.autograd.is_training(),
+                flags,
+                mx.current_context(),
+            )
 
         plain = state()
         with mx.autograd.record(), mx.util.np_shape(True), mx.util.np_array(True), mx.cpu(2):
@@ -321,7 +346,11 @@ def test_the_state_of_jax_carries():
     jax = framework("jax")
 
     def state():
-        return jax.config.jax_default_device, jax.config.jax_default_matmul_precision, jax.config.jax_enable_x64
+        return (
+            jax.config.jax_default_device,
+            jax.config.jax_default_matmul_precision,
+            jax.config.jax_enable_x64,
+        )
 
     with xdevice.use_backend("jax"):
         plain = state()
@@ -375,7 +404,9 @@ def test_gradients_carry_out_of_mxnet():
             x = mx.np.ones(3)
             x.attach_grad()
             with mx.autograd.record():
-                first, second = xdevice.parallel.run(lambda: (x * 2).sum(), lambda: (x * x * 5).sum())
+                first, second = xdevice.parallel.run(
+                    lambda: (x * 2).sum(), lambda: (x * x * 5).sum()
+                )
                 total = first + second
             total.backward()
             assert x.grad.tolist() == [12, 12, 12]
@@ -387,7 +418,9 @@ def test_gradients_inside_of_tasks_are_right_under_load(name):
         gradient = samples(chosen).gradient
         xs = [xdevice.tensor(np.full(4, i, "float32")) for i in range(40)]
         for _ in range(3):
-            found = xdevice.parallel.run(*(lambda x=x: gradient(lambda v: v * v, x) for x in xs))
+            found = xdevice.parallel.run(
+                *(lambda x=x: gradient(lambda v: v * v, x) for x in xs)
+            )
             for i, g in enumerate(found):
                 assert xdevice.to_numpy(g).tolist() == [2 * i] * 4
 
@@ -435,7 +468,9 @@ def test_a_thousand_tasks_start_no_thousand_threads(backend):
         most.append(len(threads_of_the_pool()))
         return i
 
-    assert xdevice.parallel.run(*(lambda i=i: task(i) for i in range(1000))) == list(range(1000))
+    assert xdevice.parallel.run(*(lambda i=i: task(i) for i in range(1000))) == list(
+        range(1000)
+    )
     assert max(most) <= MOST
 
 
@@ -445,7 +480,13 @@ def test_tasks_that_wait_for_their_own_tasks_end_with_few_threads(backend, width
 
     def deep(level):
         most.append(len(threads_of_the_pool()))
-        return 1 if level == 0 else sum(xdevice.parallel.run(*[lambda: deep(level - 1)] * (width if level == 1 else 6)))
+        return (
+            1
+            if level == 0
+            else sum(
+                xdevice.parallel.run(*[lambda: deep(level - 1)] * (width if level == 1 else 6))
+            )
+        )
 
     assert deep(3) == 36 * width
     assert max(most) <= MOST + 1
@@ -486,7 +527,10 @@ def test_threads_are_kept_for_the_next_call_and_closed():
 
 
 def test_closing_inside_of_a_task_spares_the_threads_at_work(backend):
-    assert xdevice.parallel.run(lambda: (xdevice.parallel.close_pool(), 1)[1], lambda: 2) == [1, 2]
+    assert xdevice.parallel.run(lambda: (xdevice.parallel.close_pool(), 1)[1], lambda: 2) == [
+        1,
+        2,
+    ]
 
 
 def test_a_forked_child_has_a_pool_of_its_own():

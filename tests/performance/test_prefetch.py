@@ -26,11 +26,18 @@ def _no_thread_left():
     before = set(threading.enumerate())
     yield
     # the loaders' own threads may take a moment
-    wait_for(lambda: not (left() - before or multiprocessing.active_children()), "no thread and no process is left")
+    wait_for(
+        lambda: not (left() - before or multiprocessing.active_children()),
+        "no thread and no process is left",
+    )
 
 
 def left():
-    return {thread for thread in threading.enumerate() if not thread.name.startswith("pytest_timeout")}
+    return {
+        thread
+        for thread in threading.enumerate()
+        if not thread.name.startswith("pytest_timeout")
+    }
 
 
 def row(i):
@@ -71,7 +78,9 @@ def tf_data(failing=None):
     tf = framework("tensorflow")
     rows = Rows(failing)
     spec = tf.TensorSpec((3,), tf.float32)
-    return tf.data.Dataset.from_generator(lambda: (rows[i] for i in range(COUNT)), output_signature=spec).batch(1)
+    return tf.data.Dataset.from_generator(
+        lambda: (rows[i] for i in range(COUNT)), output_signature=spec
+    ).batch(1)
 
 
 def paddle_loader(failing=None):
@@ -126,7 +135,9 @@ def number(batch):
 
 
 # MXNet's loader asks SciPy for a name that has moved
-@pytest.mark.filterwarnings("ignore:Please import `csr_matrix` from the `scipy.sparse` namespace:DeprecationWarning")
+@pytest.mark.filterwarnings(
+    "ignore:Please import `csr_matrix` from the `scipy.sparse` namespace:DeprecationWarning"
+)
 class TestLoaders:
     def test_every_batch_in_order_as_a_tensor_of_the_backend(self, loader):
         backend, make = loader
@@ -159,7 +170,8 @@ class TestLoaders:
         assert [number(batch) for batch in feed] == list(range(COUNT))
         if hasattr(source, "__next__"):
             with pytest.raises(
-                xdevice.errors.UnsupportedError, match="gave batches before, and gives none now; give it"
+                xdevice.errors.UnsupportedError,
+                match="gave batches before, and gives none now; give it",
             ):
                 list(feed)
             return
@@ -189,13 +201,18 @@ def test_a_loader_that_is_its_own_iterator_serves_all_epochs(backend):
         assert [number([x[None]]) for x in feed] == [1, 2, 3]
 
 
-@pytest.mark.parametrize("make", [lambda rows: map(row, rows), lambda rows: zip(map(row, rows)), Restarting])
+@pytest.mark.parametrize(
+    "make", [lambda rows: map(row, rows), lambda rows: zip(map(row, rows)), Restarting]
+)
 def test_batches_that_a_broken_off_loop_has_lost_are_named(backend, make):
     source = make() if make is Restarting else make(range(5))
     feed = xdevice.prefetch(source, "cpu")
     for _ in feed:
         break
-    with pytest.raises(xdevice.errors.UnsupportedError, match=r"a (map|zip|Restarting), again: .* did not finish"):
+    with pytest.raises(
+        xdevice.errors.UnsupportedError,
+        match=r"a (map|zip|Restarting), again: .* did not finish",
+    ):
         next(iter(feed))
 
 
@@ -209,7 +226,9 @@ def test_a_source_that_hides_a_generator_is_named_in_the_second_epoch(backend):
 
     feed = xdevice.prefetch(Hiding(), "cpu")
     assert len(list(feed)) == 3
-    with pytest.raises(xdevice.errors.UnsupportedError, match="Hiding, again: it gave batches before"):
+    with pytest.raises(
+        xdevice.errors.UnsupportedError, match="Hiding, again: it gave batches before"
+    ):
         list(feed)
 
 
@@ -302,7 +321,12 @@ nothing_is_left()
 
 @pytest.mark.parametrize(
     "name",
-    sampled([name for name in ("torch", "paddle") if name in BACKENDS], each_time=(), slow=["torch"], others="long"),
+    sampled(
+        [name for name in ("torch", "paddle") if name in BACKENDS],
+        each_time=(),
+        slow=["torch"],
+        others="long",
+    ),
 )
 def test_loaders_with_worker_processes(name):
     # in a process of its own, because workers are forked, and no fork is safe once JAX or TensorFlow has run
@@ -344,7 +368,9 @@ def test_a_buffer_that_is_filled_again_and_again(backend):
         assert set(xdevice.to_numpy(batch["x"]).tolist()) == {batch["i"]}
 
 
-@pytest.mark.parametrize("name", [name for name in ("torch", "paddle", "mxnet") if name in BACKENDS])
+@pytest.mark.parametrize(
+    "name", [name for name in ("torch", "paddle", "mxnet") if name in BACKENDS]
+)
 def test_a_tensor_that_is_filled_again_and_again(name):
     with xdevice.use_backend(name):
 
@@ -397,12 +423,18 @@ def test_a_model_in_a_batch_is_refused_unless_it_is_there(name):
         assert next(iter(xdevice.prefetch([{"net": net}], "cpu")))["net"] is net
         if not xdevice.backend().has(xdevice.device(place)):
             pytest.skip(f"{name} has no {place} here")
-        with pytest.raises(xdevice.errors.UnsupportedError, match=r"batch\['net'\], a \w+, which would move in place"):
+        with pytest.raises(
+            xdevice.errors.UnsupportedError,
+            match=r"batch\['net'\], a \w+, which would move in place",
+        ):
             next(iter(xdevice.prefetch([{"net": net}], place)))
 
 
 def test_dtypes_are_those_of_tensor(backend):
-    held = [np.zeros(2, dtype) for dtype in ("float64", "float32", "int64", "int32", "uint8", "bool")]
+    held = [
+        np.zeros(2, dtype)
+        for dtype in ("float64", "float32", "int64", "int32", "uint8", "bool")
+    ]
     for array, x in zip(held, xdevice.prefetch(held, "cpu"), strict=True):
         assert xdevice.to_numpy(x).dtype == xdevice.to_numpy(xdevice.tensor(array)).dtype
 
@@ -499,7 +531,11 @@ def test_the_state_of_the_consumers_thread_carries(backend):
     other = backend.samples().other_device() or xdevice.cpu()
 
     def source():
-        yield xdevice.device_of(xdevice.ones(1)), xdevice.device_of(backend.samples().native_ones(1)), xdevice.backend()
+        yield (
+            xdevice.device_of(xdevice.ones(1)),
+            xdevice.device_of(backend.samples().native_ones(1)),
+            xdevice.backend(),
+        )
 
     with other:
         assert list(xdevice.prefetch(source(), "cpu")) == [(other, other, backend)]
@@ -515,18 +551,25 @@ def test_to_a_second_device(backend):
 
 
 def test_many_at_once_and_one_inside_of_another(backend):
-    outer = xdevice.prefetch((xdevice.prefetch(generator(), "cpu", depth=1) for _ in range(5)), "cpu", depth=3)
+    outer = xdevice.prefetch(
+        (xdevice.prefetch(generator(), "cpu", depth=1) for _ in range(5)), "cpu", depth=3
+    )
     assert [[number(x) for x in inner] for inner in outer] == [list(range(COUNT))] * 5
 
 
 @pytest.mark.parametrize("depth", [0, -1, True, 1.5, None])
 def test_a_depth_below_one_is_named_at_once(depth):
-    with pytest.raises(xdevice.errors.ArgumentError, match=r"depth of prefetch must be an int of 1 or more, not"):
+    with pytest.raises(
+        xdevice.errors.ArgumentError,
+        match=r"depth of prefetch must be an int of 1 or more, not",
+    ):
         xdevice.prefetch([], "cpu", depth=depth)
 
 
 def test_what_cannot_be_iterated_or_is_not_there_is_named_at_once():
-    with pytest.raises(xdevice.errors.ArgumentError, match="prefetch takes a loader, a generator or a list"):
+    with pytest.raises(
+        xdevice.errors.ArgumentError, match="prefetch takes a loader, a generator or a list"
+    ):
         xdevice.prefetch(3, "cpu")
     with xdevice.use_backend("numpy"), pytest.raises(xdevice.errors.DeviceNotFoundError):
         xdevice.prefetch([], "gpu:7")

@@ -77,7 +77,9 @@ def test_a_read_is_recorded_once_with_its_line(framework, how):
     x = xdevice.tensor(2.0)
     with transfers("allow") as log:
         READS[how](x)
-    assert [(r.backend, r.kind, r.how, r.nbytes, r.physical) for r in log] == [(framework, "read", how, 4, False)]
+    assert [(r.backend, r.kind, r.how, r.nbytes, r.physical) for r in log] == [
+        (framework, "read", how, 4, False)
+    ]
     assert (log[0].source, log[0].destination) == (xdevice.cpu(), xdevice.cpu())
     assert (log[0].file, log[0].line) == (__file__, READS[how].__code__.co_firstlineno)
 
@@ -105,7 +107,10 @@ def test_what_goes_through_xdevice_is_recorded_once_by_the_verb(framework):
         xdevice.to_device(x, "cpu")
         xdevice.copy_to(x, "cpu")
     line = here()
-    assert [(r.how, r.kind, r.line - line) for r in log] == [("item", "read", -4), ("to_numpy", "read", -3)]
+    assert [(r.how, r.kind, r.line - line) for r in log] == [
+        ("item", "read", -4),
+        ("to_numpy", "read", -3),
+    ]
     assert {r.file for r in log} == {__file__}
 
 
@@ -150,7 +155,10 @@ PRINTS = train.__code__.co_firstlineno + 6
 def test_disallow_stops_a_training_loop_at_the_line_that_prints_the_loss(framework):
     x = xdevice.tensor(8.0)
     expected = f"{PRINTS}: float reads 4 bytes from cpu:0"
-    with pytest.raises(xdevice.errors.TransferError, match=expected) as caught, transfers("disallow") as log:
+    with (
+        pytest.raises(xdevice.errors.TransferError, match=expected) as caught,
+        transfers("disallow") as log,
+    ):
         train(x)
     assert (caught.value.record.file, caught.value.record.line) == (__file__, PRINTS)
     assert list(log) == [caught.value.record]
@@ -162,7 +170,9 @@ def test_log_warns_at_the_line(framework):
     with warnings.catch_warnings(record=True) as caught, transfers("log") as log:
         warnings.simplefilter("always")
         train(x)
-    assert [(w.category, w.filename, w.lineno) for w in caught] == [(xdevice.errors.TransferWarning, __file__, PRINTS)]
+    assert [(w.category, w.filename, w.lineno) for w in caught] == [
+        (xdevice.errors.TransferWarning, __file__, PRINTS)
+    ]
     assert "float reads 4 bytes from cpu:0" in str(caught[0].message)
     assert len(log) == 1
 
@@ -184,7 +194,12 @@ def test_what_a_program_asks_for_by_name_is_explicit_and_passes(framework):
     names = [name for name in BY_NAME if hasattr(x, name)]
     with transfers("disallow") as log, warnings.catch_warnings():
         warnings.simplefilter("error")
-        xdevice.to_device(y, other), xdevice.copy_to({"y": y}, other), xdevice.item(x), xdevice.to_numpy(y)
+        (
+            xdevice.to_device(y, other),
+            xdevice.copy_to({"y": y}, other),
+            xdevice.item(x),
+            xdevice.to_numpy(y),
+        )
         for name in names:
             getattr(x, name)()
         with transfers("log"):
@@ -224,7 +239,9 @@ def attributes():
             for cls in type(xdevice.ones(1)).__mro__:
                 if cls is not object:
                     found[cls] = dict(vars(cls))
-        found[backend.name, "instance"] = {k: v for k, v in vars(backend).items() if callable(v)}
+        found[backend.name, "instance"] = {
+            k: v for k, v in vars(backend).items() if callable(v)
+        }
         if backend.name == "jax":
             found["device_put"] = {"": backend.framework.device_put}
         if backend.name == "tensorflow":
@@ -239,7 +256,12 @@ def attributes():
 
 def test_no_hook_stays_in_place(framework):
     before = attributes()
-    functions = [value for found in before.values() for value in found.values() if hasattr(value, "__code__")]
+    functions = [
+        value
+        for found in before.values()
+        for value in found.values()
+        if hasattr(value, "__code__")
+    ]
     left = [f for f in functions if f.__code__.co_filename == hooks.__file__]
     assert not left, "an earlier test has left hooks"
     with transfers(), transfers("log_explicit"):
@@ -323,7 +345,17 @@ def test_the_summary_is_a_table():
                 float(x)
             xdevice.to_numpy(y)
     rows = [line.split() for line in log.summary().splitlines()]
-    assert rows[0] == ["where", "how", "backend", "kind", "from", "to", "physical", "times", "bytes"]
+    assert rows[0] == [
+        "where",
+        "how",
+        "backend",
+        "kind",
+        "from",
+        "to",
+        "physical",
+        "times",
+        "bytes",
+    ]
     assert rows[1][1:] == ["to_numpy", name, "read", "cpu:0", "cpu:0", "no", "1", "400"]
     assert rows[2][1:] == ["float", name, "read", "cpu:0", "cpu:0", "no", "3", "12"]
     assert rows[3] == ["total", "4", "412"]
@@ -400,7 +432,19 @@ class TestTorch:
         assert [(r.how, r.explicit) for r in log] == [("copy", True), ("aten.copy_", False)]
 
     @pytest.mark.parametrize(
-        "kind", ["Adam", "AdamW", "NAdam", "RAdam", "Adamax", "Adagrad", "ASGD", "Adadelta", "RMSprop", "SGD"]
+        "kind",
+        [
+            "Adam",
+            "AdamW",
+            "NAdam",
+            "RAdam",
+            "Adamax",
+            "Adagrad",
+            "ASGD",
+            "Adadelta",
+            "RMSprop",
+            "SGD",
+        ],
     )
     def test_an_optimizers_own_numbers_are_no_transfers(self, kind):
         import torch
@@ -464,7 +508,9 @@ def test_an_operand_that_tensorflow_copies_in_silence_is_seen():
         x = xdevice.ones(3)
         with transfers() as log, other:
             tf.identity(x)
-        assert [(r.how, r.source, r.destination, r.nbytes) for r in log] == [("Identity", xdevice.cpu(), other, 12)]
+        assert [(r.how, r.source, r.destination, r.nbytes) for r in log] == [
+            ("Identity", xdevice.cpu(), other, 12)
+        ]
 
 
 @pytest.mark.skipif("torch" not in FRAMEWORKS, reason="torch is not installed")
@@ -494,7 +540,9 @@ def test_a_backend_loaded_inside_of_the_block_is_seen():
 
 
 # MXNet asks SciPy for a name that has moved
-@pytest.mark.filterwarnings("ignore:Please import `csr_matrix` from the `scipy.sparse` namespace:DeprecationWarning")
+@pytest.mark.filterwarnings(
+    "ignore:Please import `csr_matrix` from the `scipy.sparse` namespace:DeprecationWarning"
+)
 @pytest.mark.parametrize("kind", ["csr", "row_sparse"])
 @pytest.mark.parametrize("read", [lambda x: x.asnumpy(), repr, str])
 def test_a_sparse_array_of_mxnet_is_read_as_a_dense_one(kind, read):

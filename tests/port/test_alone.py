@@ -41,7 +41,9 @@ SCRIPT = "import torch\nx = torch.ones(1).item()\ny = x.cuda()\n"
 )
 def test_python_m_needs_nothing_else(command, status, line, tmp_path):
     (tmp_path / "net.py").write_text(SCRIPT)
-    shown = printed("-c", GUARD.replace("*ARGUMENTS", f"*{command!r}.split(), '.'"), cwd=tmp_path)
+    shown = printed(
+        "-c", GUARD.replace("*ARGUMENTS", f"*{command!r}.split(), '.'"), cwd=tmp_path
+    )
     assert line in shown
     assert shown.splitlines()[-1] == f"status {status}"
 

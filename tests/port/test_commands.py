@@ -53,7 +53,10 @@ def test_a_file_outside_of_the_root_is_the_one_that_is_written(project, monkeypa
         Path(folder).mkdir(parents=True)
         Path(folder, "main.py").write_bytes(SCRIPT.encode())
     assert run("port", "--write", "--root", "Src", "part/main.py").exit_code == 0
-    assert [Path(folder, "main.py").read_text() for folder in ("Src/part", "part")] == [SCRIPT, PORTED]
+    assert [Path(folder, "main.py").read_text() for folder in ("Src/part", "part")] == [
+        SCRIPT,
+        PORTED,
+    ]
 
 
 def test_port_of_the_standard_input_goes_to_the_output():

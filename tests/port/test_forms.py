@@ -81,7 +81,8 @@ OPEN = {
 
 
 @pytest.mark.parametrize(
-    ("code", "framework", "line"), [(code, *case) for code, cases in OPEN.items() for case in cases]
+    ("code", "framework", "line"),
+    [(code, *case) for code, cases in OPEN.items() for case in cases],
 )
 def test_a_form_without_a_word_stays_and_says_why(code, framework, line):
     text = f"{HEADS[framework]}{line}\n"
@@ -96,8 +97,16 @@ def test_a_form_without_a_word_stays_and_says_why(code, framework, line):
     [
         ("torch", "y = x.numpy(force=True)", "y = xdevice.to_numpy(x)"),
         ("torch", "y = torch.device('meta')", "y = torch.device('meta')"),
-        ("torch", "torch.cuda.synchronize(torch.device(1))", "xdevice.sync(xdevice.native.gpu(1))"),
-        ("jax", "y = jax.device_put(x, xdevice.gpu())", "y = xdevice.to_device(x, xdevice.gpu())"),
+        (
+            "torch",
+            "torch.cuda.synchronize(torch.device(1))",
+            "xdevice.sync(xdevice.native.gpu(1))",
+        ),
+        (
+            "jax",
+            "y = jax.device_put(x, xdevice.gpu())",
+            "y = xdevice.to_device(x, xdevice.gpu())",
+        ),
         ("mx", "y = mx.gpu(device_id=1)", "y = xdevice.native.gpu(1)"),
     ],
 )

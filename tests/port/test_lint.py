@@ -21,7 +21,10 @@ MOVES = "x = y.cuda()"
 
 def told(text, path="train.py", **choice):
     raw = text if isinstance(text, bytes) else text.encode()
-    return [(one.line, one.code) for one in lint.findings(sources.parse(raw, path), Choice(**choice))]
+    return [
+        (one.line, one.code)
+        for one in lint.findings(sources.parse(raw, path), Choice(**choice))
+    ]
 
 
 @pytest.fixture
@@ -31,7 +34,9 @@ def project(tmp_path, monkeypatch):
 
 
 def run(*arguments, typed=None):
-    done = CliRunner().invoke(main, ["lint", *map(str, arguments)], input=typed, catch_exceptions=False)
+    done = CliRunner().invoke(
+        main, ["lint", *map(str, arguments)], input=typed, catch_exceptions=False
+    )
     return done.exit_code, done.output
 
 
@@ -84,7 +89,9 @@ def test_an_ignore_that_ignores_nothing_is_told():
 
 
 def test_a_comment_with_an_unknown_code_is_refused():
-    with pytest.raises(lint.OptionError, match=r"train.py:1: there is no code 'XD999'; the codes are XD201, "):
+    with pytest.raises(
+        lint.OptionError, match=r"train.py:1: there is no code 'XD999'; the codes are XD201, "
+    ):
         told(f"{MOVES}  # xdevice: ignore[XD999]")
 
 
@@ -132,10 +139,14 @@ def test_settings_come_from_the_nearest_pyproject(project):
     (project / "a").mkdir()
     (project / "a" / "net.py").write_text(MOVES)
     (project / "net.py").write_text(MOVES)
-    (project / "pyproject.toml").write_text('[tool.xdevice.per-file-ignores]\n"a/*" = ["XD2"]\n')
+    (project / "pyproject.toml").write_text(
+        '[tool.xdevice.per-file-ignores]\n"a/*" = ["XD2"]\n'
+    )
     status, output = run(".")
     assert status == 1
-    assert output.startswith("net.py:1:5: XD218 `.cuda()` is CUDA-only; use xdevice.to_device(x, ")
+    assert output.startswith(
+        "net.py:1:5: XD218 `.cuda()` is CUDA-only; use xdevice.to_device(x, "
+    )
     assert output.endswith("\n1 found: 1 XD218\n")
     (project / "pyproject.toml").write_text('[tool.xdevice]\nignore = ["XD218"]\n')
     assert run(".") == (0, "nothing found\n")
@@ -179,7 +190,9 @@ def test_a_baseline_knows_lines_that_have_moved(project):
     file, kept = project / "net.py", project / "base.json"
     file.write_text(f"def f(y):\n    {MOVES}\n    {MOVES}\n")
     assert run(".", "--write-baseline", kept) == (0, f"2 written to {kept}\n")
-    assert json.loads(kept.read_text())["findings"] == [{"path": "net.py", "code": "XD218", "line": MOVES, "count": 2}]
+    assert json.loads(kept.read_text())["findings"] == [
+        {"path": "net.py", "code": "XD218", "line": MOVES, "count": 2}
+    ]
     file.write_text(f"\n\ndef f(y):\n  {MOVES}\n  {MOVES}\n")
     assert run(".", "--baseline", kept) == (0, "nothing found\n")
     file.write_text(f"def f(y):\n    {MOVES}\n    {MOVES}\n    {MOVES}\n")
@@ -292,7 +305,10 @@ def applied(text, changes):
     at = [sum(map(len, lines[:number])) for number in range(len(lines) + 1)]
     for change in reversed(changes):
         region = change["deletedRegion"]
-        start, end = (at[region[f"{side}Line"] - 1] + region[f"{side}Column"] - 1 for side in ("start", "end"))
+        start, end = (
+            at[region[f"{side}Line"] - 1] + region[f"{side}Column"] - 1
+            for side in ("start", "end")
+        )
         text = text[:start] + change["insertedContent"]["text"] + text[end:]
     return text
 
@@ -333,7 +349,10 @@ ADDED = 'import xdevice\n\nxdevice.set_backend("torch")\n'
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
 @pytest.mark.parametrize("text", FIXED)
 def test_a_fix_changes_its_place_and_nothing_else(project, text, end):
-    before, after = "# coding: gbk\n# 变  \n", "import torch\n\ny = torch.ones( 1 )\n{}\n\nif  y :  # \t\n  pass"
+    before, after = (
+        "# coding: gbk\n# 变  \n",
+        "import torch\n\ny = torch.ones( 1 )\n{}\n\nif  y :  # \t\n  pass",
+    )
     old, new = f"{before}{after.format(text)}", f"{before}{ADDED}{after.format(FIXED[text])}"
     (project / "net.py").write_bytes(old.replace("\n", end).encode("gbk"))
     assert run(".", "--fix") == (0, "rewritten: net.py\nnothing found\n")
@@ -343,11 +362,14 @@ def test_a_fix_changes_its_place_and_nothing_else(project, text, end):
 
 def test_a_fix_writes_what_port_writes_for_the_same_target(project):
     text = (
-        "import torch\ny = torch.ones(1)\nx = y.cuda()\ns = torch.cuda.Stream()\nwith torch.cuda.stream(s):\n    pass\n"
+        "import torch\ny = torch.ones(1)\nx = y.cuda()\n"
+        "s = torch.cuda.Stream()\nwith torch.cuda.stream(s):\n    pass\n"
     )
     (project / "net.py").write_text(text)
     assert run(".", "--fix", "--to", "accelerator")[0] == 0
-    examined = engine.Examined(project, "proven", sources=[sources.parse(text.encode(), "net.py")])
+    examined = engine.Examined(
+        project, "proven", sources=[sources.parse(text.encode(), "net.py")]
+    )
     examined.goal = examined.goal._replace(target="accelerator")
     engine.judge(examined)
     assert (project / "net.py").read_bytes() == examined.port(examined.sources[0])
@@ -385,7 +407,10 @@ def test_a_test_stays_where_it_guards_what_only_one_vendor_has(project):
     assert (status, "rewritten" in output) == (1, False)
     leaves = "import torch\nif not torch.cuda.is_available():\n    raise SystemExit\ntorch.cuda.{}()\n"
     (project / "net.py").write_text(leaves.format("utilization"))
-    assert (run(".", "--fix")[0], (project / "net.py").read_text()) == (1, leaves.format("utilization"))
+    assert (run(".", "--fix")[0], (project / "net.py").read_text()) == (
+        1,
+        leaves.format("utilization"),
+    )
     (project / "net.py").write_text(leaves.format("synchronize"))
     assert run(".", "--fix")[0] == 0
 
@@ -404,7 +429,9 @@ def test_a_test_and_the_text_that_it_guards_are_fixed_together(project, target, 
     (project / "net.py").write_text(f"import torch\nx = torch.ones(2)\n{line}\n")
     assert run(".", "--fix", "--to", target)[0] == 0
     written = (project / "net.py").read_text()
-    assert ("cuda" if target == "accelerator" else "torch.cuda") not in written  # xdevice's "cuda" is any vendor's GPU
+    assert (
+        "cuda" if target == "accelerator" else "torch.cuda"
+    ) not in written  # xdevice's "cuda" is any vendor's GPU
 
 
 @pytest.mark.parametrize("target", ["accelerator", "xdevice"])
@@ -421,7 +448,9 @@ def test_a_notebook_is_fixed(project):
     (project / "net.ipynb").write_text(json.dumps({"cells": cells}), encoding="utf-8")
     assert run(".", "--fix", "--to", "accelerator")[0] == 0
     (cell,) = json.loads((project / "net.ipynb").read_text(encoding="utf-8"))["cells"]
-    assert "".join(cell["source"]) == text.replace("y.cuda()", "y.to(torch.accelerator.current_accelerator())")
+    assert "".join(cell["source"]) == text.replace(
+        "y.cuda()", "y.to(torch.accelerator.current_accelerator())"
+    )
 
 
 @pytest.mark.parametrize("options", [["-", "--fix"], [".", "--fix", "--write-baseline", "x"]])
@@ -435,8 +464,14 @@ def test_fixing_needs_files_and_no_baseline_to_write(project, options):
 @pytest.mark.parametrize(
     ("text", "places"),
     [
-        ("if torch.cuda.is_available():\n    torch.cuda.synchronize()\n    x = y.cuda()", [(2, (3, 4))]),
-        ("if torch.cuda.device_count() > 1:\n    x = y.cuda()\nelse:\n    torch.cuda.init()", [(2, (3,)), (5, ())]),
+        (
+            "if torch.cuda.is_available():\n    torch.cuda.synchronize()\n    x = y.cuda()",
+            [(2, (3, 4))],
+        ),
+        (
+            "if torch.cuda.device_count() > 1:\n    x = y.cuda()\nelse:\n    torch.cuda.init()",
+            [(2, (3,)), (5, ())],
+        ),
         ("x = y.cuda() if torch.cuda.is_available() else y", [(2, (2,))]),
         ("ok = torch.cuda.is_available() and torch.cuda.is_bf16_supported()", [(2, (2,))]),
         ("if not torch.cuda.is_available():\n    raise E\nx = y.cuda()", [(2, (4,))]),
@@ -456,7 +491,10 @@ def test_what_a_test_guards_is_reported_with_it(text, places):
     [
         ("if not torch.cuda.is_available():\n    sys.exit()\nx = y.cuda()", True),
         ("if torch.cuda.is_available():\n    g = torch.cuda.CUDAGraph()", False),
-        ("if not torch.cuda.is_available():\n    sys.exit()\ng = torch.cuda.CUDAGraph()", False),
+        (
+            "if not torch.cuda.is_available():\n    sys.exit()\ng = torch.cuda.CUDAGraph()",
+            False,
+        ),
         ("ok = torch.cuda.is_available()\nif ok:\n    g = torch.cuda.CUDAGraph()", False),
     ],
 )

@@ -36,7 +36,10 @@ WRONG = {
     ],
     "XD203": ["import torch\nnet = torch.nn.DataParallel(net).cuda()"],
     "XD204": ["x = y.to('cpu', non_blocking=flag)", "x = y.cpu(non_blocking=True)"],
-    "XD205": ["import torch\nw = torch.load('a.pt')", "from torch import load\nw = load('a.pt', weights_only=True)"],
+    "XD205": [
+        "import torch\nw = torch.load('a.pt')",
+        "from torch import load\nw = load('a.pt', weights_only=True)",
+    ],
     "XD207": ["import torch\ndevices = try_all_gpus()\ntorch.cuda.synchronize()"],
     "XD208": [LOOP.format("total += loss.item()"), LOOP.format("seen.append(loss.numpy()[0])")],
     "XD209": ["import tensorflow as tf\nwith try_gpu(1):\n    Z = X"],
@@ -66,7 +69,10 @@ WRONG = {
         "x = y.pin_memory().to(device)",
         "x = y.pin_memory().cuda()",
     ],
-    "XD224": ["import torch\nx = y.pin_memory()", "x = torch.ones(2).pin_memory().to(d, non_blocking=True)"],
+    "XD224": [
+        "import torch\nx = y.pin_memory()",
+        "x = torch.ones(2).pin_memory().to(d, non_blocking=True)",
+    ],
     "XD219": [
         "import torch\ng = torch.cuda.CUDAGraph()",
         "import torch\nmodule = torch.cuda",
@@ -75,7 +81,10 @@ WRONG = {
         "from torch.cuda import nvtx\nnvtx.mark('x')",
     ],
     "XD218": ["x = y.cuda()", "net = f(x).cuda(1, non_blocking=True)"],
-    "XD402": [LOOP.format("if step % 10 == 0: print(loss.item())"), LOOP.format("s = loss.item() if step else 0")],
+    "XD402": [
+        LOOP.format("if step % 10 == 0: print(loss.item())"),
+        LOOP.format("s = loss.item() if step else 0"),
+    ],
 }
 
 RIGHT = {
@@ -146,26 +155,34 @@ RIGHT = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("code", "text"), [(code, text) for code, texts in WRONG.items() for text in texts])
+@pytest.mark.parametrize(
+    ("code", "text"), [(code, text) for code, texts in WRONG.items() for text in texts]
+)
 def test_what_a_rule_finds(code, text):
     assert code in found(text)
 
 
-@pytest.mark.parametrize(("code", "text"), [(code, text) for code, texts in RIGHT.items() for text in texts])
+@pytest.mark.parametrize(
+    ("code", "text"), [(code, text) for code, texts in RIGHT.items() for text in texts]
+)
 def test_what_looks_like_it_and_is_right(code, text):
     assert code not in found(text)
 
 
 def test_every_rule_has_cases_and_a_meaning():
     of_comments, of_values, of_tests = {"XD401"}, {"XD212"}, {"XD403"}
-    assert set(WRONG) == set(RIGHT) == set(lint_rules.RULES) - of_comments - of_values - of_tests
+    assert (
+        set(WRONG) == set(RIGHT) == set(lint_rules.RULES) - of_comments - of_values - of_tests
+    )
 
 
 def test_a_chain_of_reads_is_found_once():
     assert found(LOOP.format("seen += loss.numpy().tolist()")) == ["XD208"]
 
 
-@pytest.mark.parametrize("path", ["tests/a.py", "x/test/b.py", "test_a.py", "x/a_test.py", "conftest.py"])
+@pytest.mark.parametrize(
+    "path", ["tests/a.py", "x/test/b.py", "test_a.py", "x/a_test.py", "conftest.py"]
+)
 def test_vendors_in_tests_have_a_code_of_their_own(path):
     assert found("x = y.cuda()", path) == ["XD403"]
     assert found("x = y.cuda()", "latest.py") == ["XD218"]
@@ -188,4 +205,6 @@ def test_a_copy_that_is_thrown_away_needs_a_proven_tensor():
     assert "XD212" not in thrown("import torch\nx = torch.nn.Linear(1, 1)\nx.to('cpu')")
     assert "XD212" not in thrown("import torch\nx.to('cpu')")
     assert "XD212" not in thrown("import torch\nx = torch.ones(1)\nx = x.to('cpu')")
-    assert "XD212" not in found("import torch\nx = torch.ones(1)\nx.to('cpu')")  # nobody asked what x is
+    assert "XD212" not in found(
+        "import torch\nx = torch.ones(1)\nx.to('cpu')"
+    )  # nobody asked what x is

@@ -70,7 +70,10 @@ def scripts(draw):
     lines = [HEAD]
     for _ in range(draw(st.integers(1, 4))):
         statement = draw(st.sampled_from(STATEMENTS))
-        lines.append(filled(statement, [draw(expressions()) for _ in range(statement.count("{}"))]) + "  # 行尾注释\n")
+        lines.append(
+            filled(statement, [draw(expressions()) for _ in range(statement.count("{}"))])
+            + "  # 行尾注释\n"
+        )
     text = "".join(lines).replace("\n", draw(st.sampled_from(["\n", "\r\n"])))
     return draw(st.sampled_from(["", "\ufeff"])) + text
 
@@ -100,7 +103,10 @@ def test_what_comes_out_parses_keeps_its_comments_and_is_left_alone(text):
     assert comments(again) == comments(text)
     assert again.startswith("\ufeff") == text.startswith("\ufeff")
     assert ("\r\n" in again) == ("\r\n" in text)
-    assert again.replace("\r\n", "").count("\n") == text.replace("\r\n", "").count("\n") or "\r\n" not in text
+    assert (
+        again.replace("\r\n", "").count("\n") == text.replace("\r\n", "").count("\n")
+        or "\r\n" not in text
+    )
     assert examined(again, only="likely").port(examined(again).sources[0]) == raw
 
 

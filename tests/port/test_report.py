@@ -20,7 +20,11 @@ from xdevice.port.words import Goal
 
 def test_verdicts_add_up_to_the_sites_everywhere():
     found = report.document(examined())
-    for total in (found["totals"], *found["codes"].values(), *(file["totals"] for file in found["files"])):
+    for total in (
+        found["totals"],
+        *found["codes"].values(),
+        *(file["totals"] for file in found["files"]),
+    ):
         assert sum(total[verdict] for verdict in report.VERDICTS) == total["sites"]
         assert total["rewritten"] == total["proven"] + total["safe"] + total["likely"]
     assert found["totals"]["sites"] == 5
@@ -52,27 +56,46 @@ def test_equal_input_gives_equal_bytes_wherever_it_lies_and_in_any_order():
 
 
 def test_a_cell_of_a_notebook_is_named():
-    cells = [{"cell_type": "code", "source": ["x\n", "y"]}, {"cell_type": "code", "source": ["z.item()"]}]
+    cells = [
+        {"cell_type": "code", "source": ["x\n", "y"]},
+        {"cell_type": "code", "source": ["z.item()"]},
+    ]
     source = parse(json.dumps({"cells": cells}, indent=1).encode(), "a.ipynb")
-    found = Examined(Path("p"), "proven", None, [source], [], [site(source, "z.item()", ".item", "XD107", "neutral")])
+    found = Examined(
+        Path("p"),
+        "proven",
+        None,
+        [source],
+        [],
+        [site(source, "z.item()", ".item", "XD107", "neutral")],
+    )
     (one,) = report.document(found)["files"][0]["sites"]
     assert (one["cell"], one["col"]) == (2, 1)
-    assert one["line"] == next(i for i, line in enumerate(source.raw.decode().split("\n"), 1) if "z.item" in line)
+    assert one["line"] == next(
+        i for i, line in enumerate(source.raw.decode().split("\n"), 1) if "z.item" in line
+    )
 
 
 def test_a_cell_that_is_not_python_has_a_place(tmp_path):
-    cells = [{"cell_type": "code", "source": ["import torch\n"]}, {"cell_type": "code", "source": ["def broken(:\n"]}]
+    cells = [
+        {"cell_type": "code", "source": ["import torch\n"]},
+        {"cell_type": "code", "source": ["def broken(:\n"]},
+    ]
     (tmp_path / "a.ipynb").write_text(json.dumps({"cells": cells}, indent=1))
     (one,) = report.document(engine.examine([tmp_path]))["files"][0]["sites"]
     assert (one["code"], one["cell"], one["end"]) == ("XD160", 2, [one["line"], 1])
 
 
-@pytest.mark.parametrize(("suffix", "write"), [("json", report.text), ("txt", summary.text), ("html", summary.page)])
+@pytest.mark.parametrize(
+    ("suffix", "write"), [("json", report.text), ("txt", summary.text), ("html", summary.page)]
+)
 def test_the_option_writes_each_form_and_refuses_other_names(tmp_path, suffix, write):
     (tmp_path / "net.py").write_text("import torch\nx = torch.ones(1).item()\n")
     file = tmp_path / f"a.{suffix}"
     for command in (commands.scan, commands.port):
-        assert CliRunner().invoke(command, [str(tmp_path), "--report", str(file)]).exit_code == 0
+        assert (
+            CliRunner().invoke(command, [str(tmp_path), "--report", str(file)]).exit_code == 0
+        )
         assert file.read_text(encoding="utf-8") == write(engine.examine([tmp_path]))
     refused = CliRunner().invoke(commands.scan, [str(tmp_path), "--report", f"a.{suffix}x"])
     assert refused.exit_code == 2
@@ -98,19 +121,32 @@ def figures(tmp_path):
 def test_the_summary_adds_up(figures):
     made, counts = figures
     assert counts["mechanical"] + counts["person"] == counts["must_change"]
-    assert counts["must_change"] == sum(site.verdict in ("rewritten", "open") for site in made.sites)
+    assert counts["must_change"] == sum(
+        site.verdict in ("rewritten", "open") for site in made.sites
+    )
     for key in ("sites", "mechanical", "person"):
-        assert sum(part[key] for part in counts["parts"].values()) == counts["must_change" if key == "sites" else key]
+        assert (
+            sum(part[key] for part in counts["parts"].values())
+            == counts["must_change" if key == "sites" else key]
+        )
     assert sum(counts["reasons"].values()) == counts["person"]
     assert set(counts["parts"]) <= {*summary.PARTS, "other"}
-    assert counts["states"] == {"ready": ["ready.py"], "mechanical": ["easy.py"], "person": ["hard.py"]}
+    assert counts["states"] == {
+        "ready": ["ready.py"],
+        "mechanical": ["easy.py"],
+        "person": ["hard.py"],
+    }
 
 
 def test_the_summary_comes_first_and_then_each_file(figures):
     made, _ = figures
     for written in (summary.text(made), summary.page(made)):
         first = written.index("uses of devices in 4 files")
-        assert first < written.index("moving") < written.index("easy.py: 3 mechanical, 0 for a person")
+        assert (
+            first
+            < written.index("moving")
+            < written.index("easy.py: 3 mechanical, 0 for a person")
+        )
         assert "hard.py: 2 mechanical, 1 for a person" in written
         assert "ready.py:" not in written
     page = summary.page(made)
@@ -143,7 +179,9 @@ def test_which_part_of_a_vendors_interface_a_name_is_of(idiom, part):
 def test_all_of_it_from_a_project(tmp_path):
     """As the engine finds it: the same bytes from another folder, and from the same files named one by one."""
     (tmp_path / "one").mkdir()
-    (tmp_path / "one" / "net.py").write_text('import torch\nx = torch.ones(1).to("cuda")\nprint(x.item())\n')
+    (tmp_path / "one" / "net.py").write_text(
+        'import torch\nx = torch.ones(1).to("cuda")\nprint(x.item())\n'
+    )
     (tmp_path / "one" / "use.py").write_text("from net import x\nx.cpu()\n")
     shutil.copytree(tmp_path / "one", tmp_path / "two" / "one")
     first = engine.examine([tmp_path / "one"])

@@ -23,7 +23,9 @@ def test_many_classes_with_inner_classes_of_one_name_are_read_in_seconds(tmp_pat
     (tmp_path / "net.py").write_text(NESTED.format(inner=inner))
     before = time.process_time()
     examine([tmp_path])
-    assert time.process_time() - before < 20  # with a lineage found at each call it took minutes
+    assert (
+        time.process_time() - before < 20
+    )  # with a lineage found at each call it took minutes
 
 
 @pytest.mark.parametrize(
@@ -31,7 +33,10 @@ def test_many_classes_with_inner_classes_of_one_name_are_read_in_seconds(tmp_pat
     [
         ("class B(A):\n    class Config:\n        x = 1\nB.Config.x.cuda()", "open"),
         ("class B(A):\n    pass\nB.Config.x.cuda()", "rewritten"),
-        ("class B(A):\n    class Config(A.Config):\n        pass\nB.Config.x.cuda()", "rewritten"),
+        (
+            "class B(A):\n    class Config(A.Config):\n        pass\nB.Config.x.cuda()",
+            "rewritten",
+        ),
         ("class B(A):\n    pass\nB.Config = what\nB.Config.x.cuda()", "open"),
     ],
 )
@@ -42,14 +47,20 @@ def test_an_inner_class_is_that_of_the_class_or_of_its_next_base(tmp_path, text,
 
 
 def test_a_base_that_is_known_later_changes_all_heirs(tmp_path):
-    (tmp_path / "a.py").write_text("from b import B\nclass A(B):\n    pass\nclass C(A):\n    pass\nC().x().cuda()\n")
+    (tmp_path / "a.py").write_text(
+        "from b import B\nclass A(B):\n    pass\nclass C(A):\n    pass\nC().x().cuda()\n"
+    )
     (tmp_path / "b.py").write_text("import c\nclass B(c.D):\n    pass\n")
-    (tmp_path / "c.py").write_text("import torch\nclass D:\n    def x(self):\n        return torch.ones(1)\n")
+    (tmp_path / "c.py").write_text(
+        "import torch\nclass D:\n    def x(self):\n        return torch.ones(1)\n"
+    )
     (tmp_path / "a.py").write_text("import torch\n" + (tmp_path / "a.py").read_text())
     assert [site.verdict for site in examine([tmp_path]).sites] == ["rewritten"]
 
 
-@pytest.mark.parametrize("text", ["f(torch.ones(1)).cuda()", "g = [f]\ng[0](torch.ones(1)).cuda()"])
+@pytest.mark.parametrize(
+    "text", ["f(torch.ones(1)).cuda()", "g = [f]\ng[0](torch.ones(1)).cuda()"]
+)
 def test_what_does_not_settle_is_named_and_stays_open(tmp_path, monkeypatch, text):
     whole = f"import torch\ndef f(x):\n    return x\n{text}\n"
     (tmp_path / "net.py").write_text(whole)

@@ -45,9 +45,12 @@ def test_a_notebook_changes_in_the_sources_of_its_cells_alone():
             '    "import torch\\n",\n    "x = torch',
         )
         .replace(
-            "y = x.item(); z = (x\\n .cpu())", "y = xdevice.item(x); z = (xdevice.to_device(x\\n , xdevice.cpu()))"
+            "y = x.item(); z = (x\\n .cpu())",
+            "y = xdevice.item(x); z = (xdevice.to_device(x\\n , xdevice.cpu()))",
         )
-        .replace('"w = torch.device(\\n", "    \'cuda:1\'\\n", ")"', '"w = xdevice.native.gpu(1)"')
+        .replace(
+            '"w = torch.device(\\n", "    \'cuda:1\'\\n", ")"', '"w = xdevice.native.gpu(1)"'
+        )
     )
     assert json.loads(new)
     assert new == expected
@@ -73,7 +76,9 @@ def test_the_place_in_a_notebook_is_a_line_of_the_file_and_a_cell():
 @pytest.mark.parametrize("encoding", ["gbk", "latin-1", "utf-8"])
 def test_an_encoding_is_kept(encoding):
     comment = "训练" if encoding != "latin-1" else "über"
-    raw = f"# -*- coding: {encoding} -*-\nimport torch\ny = torch.ones(1).item()  # {comment}\n".encode(encoding)
+    raw = f"# -*- coding: {encoding} -*-\nimport torch\ny = torch.ones(1).item()  # {comment}\n".encode(
+        encoding
+    )
     made = examined(raw)
     new = made.port(made.sources[0])
     assert f"y = xdevice.item(torch.ones(1))  # {comment}".encode(encoding) in new
@@ -109,18 +114,26 @@ def test_files_of_installed_packages_parse_after_port(count):
     names = ("torch", "paddle", "mxnet", "keras", "jax", "numpy", "hypothesis")
     chosen = [path for name in names for path in _scripts(packages / name)]
     step = max(1, len(chosen) // count)  # NumPy's and Hypothesis's alone are fewer than 500
-    read = [sources.read(path, path.relative_to(packages).as_posix()) for path in chosen[::step][:count]]
+    read = [
+        sources.read(path, path.relative_to(packages).as_posix())
+        for path in chosen[::step][:count]
+    ]
     made = engine.Examined(packages, "likely", sources=read)
     engine.judge(made)
     news = {source.path: made.port(source) for source in made.sources}
-    again = engine.Examined(packages, "likely", sources=[sources.parse(new, path) for path, new in news.items()])
+    again = engine.Examined(
+        packages, "likely", sources=[sources.parse(new, path) for path, new in news.items()]
+    )
     engine.judge(again)
     assert len(read) == min(count, len(chosen)) >= 40
     assert {source.path: again.port(source) for source in again.sources} == news
 
 
 def _scripts(folder):
-    return islice((path for path in sorted(folder.rglob("*.py")) if 500 < path.stat().st_size < 15_000), 200)
+    return islice(
+        (path for path in sorted(folder.rglob("*.py")) if 500 < path.stat().st_size < 15_000),
+        200,
+    )
 
 
 def test_no_framework_and_no_numpy_is_loaded():
@@ -134,11 +147,17 @@ def test_a_package_is_read_from_the_folder_around_it(tmp_path):
     inner.mkdir(parents=True)
     (tmp_path / "outer" / "__init__.py").touch()
     (inner / "__init__.py").touch()
-    (inner / "making.py").write_text("import torch\n\n\ndef make():\n    return torch.ones(1)\n")
-    (inner / "main.py").write_text("import torch\nfrom outer.inner.making import make\nprint(make().item())\n")
+    (inner / "making.py").write_text(
+        "import torch\n\n\ndef make():\n    return torch.ones(1)\n"
+    )
+    (inner / "main.py").write_text(
+        "import torch\nfrom outer.inner.making import make\nprint(make().item())\n"
+    )
     made = engine.examine([inner])
     assert made.root == tmp_path.resolve()
-    assert [(site.file, site.verdict) for site in made.sites] == [("outer/inner/main.py", "rewritten")]
+    assert [(site.file, site.verdict) for site in made.sites] == [
+        ("outer/inner/main.py", "rewritten")
+    ]
 
 
 @pytest.mark.timeout(60)
@@ -150,7 +169,13 @@ def test_the_root_may_be_a_package_itself(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "line", ["from pkg import moving", "import pkg.moving", "from .moving import *", "from . import moving"]
+    "line",
+    [
+        "from pkg import moving",
+        "import pkg.moving",
+        "from .moving import *",
+        "from . import moving",
+    ],
 )
 def test_a_package_is_read_from_the_folder_that_it_lies_in(line, tmp_path):
     package = tmp_path / "pkg"
@@ -161,4 +186,7 @@ def test_a_package_is_read_from_the_folder_that_it_lies_in(line, tmp_path):
     made = engine.examine([package])
     (move,) = [site for site in made.sites if site.idiom == ".cuda()"]
     # the GPU that set_device has chosen, and not the first one
-    assert move.after == "xdevice.to_device(torch.ones(1), torch.device(xdevice.native.gpu().type))"
+    assert (
+        move.after
+        == "xdevice.to_device(torch.ones(1), torch.device(xdevice.native.gpu().type))"
+    )

@@ -153,7 +153,9 @@ def test_a_choice_between_vendors_takes_any_device():
 
 def test_a_module_has_its_own_name_for_pytorch():
     text = "import torch as th\nth.cuda.synchronize()\n"
-    assert ported_to("accelerator", text) == "import torch as th\nth.accelerator.synchronize()\n"
+    assert (
+        ported_to("accelerator", text) == "import torch as th\nth.accelerator.synchronize()\n"
+    )
 
 
 def test_an_import_whose_last_use_is_gone_goes_too():
@@ -185,7 +187,9 @@ def test_what_stays_is_what_the_table_says(target):
     for name, row in ROWS.items():
         if name.startswith("torch.cuda.") and not row.rule:
             (site,) = [
-                site for site in examined(f"{HEAD}y = {name}()\n", goal=Goal(target)).sites if site.idiom == name
+                site
+                for site in examined(f"{HEAD}y = {name}()\n", goal=Goal(target)).sites
+                if site.idiom == name
             ]
             assert (site.verdict, site.why, site.vendor) == ("open", row.differs, "CUDA")
 
@@ -212,7 +216,9 @@ def test_a_test_that_chooses_the_collectives_of_cuda_is_kept(tmp_path, code, tar
 
 
 def test_a_file_that_still_needs_a_vendor_is_named_and_fails_the_check(tmp_path):
-    (tmp_path / "a.py").write_text(f"{HEAD}torch.cuda.synchronize()\ng = torch.cuda.CUDAGraph()\nf(backend='nccl')\n")
+    (tmp_path / "a.py").write_text(
+        f"{HEAD}torch.cuda.synchronize()\ng = torch.cuda.CUDAGraph()\nf(backend='nccl')\n"
+    )
     (tmp_path / "b.py").write_text(f"{HEAD}free = torch.cuda.mem_get_info()\n")
     first = run_port(tmp_path, "--to", "accelerator", "--check", "-q")
     assert first.returncode == 1
@@ -220,7 +226,10 @@ def test_a_file_that_still_needs_a_vendor_is_named_and_fails_the_check(tmp_path)
     again = run_port(tmp_path, "--to", "accelerator", "--check", "-q")
     assert again.returncode == 3
     assert again.stdout == ""
-    assert 'a.py will still need CUDA: torch.cuda.CUDAGraph (line 4); "nccl" (line 5)' in again.stderr
+    assert (
+        'a.py will still need CUDA: torch.cuda.CUDAGraph (line 4); "nccl" (line 5)'
+        in again.stderr
+    )
     assert "b.py will" not in again.stderr
     assert "PyTorch 2.10 or newer is needed by b.py" in first.stderr
     (tmp_path / "a.py").unlink()
@@ -236,7 +245,9 @@ def test_a_wrong_minimum_is_an_error(tmp_path):
 def test_what_asks_for_memory_is_pytorchs_own_word():
     # xdevice.memory(xdevice.gpu()) raises where there is no GPU, and torch.cuda.memory_allocated() is 0 there
     new = ported(f"{HEAD}m = torch.cuda.max_memory_allocated() / 2**20\n")
-    assert new.endswith("m = (torch.accelerator.max_memory_allocated() if xdevice.num_gpus() > 0 else 0) / 2**20\n")
+    assert new.endswith(
+        "m = (torch.accelerator.max_memory_allocated() if xdevice.num_gpus() > 0 else 0) / 2**20\n"
+    )
 
 
 LEGACY = """
@@ -252,7 +263,9 @@ print(type(x).__name__, net(x).asnumpy().tolist(), mx.context.num_gpus(), x.resh
 
 def test_a_legacy_program_keeps_the_arrays_of_mxnet():
     new = ported(LEGACY)
-    assert new.index('os.environ.setdefault("XDEVICE_MXNET_NP", "0")') < new.index("import xdevice\n")
+    assert new.index('os.environ.setdefault("XDEVICE_MXNET_NP", "0")') < new.index(
+        "import xdevice\n"
+    )
     modern = ported(LEGACY.replace("\nnet =", "\nmx.npx.set_np()\nnet ="))
     assert 'set_backend("mxnet")' in modern
     assert "XDEVICE_MXNET_NP" not in modern

@@ -11,28 +11,49 @@ TENSOR = "import torch\nx = torch.ones(2)\n"
 @pytest.mark.parametrize(
     ("before", "after"),
     [
-        ('d = torch.device("cuda")\ny = x.to(d)', "d = xdevice.native.gpu()\ny = xdevice.to_device(x, d)"),
+        (
+            'd = torch.device("cuda")\ny = x.to(d)',
+            "d = xdevice.native.gpu()\ny = xdevice.to_device(x, d)",
+        ),
         ('d = torch.device("cuda:1")', "d = xdevice.native.gpu(1)"),
         ('d = torch.device("cuda", 1)', "d = xdevice.native.gpu(1)"),
         ("d = torch.device(0)", "d = xdevice.native.gpu(0)"),
-        ('d = torch.device("cuda" if torch.cuda.is_available() else "cpu")', "d = xdevice.native.try_gpu()"),
+        (
+            'd = torch.device("cuda" if torch.cuda.is_available() else "cpu")',
+            "d = xdevice.native.try_gpu()",
+        ),
         ("y = x.cuda(1)", "y = xdevice.to_device(x, xdevice.gpu(1))"),
         ("y = x.cuda()", "y = xdevice.to_device(x, xdevice.gpu())"),
-        ("y = x.cuda(non_blocking=True)", "y = xdevice.to_device(x, xdevice.gpu(), non_blocking=True)"),
-        ('y = x.to("cuda", non_blocking=True)', 'y = xdevice.to_device(x, "cuda", non_blocking=True)'),
+        (
+            "y = x.cuda(non_blocking=True)",
+            "y = xdevice.to_device(x, xdevice.gpu(), non_blocking=True)",
+        ),
+        (
+            'y = x.to("cuda", non_blocking=True)',
+            'y = xdevice.to_device(x, "cuda", non_blocking=True)',
+        ),
         ("y = x.cpu().detach().numpy()", "y = xdevice.to_numpy(x.detach())"),
-        ("y = x.cuda().cpu()", "y = xdevice.to_device(xdevice.to_device(x, xdevice.gpu()), xdevice.cpu())"),
+        (
+            "y = x.cuda().cpu()",
+            "y = xdevice.to_device(xdevice.to_device(x, xdevice.gpu()), xdevice.cpu())",
+        ),
         ("y = (x + 1).item()", "y = xdevice.item((x + 1))"),
         ("n = torch.cuda.device_count()", "n = xdevice.num_gpus()"),
         ("ok = not torch.cuda.is_available()", "ok = not xdevice.num_gpus() > 0"),
         ("ok = False == torch.cuda.is_available()", "ok = False == (xdevice.num_gpus() > 0)"),
         ("torch.cuda.synchronize(1)", "xdevice.sync(xdevice.gpu(1))"),
-        ('with torch.cuda.device("cuda:1"): pass', "with torch.accelerator.device_index(1): pass"),
+        (
+            'with torch.cuda.device("cuda:1"): pass',
+            "with torch.accelerator.device_index(1): pass",
+        ),
         (
             "m = torch.cuda.max_memory_allocated()",
             "m = torch.accelerator.max_memory_allocated() if xdevice.num_gpus() > 0 else 0",
         ),
-        ('y = torch.ones(2, device="cuda:1")', "y = torch.ones(2, device=xdevice.native.gpu(1))"),
+        (
+            'y = torch.ones(2, device="cuda:1")',
+            "y = torch.ones(2, device=xdevice.native.gpu(1))",
+        ),
         ("y = x.tolist()", "y = xdevice.to_numpy(x).tolist()"),
     ],
 )
@@ -108,14 +129,21 @@ class Net(torch.nn.Module):
     ids=["an argument that Lightning keeps", "an argument of a spawned function", "a buffer"],
 )
 def test_what_libraries_hand_on_is_followed(code):
-    found = [site for site in examined(f"import torch\n{code}").sites if site.idiom in (".to()", ".cpu()")]
+    found = [
+        site
+        for site in examined(f"import torch\n{code}").sites
+        if site.idiom in (".to()", ".cpu()")
+    ]
     assert [(site.verdict, site.grade) for site in found] == [("rewritten", "proven")]
 
 
 @pytest.mark.parametrize(
     ("code", "text"),
     [
-        ("XD163", "batch = load()\nbatch.to(torch.device('cpu'))"),  # a BatchEncoding moves in place
+        (
+            "XD163",
+            "batch = load()\nbatch.to(torch.device('cpu'))",
+        ),  # a BatchEncoding moves in place
         ("XD163", "def f(x):\n    [b.to('cuda') for b in x]"),
         ("XD166", "y = x.to('cuda', torch.float16)"),
         ("XD166", "args = ['cuda']\ny = x.to(*args)"),
@@ -163,7 +191,9 @@ def test_the_levels_take_those_before_them():
 
 def test_the_sum_of_the_verdicts_is_the_number_of_sites_at_every_level():
     text = "import torch\n\n\ndef f(x, d, model):\n    y = x.to(d)\n    model.cuda()\n    return y.item(), x.device\n"
-    counts = {only: len(examined(text, only=only).sites) for only in ("proven", "safe", "likely")}
+    counts = {
+        only: len(examined(text, only=only).sites) for only in ("proven", "safe", "likely")
+    }
     assert set(counts.values()) == {4}
 
 
@@ -183,7 +213,9 @@ def test_two_callers_that_disagree_prove_nothing():
 
 
 def test_a_list_is_what_was_ever_put_into_it():
-    text = "import torch\nxs = []\nxs.append(torch.ones(1))\nfor x in xs:\n    print(x.item())\n"
+    text = (
+        "import torch\nxs = []\nxs.append(torch.ones(1))\nfor x in xs:\n    print(x.item())\n"
+    )
     assert "print(xdevice.item(x))" in ported(text)
     assert "print(x.item())" in ported(text + "xs.append(unknown())\n")
 
@@ -230,9 +262,13 @@ def test_the_import_may_stand_in_a_line_of_several_statements(head):
     tail = "\nexcept ImportError: pass" if head == "try: " else ""
     new = ported(f"{head}import torch{tail}\nx = torch.ones(1).item()\n")
     if head == "import os; ":
-        assert new.startswith('import os; import xdevice; xdevice.set_backend("torch"); import torch\n')
+        assert new.startswith(
+            'import os; import xdevice; xdevice.set_backend("torch"); import torch\n'
+        )
     else:
-        assert new.startswith(f'import xdevice\n\nxdevice.set_backend("torch")\n{head}import torch')
+        assert new.startswith(
+            f'import xdevice\n\nxdevice.set_backend("torch")\n{head}import torch'
+        )
 
 
 def test_without_a_framework_above_the_import_goes_before_the_first_statement():
@@ -240,12 +276,17 @@ def test_without_a_framework_above_the_import_goes_before_the_first_statement():
     function = "def f():\n    import torch\n    return torch.ones(1).item()\n"
     new = ported(head + function)
     added = 'import xdevice\n\nxdevice.set_backend("torch")\n'
-    assert new == head + added + function.replace("torch.ones(1).item()", "xdevice.item(torch.ones(1))")
+    assert new == head + added + function.replace(
+        "torch.ones(1).item()", "xdevice.item(torch.ones(1))"
+    )
 
 
 def test_two_frameworks_choose_no_backend():
     text = "import torch\nimport jax\nx = torch.ones(1).item()\n"
-    assert ported(text) == "import xdevice\nimport torch\nimport jax\nx = xdevice.item(torch.ones(1))\n"
+    assert (
+        ported(text)
+        == "import xdevice\nimport torch\nimport jax\nx = xdevice.item(torch.ones(1))\n"
+    )
 
 
 @pytest.mark.parametrize(
@@ -268,8 +309,12 @@ def test_a_module_that_a_helper_loads_is_no_tensor():
 
 
 def test_paddle_has_a_gpu_for_each_process():
-    assert verdicts("import paddle\npaddle.set_device('gpu')\n") == [("paddle.set_device", "open", "XD151")]
-    assert "xdevice.set_default_device('cpu')" in ported("import paddle\npaddle.set_device('cpu')\n")
+    assert verdicts("import paddle\npaddle.set_device('gpu')\n") == [
+        ("paddle.set_device", "open", "XD151")
+    ]
+    assert "xdevice.set_default_device('cpu')" in ported(
+        "import paddle\npaddle.set_device('cpu')\n"
+    )
 
 
 def test_what_d2l_gives_by_a_helper_depends_on_the_framework():
@@ -298,7 +343,9 @@ def test_what_only_mxnet_moves_goes_to_a_device():
 
 def test_decords_arrays_are_no_tensors_unless_it_gives_those_of_a_framework():
     text = "import mxnet\nimport decord\ny = decord.VideoReader('a').get_batch([0]).asnumpy()\n"
-    assert ("XD106", "not a device") in {(code, verdict) for _, verdict, code in verdicts(text, "likely")}
+    assert ("XD106", "not a device") in {
+        (code, verdict) for _, verdict, code in verdicts(text, "likely")
+    }
     bridged = text.replace("y =", "decord.bridge.set_bridge('mxnet')\ny =")
     assert "y = xdevice.to_numpy(" in ported(bridged, "likely")
 
@@ -319,7 +366,9 @@ def test_what_is_missing_where_an_import_fails_has_no_methods():
         "d = mx.gpu(hvd.local_rank())\n"
     )
     assert "d = xdevice.native.gpu(hvd.local_rank())" in ported(text)
-    assert "d = mx.gpu(hvd.local_rank())" in ported(text.replace("import horovod.mxnet as hvd", "hvd = load()"))
+    assert "d = mx.gpu(hvd.local_rank())" in ported(
+        text.replace("import horovod.mxnet as hvd", "hvd = load()")
+    )
 
 
 def test_a_buffer_of_a_model_is_what_was_registered():
@@ -341,7 +390,9 @@ def test_lists_of_devices_may_only_be_counted():
         "import tensorflow as tf\nn = len(tf.config.list_physical_devices('GPU'))\n"
         "ds = tf.config.list_physical_devices('GPU')\n"
     )
-    assert ported(text).endswith("n = xdevice.num_gpus()\nds = tf.config.list_physical_devices('GPU')\n")
+    assert ported(text).endswith(
+        "n = xdevice.num_gpus()\nds = tf.config.list_physical_devices('GPU')\n"
+    )
 
 
 def test_what_cannot_be_indexed_gives_no_item():
@@ -384,16 +435,22 @@ def test_tensors_are_scattered_to_devices_and_nothing_else_is(call, after):
 
 @pytest.mark.parametrize("text", ['"gpu:{}".format(i[0])', '"gpu:%d" % i[0]', 'f"gpu:{i[0]}"'])
 def test_a_text_that_is_filled_in_names_a_device(text):
-    assert f"xdevice.set_default_device({text})" in ported(f"import paddle\npaddle.set_device({text})\n")
+    assert f"xdevice.set_default_device({text})" in ported(
+        f"import paddle\npaddle.set_device({text})\n"
+    )
     other = text.replace("gpu:", "gpus ")
-    assert f"paddle.set_device({other})" in ported(f"import paddle\npaddle.set_device({other})\n")
+    assert f"paddle.set_device({other})" in ported(
+        f"import paddle\npaddle.set_device({other})\n"
+    )
 
 
 def test_what_is_compared_by_identity_stays():
     assert "d is torch.device('cpu')" in ported(f"{TENSOR}print(d is torch.device('cpu'))\n")
 
 
-@pytest.mark.parametrize("use", ["x.numpy().decode()", "{1: 2}[x.numpy()]", "unknown[x.numpy()]"])
+@pytest.mark.parametrize(
+    "use", ["x.numpy().decode()", "{1: 2}[x.numpy()]", "unknown[x.numpy()]"]
+)
 def test_tensorflows_scalars_are_texts_and_keys(use):
     text = f"import tensorflow as tf\nx = tf.constant(1)\ny = {use}\nz = [1, 2][x.numpy()]\n"
     assert ported(text).endswith(f"y = {use}\nz = [1, 2][xdevice.to_numpy(x)]\n")
@@ -401,13 +458,20 @@ def test_tensorflows_scalars_are_texts_and_keys(use):
 
 def test_jax_counts_cpus_too_where_no_kind_is_named():
     text = "import jax\nn = jax.device_count('gpu')\nm = jax.device_count()\njax.device_count('gpu')\n"
-    assert ported(text).endswith("n = xdevice.num_gpus()\nm = jax.device_count()\njax.device_count('gpu')\n")
+    assert ported(text).endswith(
+        "n = xdevice.num_gpus()\nm = jax.device_count()\njax.device_count('gpu')\n"
+    )
 
 
 def test_to_numpy_takes_one_argument():
     text = "from d2l import torch as d2l\na, b, c = d2l.numpy(x), d2l.numpy(x, y), d2l.numpy(x=x)\n"
-    assert ported(text).endswith("a, b, c = xdevice.to_numpy(x), d2l.numpy(x, y), d2l.numpy(x=x)\n")
-    assert [code for _, verdict, code in verdicts(text) if verdict == "open"] == ["XD166", "XD166"]
+    assert ported(text).endswith(
+        "a, b, c = xdevice.to_numpy(x), d2l.numpy(x, y), d2l.numpy(x=x)\n"
+    )
+    assert [code for _, verdict, code in verdicts(text) if verdict == "open"] == [
+        "XD166",
+        "XD166",
+    ]
 
 
 def test_an_index_may_have_any_form():
@@ -425,7 +489,14 @@ def test_classes_with_many_ways_to_one_base_are_read_once():
     for i in range(40):
         lines += [f"class A{i + 1}(A{i}, B{i}): pass", f"class B{i + 1}(B{i}, A{i}): pass"]
     text = "\n".join(
-        [*lines, "def f(x):", "    return x.item()", "A0.run = lambda self: f(torch.ones(1))", "A40().run()", ""]
+        [
+            *lines,
+            "def f(x):",
+            "    return x.item()",
+            "A0.run = lambda self: f(torch.ones(1))",
+            "A40().run()",
+            "",
+        ]
     )
     assert "return xdevice.item(x)" in ported(text)
 
@@ -436,7 +507,10 @@ def test_classes_with_many_ways_to_one_base_are_read_once():
 )
 def test_where_something_is_made_and_is_needs_no_change(framework, keyword, attribute):
     text = f"import {framework}\n\n\ndef f(d, x):\n    return {framework}.ones(2, {keyword}=d), x.{attribute}\n"
-    assert verdicts(text) == [(f"{keyword}=", "neutral", "XD111"), (f".{attribute}", "neutral", "XD112")]
+    assert verdicts(text) == [
+        (f"{keyword}=", "neutral", "XD111"),
+        (f".{attribute}", "neutral", "XD112"),
+    ]
 
 
 @pytest.mark.timeout(20)
@@ -490,8 +564,13 @@ def test_a_cell_of_several_tabs_is_one_site_and_is_open_where_they_disagree():
     assert "timer = xdevice.Timer()  # 计时" in new
     assert "device = xdevice.native.try_gpu()" in new
     assert "other = d2l.try_gpu(1)" in new
-    assert '#@tab pytorch\nimport xdevice\n\nxdevice.set_backend("torch")\nfrom d2l import torch' in new
-    assert 'input}\nimport xdevice\n\nxdevice.set_backend("mxnet")\nfrom d2l import mxnet' in new
+    assert (
+        '#@tab pytorch\nimport xdevice\n\nxdevice.set_backend("torch")\nfrom d2l import torch'
+        in new
+    )
+    assert (
+        'input}\nimport xdevice\n\nxdevice.set_backend("mxnet")\nfrom d2l import mxnet' in new
+    )
     assert ported(new, name="chapter.md") == new
 
 
@@ -536,7 +615,9 @@ def test_after_set_device_a_gpu_without_an_index_is_another_one(line, after):
 
 def test_a_module_of_the_project_does_not_hide_a_framework_of_its_name():
     chapter = "import torch\nprint(torch.ones(1).item())\n"
-    made = examined(chapter, "import torch\n", "", names=("main.py", "d2l/torch.py", "d2l/__init__.py"))
+    made = examined(
+        chapter, "import torch\n", "", names=("main.py", "d2l/torch.py", "d2l/__init__.py")
+    )
     assert b"print(xdevice.item(torch.ones(1)))" in made.port(made.sources[0])
 
 

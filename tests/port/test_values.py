@@ -76,25 +76,39 @@ def test_a_test_shows_that_there_is_a_gpu(test):
     use = "torch.accelerator.current_accelerator()"
     assert "d = xdevice.native.gpu()" in ported(f"{text}if {test}:\n    d = {use}\n")
     assert "d = xdevice.native.gpu() if" in ported(f"{text}d = {use} if {test} else None\n")
-    assert "else:\n    d = xdevice.native.gpu()" in ported(f"{text}if not ({test}):\n    pass\nelse:\n    d = {use}\n")
+    assert "else:\n    d = xdevice.native.gpu()" in ported(
+        f"{text}if not ({test}):\n    pass\nelse:\n    d = {use}\n"
+    )
     assert use in ported(f"{text}if {test}:\n    pass\nd = {use}\n")
     assert use in ported(f"{text}if {test}:\n    pass\nelse:\n    d = {use}\n")
 
 
 @pytest.mark.parametrize(
-    "test", ["torch.cuda.device_count() >= 0", "torch.cuda.device_count() < 1", "available or flag"]
+    "test",
+    ["torch.cuda.device_count() >= 0", "torch.cuda.device_count() < 1", "available or flag"],
 )
 def test_other_tests_show_no_gpu(test):
     text = f"import torch\navailable = torch.cuda.is_available()\nif {test}:\n    d = "
-    assert "torch.accelerator.current_accelerator()" in ported(f"{text}torch.accelerator.current_accelerator()\n")
+    assert "torch.accelerator.current_accelerator()" in ported(
+        f"{text}torch.accelerator.current_accelerator()\n"
+    )
 
 
 @pytest.mark.parametrize(
-    "head", ["", "def f():\n    ", "class C:\n    ", "f = lambda: ", "[0 for _ in a if torch.cuda.is_available()]\n"]
+    "head",
+    [
+        "",
+        "def f():\n    ",
+        "class C:\n    ",
+        "f = lambda: ",
+        "[0 for _ in a if torch.cuda.is_available()]\n",
+    ],
 )
 def test_without_a_test_there_may_be_no_gpu(head):
     text = f"import torch\n{head}torch.accelerator.current_accelerator()\n"
-    assert [site.code for site in examined(text).sites if site.idiom.endswith("accelerator")] == ["XD170"]
+    assert [
+        site.code for site in examined(text).sites if site.idiom.endswith("accelerator")
+    ] == ["XD170"]
 
 
 @pytest.mark.parametrize(
@@ -131,7 +145,12 @@ def test_a_layer_gives_a_tensor_if_it_gives_one(layer, is_known):
 
 
 @pytest.mark.parametrize(
-    "line", ["self.kept = torch.ones(1)", "Net.kept = torch.ones(1)", "for self.kept in [torch.ones(1)]: pass"]
+    "line",
+    [
+        "self.kept = torch.ones(1)",
+        "Net.kept = torch.ones(1)",
+        "for self.kept in [torch.ones(1)]: pass",
+    ],
 )
 def test_an_attribute_is_what_was_ever_bound_to_it(line):
     text = (
@@ -228,7 +247,10 @@ def test_every_place_of_an_expression_is_read(line):
 @pytest.mark.parametrize(
     ("lines", "verdict"),
     [
-        ("x = unknown\nfor _ in unknown: x = torch.ones(1)\nx.item()", "open"),  # perhaps the loop never runs
+        (
+            "x = unknown\nfor _ in unknown: x = torch.ones(1)\nx.item()",
+            "open",
+        ),  # perhaps the loop never runs
         ("x = unknown\nwhile unknown: x = torch.ones(1)\nx.item()", "open"),
         ("x = torch.ones(1)\nfor _ in unknown: x = torch.ones(2)\nx.item()", "rewritten"),
         ("try: x = torch.ones(1)\nexcept ValueError: x = torch.ones(2)\nx.item()", "rewritten"),
@@ -259,11 +281,15 @@ def test_methods_of_tensors_give_something_else_with_an_axis(call, verdict):
 def test_a_union_grows_towards_anything_so_that_the_inference_ends():
     function, device = of("function", "f"), of("device", None, "node")
     assert union(TENSOR, UNKNOWN) == UNKNOWN
-    assert union(TENSOR, function, device, UNKNOWN) == function | device | UNKNOWN  # these are followed in any case
+    assert (
+        union(TENSOR, function, device, UNKNOWN) == function | device | UNKNOWN
+    )  # these are followed in any case
     assert union(*[of("result", i) for i in range(24)]) != UNKNOWN
     assert union(*[of("result", i) for i in range(25)]) == UNKNOWN
     assert union(tuple_of([INT]), tuple_of([STR]), TENSOR) == tuple_of([INT | STR]) | TENSOR
-    assert union(tuple_of([INT]), tuple_of([INT, INT])) == tuple_of([INT]) | tuple_of([INT, INT])
+    assert union(tuple_of([INT]), tuple_of([INT, INT])) == tuple_of([INT]) | tuple_of(
+        [INT, INT]
+    )
     assert tuple_of([tuple_of([tuple_of([INT])])]) == tuple_of([UNKNOWN])
     assert tuple_of([INT] * 13) == tuple_of([UNKNOWN] * 13)
 
@@ -286,9 +312,18 @@ def test_a_union_grows_towards_anything_so_that_the_inference_ends():
         ("y = x is not None and x.item()", "rewritten"),
         ("y = x is None or x.item()", "rewritten"),
         ("y = [z.item() for z in [x] if z is not None]", "rewritten"),
-        ("x = [x] if flag else torch.ones(2)\nif isinstance(x, list): pass\nelse: x.item()", "rewritten"),
-        ("x = [x] if flag else torch.ones(2)\nif not isinstance(x, (list, tuple)): x.item()", "rewritten"),
-        ("x = [x] if flag else torch.ones(2)\nif isinstance(x, Unknown): pass\nelse: x.item()", "not a device"),
+        (
+            "x = [x] if flag else torch.ones(2)\nif isinstance(x, list): pass\nelse: x.item()",
+            "rewritten",
+        ),
+        (
+            "x = [x] if flag else torch.ones(2)\nif not isinstance(x, (list, tuple)): x.item()",
+            "rewritten",
+        ),
+        (
+            "x = [x] if flag else torch.ones(2)\nif isinstance(x, Unknown): pass\nelse: x.item()",
+            "not a device",
+        ),
         ("y = x\ny.item()", "open"),
     ],
 )

@@ -31,20 +31,31 @@ for program in json.loads(PROGRAMS):
 print(json.dumps(ends))
 """
 AS_ON_THE_CPU = None
-NOT_COUNTED = "UnsupportedError"  # the memory of virtual GPUs is the host's, if xdevice does not count it
+NOT_COUNTED = (
+    "UnsupportedError"  # the memory of virtual GPUs is the host's, if xdevice does not count it
+)
 NO_STATE = "NotImplementedError"  # virtual GPUs have no generator of their own
 NOT_THERE = "AttributeError"  # the module of virtual GPUs has no such function
 TORCH = {  # the row, a program, and what it prints on two virtual GPUs
     "torch.cuda.is_available": ("print(torch.cuda.is_available())", "True"),
     "torch.cuda.device_count": ("print(torch.cuda.device_count())", "2"),
-    'torch.device("cuda")': ("d = torch.device('cuda')\nprint(torch.ones(2, device=d).sum().item())", "2.0"),
+    'torch.device("cuda")': (
+        "d = torch.device('cuda')\nprint(torch.ones(2, device=d).sum().item())",
+        "2.0",
+    ),
     'device="cuda"': ("print(torch.ones(2, device='cuda').sum().item())", "2.0"),
     '"cuda" if torch.cuda.is_available() else "cpu"': (
         "d = 'cuda' if torch.cuda.is_available() else 'cpu'\nprint(torch.ones(2, device=d).sum().item())",
         "2.0",
     ),
-    'x.to("cuda")': ("x = torch.ones(2)\ny = x.to('cuda')\nprint(y.sum().item(), y.device.type != 'cpu')", "2.0 True"),
-    "x.cuda()": ("x = torch.ones(2)\ny = x.cuda()\nprint(y.sum().item(), y.device.type != 'cpu')", "2.0 True"),
+    'x.to("cuda")': (
+        "x = torch.ones(2)\ny = x.to('cuda')\nprint(y.sum().item(), y.device.type != 'cpu')",
+        "2.0 True",
+    ),
+    "x.cuda()": (
+        "x = torch.ones(2)\ny = x.cuda()\nprint(y.sum().item(), y.device.type != 'cpu')",
+        "2.0 True",
+    ),
     "x.is_cuda": ("x = torch.ones(2)\ny = x.is_cuda\nprint(y)", "False"),
     'device.type == "cuda"': ("d = torch.ones(2).device\nprint(d.type == 'cuda')", "False"),
     "torch.cuda.current_device": ("print(torch.cuda.current_device())", "0"),
@@ -58,21 +69,39 @@ TORCH = {  # the row, a program, and what it prints on two virtual GPUs
     ),
     "torch.cuda.synchronize": ("torch.cuda.synchronize()\nprint('done')", "done"),
     "torch.cuda.current_stream": ("print(torch.cuda.current_stream() is not None)", "True"),
-    "torch.cuda.set_stream": ("torch.cuda.set_stream(torch.cuda.current_stream())\nprint('done')", NOT_COUNTED),
+    "torch.cuda.set_stream": (
+        "torch.cuda.set_stream(torch.cuda.current_stream())\nprint('done')",
+        NOT_COUNTED,
+    ),
     "torch.cuda.stream": (
         "s = torch.cuda.Stream()\nwith torch.cuda.stream(s):\n    print(torch.ones(2).sum().item())",
         "2.0",
     ),
     "torch.cuda.Stream": ("s = torch.cuda.Stream()\ns.synchronize()\nprint(s.query())", "True"),
     "torch.cuda.Event": ("e = torch.cuda.Event(True)\nprint(e.query())", "True"),
-    "torch.cuda.is_current_stream_capturing": ("print(torch.cuda.is_current_stream_capturing())", "False"),
+    "torch.cuda.is_current_stream_capturing": (
+        "print(torch.cuda.is_current_stream_capturing())",
+        "False",
+    ),
     "torch.cuda.empty_cache": ("torch.cuda.empty_cache()\nprint('done')", "done"),
-    "torch.cuda.memory_allocated": ("print(torch.cuda.memory_allocated(device=0) > 0)", NOT_COUNTED),
-    "torch.cuda.max_memory_allocated": ("print(torch.cuda.max_memory_allocated() > 0)", NOT_COUNTED),
+    "torch.cuda.memory_allocated": (
+        "print(torch.cuda.memory_allocated(device=0) > 0)",
+        NOT_COUNTED,
+    ),
+    "torch.cuda.max_memory_allocated": (
+        "print(torch.cuda.max_memory_allocated() > 0)",
+        NOT_COUNTED,
+    ),
     "torch.cuda.memory_reserved": ("print(torch.cuda.memory_reserved() > 0)", NOT_COUNTED),
-    "torch.cuda.max_memory_reserved": ("print(torch.cuda.max_memory_reserved() > 0)", NOT_COUNTED),
+    "torch.cuda.max_memory_reserved": (
+        "print(torch.cuda.max_memory_reserved() > 0)",
+        NOT_COUNTED,
+    ),
     "torch.cuda.memory_stats": ("print(len(torch.cuda.memory_stats()) > 0)", NOT_COUNTED),
-    "torch.cuda.reset_peak_memory_stats": ("torch.cuda.reset_peak_memory_stats()\nprint('done')", NOT_COUNTED),
+    "torch.cuda.reset_peak_memory_stats": (
+        "torch.cuda.reset_peak_memory_stats()\nprint('done')",
+        NOT_COUNTED,
+    ),
     "torch.cuda.reset_accumulated_memory_stats": (
         "torch.cuda.reset_accumulated_memory_stats()\nprint('done')",
         NOT_COUNTED,
@@ -81,11 +110,20 @@ TORCH = {  # the row, a program, and what it prints on two virtual GPUs
         "try:\n    raise torch.cuda.OutOfMemoryError\nexcept torch.cuda.OutOfMemoryError:\n    print('caught')",
         "caught",
     ),
-    "torch.cuda.mem_get_info": ("free, total = torch.cuda.mem_get_info()\nprint(free <= total)", NOT_COUNTED),
+    "torch.cuda.mem_get_info": (
+        "free, total = torch.cuda.mem_get_info()\nprint(free <= total)",
+        NOT_COUNTED,
+    ),
     "torch.cuda.memory_cached": ("print(torch.cuda.memory_cached() > 0)", NOT_COUNTED),
     "torch.cuda.max_memory_cached": ("print(torch.cuda.max_memory_cached() > 0)", NOT_COUNTED),
-    "torch.cuda.reset_max_memory_allocated": ("torch.cuda.reset_max_memory_allocated()\nprint('done')", NOT_COUNTED),
-    "torch.cuda.reset_max_memory_cached": ("torch.cuda.reset_max_memory_cached()\nprint('done')", NOT_COUNTED),
+    "torch.cuda.reset_max_memory_allocated": (
+        "torch.cuda.reset_max_memory_allocated()\nprint('done')",
+        NOT_COUNTED,
+    ),
+    "torch.cuda.reset_max_memory_cached": (
+        "torch.cuda.reset_max_memory_cached()\nprint('done')",
+        NOT_COUNTED,
+    ),
     "torch.cuda.manual_seed": (
         "torch.manual_seed(7)\ntorch.cuda.manual_seed(7)\nprint(torch.rand(1).item())",
         AS_ON_THE_CPU,
@@ -98,7 +136,10 @@ TORCH = {  # the row, a program, and what it prints on two virtual GPUs
         "torch.get_device_module().set_rng_state(torch.get_device_module().get_rng_state())\nprint('done')",
         "done",
     ),
-    "torch.cuda.set_rng_state_all": ("torch.cuda.set_rng_state_all([])\nprint('done')", NOT_THERE),
+    "torch.cuda.set_rng_state_all": (
+        "torch.cuda.set_rng_state_all([])\nprint('done')",
+        NOT_THERE,
+    ),
     "torch.cuda.amp.autocast": (
         "with torch.cuda.amp.autocast():\n    print((torch.ones(2, 2) @ torch.ones(2, 2)).dtype)",
         "torch.float32",
@@ -108,9 +149,15 @@ TORCH = {  # the row, a program, and what it prints on two virtual GPUs
         "with torch.autocast('cuda', enabled=True):\n    print((torch.ones(2, 2) @ torch.ones(2, 2)).dtype)",
         "torch.float32",
     ),
-    'torch.amp.GradScaler("cuda")': ("print(torch.amp.GradScaler('cuda', enabled=False).is_enabled())", "False"),
+    'torch.amp.GradScaler("cuda")': (
+        "print(torch.amp.GradScaler('cuda', enabled=False).is_enabled())",
+        "False",
+    ),
     "torch.cuda.get_device_name": ("print(torch.cuda.get_device_name(0))", NOT_THERE),
-    "torch.cuda.get_device_properties": ("print(torch.cuda.get_device_properties(0).name)", NOT_THERE),
+    "torch.cuda.get_device_properties": (
+        "print(torch.cuda.get_device_properties(0).name)",
+        NOT_THERE,
+    ),
     "torch.cuda.is_initialized": ("torch.cuda.is_initialized()\nprint('done')", "done"),
     "torch.cuda.is_bf16_supported": ("print(torch.cuda.is_bf16_supported())", "True"),
     'torch.distributed.init_process_group("nccl")': (
@@ -124,9 +171,18 @@ OTHERS = {  # the framework, the row, a program, and what it prints on two virtu
     "paddle": {
         "paddle.is_compiled_with_cuda": ("print(paddle.is_compiled_with_cuda())", "True"),
         "paddle.device.cuda.device_count": ("print(paddle.device.cuda.device_count())", "2"),
-        "paddle.device.cuda.synchronize": ("paddle.device.cuda.synchronize()\nprint('done')", "done"),
-        "paddle.device.cuda.memory_allocated": ("print(paddle.device.cuda.memory_allocated())", "0"),
-        "paddle.device.cuda.max_memory_allocated": ("print(paddle.device.cuda.max_memory_allocated())", "0"),
+        "paddle.device.cuda.synchronize": (
+            "paddle.device.cuda.synchronize()\nprint('done')",
+            "done",
+        ),
+        "paddle.device.cuda.memory_allocated": (
+            "print(paddle.device.cuda.memory_allocated())",
+            "0",
+        ),
+        "paddle.device.cuda.max_memory_allocated": (
+            "print(paddle.device.cuda.max_memory_allocated())",
+            "0",
+        ),
         "paddle.CUDAPlace": ("d = paddle.CUDAPlace(1)\nprint(d)", "Place(vgpu:1)"),
         'paddle.set_device("gpu:0")': (
             "paddle.set_device('gpu:1')\nprint(paddle.ones([1]).place)",
@@ -138,24 +194,39 @@ OTHERS = {  # the framework, the row, a program, and what it prints on two virtu
         "mxnet.context.num_gpus": ("print(mxnet.context.num_gpus())", "2"),
         "mxnet.npx.num_gpus": ("print(mxnet.npx.num_gpus())", "2"),
         "mxnet.npx.waitall": ("mxnet.npx.waitall()\nprint('done')", "done"),
-        "x.as_in_ctx(ctx)": ("x = mxnet.nd.ones((2,)).as_in_ctx(mxnet.cpu())\nprint(x.asnumpy())", "[1. 1.]"),
+        "x.as_in_ctx(ctx)": (
+            "x = mxnet.nd.ones((2,)).as_in_ctx(mxnet.cpu())\nprint(x.asnumpy())",
+            "[1. 1.]",
+        ),
     },
     "tensorflow": {
         'tensorflow.config.list_physical_devices("GPU")': (
             "print(len(tensorflow.config.list_physical_devices('GPU')))",
             "2",
         ),
-        "tensorflow.test.is_gpu_available": ("print(tensorflow.test.is_gpu_available())", "True"),
-        "tensorflow.test.is_built_with_cuda": ("print(tensorflow.test.is_built_with_cuda())", "True"),
+        "tensorflow.test.is_gpu_available": (
+            "print(tensorflow.test.is_gpu_available())",
+            "True",
+        ),
+        "tensorflow.test.is_built_with_cuda": (
+            "print(tensorflow.test.is_built_with_cuda())",
+            "True",
+        ),
         'tensorflow.device("/GPU:1")': (
             "with tensorflow.device('/GPU:1'):\n    print(tensorflow.ones(2).numpy().sum())",
             "2.0",
         ),
     },
     "jax": {
-        'jax.devices("gpu")[i]': ("d = jax.devices('gpu')[1]\nprint(jax.device_put(jax.numpy.ones(()), d))", "1.0"),
+        'jax.devices("gpu")[i]': (
+            "d = jax.devices('gpu')[1]\nprint(jax.device_put(jax.numpy.ones(()), d))",
+            "1.0",
+        ),
         'jax.device_count("gpu")': ("print(jax.device_count('gpu'))", "2"),
-        "jax.device_put": ("x = jax.device_put(jax.numpy.ones(2), jax.devices('cpu')[0])\nprint(x.sum())", "2.0"),
+        "jax.device_put": (
+            "x = jax.device_put(jax.numpy.ones(2), jax.devices('cpu')[0])\nprint(x.sum())",
+            "2.0",
+        ),
     },
 }
 PROGRAMS = {"torch": TORCH, **OTHERS}
@@ -170,7 +241,9 @@ def test_the_page_shows_the_table():
     page = (ROOT / "docs" / "reference" / "words.md").read_text(encoding="utf-8").splitlines()
     shown = [line for line in page if line.startswith("| `")]
     for row, line in zip(TABLE, shown, strict=True):
-        name, accelerator, since, xdevice, differs = (cell.strip().strip("`") for cell in line.strip("|").split("|"))
+        name, accelerator, since, xdevice, differs = (
+            cell.strip().strip("`") for cell in line.strip("|").split("|")
+        )
         same = "the same" if row.accelerator and not row.xdevice else row.xdevice
         assert (name, accelerator, since, xdevice, differs) == (
             row.name,
@@ -186,7 +259,9 @@ def results(framework, version, gpus=None):
     """What each program prints, or how it ends: as it is, or ported to a target."""
     texts = [text_of(framework, name, version) for name in PROGRAMS[framework]]
     head = f"FRAMEWORK = {framework!r}\nPROGRAMS = {json.dumps(texts)!r}\n"
-    settings = {"XDEVICE_MXNET_NP": "0"} | ({} if gpus is None else {"XDEVICE_VIRTUAL_GPUS": str(gpus)})
+    settings = {"XDEVICE_MXNET_NP": "0"} | (
+        {} if gpus is None else {"XDEVICE_VIRTUAL_GPUS": str(gpus)}
+    )
     shown = printed("-c", head + RUNNER, **settings)
     return dict(zip(PROGRAMS[framework], json.loads(shown.splitlines()[-1]), strict=True))
 
@@ -205,7 +280,9 @@ def test_a_word_runs_as_the_name_did_on_a_cpu_and_on_virtual_gpus(name, target):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("framework", "name"), [(f, name) for f, programs in OTHERS.items() for name in programs])
+@pytest.mark.parametrize(
+    ("framework", "name"), [(f, name) for f, programs in OTHERS.items() for name in programs]
+)
 def test_a_word_of_xdevice_runs_as_the_frameworks_name_did(framework, name):
     if framework not in BACKENDS:
         pytest.skip(f"{framework} is not installed")

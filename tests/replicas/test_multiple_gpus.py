@@ -99,8 +99,13 @@ def starter(kind, name, batch_norm=False):
 
 def parameters_of(trainee):
     """The parameters of each replica, as NumPy arrays of their own."""
-    lists = [Tree(getattr(replica, "parameters", replica)).leaves for replica in trainee.replicas]
-    return [[np.array(xdevice.to_numpy(parameter)) for parameter in parameters] for parameters in lists]
+    lists = [
+        Tree(getattr(replica, "parameters", replica)).leaves for replica in trainee.replicas
+    ]
+    return [
+        [np.array(xdevice.to_numpy(parameter)) for parameter in parameters]
+        for parameters in lists
+    ]
 
 
 def several():
@@ -134,7 +139,9 @@ def batches(count, largest):
 
 @pytest.mark.parametrize("count", sampled([8, 50], each_time=[8], others="long"))
 @pytest.mark.parametrize(
-    ("backend", "kind"), sampled(product(FRAMEWORKS, KINDS), each_time=SAMPLE, others="long"), indirect=["backend"]
+    ("backend", "kind"),
+    sampled(product(FRAMEWORKS, KINDS), each_time=SAMPLE, others="long"),
+    indirect=["backend"],
 )
 @pytest.mark.gpu
 @pytest.mark.virtual
@@ -165,12 +172,16 @@ def test_uneven_shares_weigh_what_they_should(backend, kind):
 
 @pytest.mark.parametrize(
     "backend",
-    sampled(FRAMEWORKS, each_time=[name for name in FRAMEWORKS if name != "jax"], others="long"),
+    sampled(
+        FRAMEWORKS, each_time=[name for name in FRAMEWORKS if name != "jax"], others="long"
+    ),
     indirect=True,
 )
 @pytest.mark.gpu
 @pytest.mark.virtual
-@pytest.mark.filterwarnings("ignore:When training, we now always track:UserWarning")  # Paddle, in each first step
+@pytest.mark.filterwarnings(
+    "ignore:When training, we now always track:UserWarning"
+)  # Paddle, in each first step
 def test_with_batch_normalization_the_replicas_stay_equal(backend):
     start = starter("own layers", backend.name, batch_norm=True)
     one, other = parameters_of(trained(start, several()[0], batches(3, 64)))
@@ -183,7 +194,9 @@ def test_with_batch_normalization_the_replicas_stay_equal(backend):
 
 @pytest.mark.parametrize(
     ("backend", "kind"),
-    sampled(product(FRAMEWORKS, NEUTRAL), each_time=[*WITHOUT_JAX, ("jax", "mlp")], others="long"),
+    sampled(
+        product(FRAMEWORKS, NEUTRAL), each_time=[*WITHOUT_JAX, ("jax", "mlp")], others="long"
+    ),
     indirect=["backend"],
 )
 @pytest.mark.gpu
@@ -213,14 +226,18 @@ def run(chapter, name, *flags, **environment):
     needs(name)
     if name in NO_KERNELS:
         pytest.skip(f"{name} has no kernels for this GPU")
-    done = python(EXAMPLES / f"{chapter}.py", *flags, **{"XDEVICE_BACKEND": name, **environment})
+    done = python(
+        EXAMPLES / f"{chapter}.py", *flags, **{"XDEVICE_BACKEND": name, **environment}
+    )
     return done.returncode, done.stdout, done.stderr
 
 
 def epochs(out):
     """Loss and accuracy of each epoch, of each list of devices."""
     found = {}
-    for names, rows in re.findall(r"^on (gpu.*|cpu.*)\nepoch.*\n((?: +\d.*\n)+)", out, re.MULTILINE):
+    for names, rows in re.findall(
+        r"^on (gpu.*|cpu.*)\nepoch.*\n((?: +\d.*\n)+)", out, re.MULTILINE
+    ):
         found[names] = [tuple(map(float, row.split()[1:3])) for row in rows.splitlines()]
     return found
 
@@ -228,7 +245,9 @@ def epochs(out):
 @pytest.mark.parametrize("name", ONE_AND_MORE)
 def test_the_chapter_by_hand_learns_the_digits_and_draws_the_curves(name, tmp_path):
     curves = tmp_path / "curves.png"
-    status, out, err = run("multiple_gpus", name, "--devices", "1,2", "--epochs", "5", "--plot", str(curves))
+    status, out, err = run(
+        "multiple_gpus", name, "--devices", "1,2", "--epochs", "5", "--plot", str(curves)
+    )
     assert status == 0, err
     assert out.startswith(f"This is {name} ")
     assert "2 GPUs are virtual" in out or xdevice.backend(name).count("gpu")
@@ -245,9 +264,12 @@ def test_the_chapter_by_hand_learns_the_digits_and_draws_the_curves(name, tmp_pa
 
 
 @pytest.mark.parametrize(
-    "chapter", sampled(["multiple_gpus_concise", "multiple_gpus_own_layers"], each_time=(), others="long")
+    "chapter",
+    sampled(["multiple_gpus_concise", "multiple_gpus_own_layers"], each_time=(), others="long"),
 )
-@pytest.mark.parametrize("name", sampled(FRAMEWORKS, each_time=(), slow=["torch"], others="long"))
+@pytest.mark.parametrize(
+    "name", sampled(FRAMEWORKS, each_time=(), slow=["torch"], others="long")
+)
 def test_the_chapter_runs(name, chapter):
     flags = ("--devices", "1,2", "--epochs", "3", "--examples", "704")
     status, out, err = run(chapter, name, *flags)
@@ -257,12 +279,16 @@ def test_the_chapter_runs(name, chapter):
 
 
 @pytest.mark.parametrize(
-    ("count", "said", "faster"), [(1, "says nothing of speed", "-"), (3, "one after the first", "2.00")]
+    ("count", "said", "faster"),
+    [(1, "says nothing of speed", "-"), (3, "one after the first", "2.00")],
 )
 def test_one_epoch_alone_compares_no_times(count, said, faster):
     training = import_module("training")
     console = training.Console(width=120, record=True, file=io.StringIO())
-    epochs = {name: [training.Epoch(1.0, 0.5, seconds)] * count for name, seconds in (("gpu:0", 2.0), ("both", 1.0))}
+    epochs = {
+        name: [training.Epoch(1.0, 0.5, seconds)] * count
+        for name, seconds in (("gpu:0", 2.0), ("both", 1.0))
+    }
     training._compare(epochs, console)
     shown = console.export_text()
     assert said in " ".join(shown.split())
@@ -274,8 +300,14 @@ def test_one_epoch_alone_compares_no_times(count, said, faster):
     ("flags", "said"),
     [
         (("--plot", "nofolder/x.png"), "there is no folder 'nofolder'"),
-        pytest.param(("--plot", "curves.xyz"), r"'curves\.xyz' has to end in one of .*\.png", marks=pytest.mark.slow),
-        pytest.param(("--plot", "curves"), "'curves' has to end in one of", marks=pytest.mark.slow),
+        pytest.param(
+            ("--plot", "curves.xyz"),
+            r"'curves\.xyz' has to end in one of .*\.png",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            ("--plot", "curves"), "'curves' has to end in one of", marks=pytest.mark.slow
+        ),
         pytest.param(
             ("--devices", "1,2", "--examples", "1"),
             "2 devices need 2 digits or more, not 1; raise --examples",
@@ -303,7 +335,11 @@ def test_flags_that_cannot_be_are_refused_before_training(flags, said):
     ("variable", "value", "said"),
     [
         ("XDEVICE_BACKEND", "tourch", "did you mean 'torch'"),
-        ("XDEVICE_VIRTUAL_GPUS", "x", "XDEVICE_VIRTUAL_GPUS must be an int of 0 or more, not 'x'"),
+        (
+            "XDEVICE_VIRTUAL_GPUS",
+            "x",
+            "XDEVICE_VIRTUAL_GPUS must be an int of 0 or more, not 'x'",
+        ),
     ],
 )
 def test_a_variable_that_is_wrong_is_told_in_one_line(variable, value, said, devices):

@@ -82,7 +82,9 @@ Pair = collections.namedtuple("Pair", ["x", "y"])
 # splitting and gathering
 
 
-@pytest.mark.parametrize(("length", "count", "sizes"), [(5, 2, [3, 2]), (3, 4, [1, 1, 1, 0]), (0, 2, [0, 0])])
+@pytest.mark.parametrize(
+    ("length", "count", "sizes"), [(5, 2, [3, 2]), (3, 4, [1, 1, 1, 0]), (0, 2, [0, 0])]
+)
 def test_uneven_batches_lose_nothing(backend, length, count, sizes):
     x = tensor(np.arange(length * 2, dtype="float32").reshape(length, 2))
     places = devices(count)
@@ -101,7 +103,8 @@ def test_an_even_split_is_even(backend):
 
 def test_a_length_that_does_not_divide_says_what_to_do(backend):
     with pytest.raises(
-        xdevice.errors.ShapeError, match=r"5 along the first axis .* over 2 .*even=False gives parts of 3, 2"
+        xdevice.errors.ShapeError,
+        match=r"5 along the first axis .* over 2 .*even=False gives parts of 3, 2",
     ):
         xdevice.split_batch(tensor(np.zeros(5)), devices())
 
@@ -131,7 +134,9 @@ def test_every_dtype_splits_and_gathers(backend):
             x = tensor([[0, 1], [1, 1], [1, 0]], dtype=dtype)
         except xdevice.errors.DTypeError:
             continue  # JAX without 64-bit
-        whole = xdevice.parallel.gather(xdevice.split_batch(x, devices(), even=False), devices()[1])
+        whole = xdevice.parallel.gather(
+            xdevice.split_batch(x, devices(), even=False), devices()[1]
+        )
         assert str(whole.dtype) == str(x.dtype)
         assert numbers(whole) == numbers(x), dtype
         assert xdevice.device_of(whole) is devices()[1]
@@ -146,8 +151,15 @@ def test_what_numpy_has_no_dtype_for_is_split_and_gathered(backend, kind):
         x = jax.random.split(jax.random.key(0), 3)
         read = jax.random.key_data
     else:
-        x, read = jax.numpy.asarray([[1, 0], [2, 3], [1, 1]], dtype=getattr(jax.numpy, kind)), xdevice.to_numpy
-    parts = [x[i] for i in range(3)] if kind == "a key" else xdevice.split_batch(x, devices(), even=False)
+        x, read = (
+            jax.numpy.asarray([[1, 0], [2, 3], [1, 1]], dtype=getattr(jax.numpy, kind)),
+            xdevice.to_numpy,
+        )
+    parts = (
+        [x[i] for i in range(3)]
+        if kind == "a key"
+        else xdevice.split_batch(x, devices(), even=False)
+    )
     whole = xdevice.parallel.gather(parts, devices()[1])
     assert whole.dtype == x.dtype
     assert read(whole).tolist() == read(x).tolist()
@@ -172,7 +184,8 @@ def test_a_nan_beside_the_tensors_is_the_same_in_all_parts(backend):
     assert numbers(whole["x"]) == [1.0, 1.0]
     assert whole["rate"] is parts[0]["rate"]
     with pytest.raises(
-        xdevice.errors.ContainerError, match=r"parts\[1\]\['rate'\] is 1.0 and parts\[0\]\['rate'\] nan"
+        xdevice.errors.ContainerError,
+        match=r"parts\[1\]\['rate'\] is 1.0 and parts\[0\]\['rate'\] nan",
     ):
         xdevice.parallel.gather([parts[0], {**parts[1], "rate": 1.0}], "cpu")
 
@@ -180,7 +193,9 @@ def test_a_nan_beside_the_tensors_is_the_same_in_all_parts(backend):
 def test_single_numbers_become_a_vector(backend):
     losses = [tensor(2.0, device) for device in devices()]
     assert numbers(xdevice.parallel.gather(losses, "cpu")) == [2.0, 2.0]
-    assert numbers(xdevice.parallel.gather([{"loss": loss} for loss in losses], "cpu")["loss"]) == [2.0, 2.0]
+    assert numbers(
+        xdevice.parallel.gather([{"loss": loss} for loss in losses], "cpu")["loss"]
+    ) == [2.0, 2.0]
 
 
 def test_gathering_one_part_gives_new_storage(backend):
@@ -228,7 +243,8 @@ def test_what_is_split_gathers_to_the_same_bits(backend, shape, count, dtype):
 def test_what_does_not_split_is_named(backend):
     x, y = tensor([1.0, 2.0]), tensor([1.0, 2.0, 3.0, 4.0])
     with pytest.raises(
-        xdevice.errors.ShapeError, match=r"x\['b'\]\[0\] has 4 along its first axis, expected 2 as x\['a'\]"
+        xdevice.errors.ShapeError,
+        match=r"x\['b'\]\[0\] has 4 along its first axis, expected 2 as x\['a'\]",
     ):
         xdevice.split_batch({"a": x, "b": [y]}, devices())
     with pytest.raises(xdevice.errors.ShapeError, match=r"x\['b'\] is a single number"):
@@ -241,19 +257,33 @@ def test_what_does_not_split_is_named(backend):
 def test_parts_that_do_not_fit_are_named(backend):
     x = tensor([[1.0, 2.0]])
     wrong = {
-        r"parts\[1\]\['x'\] is int32, expected float32": (xdevice.errors.DTypeError, tensor([[1, 2]], dtype="int32")),
-        r"parts\[1\]\['x'\] has the shape \(1, 3\)": (xdevice.errors.ShapeError, tensor([[1.0, 2.0, 3.0]])),
-        r"parts\[1\]\['x'\] has the shape \(2,\)": (xdevice.errors.ShapeError, tensor([1.0, 2.0])),
+        r"parts\[1\]\['x'\] is int32, expected float32": (
+            xdevice.errors.DTypeError,
+            tensor([[1, 2]], dtype="int32"),
+        ),
+        r"parts\[1\]\['x'\] has the shape \(1, 3\)": (
+            xdevice.errors.ShapeError,
+            tensor([[1.0, 2.0, 3.0]]),
+        ),
+        r"parts\[1\]\['x'\] has the shape \(2,\)": (
+            xdevice.errors.ShapeError,
+            tensor([1.0, 2.0]),
+        ),
         r"parts\[1\]\['x'\] has the shape \(\)": (xdevice.errors.ShapeError, tensor(1.0)),
     }
     for text, (error, other) in wrong.items():
         with pytest.raises(error, match=text):
             xdevice.parallel.gather([{"x": x}, {"x": other}], "cpu")
-    with pytest.raises(xdevice.errors.ContainerError, match=r"parts\[1\] is not built as parts\[0\] is: .*\['x'\]"):
+    with pytest.raises(
+        xdevice.errors.ContainerError,
+        match=r"parts\[1\] is not built as parts\[0\] is: .*\['x'\]",
+    ):
         xdevice.parallel.gather([{"x": x}, {"y": x}], "cpu")
     with pytest.raises(xdevice.errors.ContainerError, match=r"parts\[1\] is not built"):
         xdevice.parallel.gather([x, {"y": x}], "cpu")
-    with pytest.raises(xdevice.errors.ContainerError, match=r"\['n'\] is 2 and parts\[0\]\['n'\] 1"):
+    with pytest.raises(
+        xdevice.errors.ContainerError, match=r"\['n'\] is 2 and parts\[0\]\['n'\] 1"
+    ):
         xdevice.parallel.gather([{"x": x, "n": 1}, {"x": x, "n": 2}], "cpu")
 
 
@@ -267,16 +297,29 @@ def test_replicas_share_no_storage_and_no_gradients(backend, samples):
     for key in ("w", "n"):
         held = [address(replica[key]) for replica in replicas]
         assert len({*held, address({"w": w, "n": n}[key])}) == 4, key
-        assert all(numbers(replica[key]) == numbers({"w": w, "n": n}[key]) for replica in replicas)
-        assert all(str(replica[key].dtype) == str({"w": w, "n": n}[key].dtype) for replica in replicas)
-    assert [xdevice.device_of(replica["w"]) for replica in replicas] == [first, first, devices()[1]]
+        assert all(
+            numbers(replica[key]) == numbers({"w": w, "n": n}[key]) for replica in replicas
+        )
+        assert all(
+            str(replica[key].dtype) == str({"w": w, "n": n}[key].dtype) for replica in replicas
+        )
+    assert [xdevice.device_of(replica["w"]) for replica in replicas] == [
+        first,
+        first,
+        devices()[1],
+    ]
 
 
 def test_replicas_ask_for_gradients_of_floats_only(backend, samples):
     if samples.requires_grad(tensor([1.0])) is None:
         pytest.skip("tensors are not marked")
-    replicas = xdevice.parallel.replicate([tensor([1.0]), tensor([1], dtype="int32")], devices())
-    assert all(samples.requires_grad(floats) and not samples.requires_grad(ints) for floats, ints in replicas)
+    replicas = xdevice.parallel.replicate(
+        [tensor([1.0]), tensor([1], dtype="int32")], devices()
+    )
+    assert all(
+        samples.requires_grad(floats) and not samples.requires_grad(ints)
+        for floats, ints in replicas
+    )
 
 
 def test_a_tensor_in_two_places_stays_one_in_each_replica(backend):
@@ -301,7 +344,9 @@ def test_the_expected_gradient_of_two_replicas(backend):
     assert [numbers(x) for x in grads] == [[2.0, 4.0], [2.0, 4.0]]
     assert [xdevice.device_of(x) for x in grads] == devices()
     if backend.name in WRITABLE:
-        assert [numbers(replica.grad) for replica in replicas] == [[2.0, 4.0], [2.0, 4.0]], "the .grad itself"
+        assert [numbers(replica.grad) for replica in replicas] == [[2.0, 4.0], [2.0, 4.0]], (
+            "the .grad itself"
+        )
 
 
 def test_models_are_replicated_with_buffers(backend, samples):
@@ -311,14 +356,22 @@ def test_models_are_replicated_with_buffers(backend, samples):
         model = make()
         if name == "lazy":  # test_values.py: it has no values to be copied
             continue
-        before = {key: xdevice.to_numpy(x).tobytes() for key, x in samples.variables(model).items()}
+        before = {
+            key: xdevice.to_numpy(x).tobytes() for key, x in samples.variables(model).items()
+        }
         replicas = xdevice.parallel.replicate(model, devices(3))
         assert len({id(net) for net in (model, *replicas)}) == 4, name
         for net, place in zip(replicas, devices(3), strict=True):
             values = samples.variables(net)
-            assert [xdevice.to_numpy(x).tobytes() for x in values.values()][: len(before)] == list(before.values())
+            assert [xdevice.to_numpy(x).tobytes() for x in values.values()][
+                : len(before)
+            ] == list(before.values())
             assert all(xdevice.device_of(x) is place for x in values.values()), name
-        addresses = [samples.address(x) for net in (model, *replicas) for x in samples.variables(net).values()]
+        addresses = [
+            samples.address(x)
+            for net in (model, *replicas)
+            for x in samples.variables(net).values()
+        ]
         held = [address for address in addresses if address]  # 0 of a tensor without values
         assert len(set(held)) == len(held), name
 
@@ -329,7 +382,10 @@ def test_tied_weights_stay_tied_in_every_replica(backend, samples):
         pytest.skip("no models")
     model, is_tied = tied
     assert all(is_tied(net) for net in xdevice.parallel.replicate(model, devices()))
-    assert all(is_tied(nets["net"]) for nets in xdevice.parallel.replicate({"net": model, "same": model}, devices()))
+    assert all(
+        is_tied(nets["net"])
+        for nets in xdevice.parallel.replicate({"net": model, "same": model}, devices())
+    )
 
 
 def test_a_parameter_beside_its_model_stays_its_parameter(backend, samples):
@@ -346,7 +402,11 @@ def test_two_models_that_share_a_variable_are_refused(backend, samples):
     model = (samples.tied() or [None])[0]
     if model is None:
         pytest.skip("no models")
-    part = next(x for x in getattr(model, "layers", None) or list(getattr(model, "_children", {}).values() or model))
+    part = next(
+        x
+        for x in getattr(model, "layers", None)
+        or list(getattr(model, "_children", {}).values() or model)
+    )
     with pytest.raises(xdevice.errors.UnsupportedError, match="share a variable"):
         xdevice.parallel.replicate([model, part], devices())
 
@@ -371,7 +431,9 @@ def test_an_optimizer_is_refused_and_says_what_to_do():
     torch = framework("torch")
     net = torch.nn.Linear(1, 1)
     with pytest.raises(xdevice.errors.UnsupportedError, match="make an optimizer for the copy"):
-        xdevice.parallel.replicate({"net": net, "optimizer": torch.optim.SGD(net.parameters(), 0.1)}, ["cpu"])
+        xdevice.parallel.replicate(
+            {"net": net, "optimizer": torch.optim.SGD(net.parameters(), 0.1)}, ["cpu"]
+        )
 
 
 def test_nothing_to_replicate_is_refused(backend):
@@ -407,7 +469,9 @@ def test_all_reduce_gives_each_device_the_same_in_place(backend, count, op):
     if backend.name in WRITABLE:
         assert all(new is old for new, old in zip(results, xs, strict=True))
     else:
-        assert [numbers(x) for x in xs] == rows or count == 1, "what cannot be written must not change"
+        assert [numbers(x) for x in xs] == rows or count == 1, (
+            "what cannot be written must not change"
+        )
 
 
 def test_all_reduce_sums_every_dtype(backend):
@@ -426,25 +490,33 @@ def test_sixteen_bits_are_added_in_thirty_two(backend):
     for dtype in {"float16", "bfloat16"} & backend.dtypes:
         # 2048 + 1 is 2048 in float16, and 256 + 1 is 256 in bfloat16; with three ones it is not
         large = 2048.0 if dtype == "float16" else 256.0
-        xs = [tensor([value], device, dtype=dtype) for value, device in zip([large, 1, 1, 2], devices(4), strict=True)]
+        xs = [
+            tensor([value], device, dtype=dtype)
+            for value, device in zip([large, 1, 1, 2], devices(4), strict=True)
+        ]
         assert [numbers(x) for x in xdevice.parallel.all_reduce(xs)] == [[large + 4]] * 4
     if "float16" in backend.dtypes:
         xs = [tensor([60000.0], device, dtype="float16") for device in devices()]
-        assert [numbers(x) for x in xdevice.parallel.all_reduce(xs, "mean")] == [[60000.0]] * 2, (
-            "the sum would be infinite"
-        )
+        assert [numbers(x) for x in xdevice.parallel.all_reduce(xs, "mean")] == [
+            [60000.0]
+        ] * 2, "the sum would be infinite"
 
 
 def test_odd_shapes_are_reduced(backend):
     for data in (3.0, np.zeros((0, 2)), np.ones((2, 3, 4))):
         results = xdevice.parallel.all_reduce([tensor(data, device) for device in devices()])
-        assert all((xdevice.to_numpy(x) == 2 * np.array(data, "float32")).all() for x in results)
+        assert all(
+            (xdevice.to_numpy(x) == 2 * np.array(data, "float32")).all() for x in results
+        )
         assert [tuple(x.shape) for x in results] == [np.shape(data)] * 2
 
 
 def test_containers_are_reduced_leaf_by_leaf(backend):
     def params(value, device):
-        return {"w": [tensor([value, 1.0], device)], "b": tensor(int(value), device, dtype="int32")}
+        return {
+            "w": [tensor([value, 1.0], device)],
+            "b": tensor(int(value), device, dtype="int32"),
+        }
 
     given_ = [params(i + 1.0, device) for i, device in enumerate(devices())]
     results = xdevice.parallel.all_reduce(given_)
@@ -460,7 +532,9 @@ def test_conjugate_and_negative_views_of_torch_are_summed():
         minus = [torch.tensor([1 + 2j, 2j]).conj().imag for _ in range(2)]
         assert z[0].is_conj()
         assert minus[0].is_neg()
-        for one, other in zip(xdevice.parallel.all_reduce(z), xdevice.parallel.all_reduce(minus), strict=True):
+        for one, other in zip(
+            xdevice.parallel.all_reduce(z), xdevice.parallel.all_reduce(minus), strict=True
+        ):
             assert one.tolist() == [2 - 4j, -4j]
             assert other.tolist() == [-4.0, -4.0]
 
@@ -472,7 +546,8 @@ def test_a_tied_weight_is_summed_once(backend):
     assert all(x["a"] is x["b"] for x in results)
     y = tensor([1.0], devices()[1])
     with pytest.raises(
-        xdevice.errors.ContainerError, match=r"tensors\[0\]\['a'\] and tensors\[0\]\['b'\] are one tensor"
+        xdevice.errors.ContainerError,
+        match=r"tensors\[0\]\['a'\] and tensors\[0\]\['b'\] are one tensor",
     ):
         xdevice.parallel.all_reduce([{"a": xs[0], "b": xs[0]}, {"a": xs[1], "b": y}])
 
@@ -489,7 +564,11 @@ def test_parameters_that_ask_for_gradients_keep_asking(backend, samples):
     for x in (x for replica in results for x in replica):
         assert samples.requires_grad(x) in (True, None)
     if backend.name in WRITABLE | {"tensorflow"}:
-        assert all(new is old for pair in zip(results, replicas, strict=True) for new, old in zip(*pair, strict=True))
+        assert all(
+            new is old
+            for pair in zip(results, replicas, strict=True)
+            for new, old in zip(*pair, strict=True)
+        )
 
 
 def test_parameters_train_on_after_they_were_reduced(backend):
@@ -513,7 +592,10 @@ def test_variables_are_written_in_place():
         pytest.skip("Keras runs on another framework here")
     with tf.device("/CPU:0"):
         variables = [tf.Variable([1.0]), keras.Variable([2.0]), tf.Variable([3.0])]
-    assert all(new is old for new, old in zip(xdevice.parallel.all_reduce(variables), variables, strict=True))
+    assert all(
+        new is old
+        for new, old in zip(xdevice.parallel.all_reduce(variables), variables, strict=True)
+    )
     assert [numbers(x) for x in variables] == [[6.0]] * 3
     assert xdevice.item(variables[0]) == 6.0
 
@@ -529,7 +611,10 @@ def test_gluon_parameters_are_written_in_place():
         results = xdevice.parallel.all_reduce(params)
         assert results[0][0] is params[0][0]
         assert {
-            float(v) for net in nets for x in backend.samples().variables(net).values() for v in x.asnumpy().ravel()
+            float(v)
+            for net in nets
+            for x in backend.samples().variables(net).values()
+            for v in x.asnumpy().ravel()
         } == {4.0}
 
 
@@ -576,16 +661,39 @@ def test_replicas_that_differ_are_named_before_anything_is_written(backend):
 
     x = tensor([1.0, 2.0])
     unchanged(
-        replicas(x, None), xdevice.errors.NotATensorError, r"tensors\[1\]\['later'\] is None: this replica has no grad"
+        replicas(x, None),
+        xdevice.errors.NotATensorError,
+        r"tensors\[1\]\['later'\] is None: this replica has no grad",
     )
-    unchanged(replicas(x, 3.0), xdevice.errors.NotATensorError, r"tensors\[1\]\['later'\] is 3.0 of type float")
-    unchanged(replicas(x, tensor([1.0])), xdevice.errors.ShapeError, r"tensors\[1\]\['later'\] has the shape \(1,\)")
+    unchanged(
+        replicas(x, 3.0),
+        xdevice.errors.NotATensorError,
+        r"tensors\[1\]\['later'\] is 3.0 of type float",
+    )
+    unchanged(
+        replicas(x, tensor([1.0])),
+        xdevice.errors.ShapeError,
+        r"tensors\[1\]\['later'\] has the shape \(1,\)",
+    )
     ints = tensor([1, 2], dtype="int32")
-    unchanged(replicas(x, ints), xdevice.errors.DTypeError, r"tensors\[1\]\['later'\] is int32, expected float32")
-    unchanged(replicas(ints, tensor([1, 2], dtype="int32")), xdevice.errors.DTypeError, "cannot hold a mean", op="mean")
+    unchanged(
+        replicas(x, ints),
+        xdevice.errors.DTypeError,
+        r"tensors\[1\]\['later'\] is int32, expected float32",
+    )
+    unchanged(
+        replicas(ints, tensor([1, 2], dtype="int32")),
+        xdevice.errors.DTypeError,
+        "cannot hold a mean",
+        op="mean",
+    )
     bools = [tensor([True, False]) for _ in range(2)]
     unchanged(replicas(*bools), xdevice.errors.DTypeError, "bool, which has no sum")
-    unchanged(replicas(x, {"a": x}), xdevice.errors.ContainerError, r"tensors\[1\] is not built as tensors\[0\] is")
+    unchanged(
+        replicas(x, {"a": x}),
+        xdevice.errors.ContainerError,
+        r"tensors\[1\] is not built as tensors\[0\] is",
+    )
     unchanged(replicas(x, x), xdevice.errors.ArgumentError, "'max'", op="max")
 
 
@@ -593,14 +701,18 @@ def test_tensors_of_two_frameworks_are_refused():
     with xdevice.use_backend("torch"):
         x = tensor([1.0])
     for verb in (xdevice.parallel.all_reduce, lambda xs: xdevice.parallel.gather(xs, "cpu")):
-        with pytest.raises(xdevice.errors.ArgumentError, match="tensor of numpy, expected torch"):
+        with pytest.raises(
+            xdevice.errors.ArgumentError, match="tensor of numpy, expected torch"
+        ):
             verb([x, np.ones(1, "float32")])
 
 
 def test_one_container_may_hold_two_frameworks():
     with xdevice.use_backend("torch"):
         xs = [{"torch": tensor([1.0]), "numpy": np.ones(1)} for _ in range(2)]
-    assert [(x["torch"].tolist(), x["numpy"].tolist()) for x in xdevice.parallel.all_reduce(xs)] == [([2.0], [2.0])] * 2
+    assert [
+        (x["torch"].tolist(), x["numpy"].tolist()) for x in xdevice.parallel.all_reduce(xs)
+    ] == [([2.0], [2.0])] * 2
 
 
 # misuse
@@ -679,15 +791,21 @@ def assert_only_copied(x, remedy):
         lambda: xdevice.parallel.replicate(inside, ["cpu"]),
         lambda: xdevice.parallel.all_reduce([inside, inside]),
     ):
-        with pytest.raises(xdevice.errors.UnsupportedError, match=rf"\['x'\]\[0\] is a {type(x).__name__}.*{remedy}"):
+        with pytest.raises(
+            xdevice.errors.UnsupportedError,
+            match=rf"\['x'\]\[0\] is a {type(x).__name__}.*{remedy}",
+        ):
             attempt()
     with xdevice.distributed.processes() as world:
         for verb in (world.all_reduce, world.broadcast, world.all_gather, world.split_batch):
             with pytest.raises(
-                xdevice.errors.UnsupportedError, match=rf"^{verb.__name__.partition('_batch')[0]} .*{remedy}"
+                xdevice.errors.UnsupportedError,
+                match=rf"^{verb.__name__.partition('_batch')[0]} .*{remedy}",
             ):
                 verb(inside)
-    with pytest.raises(xdevice.errors.UnsupportedError, match=rf"parts\[0\] is a {type(x).__name__}"):
+    with pytest.raises(
+        xdevice.errors.UnsupportedError, match=rf"parts\[0\] is a {type(x).__name__}"
+    ):
         xdevice.parallel.gather([x, x], "cpu")
     [copied] = xdevice.parallel.broadcast(x, ["cpu"])
     assert type(copied) is type(x)
@@ -720,7 +838,9 @@ def test_masked_arrays_are_refused_by_name():
         lambda: xdevice.parallel.replicate({"w": masked[0]}, ["cpu"]),
         lambda: xdevice.parallel.all_reduce([{"w": x} for x in masked]),
     ):
-        with pytest.raises(xdevice.errors.UnsupportedError, match=r"\['w'\], a MaskedArray that is not dense"):
+        with pytest.raises(
+            xdevice.errors.UnsupportedError, match=r"\['w'\], a MaskedArray that is not dense"
+        ):
             attempt()
     assert [x.data.tolist() for x in masked] == [[1, 2]] * 2
 
@@ -733,9 +853,15 @@ def test_traced_functions_split_and_gather_and_refuse_the_rest():
 
     assert jax.jit(there_and_back)(jax.numpy.arange(3)).tolist() == [0, 1, 2]
     with tf.device("/CPU:0"):
-        assert tf.function(there_and_back, autograph=False)(tf.range(3)).numpy().tolist() == [0, 1, 2]
+        assert tf.function(there_and_back, autograph=False)(tf.range(3)).numpy().tolist() == [
+            0,
+            1,
+            2,
+        ]
         of_any_length = tf.function(there_and_back, [tf.TensorSpec([None])], autograph=False)
-        with pytest.raises(xdevice.errors.ShapeError, match="not known while tensorflow traces"):
+        with pytest.raises(
+            xdevice.errors.ShapeError, match="not known while tensorflow traces"
+        ):
             of_any_length(tf.ones(3))
     for attempt in (
         lambda x: xdevice.parallel.replicate([x], ["cpu"])[0],
@@ -750,7 +876,10 @@ def test_traced_functions_split_and_gather_and_refuse_the_rest():
 
 def test_the_example_of_the_docs_prints_what_it_shows(backend):
     page = (ROOT / "docs" / "reference" / "devices.md").read_text()
-    code, shown = (re.search(rf"```{language}\n(.*?)```", page, re.DOTALL)[1] for language in ("python", "text"))
+    code, shown = (
+        re.search(rf"```{language}\n(.*?)```", page, re.DOTALL)[1]
+        for language in ("python", "text")
+    )
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
         exec(code, {})
@@ -768,7 +897,10 @@ def test_collectives_of_jax_give_the_same_as_the_way_device_to_device():
         natives = tuple(device.native for device in devices())
         for shape in ((), (3,), (4, 5)):
             for mean in (False, True):
-                xs = [jax.device_put(jax.numpy.full(shape, i + 1.0), native) for i, native in enumerate(natives)]
+                xs = [
+                    jax.device_put(jax.numpy.full(shape, i + 1.0), native)
+                    for i, native in enumerate(natives)
+                ]
                 results = replicas.by_collectives(xs, natives, mean)
                 assert [xdevice.device_of(x) for x in results] == devices()
                 assert [x.shape for x in results] == [shape] * 2

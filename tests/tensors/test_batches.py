@@ -23,7 +23,17 @@ class Odd:
         self.x = x
 
 
-MIXED = [np.ones(2), np.array([1, None], dtype=object), 3, 2.5, "text", b"bytes", None, True, 1j]
+MIXED = [
+    np.ones(2),
+    np.array([1, None], dtype=object),
+    3,
+    2.5,
+    "text",
+    b"bytes",
+    None,
+    True,
+    1j,
+]
 """What stands beside tensors."""
 
 
@@ -53,7 +63,9 @@ def rarely(inside):
 TENSORS = drawn("tensor", st.integers(0, 9))
 PURE = st.recursive(TENSORS | drawn("mixed", st.integers(2, 8)), nested, max_leaves=12)
 ANY = st.recursive(
-    TENSORS | drawn("mixed", st.integers(0, len(MIXED) - 1)), lambda x: nested(x) | rarely(x), max_leaves=8
+    TENSORS | drawn("mixed", st.integers(0, len(MIXED) - 1)),
+    lambda x: nested(x) | rarely(x),
+    max_leaves=8,
 )
 
 
@@ -65,7 +77,11 @@ def tensors(xd):
     made += [xdevice.to_device(xdevice.tensor([5.0], device=here), there)]
     if xd.name == "torch":
         made += [xd.framework.nn.Parameter(made[0])]
-    made += [other.full((1,), 1.0, here, "float32") for other in registry.list_loaded() if other is not xd]
+    made += [
+        other.full((1,), 1.0, here, "float32")
+        for other in registry.list_loaded()
+        if other is not xd
+    ]
     return made, (here, there, xdevice.gpu(7), xdevice.device("npu:0"))
 
 
@@ -82,7 +98,10 @@ def filled(x, made):
     if type(x) is Odd:
         return Odd(filled(x.x, made))
     if isinstance(x, dict):
-        return type(x)((filled(key, made) if type(key) is not tuple else key, filled(x[key], made)) for key in x)
+        return type(x)(
+            (filled(key, made) if type(key) is not tuple else key, filled(x[key], made))
+            for key in x
+        )
     return x
 
 
@@ -96,7 +115,13 @@ def seen(x, olds, news):
     if name is None and type(x) in registry.probes:
         news.append(x)  # kept, so that no other gets its id
         name = f"new {[id(one) for one in news].index(id(x))}"
-        return name, type(x).__name__, xdevice.device_of(x), tuple(x.shape), getattr(x, "requires_grad", None)
+        return (
+            name,
+            type(x).__name__,
+            xdevice.device_of(x),
+            tuple(x.shape),
+            getattr(x, "requires_grad", None),
+        )
     return name if name is not None or isinstance(x, Odd) else x
 
 
@@ -113,8 +138,14 @@ def told(verb, x, *args):
         result = verb(x, *args)
     except xdevice.errors.XDeviceError as error:
         return type(error).__name__, str(error)
-    olds = {id(one): i for i, one in enumerate(walked(x)) if isinstance(one, list | tuple | dict) or id(one) in KNOWN}
-    return result if isinstance(result, bool | xdevice.Device | None) else seen(result, olds, [])
+    olds = {
+        id(one): i
+        for i, one in enumerate(walked(x))
+        if isinstance(one, list | tuple | dict) or id(one) in KNOWN
+    }
+    return (
+        result if isinstance(result, bool | xdevice.Device | None) else seen(result, olds, [])
+    )
 
 
 KNOWN: dict[int, object] = {}
@@ -128,7 +159,10 @@ def both(patch, verb, x, *args):
 
 
 VERBS = [
-    *(lambda x, place, verb=verb: verb(x, place) for verb in (xdevice.to_device, xdevice.copy_to)),
+    *(
+        lambda x, place, verb=verb: verb(x, place)
+        for verb in (xdevice.to_device, xdevice.copy_to)
+    ),
     lambda x, place: xdevice.device_of(x),
     lambda x, place: xdevice.same_device(x),
     lambda x, place: xdevice.same_device(3 if type(x) is tuple else [], x),
@@ -190,9 +224,15 @@ def asked(xd, monkeypatch):
 
 @pytest.mark.virtual
 def test_every_container_gets_one_wait(there, asked):
-    for make in (list, lambda xs: collections.OrderedDict(enumerate(xs)), lambda xs: {"label": np.ones(1), "xs": xs}):
+    for make in (
+        list,
+        lambda xs: collections.OrderedDict(enumerate(xs)),
+        lambda xs: {"label": np.ones(1), "xs": xs},
+    ):
         asked.clear()
-        xdevice.to_device(make([xdevice.tensor([float(i)], device="cpu") for i in range(3)]), there)
+        xdevice.to_device(
+            make([xdevice.tensor([float(i)], device="cpu") for i in range(3)]), there
+        )
         assert asked == [3]
 
 

@@ -63,7 +63,11 @@ def can_share(source, target, kind):
     """Whether the versions here keep the promise: Paddle before 3 copies what it imports, and cannot export a view."""
     if target not in SHARED_BY[kind] or backend(target).takes() is None:
         return False
-    return source != "paddle" or kind in ("compact", "misaligned") or backend("paddle").takes() is not None
+    return (
+        source != "paddle"
+        or kind in ("compact", "misaligned")
+        or backend("paddle").takes() is not None
+    )
 
 
 def needs_sharing(source, target):
@@ -98,7 +102,9 @@ def address(name, x):
 def odd_ones(shape, strides, dtype):
     """An array with strides, in elements, that nobody steps in."""
     room = aligned(bits(dtype, 64))
-    return np.lib.stride_tricks.as_strided(room, shape, [step * room.itemsize for step in strides])
+    return np.lib.stride_tricks.as_strided(
+        room, shape, [step * room.itemsize for step in strides]
+    )
 
 
 def layouts(name, dtype):
@@ -110,7 +116,11 @@ def layouts(name, dtype):
         return
     yield "0-d", "never" if name == "tensorflow" else "compact", make(name, bits(dtype))
     yield "size 1", "compact", make(name, bits(dtype, 1, 3, 1))
-    yield "by rows", "misaligned" if name in ("torch", "paddle", "numpy", "mxnet") else "compact", x[1:]
+    yield (
+        "by rows",
+        "misaligned" if name in ("torch", "paddle", "numpy", "mxnet") else "compact",
+        x[1:],
+    )
     if name in ("torch", "paddle", "numpy"):
         yield "transposed", "strided", x.transpose([1, 0]) if name == "paddle" else x.T
         yield "sliced", "strided", x[:, 1:4]
@@ -123,14 +133,20 @@ def layouts(name, dtype):
         yield "read-only", "never", frozen
         yield "broadcast", "never", np.broadcast_to(x[:1], (5, 6))
         yield "repeated", "strided", np.lib.stride_tricks.as_strided(x, (5, 6), (0, x.itemsize))
-        yield "overlapping", "strided", np.lib.stride_tricks.as_strided(x, (5, 4), (x.itemsize, x.itemsize))
+        yield (
+            "overlapping",
+            "strided",
+            np.lib.stride_tricks.as_strided(x, (5, 4), (x.itemsize, x.itemsize)),
+        )
         yield "odd strides of size 1", "compact", odd_ones((1, 6, 1), (50, 1, 9), dtype)
         if values.itemsize > 1 and dtype != "bfloat16":
             yield "other byte order", "never", values.astype(values.dtype.newbyteorder())
             yield (
                 "misaligned in itself",
                 "never",
-                np.frombuffer(bytearray(b"0" + values.tobytes()), "uint8")[1:].view(values.dtype),
+                np.frombuffer(bytearray(b"0" + values.tobytes()), "uint8")[1:].view(
+                    values.dtype
+                ),
             )
     if name == "torch":
         import torch
@@ -216,7 +232,9 @@ def test_large_tensors_are_copied_right_too(source, target):
     assert_same(read(convert(x, target, copy=True)), values, "contiguous")
     if source in ("torch", "paddle", "numpy"):
         assert_same(read(convert(x.T, target)), np.ascontiguousarray(values.T), "transposed")
-        assert_same(read(convert(x[1:, 1:], target)), np.ascontiguousarray(values[1:, 1:]), "sliced")
+        assert_same(
+            read(convert(x[1:, 1:], target)), np.ascontiguousarray(values[1:, 1:]), "sliced"
+        )
 
 
 @pytest.mark.parametrize(("source", "target"), PAIRS)
@@ -310,7 +328,9 @@ def test_an_exception_passes_what_is_released_on_its_way(source, target):
         [convert(x, target), 1 / 0]
 
 
-@pytest.mark.parametrize(("source", "target"), list(itertools.permutations(["torch", "paddle", "numpy"], 2)))
+@pytest.mark.parametrize(
+    ("source", "target"), list(itertools.permutations(["torch", "paddle", "numpy"], 2))
+)
 def test_what_is_written_through_one_side_is_seen_on_the_other(source, target):
     needs_sharing(source, target)
     x = make(source, np.zeros((2, 3), "float32"))
@@ -352,7 +372,10 @@ def test_pending_work_is_waited_for(source, target):
     assert np.allclose(seen, 1 / 700)
 
 
-READS = {f"convert {copy}": lambda x, copy=copy: convert(x, "numpy", copy=copy) for copy in (None, True, False)} | {
+READS = {
+    f"convert {copy}": lambda x, copy=copy: convert(x, "numpy", copy=copy)
+    for copy in (None, True, False)
+} | {
     "to_numpy": xdevice.to_numpy,
     "compare": lambda x: xdevice.parity.compare(x, x),
     "save": lambda x: xdevice.save("never.safetensors", x),
@@ -373,7 +396,10 @@ def test_the_error_of_failed_work_comes_out(source, how, tmp_path, monkeypatch):
         assert not isinstance(raised.value, AssertionError)
         assert not any(tmp_path.iterdir())
     finally:
-        del failing, raised  # its traceback would keep the work alive, and fail every sync() of the tests to come
+        del (
+            failing,
+            raised,
+        )  # its traceback would keep the work alive, and fail every sync() of the tests to come
         with suppress(Exception):
             xdevice.sync(backend(source))
         samples.settle()
@@ -406,7 +432,10 @@ def test_a_tensor_of_the_target_loses_its_gradient_only(name):
 def test_jax_without_64_bit_is_refused_and_never_narrows():
     for dtype in ("int64", "uint64", "float64", "complex128"):
         x = make("torch", bits(dtype, 3))
-        with with_64_bit("jax", False), pytest.raises(xdevice.errors.DTypeError, match=f"{dtype}.*64-bit"):
+        with (
+            with_64_bit("jax", False),
+            pytest.raises(xdevice.errors.DTypeError, match=f"{dtype}.*64-bit"),
+        ):
             convert(x, "jax")
         assert dtype_name(convert(x, "jax").dtype) == dtype
 
@@ -415,19 +444,28 @@ def test_jax_without_64_bit_is_refused_and_never_narrows():
 def test_a_dtype_that_the_target_lacks_is_refused(source, target):
     for dtype in backend(source).dtypes - backend(target).dtypes:
         for copy in (None, True, False):
-            with pytest.raises(xdevice.errors.DTypeError, match=f"is {dtype}, and {target} supports"):
+            with pytest.raises(
+                xdevice.errors.DTypeError, match=f"is {dtype}, and {target} supports"
+            ):
                 convert(make(source, bits(dtype, 2)), target, copy=copy)
 
 
 def test_what_is_no_number_is_refused():
     tf = backend("tensorflow").framework
-    for x in (np.array(["text"]), np.array([object()]), tf.constant("text"), np.zeros(2, "datetime64[s]")):
+    for x in (
+        np.array(["text"]),
+        np.array([object()]),
+        tf.constant("text"),
+        np.zeros(2, "datetime64[s]"),
+    ):
         with pytest.raises(xdevice.errors.DTypeError):
             convert(x, "torch")
 
 
 def test_what_is_not_dense_is_refused():
-    torch, tf, paddle, mx = (backend(name).framework for name in ("torch", "tensorflow", "paddle", "mxnet"))
+    torch, tf, paddle, mx = (
+        backend(name).framework for name in ("torch", "tensorflow", "paddle", "mxnet")
+    )
     sparse = [
         torch.eye(2).to_sparse(),
         tf.sparse.from_dense([[1.0, 0.0]]),
@@ -445,11 +483,13 @@ def test_what_is_not_dense_is_refused():
 def test_an_8_bit_float_is_refused_as_what_it_is():
     x = backend("torch").framework.ones(2).to(backend("torch").framework.float8_e4m3fn)
     with pytest.raises(
-        xdevice.errors.DTypeError, match="is float8_e4m3fn, which xdevice only moves, saves and loads; cast it"
+        xdevice.errors.DTypeError,
+        match="is float8_e4m3fn, which xdevice only moves, saves and loads; cast it",
     ):
         convert(x, "jax")
     with pytest.raises(
-        xdevice.errors.DTypeError, match="is float8_e4m3fn, which xdevice only moves, saves and loads; cast the model"
+        xdevice.errors.DTypeError,
+        match="is float8_e4m3fn, which xdevice only moves, saves and loads; cast the model",
     ):
         xdevice.models.convert_state({"x": x}, "jax", kinds={"x": "same"})
 
@@ -517,13 +557,17 @@ def test_another_copy_or_backend_is_refused():
 
 def test_a_device_that_the_target_lacks_is_refused():
     torch = backend("torch").framework
-    with pytest.raises(xdevice.errors.DeviceNotFoundError, match=r"meta:0 does not exist on numpy.*move"):
+    with pytest.raises(
+        xdevice.errors.DeviceNotFoundError, match=r"meta:0 does not exist on numpy.*move"
+    ):
         convert(torch.empty(2, device="meta"), "numpy")
     with pytest.raises(xdevice.errors.DeviceNotFoundError, match="cpu:1"):
         convert(backend("mxnet").from_numpy(np.ones(2), xdevice.cpu(1)), "torch")
 
 
-@pytest.mark.parametrize(("source", "target"), list(itertools.permutations(["tensorflow", "mxnet", "jax"], 2)))
+@pytest.mark.parametrize(
+    ("source", "target"), list(itertools.permutations(["tensorflow", "mxnet", "jax"], 2))
+)
 def test_a_device_that_is_not_one_memory_for_both_is_reached_by_a_copy(source, target):
     for name in (source, target):
         if backend(name).samples().other_device() is None:
@@ -656,7 +700,11 @@ def test_four_threads_convert_at_once():
             x = views[(number + turn) % len(views)]
             there = convert(x, BACKENDS[turn % len(BACKENDS)])
             back = convert(there, BACKENDS[(number + turn // 2) % len(BACKENDS)])
-            assert_same(np.ascontiguousarray(read(back)), np.ascontiguousarray(read(x)), f"turn {turn} of {number}")
+            assert_same(
+                np.ascontiguousarray(read(back)),
+                np.ascontiguousarray(read(x)),
+                f"turn {turn} of {number}",
+            )
 
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(many_ways, range(4)))
@@ -702,7 +750,9 @@ def test_the_cost_of_sharing_does_not_grow_with_the_size():
         return min(times)
 
     x = aligned(np.ones(2**24, "float32"))
-    assert least(lambda: convert(x, "torch", copy=False)) < least(lambda: x.max()) / 10, "the values were looked at"
+    assert least(lambda: convert(x, "torch", copy=False)) < least(lambda: x.max()) / 10, (
+        "the values were looked at"
+    )
 
 
 # what is still on its way
@@ -714,7 +764,10 @@ READINGS = {
     "saved": lambda x: xdevice.backend("torch").peek(x),
     "copied": lambda x: xdevice.to_numpy(xdevice.copy_to(x, "cpu")),
     "where it is": lambda x: (xdevice.backend("torch").memory_of(x), xdevice.to_numpy(x))[1],
-    **{f"lent to {name}": lambda x, name=name: xdevice.to_numpy(convert(x, name)) for name in OTHERS},
+    **{
+        f"lent to {name}": lambda x, name=name: xdevice.to_numpy(convert(x, name))
+        for name in OTHERS
+    },
 }
 
 
@@ -735,7 +788,9 @@ def test_what_is_still_arriving_is_waited_for(how, is_watched):
 
 
 @pytest.mark.virtual
-@pytest.mark.parametrize(("source", "target"), [(a, b) for a, b in PAIRS if "numpy" not in (a, b)])
+@pytest.mark.parametrize(
+    ("source", "target"), [(a, b) for a, b in PAIRS if "numpy" not in (a, b)]
+)
 def test_to_a_device_in_one_call(source, target):
     with xdevice.use_backend(source):
         x = xdevice.tensor([[1.0, 2.0], [3.0, 4.0]])
@@ -755,14 +810,19 @@ def test_to_a_device_in_one_call(source, target):
 
 def test_on_the_same_device_memory_is_shared():
     x = aligned(np.ones((2, 3), "float32"))
-    for made in (convert(x, "torch", device="cpu"), convert(x, like=xdevice.backend("torch").framework.ones(1))):
+    for made in (
+        convert(x, "torch", device="cpu"),
+        convert(x, like=xdevice.backend("torch").framework.ones(1)),
+    ):
         assert made.data_ptr() == x.ctypes.data
 
 
 def test_a_target_is_named_once():
     x = np.ones(2, "float32")
     for arguments in ({}, {"backend": "torch", "like": x}, {"like": x, "device": "cpu"}):
-        with pytest.raises(xdevice.errors.ArgumentError, match="takes a backend and perhaps a device"):
+        with pytest.raises(
+            xdevice.errors.ArgumentError, match="takes a backend and perhaps a device"
+        ):
             convert(x, **arguments)
     with pytest.raises(xdevice.errors.NotATensorError, match="like= takes a tensor, not 3"):
         convert(x, like=3)

@@ -25,7 +25,10 @@ def test_a_tensor_on_meta_has_no_values(tmp_path):
         lambda x: xdevice.parity.compare(x, x),
         lambda x: xdevice.save(tmp_path / "x.safetensors", x),
     ):
-        with pytest.raises(xdevice.errors.UnsupportedError, match="torch does not support reading a tensor on meta"):
+        with pytest.raises(
+            xdevice.errors.UnsupportedError,
+            match="torch does not support reading a tensor on meta",
+        ):
             use(x)
     assert not list(tmp_path.iterdir())
     assert xdevice.copy_to(x, "meta").is_meta
@@ -58,7 +61,9 @@ def test_what_does_not_fit_is_refused(data, dtype):
 def test_a_number_that_does_not_fit_is_named():
     with pytest.raises(xdevice.errors.DTypeError, match=r"^300 does not fit into uint8$"):
         xdevice.tensor([300], dtype="uint8")
-    with pytest.raises(xdevice.errors.DTypeError, match=r"^a value between 1 and 300 does not fit into uint8$"):
+    with pytest.raises(
+        xdevice.errors.DTypeError, match=r"^a value between 1 and 300 does not fit into uint8$"
+    ):
         xdevice.tensor([1, 300], dtype="uint8")
 
 
@@ -80,7 +85,9 @@ def test_what_fits_keeps_its_value(data, dtype, expected):
     np.testing.assert_array_equal(made, expected)
 
 
-@pytest.mark.parametrize("shape", [("23",), (2, 3.0), (2.0,), (None,), (True,), (-1,), ([2, -3],)])
+@pytest.mark.parametrize(
+    "shape", [("23",), (2, 3.0), (2.0,), (None,), (True,), (-1,), ([2, -3],)]
+)
 def test_what_is_no_shape_is_refused(shape):
     for make in (xdevice.ones, xdevice.zeros, xdevice.random.uniform):
         with pytest.raises(xdevice.errors.ShapeError, match="shape"):

@@ -7,7 +7,9 @@ import pytest
 
 import xdevice
 
-pytestmark = pytest.mark.skipif("tensorflow" not in xdevice.backends(), reason="TensorFlow is not installed")
+pytestmark = pytest.mark.skipif(
+    "tensorflow" not in xdevice.backends(), reason="TensorFlow is not installed"
+)
 X = np.random.default_rng(0).random((32, 4), dtype=np.float32)
 Y = X.sum(axis=1, keepdims=True)
 
@@ -28,11 +30,17 @@ def compiled():
     import keras
 
     with xdevice.cpu():
-        layers = [keras.layers.Dense(8, activation="tanh"), keras.layers.BatchNormalization(), keras.layers.Dense(1)]
+        layers = [
+            keras.layers.Dense(8, activation="tanh"),
+            keras.layers.BatchNormalization(),
+            keras.layers.Dense(1),
+        ]
         model = keras.Sequential([keras.Input((4,)), *layers])
     keras.utils.set_random_seed(0)
     for variable in model.trainable_variables:
-        variable.assign(np.random.default_rng(variable.shape[0]).random(variable.shape, dtype=np.float32))
+        variable.assign(
+            np.random.default_rng(variable.shape[0]).random(variable.shape, dtype=np.float32)
+        )
     model.compile(optimizer=keras.optimizers.Adam(0.01), loss="mse", metrics=["mae"])
     return model
 
@@ -51,7 +59,9 @@ def test_a_model_is_where_its_weights_are_whatever_fit_makes_elsewhere(net, plac
     fit(net)
     assert xdevice.device_of(net) is place
     assert xdevice.check_same_device(net) is place
-    assert places(net) != {place}, "fit makes its metrics on the default device, else there is nothing to test"
+    assert places(net) != {place}, (
+        "fit makes its metrics on the default device, else there is nothing to test"
+    )
 
 
 @pytest.mark.slow
@@ -73,7 +83,9 @@ def test_training_goes_on_as_if_nothing_had_moved(net, place):
         first, second = (net.evaluate(X, Y, verbose=0) for _ in range(2))
         assert first == second, "metrics begin anew"
         np.testing.assert_allclose(first, still.evaluate(X, Y, verbose=0), rtol=1e-5)
-        np.testing.assert_allclose(net.predict(X, verbose=0), still.predict(X, verbose=0), rtol=1e-5)
+        np.testing.assert_allclose(
+            net.predict(X, verbose=0), still.predict(X, verbose=0), rtol=1e-5
+        )
 
 
 def test_a_metric_of_a_models_own_goes_along_but_does_not_say_where_it_is(place):
@@ -111,7 +123,9 @@ def test_a_copy_inside_a_graph_has_storage_and_a_gradient(place, xla):
 
 def test_a_copy_of_a_string_inside_a_graph(place):
     tf = xdevice.backend().framework
-    assert tf.function(lambda x: xdevice.copy_to(x, "cpu"))(tf.constant("word")).numpy() == b"word"
+    assert (
+        tf.function(lambda x: xdevice.copy_to(x, "cpu"))(tf.constant("word")).numpy() == b"word"
+    )
 
 
 def scaled():

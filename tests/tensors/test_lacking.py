@@ -9,7 +9,10 @@ import pytest
 
 import xdevice
 
-pytestmark = [pytest.mark.virtual, pytest.mark.xd_skip("numpy", reason="its arrays are on cpu:0, which is not asked")]
+pytestmark = [
+    pytest.mark.virtual,
+    pytest.mark.xd_skip("numpy", reason="its arrays are on cpu:0, which is not asked"),
+]
 
 
 @pytest.fixture
@@ -21,7 +24,9 @@ def place(xd_device, xd_other_device):
 @pytest.fixture
 def lack(xd, place, monkeypatch):
     def lack(*dtypes):
-        monkeypatch.setattr(xd, "lacks", lambda device: frozenset(dtypes if device is place else ()))
+        monkeypatch.setattr(
+            xd, "lacks", lambda device: frozenset(dtypes if device is place else ())
+        )
 
     return lack
 
@@ -44,14 +49,22 @@ def test_nothing_is_made_of_it(xd, lack, place, tmp_path):
         lambda: next(iter(xdevice.prefetch([{"x": x}], place))),
         lambda: xdevice.split_batch([x], [place]),
     ):
-        with pytest.raises(xdevice.errors.DTypeError, match=rf"is float32, which {place} .*cannot hold; stay on cpu:0"):
+        with pytest.raises(
+            xdevice.errors.DTypeError,
+            match=rf"is float32, which {place} .*cannot hold; stay on cpu:0",
+        ):
             task()
     assert xdevice.device_of(xdevice.tensor([1], device=place)) is place
     lack("float16")
-    with pytest.raises(xdevice.errors.DTypeError, match=rf"is float16, which {place} .*cannot hold; stay on cpu:0"):
+    with pytest.raises(
+        xdevice.errors.DTypeError,
+        match=rf"is float16, which {place} .*cannot hold; stay on cpu:0",
+    ):
         xdevice.zeros(2, device=place, dtype="float16")
     lack("float64")
-    with pytest.raises(xdevice.errors.DTypeError, match=r"is float64, which .*; use float32, or stay"):
+    with pytest.raises(
+        xdevice.errors.DTypeError, match=r"is float64, which .*; use float32, or stay"
+    ):
         xdevice.zeros(2, device=place, dtype="float64")
 
 
@@ -60,7 +73,9 @@ def test_what_is_converted_is_refused_where_it_is_to_be(xd, lack, place):
     with xdevice.use_backend("jax" if xd.name == "torch" else "torch"):
         x = xdevice.ones(2, device=place)
     lack("float32")
-    with pytest.raises(xdevice.errors.DTypeError, match=f"the tensor is float32, which {place}"):
+    with pytest.raises(
+        xdevice.errors.DTypeError, match=f"the tensor is float32, which {place}"
+    ):
         xdevice.convert(x, xd.name)
 
 
@@ -75,7 +90,12 @@ def test_nothing_moves_to_it(xd, lack, place):
     models = models_of(xd)
     before = {name: xdevice.device_of(model) for name, model in models.items()}
     lack("float32")
-    for thing in [x, [{"x": x}, number], *models.values(), *([x, {"net": model}] for model in models.values())]:
+    for thing in [
+        x,
+        [{"x": x}, number],
+        *models.values(),
+        *([x, {"net": model}] for model in models.values()),
+    ]:
         for move in (xdevice.to_device, xdevice.copy_to):
             with pytest.raises(xdevice.errors.DTypeError, match=f"float32, which {place}"):
                 move(thing, place)

@@ -114,8 +114,13 @@ def test_nothing_moves_if_a_container_cannot_be_rebuilt():
     ],
 )
 def test_models_on_meta_need_memory_first(attempt):
-    net = torch.nn.Sequential(torch.nn.Linear(1, 1), torch.nn.BatchNorm1d(1, affine=False, device="meta"))
-    with pytest.raises(xdevice.errors.UnsupportedError, match=r"1\.running_mean of this Sequential.*to_empty\(device="):
+    net = torch.nn.Sequential(
+        torch.nn.Linear(1, 1), torch.nn.BatchNorm1d(1, affine=False, device="meta")
+    )
+    with pytest.raises(
+        xdevice.errors.UnsupportedError,
+        match=r"1\.running_mean of this Sequential.*to_empty\(device=",
+    ):
         attempt(net)
     assert xdevice.copy_to(net, "meta")[0].weight.is_meta
     assert xdevice.to_device(net.to_empty(device="cpu"), "cpu") is net
@@ -128,7 +133,9 @@ def test_a_to_of_its_own_may_know_the_values_of_a_model_on_meta():
 
 
 def packed(**more):
-    return torch.nn.utils.rnn.pack_sequence([torch.ones(1, 2, **more), torch.ones(3, 2, **more)], enforce_sorted=False)
+    return torch.nn.utils.rnn.pack_sequence(
+        [torch.ones(1, 2, **more), torch.ones(3, 2, **more)], enforce_sorted=False
+    )
 
 
 def test_packed_sequences_move_with_their_lengths_on_the_host():
@@ -191,11 +198,19 @@ def test_buffers_that_two_models_share_stay_shared():
 
 def test_layers_that_two_models_share_stay_shared_or_are_named():
     layer, weight = torch.nn.Linear(2, 2), torch.nn.Parameter(torch.ones(2))
-    models = {"one": torch.nn.Sequential(layer), "other": torch.nn.Sequential(torch.nn.ReLU(), layer)}
+    models = {
+        "one": torch.nn.Sequential(layer),
+        "other": torch.nn.Sequential(torch.nn.ReLU(), layer),
+    }
     for verb in (xdevice.copy_to, lambda *args: xdevice.parallel.broadcast(args[0], [args[1]])):
-        with pytest.raises(xdevice.errors.UnsupportedError, match=r"\['one'\] and \['other'\] share a Linear"):
+        with pytest.raises(
+            xdevice.errors.UnsupportedError, match=r"\['one'\] and \['other'\] share a Linear"
+        ):
             verb(models, "cpu")
-    tied = [torch.nn.ParameterList([weight]), torch.nn.ParameterList([weight, torch.nn.Parameter(torch.ones(1))])]
+    tied = [
+        torch.nn.ParameterList([weight]),
+        torch.nn.ParameterList([weight, torch.nn.Parameter(torch.ones(1))]),
+    ]
     with pytest.raises(xdevice.errors.UnsupportedError, match="share a Parameter"):
         xdevice.copy_to(tied, "cpu")
     moved = xdevice.to_device(models, "meta")
@@ -205,7 +220,9 @@ def test_layers_that_two_models_share_stay_shared_or_are_named():
 
 def test_parts_beside_a_copied_model_are_those_of_the_copy():
     net = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2))
-    copied = xdevice.copy_to({"w": net[0].weight, "part": net[1], "net": net, "b": net[1].running_mean}, "cpu")
+    copied = xdevice.copy_to(
+        {"w": net[0].weight, "part": net[1], "net": net, "b": net[1].running_mean}, "cpu"
+    )
     assert copied["net"] is not net
     assert copied["w"] is copied["net"][0].weight
     assert copied["part"] is copied["net"][1]
@@ -226,7 +243,10 @@ def weight_norm(module):
 def test_a_module_that_keeps_results_is_copied():
     net, x = normed(), torch.ones(3, 2)
     expected = net(x)
-    for copied in (xdevice.copy_to(net, "cpu"), xdevice.copy_to({"net": net, "x": x}, "cpu")["net"]):
+    for copied in (
+        xdevice.copy_to(net, "cpu"),
+        xdevice.copy_to({"net": net, "x": x}, "cpu")["net"],
+    ):
         assert torch.equal(copied(x), expected)
         copied(x).sum().backward()
         assert copied[0].weight_g.grad is not None
@@ -241,12 +261,15 @@ def test_a_module_that_pytorch_cannot_copy_is_named():
     net = torch.nn.Linear(2, 2)
     net.lock = threading.Lock()
     with pytest.raises(
-        xdevice.errors.UnsupportedError, match=r"copy this Linear \(cannot pickle .*lock.*load_state_dict"
+        xdevice.errors.UnsupportedError,
+        match=r"copy this Linear \(cannot pickle .*lock.*load_state_dict",
     ):
         xdevice.copy_to([net, torch.ones(2)], "cpu")
 
 
-@pytest.mark.filterwarnings("ignore:`torch.jit")  # deprecated, in a class that changes with the version
+@pytest.mark.filterwarnings(
+    "ignore:`torch.jit"
+)  # deprecated, in a class that changes with the version
 def test_what_torchscript_would_leave_behind_is_named():
     x = torch.ones(3, 2)
     scripted = torch.nn.Sequential(torch.jit.script(torch.nn.Linear(2, 2)))
@@ -255,10 +278,14 @@ def test_what_torchscript_would_leave_behind_is_named():
     for there in places:
         for verb in (xdevice.to_device, xdevice.copy_to):
             with pytest.raises(
-                xdevice.errors.UnsupportedError, match=r"the ScriptModule 0 to .* before torch\.jit\.script"
+                xdevice.errors.UnsupportedError,
+                match=r"the ScriptModule 0 to .* before torch\.jit\.script",
             ):
                 verb(scripted, there)
-            with pytest.raises(xdevice.errors.UnsupportedError, match=r"torch\.jit\.freeze has put into its code"):
+            with pytest.raises(
+                xdevice.errors.UnsupportedError,
+                match=r"torch\.jit\.freeze has put into its code",
+            ):
                 verb([frozen, x], there)
     copied = xdevice.copy_to(scripted, "cpu")
     assert torch.equal(copied(x), scripted(x))

@@ -9,13 +9,17 @@ import pytest
 
 import xdevice
 
-pytestmark = pytest.mark.skipif("tensorflow" not in xdevice.backends(), reason="TensorFlow is not installed")
+pytestmark = pytest.mark.skipif(
+    "tensorflow" not in xdevice.backends(), reason="TensorFlow is not installed"
+)
 
 
 @pytest.fixture
 def place():
     xdevice.set_backend("tensorflow")
-    return xdevice.backend().samples().other_device() or pytest.skip("TensorFlow has one device here")
+    return xdevice.backend().samples().other_device() or pytest.skip(
+        "TensorFlow has one device here"
+    )
 
 
 @pytest.fixture
@@ -44,7 +48,14 @@ def test_a_function_traced_before_a_move_reads_and_writes_the_moved_variable(tf,
         with tf.GradientTape() as tape:
             y = outer(x)
         slope, factor = tape.gradient(y, [v, w])
-        return [float(y), float(inner(x)), float(concrete(x)), numbers(slope), float(factor), numbers(v)]
+        return [
+            float(y),
+            float(inner(x)),
+            float(concrete(x)),
+            numbers(slope),
+            float(factor),
+            numbers(v),
+        ]
 
     assert seen() == [18.0, 9.0, 9.0, [2.0] * 3, 9.0, [2.0, 3.0, 4.0]]
     xdevice.to_device([v, w], place)
@@ -94,7 +105,11 @@ def test_keras_trains_on_after_a_move_in_functions_compiled_before(tf, place):
             xdevice.to_device(model, place)
             assert xdevice.device_of(model) is place
         found += [model.train_on_batch(x, y), model.fit(x, y, verbose=0).history["loss"][0]]
-        return [*found, float(tf.reduce_sum(call(tf.ones((1, 4))))), float(model.evaluate(x, y, verbose=0))]
+        return [
+            *found,
+            float(tf.reduce_sum(call(tf.ones((1, 4))))),
+            float(model.evaluate(x, y, verbose=0)),
+        ]
 
     assert losses(move=True) == pytest.approx(losses(move=False), rel=1e-5)
 
@@ -125,7 +140,9 @@ def test_a_variable_that_a_pipeline_reads_is_not_moved(tf, place):
     v = variable(tf, 2.0)
     pipeline = iter(tf.data.Dataset.range(3).map(lambda i: v * tf.cast(i, "float32")).batch(2))
     assert numbers(next(pipeline)) == [0.0, 2.0]
-    with pytest.raises(xdevice.errors.UnsupportedError, match=r"a tf\.data pipeline reads; move it before"):
+    with pytest.raises(
+        xdevice.errors.UnsupportedError, match=r"a tf\.data pipeline reads; move it before"
+    ):
         xdevice.to_device(v, place)
     assert numbers(next(pipeline)) == [4.0]
     assert xdevice.device_of(v) is xdevice.cpu()
@@ -135,5 +152,7 @@ def test_a_variable_that_a_pipeline_reads_is_not_moved(tf, place):
 
 def test_only_a_variable_that_something_has_captured_is_searched_for(tf, place, monkeypatch):
     v = variable(tf, 2.0)
-    monkeypatch.setattr(sys.modules["gc"], "get_objects", lambda: pytest.fail("nothing has captured it"))
+    monkeypatch.setattr(
+        sys.modules["gc"], "get_objects", lambda: pytest.fail("nothing has captured it")
+    )
     xdevice.to_device(v, place)

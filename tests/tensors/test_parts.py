@@ -15,7 +15,9 @@ def torch_net():
 
 def tensorflow_net():
     keras = xdevice.backend("tensorflow").framework.keras
-    net = keras.Sequential([keras.Input((2,)), keras.layers.Dense(2), keras.layers.BatchNormalization()])
+    net = keras.Sequential(
+        [keras.Input((2,)), keras.layers.Dense(2), keras.layers.BatchNormalization()]
+    )
     return net, lambda net: [net.layers[0], net.layers[0].kernel, net.layers[1].moving_mean]
 
 
@@ -40,7 +42,9 @@ def gluon_net():
     return net, lambda net: [net[0], net[0].weight, net[1].running_mean]
 
 
-NETS = pytest.mark.parametrize("make", [torch_net, tensorflow_net, tensorflow_module, paddle_net, gluon_net])
+NETS = pytest.mark.parametrize(
+    "make", [torch_net, tensorflow_net, tensorflow_module, paddle_net, gluon_net]
+)
 
 
 @NETS
@@ -49,7 +53,9 @@ def test_parts_beside_a_copied_model_are_those_of_the_copy(make):
     before = {"parts": parts(net), "net": net}
     after = xdevice.copy_to(before, "cpu")
     assert after["net"] is not net
-    for copied, old, new in zip(after["parts"], before["parts"], parts(after["net"]), strict=True):
+    for copied, old, new in zip(
+        after["parts"], before["parts"], parts(after["net"]), strict=True
+    ):
         assert copied is new
         assert copied is not old
 
@@ -65,7 +71,9 @@ def test_two_models_that_share_a_layer_are_not_copied_apart(make):
         other.add(layer)
     else:
         other.append(layer)
-    with pytest.raises(xdevice.errors.UnsupportedError, match=r"\['one'\].*\['other'\]|\['other'\].*\['one'\]"):
+    with pytest.raises(
+        xdevice.errors.UnsupportedError, match=r"\['one'\].*\['other'\]|\['other'\].*\['one'\]"
+    ):
         xdevice.copy_to({"one": one, "other": other}, "cpu")
     moved = xdevice.to_device({"one": one, "other": other}, "cpu")
     assert moved["one"] is one

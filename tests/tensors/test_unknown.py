@@ -29,14 +29,18 @@ def wrapper(torch):
     class Wrapper(torch.Tensor):
         @staticmethod
         def __new__(cls, inner):
-            return torch.Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype, device=inner.device)
+            return torch.Tensor._make_wrapper_subclass(
+                cls, inner.shape, dtype=inner.dtype, device=inner.device
+            )
 
         def __init__(self, inner):
             self.inner = inner
 
         @classmethod
         def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
-            plain = torch.utils._pytree.tree_map_only(cls, lambda x: x.inner, (args, kwargs or {}))
+            plain = torch.utils._pytree.tree_map_only(
+                cls, lambda x: x.inner, (args, kwargs or {})
+            )
             found = func(*plain[0], **plain[1])
             return torch.utils._pytree.tree_map_only(torch.Tensor, cls, found)
 
@@ -63,7 +67,9 @@ def test_the_memory_of_a_tensor_that_is_made_of_others_is_not_taken_for_its_valu
         VERBS[verb](wrapper(torch))
 
 
-def test_files_of_tensors_that_are_made_of_others_are_neither_written_nor_read_into(torch, tmp_path):
+def test_files_of_tensors_that_are_made_of_others_are_neither_written_nor_read_into(
+    torch, tmp_path
+):
     path = tmp_path / "x.safetensors"
     with pytest.raises(UnsupportedError, match="made of other tensors"):
         xdevice.save(path, {"x": wrapper(torch)})
@@ -96,7 +102,10 @@ def test_what_is_on_its_way_to_the_host_is_a_tensor_as_any(torch):
     def coming():
         return staging.arriving(torch.ones(2), lambda: None)
 
-    assert [x.tolist() for x in xdevice.parallel.all_reduce([coming(), coming()])] == [[2, 2], [2, 2]]
+    assert [x.tolist() for x in xdevice.parallel.all_reduce([coming(), coming()])] == [
+        [2, 2],
+        [2, 2],
+    ]
     assert xdevice.convert(coming(), "numpy").tolist() == [1, 1]
     assert xdevice.parallel.replicate(coming(), ["cpu"])[0].tolist() == [1, 1]
 
@@ -208,8 +217,14 @@ def test_contexts_of_mxnet_that_are_of_no_known_type_are_not_the_host():
 def test_a_tensor_of_paddle_that_is_spread_over_processes_is_named():
     paddle = framework("paddle")
     mesh = paddle.distributed.ProcessMesh([0], dim_names=["x"])
-    x = paddle.distributed.shard_tensor(paddle.ones([2, 2]), mesh, [paddle.distributed.Replicate()])
-    for verb in (xdevice.to_numpy, lambda x: xdevice.copy_to(x, "cpu"), lambda x: xdevice.convert(x, "numpy")):
+    x = paddle.distributed.shard_tensor(
+        paddle.ones([2, 2]), mesh, [paddle.distributed.Replicate()]
+    )
+    for verb in (
+        xdevice.to_numpy,
+        lambda x: xdevice.copy_to(x, "cpu"),
+        lambda x: xdevice.convert(x, "numpy"),
+    ):
         with pytest.raises(UnsupportedError, match="spread over processes"):
             verb(x)
 
@@ -245,7 +260,11 @@ def test_arrays_on_several_devices_are_told_apart_by_which():
 def test_the_state_of_an_optimizer_moves_whatever_containers_it_is_in(torch):
     p = torch.nn.Parameter(torch.ones(2, device="meta"))
     optimizer = torch.optim.SGD([p], lr=torch.tensor(0.1))
-    state = {"pair": (torch.ones(1), torch.zeros(1)), "inner": {"m": [torch.ones(1)]}, "step": torch.ones(())}
+    state = {
+        "pair": (torch.ones(1), torch.zeros(1)),
+        "inner": {"m": [torch.ones(1)]},
+        "step": torch.ones(()),
+    }
     optimizer.state[p] = state
     xdevice.to_device(optimizer, "meta")
     found = optimizer.state[p]
@@ -287,7 +306,10 @@ def test_an_optimizer_of_paddle_with_a_state_of_its_own_is_neither_moved_nor_sav
     with warnings.catch_warnings():  # of Paddle's own line
         warnings.simplefilter("ignore")
         optimizer.step(closure)
-    for verb in (lambda: xdevice.to_device(optimizer, "cpu"), lambda: xdevice.save(tmp_path / "o", optimizer)):
+    for verb in (
+        lambda: xdevice.to_device(optimizer, "cpu"),
+        lambda: xdevice.save(tmp_path / "o", optimizer),
+    ):
         with pytest.raises(UnsupportedError, match="a LBFGS that keeps tensors in its state"):
             verb()
 
@@ -321,7 +343,10 @@ def test_an_optimizer_of_mxnet_with_a_state_of_its_own_is_neither_moved_nor_save
     loss.backward()
     trainer.step(1)
     before = copy.copy(net.weight.list_ctx())
-    for verb in (lambda: xdevice.to_device(net, "cpu:1"), lambda: xdevice.save(tmp_path / "t", trainer)):
+    for verb in (
+        lambda: xdevice.to_device(net, "cpu:1"),
+        lambda: xdevice.save(tmp_path / "t", trainer),
+    ):
         with pytest.raises(UnsupportedError, match="keeps a dict as its state"):
             verb()
     assert net.weight.list_ctx() == before

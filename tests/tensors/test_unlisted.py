@@ -13,10 +13,17 @@ import xdevice
 
 pytestmark = [
     pytest.mark.virtual,
-    pytest.mark.filterwarnings("ignore:.*is an unregistered container with Blocks"),  # Gluon's own word about it
+    pytest.mark.filterwarnings(
+        "ignore:.*is an unregistered container with Blocks"
+    ),  # Gluon's own word about it
 ]
 
-BASES = {"torch": "nn.Module", "paddle": "nn.Layer", "mxnet": "gluon.Block", "tensorflow": "Module"}
+BASES = {
+    "torch": "nn.Module",
+    "paddle": "nn.Layer",
+    "mxnet": "gluon.Block",
+    "tensorflow": "Module",
+}
 
 
 @pytest.fixture(params=[name for name in BASES if name in FRAMEWORKS])
@@ -104,14 +111,20 @@ def test_what_is_in_an_attribute_goes_with_its_model(backend, there, form, make)
     net = model(backend, rest=as_held(backend, form, make))
     copied = xdevice.copy_to(net, there)
     assert xdevice.device_of(net) is xdevice.device_of(inside(net.rest)) is xdevice.cpu()
-    for moved in (copied, xdevice.parallel.replicate(net, [there])[0], xdevice.to_device(net, there)):
+    for moved in (
+        copied,
+        xdevice.parallel.replicate(net, [there])[0],
+        xdevice.to_device(net, there),
+    ):
         assert xdevice.device_of(inside(moved.rest)) is there
         assert xdevice.device_of(moved) is xdevice.check_same_device(moved) is there
         assert xdevice.same_device(moved, ones(backend, there))
     assert inside(copied.rest) is not inside(net.rest)
     assert xdevice.to_device(net, there) is net
     back = xdevice.to_device({"net": net, "x": ones(backend, there)}, "cpu")
-    assert xdevice.device_of(inside(back["net"].rest)) is xdevice.device_of(back) is xdevice.cpu()
+    assert (
+        xdevice.device_of(inside(back["net"].rest)) is xdevice.device_of(back) is xdevice.cpu()
+    )
 
 
 @pytest.mark.parametrize("make", [ones, layer], ids=["tensor", "layer"])
@@ -140,7 +153,9 @@ def test_a_second_reference_stays_a_reference(backend, there):
     else:
         listed = lambda net: next(iter(net.collect_params().values())).data()  # noqa: E731
     first = listed(net)
-    vars(net).update(alias=first, all=[first], by_name={"a": (first, [first])}, layers=[net.one])
+    vars(net).update(
+        alias=first, all=[first], by_name={"a": (first, [first])}, layers=[net.one]
+    )
     other = model(backend)
     vars(net.one)["deep"] = [first]
     vars(other)["none"] = 3
@@ -148,7 +163,13 @@ def test_a_second_reference_stays_a_reference(backend, there):
     for moved in (xdevice.copy_to(net, there), xdevice.to_device(net, there)):
         now = listed(moved)
         assert xdevice.device_of(now) is there
-        held = (moved.alias, moved.all[0], moved.by_name["a"][0], moved.by_name["a"][1][0], moved.one.deep[0])
+        held = (
+            moved.alias,
+            moved.all[0],
+            moved.by_name["a"][0],
+            moved.by_name["a"][1][0],
+            moved.one.deep[0],
+        )
         if backend.name == "mxnet":  # each call of data() may make another object
             assert all(xdevice.device_of(x) is there for x in held)
             held[1][:] = 7
@@ -196,7 +217,9 @@ def test_an_owner_is_not_held(backend, there):
     assert xdevice.device_of(owner.two) is xdevice.cpu()
     first, second = model(backend), model(backend)
     vars(first)["other"], vars(second)["other"] = [second], [first]
-    assert xdevice.device_of(xdevice.to_device(first, there)) is xdevice.device_of(second) is there
+    assert (
+        xdevice.device_of(xdevice.to_device(first, there)) is xdevice.device_of(second) is there
+    )
 
 
 def test_odd_attributes_do_not_matter(backend, there):
@@ -204,10 +227,18 @@ def test_odd_attributes_do_not_matter(backend, there):
         pytest.skip("the framework itself fails at a list that contains itself")
     chain = []
     chain += [chain, 3]
-    net = model(backend, chain=chain, words=dict.fromkeys(map(str, range(20_000)), 1), lock=[object()], none=[None])
+    net = model(
+        backend,
+        chain=chain,
+        words=dict.fromkeys(map(str, range(20_000)), 1),
+        lock=[object()],
+        none=[None],
+    )
     assert xdevice.device_of(xdevice.to_device(net, there)) is there
     chain.append(ones(backend))
-    with pytest.raises(xdevice.errors.ContainerError, match=r"chain holds tensors, and cannot be walked"):
+    with pytest.raises(
+        xdevice.errors.ContainerError, match=r"chain holds tensors, and cannot be walked"
+    ):
         xdevice.to_device(net, "cpu")
     del chain[-1]
     assert xdevice.device_of(net) is there
@@ -220,15 +251,20 @@ def test_a_file_does_not_leave_out_layers_without_a_word(backend, form, tmp_path
     net = model(backend, rest=as_held(backend, form, layer))
     for x in (net, {"net": net}):
         with pytest.raises(
-            xdevice.errors.UnsupportedError, match=r"saving rest.*, a \w+ that this Net holds.* hold it in "
+            xdevice.errors.UnsupportedError,
+            match=r"saving rest.*, a \w+ that this Net holds.* hold it in ",
         ):
             xdevice.save(tmp_path / "net.safetensors", x)
     if backend.name != "mxnet":
         weight = next(iter(dict(layer(backend).named_parameters()).values()))
         with pytest.raises(xdevice.errors.UnsupportedError, match=r"saving rest"):
-            xdevice.save(tmp_path / "net.safetensors", model(backend, rest=HOLDERS[form](weight)))
+            xdevice.save(
+                tmp_path / "net.safetensors", model(backend, rest=HOLDERS[form](weight))
+            )
     xdevice.save(tmp_path / "net.safetensors", model(backend, rest=[ones(backend)]))
-    refused = pytest.raises(xdevice.errors.UnsupportedError, match=r"loading into rest.*, a \w+ that this Net holds")
+    refused = pytest.raises(
+        xdevice.errors.UnsupportedError, match=r"loading into rest.*, a \w+ that this Net holds"
+    )
     for into in (net, {"net": net}):
         with refused:
             xdevice.load(tmp_path / "net.safetensors", into=into)
@@ -241,15 +277,21 @@ def test_a_file_does_not_leave_out_layers_without_a_word(backend, form, tmp_path
 
 
 @pytest.mark.parametrize("copies", ["copy_to", "replicate", "alone"])
-def test_an_optimizer_is_not_copied_and_the_error_says_so_wherever_its_model_is(backend, there, copies):
+def test_an_optimizer_is_not_copied_and_the_error_says_so_wherever_its_model_is(
+    backend, there, copies
+):
     with xdevice.use_backend(backend.name), xdevice.cpu():
         trained = backend.samples().optimized()
     if trained is None or backend.name == "tensorflow":
         pytest.skip(f"an optimizer of {backend.name} is copied, or is no model")
     model, optimizer, _ = trained
     both = optimizer if copies == "alone" else (model, optimizer)
-    with pytest.raises(xdevice.errors.UnsupportedError, match=r"support copying an? (optimizer|\w*Trainer)"):
-        xdevice.parallel.replicate(both, [there]) if copies == "replicate" else xdevice.copy_to(both, there)
+    with pytest.raises(
+        xdevice.errors.UnsupportedError, match=r"support copying an? (optimizer|\w*Trainer)"
+    ):
+        xdevice.parallel.replicate(both, [there]) if copies == "replicate" else xdevice.copy_to(
+            both, there
+        )
 
 
 SLOTTED = {
@@ -275,11 +317,15 @@ def test_a_slot_that_holds_tensors_is_refused(backend, there, form, inherited):
         lambda x: xdevice.copy_to(x, "cpu"),
     ]
     for verb in verbs:
-        with pytest.raises(xdevice.errors.ContainerError, match=r"the slot cache of a .* holds tensors"):
+        with pytest.raises(
+            xdevice.errors.ContainerError, match=r"the slot cache of a .* holds tensors"
+        ):
             verb(model)
 
 
-@pytest.mark.filterwarnings("ignore:.*Cannot decide type")  # MXNet on what it has exported itself
+@pytest.mark.filterwarnings(
+    "ignore:.*Cannot decide type"
+)  # MXNet on what it has exported itself
 @pytest.mark.parametrize("state", ["values and gradients", "trained"])
 def test_a_block_that_mxnet_imports_moves(state, tmp_path, monkeypatch):
     """Under NumPy semantics it has legacy values and gradients of mx.np, which MXNet's `copyto` does not mix."""

@@ -48,12 +48,22 @@ def is_nearest(made, number, name):
     if isinstance(number, float) and not math.isfinite(number):
         return made == number or (made != made and number != number)
     kind = host_dtype(name)
-    with np.errstate(over="ignore"):  # the neighbour of the greatest is infinity, of which NumPy warns
-        neighbours = [made, np.nextafter(made, kind.type(np.inf)), np.nextafter(made, kind.type(-np.inf))]
+    with np.errstate(
+        over="ignore"
+    ):  # the neighbour of the greatest is infinity, of which NumPy warns
+        neighbours = [
+            made,
+            np.nextafter(made, kind.type(np.inf)),
+            np.nextafter(made, kind.type(-np.inf)),
+        ]
     neighbours = [one for one in neighbours if math.isfinite(float(one))]
     distance = [abs(Fraction(float(one)) - Fraction(number)) for one in neighbours]
     # NumPy and ml_dtypes round to bfloat16 by way of float32, which is off by 2**-16 of a step at most
-    slack = abs(Fraction(float(neighbours[1])) - Fraction(float(made))) / 2**15 if name == "bfloat16" else 0
+    slack = (
+        abs(Fraction(float(neighbours[1])) - Fraction(float(made))) / 2**15
+        if name == "bfloat16"
+        else 0
+    )
     return distance[0] <= min(distance) + slack
 
 
@@ -64,14 +74,18 @@ def largest(name):
 def check(data, numbers, name):
     """`tensor(data)`, where the data are these numbers."""
     wanted = [expected(number, name) for number in numbers]
-    far = name in FLOATS and any(math.isfinite(n) and abs(Fraction(n)) > largest(name) * 2 for n in numbers)
+    far = name in FLOATS and any(
+        math.isfinite(n) and abs(Fraction(n)) > largest(name) * 2 for n in numbers
+    )
     if None in wanted or far:
         with pytest.raises(xdevice.errors.DTypeError):
             xdevice.tensor(data, dtype=name)
         return
     try:
         made = xdevice.tensor(data, dtype=name)
-    except xdevice.errors.DTypeError:  # just beyond the largest: NumPy rounds it to that, or to infinity
+    except (
+        xdevice.errors.DTypeError
+    ):  # just beyond the largest: NumPy rounds it to that, or to infinity
         assert name in FLOATS
         assert any(math.isfinite(n) and abs(Fraction(n)) > largest(name) for n in numbers)
         return
@@ -90,12 +104,19 @@ EDGES = [
     for near in (-1, 0, 1)
 ]
 ints = st.one_of(st.sampled_from(EDGES), st.integers(-(2**65), 2**65), st.integers(-300, 300))
-floats = st.one_of(st.sampled_from([float(edge) for edge in EDGES]), st.floats(width=64), st.floats(-300, 300))
+floats = st.one_of(
+    st.sampled_from([float(edge) for edge in EDGES]), st.floats(width=64), st.floats(-300, 300)
+)
 
 
 @settings(max_examples=200)
-@given(st.lists(st.one_of(ints, floats, st.booleans()), min_size=1, max_size=4), st.sampled_from(REAL))
-@example([3.402823364973241e38, -3.402823364973241e38], "float32")  # whose nearest is the greatest that there is
+@given(
+    st.lists(st.one_of(ints, floats, st.booleans()), min_size=1, max_size=4),
+    st.sampled_from(REAL),
+)
+@example(
+    [3.402823364973241e38, -3.402823364973241e38], "float32"
+)  # whose nearest is the greatest that there is
 @example([3.3895313892515355e38, -3.3895313892515355e38], "bfloat16")
 @example([65503.9, -65503.9], "float16")
 @example([1.7976931348623157e308], "float64")
@@ -116,11 +137,20 @@ def test_arrays_of_each_dtype_keep_their_values_or_are_refused(data, source, nam
     elif source in WHOLE:
         limits = np.iinfo(source)
         near = st.sampled_from([edge for edge in EDGES if limits.min <= edge <= limits.max])
-        array = np.array(data.draw(st.lists(st.one_of(near, st.integers(limits.min, limits.max)), min_size=1)), source)
+        array = np.array(
+            data.draw(
+                st.lists(st.one_of(near, st.integers(limits.min, limits.max)), min_size=1)
+            ),
+            source,
+        )
     else:
         with np.errstate(over="ignore", invalid="ignore"):
             array = np.array(data.draw(st.lists(floats, min_size=1, max_size=4))).astype(kind)
-    numbers = array.tolist() if source in (*WHOLE, "bool", "longdouble") else [float(x) for x in array]
+    numbers = (
+        array.tolist()
+        if source in (*WHOLE, "bool", "longdouble")
+        else [float(x) for x in array]
+    )
     if source == "longdouble":  # no number of Python's: the tests's own are all doubles
         numbers = [float(x) for x in array]
     with xdevice.use_backend("numpy"):
@@ -150,11 +180,15 @@ def test_every_pair_of_dtypes_on_every_backend(backend):
         for source in (*DTYPES, *SHORT_FLOATS):
             array = np.array([1, 1 if source == "bool" else 64]).astype(host_dtype(source))
             for name in DTYPES:
-                if name not in backend.dtypes or ("complex" in source and "complex" not in name):
+                if name not in backend.dtypes or (
+                    "complex" in source and "complex" not in name
+                ):
                     continue
                 made = xdevice.to_numpy(xdevice.tensor(array, dtype=name))
                 assert made.dtype.name == name
-                assert [complex(x) for x in made] == [complex(bool(x) if name == "bool" else x) for x in array], source
+                assert [complex(x) for x in made] == [
+                    complex(bool(x) if name == "bool" else x) for x in array
+                ], source
 
 
 def test_large_ints_beside_a_float_stay_exact(backend):
@@ -205,7 +239,9 @@ def test_a_list_of_tensors_with_gradients_is_stacked():
 def test_a_shape_that_nothing_can_hold_is_refused(backend):
     for make in (xdevice.ones, xdevice.zeros, xdevice.random.uniform):
         for shape in ((2**62, 8), (2**61, 4), (2**70,), (2**64, 0), (2**62, 8, 0)):
-            with pytest.raises(xdevice.errors.ShapeError, match=r"would take 2\*\*63 bytes or more"):
+            with pytest.raises(
+                xdevice.errors.ShapeError, match=r"would take 2\*\*63 bytes or more"
+            ):
                 make(*shape)
 
 
@@ -217,7 +253,9 @@ def test_mxnet_gives_no_other_shape_than_asked_for():
                 with pytest.raises(xdevice.errors.ShapeError, match=r"sizes up to 2\*\*31 - 1"):
                     make(*shape)
         for shape in ((2**40, 0), (2**31,)):
-            with pytest.raises(xdevice.errors.ShapeError, match="mxnet takes 64 axes of 2,147,483,647 at most"):
+            with pytest.raises(
+                xdevice.errors.ShapeError, match="mxnet takes 64 axes of 2,147,483,647 at most"
+            ):
                 xdevice.random.uniform(*shape)
         with pytest.raises(xdevice.errors.ShapeError):
             xdevice.tensor(np.empty((2**40, 0), "float32"))
@@ -231,7 +269,10 @@ def torch_oddities():
     parts = [torch.ones(2), torch.ones(3)]
     yield torch.nested.nested_tensor(parts, layout=torch.jagged), "x.unbind()"
     yield torch.nested.nested_tensor(parts), "x.unbind()"
-    yield torch.quantize_per_tensor(torch.tensor([1.0, 2.0]), 0.5, 0, torch.qint8), "x.dequantize()"
+    yield (
+        torch.quantize_per_tensor(torch.tensor([1.0, 2.0]), 0.5, 0, torch.qint8),
+        "x.dequantize()",
+    )
     yield torch.ones(2, dtype=torch.complex32), "x.to(torch.complex64)"
     yield torch.empty(2, dtype=torch.uint4), "its bytes"
     yield torch.masked.masked_tensor(torch.ones(2), torch.tensor([True, False])), "x.get_mask()"
@@ -241,7 +282,10 @@ def tensorflow_oddities():
     tf = framework("tensorflow")
     yield tf.ragged.constant([[1.0], [2.0, 3.0]]), "x.to_tensor()"
     yield tf.sparse.eye(2), "tf.sparse.to_dense(x)"
-    yield tf.IndexedSlices(tf.ones((1, 2)), tf.constant([0]), tf.constant([3, 2])), "tf.convert_to_tensor(x)"
+    yield (
+        tf.IndexedSlices(tf.ones((1, 2)), tf.constant([0]), tf.constant([3, 2])),
+        "tf.convert_to_tensor(x)",
+    )
     yield tf.data.Dataset.range(2)._variant_tensor, "what it refers to"
 
 
@@ -256,7 +300,9 @@ def numpy_oddities():
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("oddities", [torch_oddities, tensorflow_oddities, jax_oddities, numpy_oddities])
+@pytest.mark.parametrize(
+    "oddities", [torch_oddities, tensorflow_oddities, jax_oddities, numpy_oddities]
+)
 def test_what_numpy_has_no_array_for_is_named_and_says_what_to_read(oddities):
     for x, instead in oddities():
         for read in (
@@ -285,9 +331,16 @@ def test_what_can_be_copied_is_and_what_cannot_is_named():
 @pytest.mark.filterwarnings("ignore")
 def test_sparse_tensors_are_read_dense():
     eye = np.eye(3, dtype="float32")
-    torch, mxnet, paddle = (xdevice.backend(name).framework for name in ("torch", "mxnet", "paddle"))
+    torch, mxnet, paddle = (
+        xdevice.backend(name).framework for name in ("torch", "mxnet", "paddle")
+    )
     x = torch.eye(3)
-    found = [x.to_sparse(), x.to_sparse_csr(), x.to_sparse_csc(), torch.eye(3).to_sparse_bsr((1, 1))]
+    found = [
+        x.to_sparse(),
+        x.to_sparse_csr(),
+        x.to_sparse_csc(),
+        torch.eye(3).to_sparse_bsr((1, 1)),
+    ]
     found += [mxnet.nd.array(eye).tostype(kind) for kind in ("csr", "row_sparse")]
     found += [paddle.to_tensor(eye).to_sparse_coo(2), paddle.to_tensor(eye).to_sparse_csr()]
     for x in found:
@@ -302,7 +355,9 @@ def test_what_is_of_a_type_that_cannot_be_hashed_is_named():
     class Batch(dict, metaclass=Unhashable):
         pass
 
-    with pytest.raises(xdevice.errors.ContainerError, match=r"it is a .*Batch that holds tensors"):
+    with pytest.raises(
+        xdevice.errors.ContainerError, match=r"it is a .*Batch that holds tensors"
+    ):
         xdevice.to_numpy(Batch(x=framework("torch").ones(2)))
 
 
@@ -392,9 +447,16 @@ def test_a_scalar_of_numpy_is_a_tensor_on_its_own(scalar):
         with pytest.raises(xdevice.errors.DeviceNotFoundError, match="numpy"):
             verb(scalar, "gpu:0")
     for name in BACKENDS:
-        if name not in xdevice.backends() or name in ("numpy", "mxnet") or scalar.dtype.name in ("float64", "int64"):
+        if (
+            name not in xdevice.backends()
+            or name in ("numpy", "mxnet")
+            or scalar.dtype.name in ("float64", "int64")
+        ):
             continue
-        x, (_, z) = xdevice.convert(scalar, name), xdevice.convert([np.ones(2, "float32"), scalar], name)
+        x, (_, z) = (
+            xdevice.convert(scalar, name),
+            xdevice.convert([np.ones(2, "float32"), scalar], name),
+        )
         assert registry.kind_of(type(x))[0].name == registry.kind_of(type(z))[0].name == name
         assert xdevice.item(x) == xdevice.item(z) == xdevice.item(scalar)
     assert xdevice.convert([scalar], "numpy")[0] is scalar
@@ -406,8 +468,15 @@ def test_an_item_is_a_number_of_pythons_own():
     for x in (np.array(1.5, ml_dtypes.bfloat16), np.longdouble(1.5)):
         assert type(xdevice.item(x)) is float
         assert xdevice.item(x) == 1.5
-    for x in ("text", np.datetime64("2026-11-28"), np.void(b"abc"), np.zeros((), [("a", "f4")])):
-        with pytest.raises(xdevice.errors.DTypeError, match=r"item gives a number, and .* holds "):
+    for x in (
+        "text",
+        np.datetime64("2026-11-28"),
+        np.void(b"abc"),
+        np.zeros((), [("a", "f4")]),
+    ):
+        with pytest.raises(
+            xdevice.errors.DTypeError, match=r"item gives a number, and .* holds "
+        ):
             xdevice.item(np.array(x))
 
 
@@ -419,13 +488,33 @@ def test_scalars_of_several_devices_are_gathered_and_summed():
 
 
 def test_in_a_container_a_scalar_of_numpy_is_a_number():
-    settings = {"rate": np.float64(0.1), "steps": np.int64(3), "x": np.ones(2), "name": np.str_("a")}
-    for result in (xdevice.to_device(settings, "cpu"), xdevice.copy_to(settings, "cpu"), xdevice.to_numpy(settings)):
-        assert [type(value) for value in result.values()] == [np.float64, np.int64, np.ndarray, np.str_]
-    first, second = xdevice.split_batch({"x": np.ones(4), "rate": np.float64(0.1)}, ["cpu", "cpu"])
+    settings = {
+        "rate": np.float64(0.1),
+        "steps": np.int64(3),
+        "x": np.ones(2),
+        "name": np.str_("a"),
+    }
+    for result in (
+        xdevice.to_device(settings, "cpu"),
+        xdevice.copy_to(settings, "cpu"),
+        xdevice.to_numpy(settings),
+    ):
+        assert [type(value) for value in result.values()] == [
+            np.float64,
+            np.int64,
+            np.ndarray,
+            np.str_,
+        ]
+    first, second = xdevice.split_batch(
+        {"x": np.ones(4), "rate": np.float64(0.1)}, ["cpu", "cpu"]
+    )
     assert first["rate"] == second["rate"] == 0.1
     for plain in (3, 0.5, True, 1j, "a", np.str_("a"), np.datetime64("2020")):
-        for verb in (xdevice.to_numpy, xdevice.device_of, lambda x: xdevice.to_device(x, "cpu")):
+        for verb in (
+            xdevice.to_numpy,
+            xdevice.device_of,
+            lambda x: xdevice.to_device(x, "cpu"),
+        ):
             with pytest.raises(xdevice.errors.NotATensorError):
                 verb(plain)
 
@@ -437,7 +526,10 @@ def test_a_value_that_blocking_does_not_know_is_named(monkeypatch):
     from xdevice.contract.environment import is_blocking_wanted
 
     monkeypatch.setenv("XDEVICE_BLOCKING", "true")
-    with pytest.raises(xdevice.errors.SettingError, match="XDEVICE_BLOCKING must be 1 or 0, not 'true'; set XDEV"):
+    with pytest.raises(
+        xdevice.errors.SettingError,
+        match="XDEVICE_BLOCKING must be 1 or 0, not 'true'; set XDEV",
+    ):
         is_blocking_wanted()
 
 
@@ -457,7 +549,10 @@ def test_jax_draws_no_numbers_that_stay_the_same():
             lambda: jax.lax.scan(lambda c, _: (_add(c), None), jnp.zeros(1), None, length=3),
             lambda: jax.checkpoint(_add)(jnp.zeros(1)),
         ):
-            with pytest.raises(xdevice.errors.UnsupportedError, match="draw outside and pass the numbers in, or a key"):
+            with pytest.raises(
+                xdevice.errors.UnsupportedError,
+                match="draw outside and pass the numbers in, or a key",
+            ):
                 use()
         assert np.random.get_state()[1].tolist() == before
         assert jax.grad(lambda x: (x * xdevice.random.uniform(1)).sum())(jnp.ones(1)) > 0
@@ -484,14 +579,18 @@ def _add(x):
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("name", sampled(["torch", "tensorflow", "paddle"], each_time=["tensorflow"]))
+@pytest.mark.parametrize(
+    "name", sampled(["torch", "tensorflow", "paddle"], each_time=["tensorflow"])
+)
 def test_a_compiled_function_draws_no_numbers_that_stay_the_same(name):
     with xdevice.use_backend(name):
         draw = draws(name)
         if name == "torch":  # torch.compile calls Python each time
             assert len({xdevice.item(draw()) for _ in range(4)}) == 4
             return
-        with pytest.raises(xdevice.errors.UnsupportedError, match="draw outside and pass the numbers in"):
+        with pytest.raises(
+            xdevice.errors.UnsupportedError, match="draw outside and pass the numbers in"
+        ):
             draw()
 
 
@@ -501,7 +600,9 @@ def test_a_compiled_function_draws_no_numbers_that_stay_the_same(name):
 def unbuilt_torch():
     torch = framework("torch")
     yield lambda: torch.nn.LazyLinear(2)
-    yield lambda: torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Sequential(torch.nn.LazyLinear(2)))
+    yield lambda: torch.nn.Sequential(
+        torch.nn.Linear(3, 3), torch.nn.Sequential(torch.nn.LazyLinear(2))
+    )
     yield lambda: torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.LazyBatchNorm1d())
 
 
@@ -542,7 +643,11 @@ def unbuilt_mxnet():
 
     yield lambda: made(True, gluon.nn.Dense(2))
     yield lambda: made(False, gluon.nn.Dense(2, in_units=3))
-    yield lambda: made(True, gluon.nn.Dense(2, in_units=3), made(False, gluon.nn.BatchNorm(), gluon.nn.Dense(2)))
+    yield lambda: made(
+        True,
+        gluon.nn.Dense(2, in_units=3),
+        made(False, gluon.nn.BatchNorm(), gluon.nn.Dense(2)),
+    )
     yield lambda: made(True, gluon.nn.Dense(2)).collect_params()
 
 
@@ -557,7 +662,9 @@ def unbuilt_paddle():
     yield lambda: paddle.nn.Sequential(paddle.nn.Linear(3, 3), paddle.nn.Sequential(lazy()))
 
 
-@pytest.mark.parametrize("models", [unbuilt_torch, unbuilt_tensorflow, unbuilt_mxnet, unbuilt_paddle])
+@pytest.mark.parametrize(
+    "models", [unbuilt_torch, unbuilt_tensorflow, unbuilt_mxnet, unbuilt_paddle]
+)
 @pytest.mark.parametrize("verb", [xdevice.parallel.replicate, xdevice.parallel.broadcast])
 @pytest.mark.filterwarnings("ignore")
 def test_a_model_that_is_not_built_has_no_replicas(models, verb):
@@ -566,7 +673,11 @@ def test_a_model_that_is_not_built_has_no_replicas(models, verb):
         for make in models():
             net, other = make(), backend.samples().network(3, 2)
             weights = [xdevice.to_numpy(value) for _, value in backend.variables(other)]
-            for held in (net, {"net": net}, {"other": other, "x": xdevice.ones(2), "nets": [net]}):
+            for held in (
+                net,
+                {"net": net},
+                {"other": other, "x": xdevice.ones(2), "nets": [net]},
+            ):
                 with pytest.raises(xdevice.errors.NotBuiltError):
                     verb(held, ["cpu", "cpu"])
             for before, (_, value) in zip(weights, backend.variables(other), strict=True):
@@ -591,11 +702,18 @@ def test_overlapping_tensors_are_not_summed_into_each_other(name):
         if name in ("torch", "numpy"):
             pairs += [[base, whole[:, 0]]]
         for tensors in pairs:
-            with pytest.raises(xdevice.errors.ContainerError, match="share memory and are not one tensor"):
+            with pytest.raises(
+                xdevice.errors.ContainerError, match="share memory and are not one tensor"
+            ):
                 xdevice.parallel.all_reduce(tensors)
             assert xdevice.to_numpy(base).tolist() == [1, 2, 4]
-        assert [xdevice.to_numpy(x).tolist() for x in xdevice.parallel.all_reduce([base[:1], base[2:]])] == [[5], [5]]
-        assert [xdevice.to_numpy(x).tolist() for x in xdevice.parallel.all_reduce([base, base])] == [
+        assert [
+            xdevice.to_numpy(x).tolist()
+            for x in xdevice.parallel.all_reduce([base[:1], base[2:]])
+        ] == [[5], [5]]
+        assert [
+            xdevice.to_numpy(x).tolist() for x in xdevice.parallel.all_reduce([base, base])
+        ] == [
             [10, 4, 10],
             [10, 4, 10],
         ]
@@ -666,7 +784,8 @@ def test_an_array_that_jax_has_deleted_is_named(tmp_path):
             uses += [lambda: xdevice.to_device(x, there), lambda: xdevice.to_device([x], there)]
         for use in uses:
             with pytest.raises(
-                xdevice.errors.UnsupportedError, match=r"jax does not support reading this array .*was deleted"
+                xdevice.errors.UnsupportedError,
+                match=r"jax does not support reading this array .*was deleted",
             ):
                 use()
         assert xdevice.device_of(x) is xdevice.cpu()  # as JAX itself says

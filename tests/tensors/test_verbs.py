@@ -72,7 +72,11 @@ def _made_up(monkeypatch):
     kinds = {Param: "tensor", Net: "model"}
     backend = Backend()
     known = registry.kind_of
-    monkeypatch.setattr(registry, "kind_of", lambda cls: Owned(backend, kinds[cls]) if cls in kinds else known(cls))
+    monkeypatch.setattr(
+        registry,
+        "kind_of",
+        lambda cls: Owned(backend, kinds[cls]) if cls in kinds else known(cls),
+    )
 
 
 def test_a_parameter_that_stands_before_its_model_stays_its_parameter():
@@ -103,7 +107,8 @@ def test_a_trainer_of_gluon_goes_where_its_parameters_are():
     step(mx, net, trainer)
     for given in (trainer, [trainer], {"trainer": trainer, "x": mx.nd.ones(2)}):
         with pytest.raises(
-            xdevice.errors.UnsupportedError, match=r"its parameter dense\d+_\w+ is on cpu\(0\).*to_device"
+            xdevice.errors.UnsupportedError,
+            match=r"its parameter dense\d+_\w+ is on cpu\(0\).*to_device",
         ):
             xdevice.to_device(given, there)
     assert xdevice.device_of([net, trainer]) is xdevice.cpu()
@@ -127,7 +132,9 @@ def two_backwards_through_a_copy(kind):
     with xdevice.use_backend("paddle") as backend:
         x = paddle.ones([2])
         x.stop_gradient = False
-        copied = xdevice.copy_to(x * 2, "cpu" if kind == "cpu" else backend.samples().other_device())
+        copied = xdevice.copy_to(
+            x * 2, "cpu" if kind == "cpu" else backend.samples().other_device()
+        )
         (copied**2).sum().backward(retain_graph=True)
         (copied**3).sum().backward()
     return x.grad.tolist()
@@ -140,7 +147,9 @@ def test_paddle_runs_two_backwards_through_a_copy_on_the_host():
 @pytest.mark.gpu
 @pytest.mark.virtual
 def test_paddle_refuses_a_second_backward_through_a_copy_to_a_gpu():
-    with pytest.raises(OSError, match=r"UnsupportedError: paddle cannot run backward\(\) a second time.*copy"):
+    with pytest.raises(
+        OSError, match=r"UnsupportedError: paddle cannot run backward\(\) a second time.*copy"
+    ):
         two_backwards_through_a_copy("gpu")
 
 
@@ -153,7 +162,9 @@ HOOKED = {
 }
 
 
-@pytest.mark.parametrize("place", ["cpu:0", pytest.param("gpu:0", marks=(pytest.mark.virtual, pytest.mark.gpu))])
+@pytest.mark.parametrize(
+    "place", ["cpu:0", pytest.param("gpu:0", marks=(pytest.mark.virtual, pytest.mark.gpu))]
+)
 @pytest.mark.parametrize("verb", HOOKED)
 @pytest.mark.parametrize("name", ["torch", "paddle"])
 def test_what_a_hook_on_a_result_gives_is_the_gradient(name, verb, place):

@@ -31,7 +31,12 @@ swap(
     "results_are_where_the_adapter_says",
     lambda *_: "scope",
 )
-swap("scope_reach", "says that scopes are the process's", "a_scope_holds_for_one_thread", lambda *_: "process")
+swap(
+    "scope_reach",
+    "says that scopes are the process's",
+    "a_scope_holds_for_one_thread",
+    lambda *_: "process",
+)
 
 _STATE_CARRIES = "parallel_carries_the_callers_state"
 _MODES = "parallel_carries_the_frameworks_modes"
@@ -42,7 +47,12 @@ def threads_is_neither_of_the_two(adapter, patch, suite):
     patch.setattr(adapter, "threads", "several")
 
 
-@wrong("threads", "says many where only one may work", "tasks_of_many_threads_work", raises=(RuntimeError,))
+@wrong(
+    "threads",
+    "says many where only one may work",
+    "tasks_of_many_threads_work",
+    raises=(RuntimeError,),
+)
 def threads_says_many_where_only_one_may_work(adapter, patch, suite):
     first = threading.get_ident()
     launch = toy()._launch
@@ -67,7 +77,12 @@ def threads_lets_threads_meet_where_only_one_may_work(adapter, patch, suite):
     patch.setattr(adapter, "copy", meeting)
 
 
-swap("thread_state", "carries nothing", _STATE_CARRIES, lambda _, adapter: lambda: contextlib.nullcontext)
+swap(
+    "thread_state",
+    "carries nothing",
+    _STATE_CARRIES,
+    lambda _, adapter: lambda: contextlib.nullcontext,
+)
 swap(
     "thread_state",
     "carries the device and not the gradient mode",
@@ -108,14 +123,19 @@ def _staying():
 _STAGED = "staged_memory_is_nobody_elses"
 _PREFETCHED = "prefetch_gives_every_batch_as_it_was"
 swap(
-    "stage", "reads its source later", _STAGED, lambda _, adapter: lambda x, device: _later(x, native(adapter, device))
+    "stage",
+    "reads its source later",
+    _STAGED,
+    lambda _, adapter: lambda x, device: _later(x, native(adapter, device)),
 )
 swap(
     "stage",
     "gives a tensor that is there itself",
     _STAGED,
     lambda stage, adapter: (
-        lambda x, device: x if getattr(x, "place", None) == native(adapter, device) else stage(x, device)
+        lambda x, device: (
+            x if getattr(x, "place", None) == native(adapter, device) else stage(x, device)
+        )
     ),
     HOMES[:1],
 )
@@ -124,18 +144,32 @@ swap(
     "aliases a NumPy array on the CPU",
     _STAGED,
     lambda stage, adapter: (
-        lambda x, device: toy().borrowed(x) if isinstance(x, np.ndarray) and device is devices.CPU else stage(x, device)
+        lambda x, device: (
+            toy().borrowed(x)
+            if isinstance(x, np.ndarray) and device is devices.CPU
+            else stage(x, device)
+        )
     ),
     HOMES[:1],
 )
-swap("stage", "stays on the host", _PREFETCHED, lambda stage, adapter: lambda x, device: stage(x, devices.CPU))
+swap(
+    "stage",
+    "stays on the host",
+    _PREFETCHED,
+    lambda stage, adapter: lambda x, device: stage(x, devices.CPU),
+)
 swap(
     "stage",
     "goes through float32",
     _PREFETCHED,
     lambda stage, adapter: lambda x, device: through("float32")(stage(x, device)),
 )
-swap("stage", "makes all NaNs one", _PREFETCHED, lambda stage, adapter: lambda x, device: forget_nans(stage(x, device)))
+swap(
+    "stage",
+    "makes all NaNs one",
+    _PREFETCHED,
+    lambda stage, adapter: lambda x, device: forget_nans(stage(x, device)),
+)
 swap(
     "stage",
     "flattens numbers into vectors",
@@ -156,7 +190,12 @@ def _later(x, place):
 
 
 _LOADER = "a_loader_of_the_framework_is_iterated"
-swap("iterate", "leaves the loader's threads", _LOADER, lambda _, adapter: lambda source: _generator_over(source))
+swap(
+    "iterate",
+    "leaves the loader's threads",
+    _LOADER,
+    lambda _, adapter: lambda source: _generator_over(source),
+)
 swap(
     "iterate",
     "raises the loader's wrapped error",
@@ -170,7 +209,12 @@ swap(
     _LOADER,
     lambda iterate, adapter: lambda source: _until_error(iterate(source)),
 )
-swap("iterate", "drops the last batch", _LOADER, lambda iterate, adapter: lambda source: _but_last(iterate(source)))
+swap(
+    "iterate",
+    "drops the last batch",
+    _LOADER,
+    lambda iterate, adapter: lambda source: _but_last(iterate(source)),
+)
 
 
 def _generator_over(source):
@@ -260,13 +304,22 @@ def _watch_with(change):
 _READS = "reads_are_seen"
 _SEES_MOVES = "moves_are_seen"
 swap("watch", "sees nothing", _READS, lambda _, adapter: _watching_nothing)
-swap("watch", "sees xdevice's own reads only", _READS, lambda _, adapter: lambda report: _verbs_only(adapter, report))
-swap("watch", "reports each twice", _READS, _watch_with(lambda report, t: (report(t), report(t))))
+swap(
+    "watch",
+    "sees xdevice's own reads only",
+    _READS,
+    lambda _, adapter: lambda report: _verbs_only(adapter, report),
+)
+swap(
+    "watch", "reports each twice", _READS, _watch_with(lambda report, t: (report(t), report(t)))
+)
 swap(
     "watch",
     "takes every source for cpu:0",
     _SEES_MOVES,
-    _watch_with(lambda report, t: report(t._replace(source=devices.CPU, destination=devices.CPU))),
+    _watch_with(
+        lambda report, t: report(t._replace(source=devices.CPU, destination=devices.CPU))
+    ),
 )
 swap(
     "watch",
@@ -274,7 +327,12 @@ swap(
     _SEES_MOVES,
     _watch_with(lambda report, t: report(t._replace(nbytes=t.nbytes // 4))),
 )
-swap("watch", "reports reads only", _SEES_MOVES, _watch_with(lambda report, t: report(t) if t.kind == "read" else None))
+swap(
+    "watch",
+    "reports reads only",
+    _SEES_MOVES,
+    _watch_with(lambda report, t: report(t) if t.kind == "read" else None),
+)
 swap(
     "watch",
     "reports after the read",
@@ -322,16 +380,28 @@ def _memory(change):
 
 
 swap("memory", "counts nothing", _MEMORY, _memory(lambda m: m._replace(allocated=0)))
-swap("memory", "counts elements for bytes", _MEMORY, _memory(lambda m: m._replace(allocated=m.allocated // 4)))
+swap(
+    "memory",
+    "counts elements for bytes",
+    _MEMORY,
+    _memory(lambda m: m._replace(allocated=m.allocated // 4)),
+)
 swap("memory", "counts kilobytes", _MEMORY, _memory(lambda m: Memory(*(n / 1024 for n in m))))
 swap(
     "memory",
     "is that of another device",
     _MEMORY,
-    lambda memory, adapter: lambda device: memory(devices.of("gpu", 1) if device.index == 0 else devices.CPU),
+    lambda memory, adapter: (
+        lambda device: memory(devices.of("gpu", 1) if device.index == 0 else devices.CPU)
+    ),
     HOMES,
 )
-swap("memory", "has more free than there is", _MEMORY, _memory(lambda m: m._replace(free=m.total + 1)))
+swap(
+    "memory",
+    "has more free than there is",
+    _MEMORY,
+    _memory(lambda m: m._replace(free=m.total + 1)),
+)
 swap("memory", "has a peak below what is there", _MEMORY, _memory(lambda m: m._replace(peak=0)))
 
 

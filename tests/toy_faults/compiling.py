@@ -24,7 +24,12 @@ def _elsewhere(adapter, note, made):
     return note, [adapter.copy(x, devices.of("gpu", 1)) for x in made]
 
 
-swap("compile", "repeats its first result", _SAME, lambda _, adapter: lambda call, device: _once(call))
+swap(
+    "compile",
+    "repeats its first result",
+    _SAME,
+    lambda _, adapter: lambda call, device: _once(call),
+)
 swap(
     "common_device",
     "looks at the first tensor only",

@@ -45,10 +45,19 @@ swap(
     "detached_is_the_same_memory_without_a_gradient",
     lambda _, adapter: lambda x: x.detach().clone(),
 )
-swap("detached", "keeps the gradient", "detached_is_the_same_memory_without_a_gradient", lambda _, adapter: lambda x: x)
+swap(
+    "detached",
+    "keeps the gradient",
+    "detached_is_the_same_memory_without_a_gradient",
+    lambda _, adapter: lambda x: x,
+)
 
 
-@wrong("detached", "takes the gradient off its source", "detached_is_the_same_memory_without_a_gradient")
+@wrong(
+    "detached",
+    "takes the gradient off its source",
+    "detached_is_the_same_memory_without_a_gradient",
+)
 def detached_takes_the_gradient_off_its_source(adapter, patch, suite):
     def stripped(x):
         x.requires_grad = False
@@ -57,7 +66,11 @@ def detached_takes_the_gradient_off_its_source(adapter, patch, suite):
     patch.setattr(adapter, "detached", stripped)
 
 
-@wrong("finish", "waits for nothing, where `export` does not either", "converting_reads_what_is_computed")
+@wrong(
+    "finish",
+    "waits for nothing, where `export` does not either",
+    "converting_reads_what_is_computed",
+)
 def finish_waits_for_nothing_where_export_does_not_either(adapter, patch, suite):
     patch.setattr(adapter, "finish", lambda x: None)
     patch.setattr(toy().ToyArray, "wait", lambda self: None)
@@ -113,8 +126,18 @@ swap(
     "shared_memory_outlives_its_owner",
     lambda export, adapter: lambda x: (x.wait(), x._values.__dlpack__())[1],
 )
-swap("compact", "gives the tensor itself", "a_compact_copy_is_new_and_in_order", lambda _, adapter: lambda x: x)
-swap("compact", "copies memory as it lies", "a_compact_copy_is_new_and_in_order", on_inputs(transpose_memory))
+swap(
+    "compact",
+    "gives the tensor itself",
+    "a_compact_copy_is_new_and_in_order",
+    lambda _, adapter: lambda x: x,
+)
+swap(
+    "compact",
+    "copies memory as it lies",
+    "a_compact_copy_is_new_and_in_order",
+    on_inputs(transpose_memory),
+)
 swap(
     "compact",
     "moves to the CPU",
@@ -122,7 +145,12 @@ swap(
     lambda _, adapter: lambda x: x.clone(toy().CPU),
     HOMES[1:],
 )
-swap("compact", "goes through float32", "a_compact_copy_is_new_and_in_order", on_inputs(through("float32")))
+swap(
+    "compact",
+    "goes through float32",
+    "a_compact_copy_is_new_and_in_order",
+    on_inputs(through("float32")),
+)
 swap(
     "adopt",
     "copies what it says it shares",

@@ -35,10 +35,14 @@ def classify_takes_models_for_tensors(adapter, patch, suite):
 @wrong("classify", "takes devices for models", "types_are_told_apart")
 def classify_takes_devices_for_models(adapter, patch, suite):
     classify = adapter.classify
-    patch.setattr(adapter, "classify", lambda cls: "model" if cls is toy().Place else classify(cls))
+    patch.setattr(
+        adapter, "classify", lambda cls: "model" if cls is toy().Place else classify(cls)
+    )
 
 
-@wrong("dtype_names", "gives a name that is none of its dtypes", "keeps_the_contract", HOMES[:1])
+@wrong(
+    "dtype_names", "gives a name that is none of its dtypes", "keeps_the_contract", HOMES[:1]
+)
 def dtype_names_gives_a_name_that_is_none_of_its_dtypes(adapter, patch, suite):
     patch.setattr(type(adapter), "dtype_names", {np.dtype("float16"): "half"})
 
@@ -64,10 +68,16 @@ def dtypes_names_dtypes_as_no_other_framework_does(adapter, patch, suite):
     patch.setattr(adapter, "dtypes", adapter.dtypes | {"half"})
 
 
-@wrong("dtypes", "names a dtype that its tensors do not keep", "a_dtype_is_refused_if_and_only_if_it_would_be_narrowed")
+@wrong(
+    "dtypes",
+    "names a dtype that its tensors do not keep",
+    "a_dtype_is_refused_if_and_only_if_it_would_be_narrowed",
+)
 def dtypes_names_a_dtype_that_its_tensors_do_not_keep(adapter, patch, suite):
     from_numpy = adapter.from_numpy
-    patch.setattr(adapter, "from_numpy", lambda array, device: from_numpy(_narrow(array), device))
+    patch.setattr(
+        adapter, "from_numpy", lambda array, device: from_numpy(_narrow(array), device)
+    )
 
 
 def _narrow(array):
@@ -110,9 +120,17 @@ def starting(self, kind):
 cls.count = starting
 """,
 )
-swap("describe", "has no name", "devices_are_described", lambda _, adapter: lambda device: DeviceInfo("", 1 << 30))
 swap(
-    "describe", "has no memory at all", "devices_are_described", lambda _, adapter: lambda device: DeviceInfo("toy", 0)
+    "describe",
+    "has no name",
+    "devices_are_described",
+    lambda _, adapter: lambda device: DeviceInfo("", 1 << 30),
+)
+swap(
+    "describe",
+    "has no memory at all",
+    "devices_are_described",
+    lambda _, adapter: lambda device: DeviceInfo("toy", 0),
 )
 swap(
     "describe",
@@ -121,16 +139,28 @@ swap(
     lambda _, adapter: lambda device: DeviceInfo("toy", 1.5),
 )
 _LACKS = "what_a_device_lacks_is_refused_before_anything_moves_and_the_rest_is_held"
-swap("lacks", "says of the CPU that it lacks a dtype", _LACKS, lambda _, adapter: lambda device: {"float64"})
+swap(
+    "lacks",
+    "says of the CPU that it lacks a dtype",
+    _LACKS,
+    lambda _, adapter: lambda device: {"float64"},
+)
 swap("lacks", "takes float32 away", _LACKS, lambda _, adapter: lambda device: {"float32"})
-swap("lacks", "goes by the framework's own names", _LACKS, lambda _, adapter: lambda device: {"double"})
+swap(
+    "lacks",
+    "goes by the framework's own names",
+    _LACKS,
+    lambda _, adapter: lambda device: {"double"},
+)
 
 
 @wrong("lacks", "forgets a dtype that the GPU narrows", _LACKS)
 def lacks_forgets_a_dtype_that_the_gpu_narrows(adapter, patch, suite):
     from_numpy = adapter.from_numpy
     patch.setattr(
-        adapter, "from_numpy", lambda x, device: from_numpy(_narrow(x) if device.kind == "gpu" else x, device)
+        adapter,
+        "from_numpy",
+        lambda x, device: from_numpy(_narrow(x) if device.kind == "gpu" else x, device),
     )
 
 
@@ -180,7 +210,9 @@ swap(
     "from_native",
     "forgets the index",
     "every_device_goes_to_its_native_object_and_back",
-    lambda from_native, adapter: lambda x: devices.of(x.kind) if isinstance(x, toy().Place) else None,
+    lambda from_native, adapter: (
+        lambda x: devices.of(x.kind) if isinstance(x, toy().Place) else None
+    ),
 )
 swap(
     "from_native",
@@ -226,7 +258,11 @@ def scope_is_never_left(adapter, patch, suite):
 def _of_the_process(adapter, patch, is_left):
     """Scopes that change what is there for all threads."""
     held = SimpleNamespace(place=toy().CPU)
-    patch.setattr(type(adapter.samples()), "native_ones", lambda self, *shape: toy().full(shape, 1, held.place))
+    patch.setattr(
+        type(adapter.samples()),
+        "native_ones",
+        lambda self, *shape: toy().full(shape, 1, held.place),
+    )
 
     @contextlib.contextmanager
     def scope(device):
@@ -258,7 +294,11 @@ class _Staying(_Forgetful):
         pass
 
 
-@wrong("require", "lets a device pass that does not exist", "a_missing_device_is_refused_before_anything_happens")
+@wrong(
+    "require",
+    "lets a device pass that does not exist",
+    "a_missing_device_is_refused_before_anything_happens",
+)
 def require_lets_a_device_pass_that_does_not_exist(adapter, patch, suite):
     patch.setattr(adapter, "require", lambda device: device)
 
@@ -279,5 +319,6 @@ child(
 )
 def framework_is_imported_without_loader_importing(adapter, patch, suite):
     suite.child_setup = (
-        "import contextlib as c; from xdevice.contract import loader; loader.importing = lambda **_: c.nullcontext()"
+        "import contextlib as c; from xdevice.contract import loader; "
+        "loader.importing = lambda **_: c.nullcontext()"
     )

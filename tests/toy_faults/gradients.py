@@ -31,27 +31,48 @@ def _differently(does, change, check="gradients_are_right_or_refused", homes=HOM
     swap("value_and_grad", does, check, make, homes)
 
 
-_differently("keeps the graph of the loss", lambda loss, grads, rest, leaves, kept: (kept[0], grads, rest))
-_differently("keeps the graph of the other results", lambda loss, grads, rest, leaves, kept: (loss, grads, kept[1]))
+_differently(
+    "keeps the graph of the loss",
+    lambda loss, grads, rest, leaves, kept: (kept[0], grads, rest),
+)
+_differently(
+    "keeps the graph of the other results",
+    lambda loss, grads, rest, leaves, kept: (loss, grads, kept[1]),
+)
 _differently(
     "has a gradient for what the loss does not depend on",
-    lambda loss, grads, rest, leaves, kept: (loss, [*grads[:3], toy().full((1, 2), 1, leaves[0].place)], rest),
+    lambda loss, grads, rest, leaves, kept: (
+        loss,
+        [*grads[:3], toy().full((1, 2), 1, leaves[0].place)],
+        rest,
+    ),
 )
 _differently(
     "gives zeros where the loss depends on nothing",
     lambda loss, grads, rest, leaves, kept: (
         loss,
-        [toy().full(x.shape, 0, x.place, x.dtype) if g is None else g for x, g in zip(leaves, grads, strict=True)],
+        [
+            toy().full(x.shape, 0, x.place, x.dtype) if g is None else g
+            for x, g in zip(leaves, grads, strict=True)
+        ],
         rest,
     ),
 )
 _differently(
     "adds up the gradients of one tensor in two places",
-    lambda loss, grads, rest, leaves, kept: (loss, [grads[0] + grads[2], grads[1], grads[0] + grads[2], None], rest),
+    lambda loss, grads, rest, leaves, kept: (
+        loss,
+        [grads[0] + grads[2], grads[1], grads[0] + grads[2], None],
+        rest,
+    ),
 )
 _differently(
     "leaves the gradients on the CPU",
-    lambda loss, grads, rest, leaves, kept: (loss, [g if g is None else g.to(toy().CPU) for g in grads], rest),
+    lambda loss, grads, rest, leaves, kept: (
+        loss,
+        [g if g is None else g.to(toy().CPU) for g in grads],
+        rest,
+    ),
     homes=("gpu:0",),
 )
 swap(
@@ -59,7 +80,9 @@ swap(
     "calls the function twice",
     "gradients_are_right_or_refused",
     lambda original, _: (
-        lambda leaves, call, nested: original(leaves, lambda inputs: (call(inputs), call(inputs))[1], nested)
+        lambda leaves, call, nested: original(
+            leaves, lambda inputs: (call(inputs), call(inputs))[1], nested
+        )
     ),
 )
 swap(
@@ -72,7 +95,9 @@ swap(
     "value_and_grad",
     "writes into the gradients of what it computes with",
     "gradients_are_right_or_refused",
-    lambda original, _: lambda leaves, call, nested: original(leaves, _with_backward(call), nested),
+    lambda original, _: (
+        lambda leaves, call, nested: original(leaves, _with_backward(call), nested)
+    ),
 )
 swap(
     "value_and_grad",
@@ -109,7 +134,10 @@ swap(
     lambda original, _: lambda model: [(name, x, None) for name, x, _ in original(model)],
 )
 _telling("says nothing", lambda ready, variables: lambda i, gradient: None)
-_telling("has another variable's number", lambda ready, variables: lambda i, g: ready((i + 1) % len(variables), g))
+_telling(
+    "has another variable's number",
+    lambda ready, variables: lambda i, g: ready((i + 1) % len(variables), g),
+)
 _telling("says it twice", lambda ready, variables: lambda i, g: (ready(i, g), ready(i, g)))
 _telling("gives another gradient", lambda ready, variables: lambda i, g: ready(i, g * 2))
 _telling("loses errors", lambda ready, variables: _swallowing(ready))
@@ -158,13 +186,17 @@ swap(
     "update",
     "gives the rule the parameters themselves",
     "an_update_is_in_memory_of_its_own",
-    lambda _, adapter: lambda rows, rule, nested, writes: [rule(*(x.detach() for x in row)) for row in rows],
+    lambda _, adapter: (
+        lambda rows, rule, nested, writes: [rule(*(x.detach() for x in row)) for row in rows]
+    ),
 )
 swap(
     "update",
     "records the step",
     "an_update_is_in_memory_of_its_own",
-    lambda original, adapter: lambda rows, rule, nested, writes: original(rows, rule, True, writes),
+    lambda original, adapter: (
+        lambda rows, rule, nested, writes: original(rows, rule, True, writes)
+    ),
 )
 swap(
     "update",

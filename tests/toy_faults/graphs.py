@@ -26,12 +26,16 @@ swap(
     "capture",
     "gives results with gradients",
     _GRAPH,
-    lambda capture, adapter: lambda graph, stream, task: adapter.samples().marked(capture(graph, stream, task)),
+    lambda capture, adapter: (
+        lambda graph, stream, task: adapter.samples().marked(capture(graph, stream, task))
+    ),
     GPU,
 )
 
 
-@wrong("capture", "goes on recording after an error", "a_graph_holds_the_work_of_one_device", GPU)
+@wrong(
+    "capture", "goes on recording after an error", "a_graph_holds_the_work_of_one_device", GPU
+)
 def capture_goes_on_recording_after_an_error(adapter, patch, suite):
     patch.setattr(toy().state, "graph", None)
 
@@ -74,7 +78,13 @@ swap(
     GPU,
     raises=(xdevice.errors.DeviceMismatchError,),
 )
-swap("new_graph", "is of another GPU", _GRAPH, lambda new, adapter: lambda device: new(devices.of("gpu", 1)), GPU)
+swap(
+    "new_graph",
+    "is of another GPU",
+    _GRAPH,
+    lambda new, adapter: lambda device: new(devices.of("gpu", 1)),
+    GPU,
+)
 
 
 def _replay_on(graph, streams):

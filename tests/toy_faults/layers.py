@@ -18,7 +18,9 @@ swap(
     "layers",
     "takes a layer for one of another kind",
     "a_layout_says_what_a_layer_computes",
-    lambda layers, adapter: lambda model: [layer._replace(kind="conv") for layer in layers(model)],
+    lambda layers, adapter: (
+        lambda model: [layer._replace(kind="conv") for layer in layers(model)]
+    ),
 )
 swap(
     "layers",
@@ -38,7 +40,9 @@ def _told(does, change):
         does,
         _SETTINGS,
         lambda operations, adapter: (
-            lambda model: [layer if layer.parts else change(layer) for layer in operations(model)]
+            lambda model: [
+                layer if layer.parts else change(layer) for layer in operations(model)
+            ]
         ),
         HOMES[:1],
     )
@@ -46,7 +50,10 @@ def _told(does, change):
 
 def _set(**settings):
     return lambda layer: layer._replace(
-        settings={**layer.settings, **{name: value for name, value in settings.items() if name in layer.settings}}
+        settings={
+            **layer.settings,
+            **{name: value for name, value in settings.items() if name in layer.settings},
+        }
     )
 
 
@@ -67,7 +74,9 @@ for _does, _change in {
     "leaves out those in a block": lambda layers: layers[:2],
     "has those in a block backwards": _backwards,
     "comes twice": lambda layers: [*layers, layers[-1]],
-    "leaves out those with parameters": lambda layers: [layer for layer in layers if not layer.parts],
+    "leaves out those with parameters": lambda layers: [
+        layer for layer in layers if not layer.parts
+    ],
 }.items():
     swap("operations", _does, _SETTINGS, after(_change), HOMES[:1])
 

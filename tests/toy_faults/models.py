@@ -46,7 +46,9 @@ swap(
     "variables",
     "gives other values",
     _STATE,
-    lambda variables, adapter: lambda model: [(name, plain(x) + 1) for name, x in variables(model)],
+    lambda variables, adapter: (
+        lambda model: [(name, plain(x) + 1) for name, x in variables(model)]
+    ),
 )
 swap(
     "variables",
@@ -64,13 +66,17 @@ swap(
     "variables",
     "gives new names in each model",
     _STATE,
-    lambda variables, adapter: lambda model: [(f"{name}{id(model)}", x) for name, x in variables(model)],
+    lambda variables, adapter: (
+        lambda model: [(f"{name}{id(model)}", x) for name, x in variables(model)]
+    ),
 )
 swap(
     "variables",
     "gives a shared one once",
     "a_shared_variable_comes_under_both_names",
-    lambda variables, adapter: lambda model: list({id(x): (name, x) for name, x in variables(model)}.values()),
+    lambda variables, adapter: (
+        lambda model: list({id(x): (name, x) for name, x in variables(model)}.values())
+    ),
 )
 swap(
     "variables",
@@ -83,7 +89,9 @@ swap(
     "variables",
     "gives copies on the CPU",
     _STATE,
-    lambda variables, adapter: lambda model: [(name, plain(x).clone(toy().CPU)) for name, x in variables(model)],
+    lambda variables, adapter: (
+        lambda model: [(name, plain(x).clone(toy().CPU)) for name, x in variables(model)]
+    ),
     HOMES[:1],
 )
 
@@ -103,12 +111,19 @@ def require_built_refuses_a_model_without_parameters_of_its_own(adapter, patch, 
 
 _ALL_ON = "a_model_is_all_on_the_device_where_it_is"
 swap("is_all_on", "never is", _ALL_ON, lambda _, adapter: lambda model, device: False)
-swap("is_all_on", "always is", "a_model_moves_in_place_with_its_values", lambda _, adapter: lambda model, device: True)
+swap(
+    "is_all_on",
+    "always is",
+    "a_model_moves_in_place_with_its_values",
+    lambda _, adapter: lambda model, device: True,
+)
 swap(
     "is_all_on",
     "looks at the first variable only",
     _ALL_ON,
-    lambda _, adapter: lambda model, device: next(iter(adapter.model_devices(model)))[1] is device,
+    lambda _, adapter: (
+        lambda model, device: next(iter(adapter.model_devices(model)))[1] is device
+    ),
 )
 _STANDS = "the_parts_of_a_copy_stand_for_those_of_the_model"
 swap("model_parts", "knows none", _STANDS, lambda _, adapter: lambda model: [])
@@ -122,23 +137,34 @@ swap(
     "model_parts",
     "gives models only",
     _STANDS,
-    lambda parts, adapter: lambda model: [x for x in parts(model) if isinstance(x, toy().Module)],
+    lambda parts, adapter: (
+        lambda model: [x for x in parts(model) if isinstance(x, toy().Module)]
+    ),
 )
 swap(
     "model_parts",
     "gives new objects for variables",
     _STANDS,
-    lambda parts, adapter: lambda model: [x.detach() if isinstance(x, toy().ToyArray) else x for x in parts(model)],
+    lambda parts, adapter: (
+        lambda model: [x.detach() if isinstance(x, toy().ToyArray) else x for x in parts(model)]
+    ),
 )
 
 
 _SHARES_STILL = "models_that_share_a_tensor_share_it_after_a_move"
-swap("rebind", "leaves what is there", _SHARES_STILL, lambda rebind, adapter: lambda model, new: None)
+swap(
+    "rebind",
+    "leaves what is there",
+    _SHARES_STILL,
+    lambda rebind, adapter: lambda model, new: None,
+)
 swap(
     "rebind",
     "puts copies there",
     _SHARES_STILL,
-    lambda rebind, adapter: lambda model, new: rebind(model, {key: x.clone() for key, x in new.items()}),
+    lambda rebind, adapter: (
+        lambda model, new: rebind(model, {key: x.clone() for key, x in new.items()})
+    ),
 )
 
 
@@ -187,9 +213,17 @@ def _copy_each(change):
 
 swap("move_model", "does nothing", _IN_PLACE, lambda _, adapter: lambda model, device: None)
 swap(
-    "move_model", "moves a copy", _IN_PLACE, lambda _, adapter: lambda model, device: adapter.copy_model(model, device)
+    "move_model",
+    "moves a copy",
+    _IN_PLACE,
+    lambda _, adapter: lambda model, device: adapter.copy_model(model, device),
 )
-swap("move_model", "loses the values", _IN_PLACE, _move_each(lambda x: toy().full(x.shape, 0, x.place, x.dtype)))
+swap(
+    "move_model",
+    "loses the values",
+    _IN_PLACE,
+    _move_each(lambda x: toy().full(x.shape, 0, x.place, x.dtype)),
+)
 swap("move_model", "goes through float32", _IN_PLACE, _move_each(through("float32")))
 swap("move_model", "flushes denormal numbers to zero", _IN_PLACE, _move_each(flush_denormals))
 
@@ -218,7 +252,9 @@ def move_model_puts_plain_tensors_in_the_place_of_parameters(adapter, patch, sui
     "a_moved_model_trains_on_as_if_it_had_stayed",
     raises=(TypeError,),
 )
-def move_model_puts_new_parameters_into_the_model_which_its_optimizer_does_not_know(adapter, patch, suite):
+def move_model_puts_new_parameters_into_the_model_which_its_optimizer_does_not_know(
+    adapter, patch, suite
+):
     _replace_parameters(adapter, patch, lambda x: toy().Parameter(x))
 
 
@@ -273,10 +309,15 @@ swap(
     "copy_model",
     "stays where the model is",
     _SHARES_NOTHING,
-    lambda copy_model, adapter: lambda model, device: copy_model(model, adapter.device_of(plain(_values(model)[0]))),
+    lambda copy_model, adapter: (
+        lambda model, device: copy_model(model, adapter.device_of(plain(_values(model)[0])))
+    ),
 )
 swap(
-    "copy_model", "draws new weights", _SHARES_NOTHING, _copy_each(lambda x: toy().full(x.shape, 0.5, x.place, x.dtype))
+    "copy_model",
+    "draws new weights",
+    _SHARES_NOTHING,
+    _copy_each(lambda x: toy().full(x.shape, 0.5, x.place, x.dtype)),
 )
 swap("copy_model", "goes through float32", _SHARES_NOTHING, _copy_each(through("float32")))
 
@@ -293,7 +334,9 @@ def copy_model_tears_shared_parameters_apart(adapter, patch, suite):
     def torn(model, device):
         twin = copy_model(model, device)
         for child in getattr(twin, "children", {}).values():
-            child.own = {name: toy().Parameter(x.detach().clone()) for name, x in child.own.items()}
+            child.own = {
+                name: toy().Parameter(x.detach().clone()) for name, x in child.own.items()
+            }
         return twin
 
     patch.setattr(adapter, "copy_model", torn)
@@ -305,10 +348,17 @@ swap(
     "a_leaf_is_a_copy_that_asks_for_gradients",
     lambda _, adapter: lambda model: toy().full((1,), 0),
 )
-swap("tensor_of", "knows no variable", "a_lone_variable_is_read_as_its_tensor", lambda _, adapter: lambda model: None)
+swap(
+    "tensor_of",
+    "knows no variable",
+    "a_lone_variable_is_read_as_its_tensor",
+    lambda _, adapter: lambda model: None,
+)
 swap(
     "tensor_of",
     "gives a tensor of another value",
     "a_lone_variable_is_read_as_its_tensor",
-    lambda tensor_of, adapter: lambda model: model.value * 2 if isinstance(model, toy().Variable) else None,
+    lambda tensor_of, adapter: (
+        lambda model: model.value * 2 if isinstance(model, toy().Variable) else None
+    ),
 )

@@ -15,19 +15,30 @@ _TAKES_STATE = "an_optimizer_takes_state_that_it_would_make_in_a_step"
 
 def _to_come(change):
     def make(state_to_come, adapter):
-        return lambda optimizer, names: {name: change(x) for name, x in state_to_come(optimizer, names).items()}
+        return lambda optimizer, names: {
+            name: change(x) for name, x in state_to_come(optimizer, names).items()
+        }
 
     return make
 
 
-swap("state_to_come", "knows none", _TAKES_STATE, lambda _, adapter: lambda optimizer, names: {})
+swap(
+    "state_to_come", "knows none", _TAKES_STATE, lambda _, adapter: lambda optimizer, names: {}
+)
 swap(
     "state_to_come",
     "makes unrequested state",
     _TAKES_STATE,
-    lambda to_come, adapter: lambda optimizer, names: to_come(optimizer, ["0.speed", "1.speed"]),
+    lambda to_come, adapter: (
+        lambda optimizer, names: to_come(optimizer, ["0.speed", "1.speed"])
+    ),
 )
-swap("state_to_come", "makes numbers of all", _TAKES_STATE, _to_come(lambda x: toy().full((), 0, x.place, x.dtype)))
+swap(
+    "state_to_come",
+    "makes numbers of all",
+    _TAKES_STATE,
+    _to_come(lambda x: toy().full((), 0, x.place, x.dtype)),
+)
 swap("state_to_come", "widens float32", _TAKES_STATE, _to_come(double_floats))
 
 
@@ -63,9 +74,24 @@ def _taking(change):
     return make
 
 
-swap("take_state", "takes nothing", _TAKES_STATE, lambda _, adapter: lambda optimizer, state: None)
-swap("take_state", "takes the first only", _TAKES_STATE, _taking(lambda state: dict(list(state.items())[:1])))
-swap("take_state", "begins with zeros", _TAKES_STATE, _taking(lambda state: {k: x * 0 for k, x in state.items()}))
+swap(
+    "take_state",
+    "takes nothing",
+    _TAKES_STATE,
+    lambda _, adapter: lambda optimizer, state: None,
+)
+swap(
+    "take_state",
+    "takes the first only",
+    _TAKES_STATE,
+    _taking(lambda state: dict(list(state.items())[:1])),
+)
+swap(
+    "take_state",
+    "begins with zeros",
+    _TAKES_STATE,
+    _taking(lambda state: {k: x * 0 for k, x in state.items()}),
+)
 _SAYS = "an_optimizer_says_what_it_computes"
 
 
@@ -84,16 +110,27 @@ swap(
     "optimizer",
     "takes the rate for another",
     _SAYS,
-    _of_parameters(lambda one: one._replace(settings={**one.settings, "lr": 1.01 * one.settings["lr"]})),
+    _of_parameters(
+        lambda one: one._replace(settings={**one.settings, "lr": 1.01 * one.settings["lr"]})
+    ),
 )
-swap("optimizer", "leaves settings out", _SAYS, _of_parameters(lambda one: one._replace(settings={"lr": 0.05})))
+swap(
+    "optimizer",
+    "leaves settings out",
+    _SAYS,
+    _of_parameters(lambda one: one._replace(settings={"lr": 0.05})),
+)
 swap(
     "optimizer",
     "takes the momentum for one of steps",
     _SAYS,
-    _of_parameters(lambda one: one._replace(state={"lr * momentum_buffer": one.state["momentum_buffer"]})),
+    _of_parameters(
+        lambda one: one._replace(state={"lr * momentum_buffer": one.state["momentum_buffer"]})
+    ),
 )
-swap("optimizer", "forgets the state", _SAYS, _of_parameters(lambda one: one._replace(state={})))
+swap(
+    "optimizer", "forgets the state", _SAYS, _of_parameters(lambda one: one._replace(state={}))
+)
 swap(
     "optimizer",
     "copies parameters",

@@ -71,7 +71,12 @@ def through(name):
     def narrowed(x):
         values = x._values
         with np.errstate(all="ignore"):
-            return with_values(x, values.astype(name).astype(values.dtype) if values.dtype.kind in "iuf" else values)
+            return with_values(
+                x,
+                values.astype(name).astype(values.dtype)
+                if values.dtype.kind in "iuf"
+                else values,
+            )
 
     return narrowed
 
@@ -94,7 +99,9 @@ def flush_denormals(x):
     if x.dtype.name != "float32":
         return x
     values = x._values
-    return with_values(x, np.where(abs(values) < np.finfo("float32").tiny, np.float32(0), values))
+    return with_values(
+        x, np.where(abs(values) < np.finfo("float32").tiny, np.float32(0), values)
+    )
 
 
 def transpose_memory(x):

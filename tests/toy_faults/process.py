@@ -11,7 +11,11 @@ from .planting import (
 )
 
 swap(
-    "why_no_gpu", "says nothing", "why_there_is_no_gpu_is_said_in_a_few_words", lambda _, adapter: lambda: "", HOMES[:1]
+    "why_no_gpu",
+    "says nothing",
+    "why_there_is_no_gpu_is_said_in_a_few_words",
+    lambda _, adapter: lambda: "",
+    HOMES[:1],
 )
 swap(
     "why_no_gpu",

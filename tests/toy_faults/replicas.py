@@ -21,17 +21,32 @@ _WRITES = "write_puts_values_into_the_memory_that_is_there"
 _TOTAL = "a_total_is_new_and_keeps_its_dtype"
 _REDUCES = "all_reduce_gives_both_devices_the_same"
 _FLOWS = "gradients_flow_through_splits_and_joins"
-swap("split", "drops the last part", _SPLITS, lambda split, adapter: lambda x, sizes: [*split(x, sizes)[:-1], x[:0]])
 swap(
-    "split", "makes all parts alike", _SPLITS, lambda split, adapter: lambda x, sizes: [x[: max(sizes)] for _ in sizes]
+    "split",
+    "drops the last part",
+    _SPLITS,
+    lambda split, adapter: lambda x, sizes: [*split(x, sizes)[:-1], x[:0]],
+)
+swap(
+    "split",
+    "makes all parts alike",
+    _SPLITS,
+    lambda split, adapter: lambda x, sizes: [x[: max(sizes)] for _ in sizes],
 )
 swap(
     "split",
     "splits the last axis",
     _SPLITS,
-    lambda split, adapter: lambda x, sizes: [p.T for p in split(x.T, [min(s, x.T.shape[0]) for s in sizes])],
+    lambda split, adapter: (
+        lambda x, sizes: [p.T for p in split(x.T, [min(s, x.T.shape[0]) for s in sizes])]
+    ),
 )
-swap("split", "cuts the gradient", _FLOWS, lambda split, adapter: lambda x, sizes: split(x.detach(), sizes))
+swap(
+    "split",
+    "cuts the gradient",
+    _FLOWS,
+    lambda split, adapter: lambda x, sizes: split(x.detach(), sizes),
+)
 swap(
     "split",
     "goes through float32",
@@ -44,15 +59,30 @@ swap(
     _SPLITS,
     lambda split, adapter: lambda x, sizes: split(x.to(toy().CPU), sizes),
 )
-swap("join", "joins the other way round", _SPLITS, lambda join, adapter: lambda parts: join(parts[::-1]))
+swap(
+    "join",
+    "joins the other way round",
+    _SPLITS,
+    lambda join, adapter: lambda parts: join(parts[::-1]),
+)
 swap(
     "join",
     "leaves out parts without elements, and the others' order",
     _SPLITS,
     lambda join, adapter: lambda parts: join(sorted(parts, key=lambda x: x.shape[:1])),
 )
-swap("join", "gives a lone part itself", _SPLITS, lambda join, adapter: lambda parts: _lone(join, parts))
-swap("join", "cuts the gradient", _FLOWS, lambda join, adapter: lambda parts: join([x.detach() for x in parts]))
+swap(
+    "join",
+    "gives a lone part itself",
+    _SPLITS,
+    lambda join, adapter: lambda parts: _lone(join, parts),
+)
+swap(
+    "join",
+    "cuts the gradient",
+    _FLOWS,
+    lambda join, adapter: lambda parts: join([x.detach() for x in parts]),
+)
 swap(
     "join",
     "goes through float32",
@@ -72,7 +102,12 @@ def _lone(join, parts):
     return whole[0].detach() if len(whole) == 1 else join(parts)
 
 
-swap("leaf", "gives the tensor itself", _LEAF, lambda _, adapter: lambda x, device: adapter.samples().marked(x))
+swap(
+    "leaf",
+    "gives the tensor itself",
+    _LEAF,
+    lambda _, adapter: lambda x, device: adapter.samples().marked(x),
+)
 swap(
     "leaf",
     "does not ask for a gradient",
@@ -80,7 +115,12 @@ swap(
     lambda _, adapter: lambda x, device: x.detach().clone(native(adapter, device)),
 )
 swap("leaf", "asks for the gradient of ints", _LEAF, ask_for_gradients)
-swap("leaf", "stays where the tensor is", _LEAF, lambda leaf, adapter: lambda x, device: leaf(x, adapter.device_of(x)))
+swap(
+    "leaf",
+    "stays where the tensor is",
+    _LEAF,
+    lambda leaf, adapter: lambda x, device: leaf(x, adapter.device_of(x)),
+)
 swap("leaf", "goes through float32", _LEAF, on_inputs(through("float32")))
 swap(
     "leaf",
@@ -99,8 +139,18 @@ def _linked_leaf(x, place):
 swap("can_write", "says no and writes", _WRITES, lambda _, adapter: lambda x: False)
 _WHERE = "where_write_writes_is_known"
 swap("memory_of", "knows none", _WHERE, lambda _, adapter: lambda x: None)
-swap("memory_of", "gives the address of a view's owner", _WHERE, lambda _, adapter: lambda x: (_owned(x), x.strides))
-swap("memory_of", "counts strides in elements", _WHERE, lambda _, adapter: lambda x: (x.address, _steps(x)))
+swap(
+    "memory_of",
+    "gives the address of a view's owner",
+    _WHERE,
+    lambda _, adapter: lambda x: (_owned(x), x.strides),
+)
+swap(
+    "memory_of",
+    "counts strides in elements",
+    _WHERE,
+    lambda _, adapter: lambda x: (x.address, _steps(x)),
+)
 swap(
     "memory_of",
     "gives the strides of C order",
@@ -129,7 +179,12 @@ def _steps(x):
 
 
 swap("write", "writes nothing", _WRITES, lambda _, adapter: lambda x, value: None)
-swap("write", "writes into a new tensor", _WRITES, lambda _, adapter: lambda x, value: _rebind(x, value.clone()))
+swap(
+    "write",
+    "writes into a new tensor",
+    _WRITES,
+    lambda _, adapter: lambda x, value: _rebind(x, value.clone()),
+)
 swap(
     "write",
     "aliases the value",
@@ -146,7 +201,9 @@ swap(
     "write",
     "changes requires_grad",
     _WRITES,
-    lambda write, adapter: lambda x, value: (write(x, value), setattr(plain(x), "requires_grad", False)),
+    lambda write, adapter: (
+        lambda x, value: (write(x, value), setattr(plain(x), "requires_grad", False))
+    ),
 )
 swap(
     "write",
@@ -158,7 +215,9 @@ swap(
     "write",
     "leaves a lone variable as it is",
     "a_lone_variable_is_written_in_place",
-    lambda write, adapter: lambda x, value: None if isinstance(x, toy().Variable) else write(x, value),
+    lambda write, adapter: (
+        lambda x, value: None if isinstance(x, toy().Variable) else write(x, value)
+    ),
 )
 
 
@@ -174,35 +233,51 @@ def _rebind(x, value):
 
 def _total_by(function):
     return lambda _, adapter: (
-        lambda tensors, mean: toy().compute(lambda *xs: function(xs, mean), *(x.detach() for x in tensors))
+        lambda tensors, mean: toy().compute(
+            lambda *xs: function(xs, mean), *(x.detach() for x in tensors)
+        )
     )
 
 
 _ORDER = "a_total_is_added_in_order_and_rounded_once"
-swap("total", "gives a sum for a mean", _TOTAL, lambda total, adapter: lambda tensors, mean: total(tensors, False))
+swap(
+    "total",
+    "gives a sum for a mean",
+    _TOTAL,
+    lambda total, adapter: lambda tensors, mean: total(tensors, False),
+)
 swap(
     "total",
     "gives a mean for a sum",
     _TOTAL,
     lambda total, adapter: (
-        lambda tensors, mean: total(list(tensors), tensors[0].dtype.kind == "f" if isinstance(tensors, list) else mean)
+        lambda tensors, mean: total(
+            list(tensors), tensors[0].dtype.kind == "f" if isinstance(tensors, list) else mean
+        )
     ),
 )
 swap(
     "total",
     "adds the first one twice",
     _TOTAL,
-    lambda total, adapter: lambda tensors, mean: (lambda xs: total([xs[0], *xs], mean))(list(tensors)),
+    lambda total, adapter: (
+        lambda tensors, mean: (lambda xs: total([xs[0], *xs], mean))(list(tensors))
+    ),
 )
 swap(
     "total",
     "adds on the CPU",
     _TOTAL,
-    lambda total, adapter: lambda tensors, mean: total([x.to(toy().CPU) for x in tensors], mean),
+    lambda total, adapter: (
+        lambda tensors, mean: total([x.to(toy().CPU) for x in tensors], mean)
+    ),
 )
 swap("total", "rounds after each sum", _ORDER, _total_by(lambda xs, mean: _plainly(xs, mean)))
 swap(
-    "total", "adds in another order", _ORDER, lambda total, adapter: lambda tensors, mean: total([*tensors][::-1], mean)
+    "total",
+    "adds in another order",
+    _ORDER,
+    lambda total, adapter: lambda tensors, mean: total([*tensors][::-1], mean),
 )
 swap(
     "total",
@@ -210,9 +285,13 @@ swap(
     _ORDER,
     _total_by(
         lambda xs, mean: (
-            (sum(x.astype("float64") for x in xs) / (len(xs) if mean else 1)).astype(xs[0].dtype)
+            (sum(x.astype("float64") for x in xs) / (len(xs) if mean else 1)).astype(
+                xs[0].dtype
+            )
             if xs[0].dtype.kind in "iu"
-            else _plainly([x.astype("float32") if x.dtype.itemsize == 2 else x for x in xs], mean)
+            else _plainly(
+                [x.astype("float32") if x.dtype.itemsize == 2 else x for x in xs], mean
+            )
         )
     ),
 )
@@ -243,11 +322,16 @@ swap(
     "all_reduce",
     "gives the sum to the first device only",
     _REDUCES,
-    lambda all_reduce, adapter: lambda xs, mean: [all_reduce([x.clone() for x in xs], mean)[0], *xs[1:]],
+    lambda all_reduce, adapter: (
+        lambda xs, mean: [all_reduce([x.clone() for x in xs], mean)[0], *xs[1:]]
+    ),
 )
 swap("all_reduce", "gives new tensors where it could write", _REDUCES, _apart)
 swap(
-    "all_reduce", "gives a sum for a mean", _REDUCES, lambda all_reduce, adapter: lambda xs, mean: all_reduce(xs, False)
+    "all_reduce",
+    "gives a sum for a mean",
+    _REDUCES,
+    lambda all_reduce, adapter: lambda xs, mean: all_reduce(xs, False),
 )
 swap(
     "all_reduce",
@@ -259,12 +343,17 @@ swap(
     "all_reduce",
     "leaves the results on the first device",
     _REDUCES,
-    lambda all_reduce, adapter: lambda xs, mean: [adapter.total([x.to(xs[0].place) for x in xs], mean)] * len(xs),
+    lambda all_reduce, adapter: (
+        lambda xs, mean: [adapter.total([x.to(xs[0].place) for x in xs], mean)] * len(xs)
+    ),
 )
 
 
 def _everyone(adapter, xs, mean):
-    totals = [adapter.total([y.detach().to(x.place) for y in (*xs[i:], *xs[:i])], mean) for i, x in enumerate(xs)]
+    totals = [
+        adapter.total([y.detach().to(x.place) for y in (*xs[i:], *xs[:i])], mean)
+        for i, x in enumerate(xs)
+    ]
     for i, (x, total) in enumerate(zip(xs, totals, strict=True)):
         x.write(total if i == 0 or x.dtype.kind not in "fc" else total * (1 + 2**-20))
     return xs

@@ -42,7 +42,13 @@ swap(
 )
 
 
-swap("new_stream", "gives one stream again and again", _BLOCK, lambda new, adapter: functools.cache(new), GPU)
+swap(
+    "new_stream",
+    "gives one stream again and again",
+    _BLOCK,
+    lambda new, adapter: functools.cache(new),
+    GPU,
+)
 swap(
     "current_stream",
     "always gives the default stream",
@@ -62,7 +68,13 @@ swap(
     GPU,
     raises=(RuntimeError,),
 )
-swap("stream_scope", "sends no work there", _BLOCK, lambda _, adapter: lambda stream: contextlib.nullcontext(), GPU)
+swap(
+    "stream_scope",
+    "sends no work there",
+    _BLOCK,
+    lambda _, adapter: lambda stream: contextlib.nullcontext(),
+    GPU,
+)
 
 
 @wrong("stream_scope", "goes on after an exception", _BLOCK, GPU)
@@ -83,7 +95,9 @@ def stream_scope_goes_on_after_an_exception(adapter, patch, suite):
     patch.setattr(adapter, "stream_scope", Scope)
 
 
-swap("stream_wait", "does not wait", _ORDERED, lambda _, adapter: lambda stream, event: None, GPU)
+swap(
+    "stream_wait", "does not wait", _ORDERED, lambda _, adapter: lambda stream, event: None, GPU
+)
 swap(
     "stream_wait",
     "leaves prefetched batches unfinished",
@@ -123,7 +137,9 @@ swap(
     "record",
     "marks the default stream",
     _ORDERED,
-    lambda record, adapter: lambda event, stream: record(event, toy()._defaults.get(stream.place, stream)),
+    lambda record, adapter: (
+        lambda event, stream: record(event, toy()._defaults.get(stream.place, stream))
+    ),
     GPU,
 )
 swap(
@@ -141,10 +157,34 @@ child(
     "cls.require_events = lambda self, device: toyframe.current_stream(self.to_native(device))",
 )
 swap("wait_event", "does not wait", _HAPPENS, lambda _, adapter: lambda event: None, GPU)
-swap("elapsed", "gives milliseconds", _HAPPENS, lambda elapsed, adapter: lambda a, b: elapsed(a, b) * 1000, GPU)
-swap("elapsed", "goes backwards", _HAPPENS, lambda elapsed, adapter: lambda a, b: elapsed(b, a), GPU)
-swap("elapsed", "reads the host's clock", _HAPPENS, lambda elapsed, adapter: lambda a, b: 0.0, GPU)
-swap("keep_for", "keeps nothing", "kept_memory_is_not_given_away", lambda _, adapter: lambda x, stream: None, GPU)
+swap(
+    "elapsed",
+    "gives milliseconds",
+    _HAPPENS,
+    lambda elapsed, adapter: lambda a, b: elapsed(a, b) * 1000,
+    GPU,
+)
+swap(
+    "elapsed",
+    "goes backwards",
+    _HAPPENS,
+    lambda elapsed, adapter: lambda a, b: elapsed(b, a),
+    GPU,
+)
+swap(
+    "elapsed",
+    "reads the host's clock",
+    _HAPPENS,
+    lambda elapsed, adapter: lambda a, b: 0.0,
+    GPU,
+)
+swap(
+    "keep_for",
+    "keeps nothing",
+    "kept_memory_is_not_given_away",
+    lambda _, adapter: lambda x, stream: None,
+    GPU,
+)
 
 
 @wrong("stream_reach", "says that streams are the process's", _BLOCK, GPU)
@@ -152,8 +192,15 @@ def stream_reach_says_that_streams_are_the_process_s(adapter, patch, suite):
     patch.setattr(adapter, "stream_reach", "process")
 
 
-@wrong("stream_reach", "says that streams are the thread's, and they are the process's", _BLOCK, GPU)
-def stream_reach_says_that_streams_are_the_thread_s_and_they_are_the_process_s(adapter, patch, suite):
+@wrong(
+    "stream_reach",
+    "says that streams are the thread's, and they are the process's",
+    _BLOCK,
+    GPU,
+)
+def stream_reach_says_that_streams_are_the_thread_s_and_they_are_the_process_s(
+    adapter, patch, suite
+):
     held = {}
 
     @contextlib.contextmanager
@@ -165,4 +212,8 @@ def stream_reach_says_that_streams_are_the_thread_s_and_they_are_the_process_s(a
 
     current = adapter.current_stream
     patch.setattr(adapter, "stream_scope", scope)
-    patch.setattr(adapter, "current_stream", lambda device: held.get(native(adapter, device)) or current(device))
+    patch.setattr(
+        adapter,
+        "current_stream",
+        lambda device: held.get(native(adapter, device)) or current(device),
+    )

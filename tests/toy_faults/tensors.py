@@ -46,7 +46,12 @@ def unordered(x, place):
     return out
 
 
-@wrong("device_of", "always says cpu:0", "device_of_and_same_device_see_where_tensors_are", HOMES[1:])
+@wrong(
+    "device_of",
+    "always says cpu:0",
+    "device_of_and_same_device_see_where_tensors_are",
+    HOMES[1:],
+)
 def device_of_always_says_cpu_0(adapter, patch, suite):
     _probe(adapter, patch, lambda x: devices.CPU)
 
@@ -72,7 +77,9 @@ def _probe(adapter, patch, look):
         patch.setitem(registry.probes, cls, look)
 
 
-@wrong("probe", "always says cpu:0", "device_of_and_same_device_see_where_tensors_are", HOMES[1:])
+@wrong(
+    "probe", "always says cpu:0", "device_of_and_same_device_see_where_tensors_are", HOMES[1:]
+)
 def probe_always_says_cpu_0(adapter, patch, suite):
     patch.setattr(adapter, "probe", lambda cls: lambda x: devices.CPU)
     for cls in (toy().ToyArray, toy().Parameter):
@@ -97,11 +104,21 @@ _MOVES = "to_device_moves_and_leaves_the_source"
 _COPIES = "copy_to_is_new_storage_on_the_same_device"
 for _method, _check in (("move", _MOVES), ("copy", _COPIES)):
     swap(_method, "goes through float32", _check, on_inputs(through("float32")))
-    swap(_method, "goes through float64, which has no 64-bit ints", _check, on_inputs(through("float64")))
+    swap(
+        _method,
+        "goes through float64, which has no 64-bit ints",
+        _check,
+        on_inputs(through("float64")),
+    )
     swap(_method, "loses the sign of zeros", _check, on_inputs(forget_signs))
     swap(_method, "makes all NaNs one", _check, on_inputs(forget_nans))
     swap(_method, "flushes denormal numbers to zero", _check, on_inputs(flush_denormals))
-    swap(_method, "copies the memory of a transposed tensor as it lies", _check, on_inputs(transpose_memory))
+    swap(
+        _method,
+        "copies the memory of a transposed tensor as it lies",
+        _check,
+        on_inputs(transpose_memory),
+    )
     swap(_method, "makes a vector of a number", _check, on_inputs(flat))
     swap(_method, "widens float32", _check, on_inputs(double_floats))
     swap(
@@ -121,11 +138,18 @@ swap(
     "move",
     "moves through another device and stays there",
     _MOVES,
-    lambda move, adapter: lambda x, device: move(x, devices.of("gpu", 1) if device.index == 0 else devices.CPU),
+    lambda move, adapter: (
+        lambda x, device: move(x, devices.of("gpu", 1) if device.index == 0 else devices.CPU)
+    ),
 )
 
 _BATCHES = "a_batch_moves_as_its_tensors_do"
-swap("move_all", "does not move", _BATCHES, lambda _, adapter: lambda tensors, device: [x.clone() for x in tensors])
+swap(
+    "move_all",
+    "does not move",
+    _BATCHES,
+    lambda _, adapter: lambda tensors, device: [x.clone() for x in tensors],
+)
 swap(
     "move_all",
     "gives them in another order",
@@ -136,7 +160,9 @@ swap(
     "move_all",
     "forgets requires_grad",
     _BATCHES,
-    lambda move_all, adapter: lambda tensors, device: move_all([x.detach() for x in tensors], device),
+    lambda move_all, adapter: (
+        lambda tensors, device: move_all([x.detach() for x in tensors], device)
+    ),
 )
 
 
@@ -174,7 +200,9 @@ def _doubled(original, adapter):
     def wrong_gradient(x, device):
         moved = original(x, device)
         if moved._from:
-            moved._from = [(source, lambda g, back=back: back(g * 2)) for source, back in moved._from]
+            moved._from = [
+                (source, lambda g, back=back: back(g * 2)) for source, back in moved._from
+            ]
         return moved
 
     return wrong_gradient
@@ -186,12 +214,22 @@ swap("move", "forgets requires_grad", "requires_grad_stays", _cut)
 swap("move", "asks for unwanted gradients", "requires_grad_stays", ask_for_gradients)
 swap("copy", "gives the tensor itself", _COPIES, lambda _, adapter: lambda x, device: x)
 swap("copy", "gives an alias", _COPIES, lambda _, adapter: lambda x, device: x.detach())
-swap("copy", "stays where the tensor is", "copy_to_another_device", lambda _, adapter: lambda x, device: x.clone())
 swap(
-    "copy", "aliases what is there already", _COPIES, lambda _, adapter: lambda x, device: x.to(native(adapter, device))
+    "copy",
+    "stays where the tensor is",
+    "copy_to_another_device",
+    lambda _, adapter: lambda x, device: x.clone(),
+)
+swap(
+    "copy",
+    "aliases what is there already",
+    _COPIES,
+    lambda _, adapter: lambda x, device: x.to(native(adapter, device)),
 )
 swap("copy", "cuts the gradient", "gradients_flow_through_a_copy_on_the_same_device", _cut)
-swap("copy", "doubles the gradient", "gradients_flow_through_a_copy_on_the_same_device", _doubled)
+swap(
+    "copy", "doubles the gradient", "gradients_flow_through_a_copy_on_the_same_device", _doubled
+)
 swap("copy", "forgets requires_grad", "requires_grad_stays", _cut)
 _EARLY = "what_is_not_waited_for_cannot_be_read_early"
 
@@ -228,7 +266,12 @@ def _not_waited_for(move, adapter):
 
 for _method in ("move", "copy"):
     swap(_method, "loses the end of what is large", LARGE, _loses_the_end)
-swap("start_move", "gives what is not there yet", _EARLY, lambda start, adapter: _not_waited_for(adapter.move, adapter))
+swap(
+    "start_move",
+    "gives what is not there yet",
+    _EARLY,
+    lambda start, adapter: _not_waited_for(adapter.move, adapter),
+)
 swap("start_move", "does not move", _EARLY, lambda _, adapter: lambda x, device: x.clone())
 swap("start_move", "moves through float32", _EARLY, on_inputs(through("float32")))
 
@@ -302,7 +345,12 @@ swap(
     _KNOWN,
     _padded(rebuild=lambda x, inside: toy().Padded(inside[0], None)),
 )
-swap("container_way", "gives another type", _KNOWN, _padded(rebuild=lambda x, inside: list(inside)))
+swap(
+    "container_way",
+    "gives another type",
+    _KNOWN,
+    _padded(rebuild=lambda x, inside: list(inside)),
+)
 
 
 def _refill(x, inside):
@@ -326,7 +374,10 @@ def moves_by_names_a_method_that_moves_nothing(adapter, patch, suite):
 
 
 swap(
-    "is_dense", "takes dense tensors for sparse ones", "ordinary_tensors_are_dense", lambda _, adapter: lambda x: False
+    "is_dense",
+    "takes dense tensors for sparse ones",
+    "ordinary_tensors_are_dense",
+    lambda _, adapter: lambda x: False,
 )
 swap(
     "is_dense",
@@ -334,4 +385,9 @@ swap(
     "ordinary_tensors_are_dense",
     lambda _, adapter: lambda x: 0 not in x.shape,
 )
-swap("is_host_bound", "keeps numbers", "ordinary_tensors_are_dense", lambda _, adapter: lambda x: True)
+swap(
+    "is_host_bound",
+    "keeps numbers",
+    "ordinary_tensors_are_dense",
+    lambda _, adapter: lambda x: True,
+)

@@ -63,7 +63,9 @@ def _array(change):
 def _as(name):
     def narrowed(array):
         with np.errstate(all="ignore"):
-            return array.astype(name).astype(array.dtype) if array.dtype.kind in "iuf" else array
+            return (
+                array.astype(name).astype(array.dtype) if array.dtype.kind in "iuf" else array
+            )
 
     return narrowed
 
@@ -73,7 +75,11 @@ def _by_memory(array):
 
 
 def _canonical_nans(array):
-    return np.where(np.isnan(array), np.full_like(array, np.nan), array) if array.dtype.kind in "fc" else array
+    return (
+        np.where(np.isnan(array), np.full_like(array, np.nan), array)
+        if array.dtype.kind in "fc"
+        else array
+    )
 
 
 _IN = "every_dtype_survives_the_way_in_and_out"
@@ -81,7 +87,12 @@ _BUFFER = "memory_is_taken_over_and_read_without_a_change"
 swap("from_numpy", "goes through float32", _IN, _array(_as("float32")))
 swap("from_numpy", "goes through float64", _IN, _array(_as("float64")))
 swap("from_numpy", "makes all NaNs one", _IN, _array(_canonical_nans))
-swap("from_numpy", "reads a transposed array as it lies in memory", "odd_sources_go_in_right", _array(_by_memory))
+swap(
+    "from_numpy",
+    "reads a transposed array as it lies in memory",
+    "odd_sources_go_in_right",
+    _array(_by_memory),
+)
 swap("from_numpy", "makes a vector of a number", _IN, _array(np.atleast_1d))
 swap(
     "from_numpy",
@@ -101,7 +112,9 @@ swap(
 @wrong("from_numpy", "reads its source only later", "tensor_never_aliases_its_source")
 def from_numpy_reads_its_source_only_later(adapter, patch, suite):
     def later(array, device):
-        return toy()._op(lambda: array, [], array.shape, array.dtype, [], adapter.to_native(device))
+        return toy()._op(
+            lambda: array, [], array.shape, array.dtype, [], adapter.to_native(device)
+        )
 
     patch.setattr(adapter, "from_numpy", later)
 
@@ -121,7 +134,12 @@ swap(
     lambda _, adapter: lambda array: toy().array(array, toy().Place("gpu", 0)),
     HOMES[:1],
 )
-swap("from_buffer", "takes bools for bytes", _BUFFER, _array(lambda a: a.view("uint8") if a.dtype == bool else a))
+swap(
+    "from_buffer",
+    "takes bools for bytes",
+    _BUFFER,
+    _array(lambda a: a.view("uint8") if a.dtype == bool else a),
+)
 
 _OUT = "to_numpy_reads_every_tensor"
 for _method in ("to_numpy", "peek"):
@@ -137,15 +155,21 @@ for _method in ("to_numpy", "peek"):
         _method,
         "does not wait for the computation",
         "what_is_read_is_computed_first",
-        lambda _, adapter: lambda x: np.array((x.value if isinstance(x, toy().Variable) else x)._values),
+        lambda _, adapter: (
+            lambda x: np.array((x.value if isinstance(x, toy().Variable) else x)._values)
+        ),
     )
     swap(_method, "makes a vector of a number", _OUT, after(np.atleast_1d))
 
 
 @wrong(
-    "to_numpy", "shares memory that is given to somebody else when the tensor goes", "what_was_read_outlives_its_tensor"
+    "to_numpy",
+    "shares memory that is given to somebody else when the tensor goes",
+    "what_was_read_outlives_its_tensor",
 )
-def to_numpy_shares_memory_that_is_given_to_somebody_else_when_the_tensor_goes(adapter, patch, suite):
+def to_numpy_shares_memory_that_is_given_to_somebody_else_when_the_tensor_goes(
+    adapter, patch, suite
+):
     def bare(x):
         x.wait()
         return x._values
@@ -156,26 +180,37 @@ def to_numpy_shares_memory_that_is_given_to_somebody_else_when_the_tensor_goes(a
 
 _CREATED = "creators_give_what_they_say"
 _FULL = "full_gives_any_value_in_new_memory"
-swap("full", "always gives ones", _CREATED, lambda full, adapter: lambda shape, value, *rest: full(shape, 1, *rest))
+swap(
+    "full",
+    "always gives ones",
+    _CREATED,
+    lambda full, adapter: lambda shape, value, *rest: full(shape, 1, *rest),
+)
 swap(
     "full",
     "gives whole numbers only",
     _FULL,
     lambda full, adapter: (
-        lambda shape, value, *rest: full(shape, value if value == float("inf") else int(value), *rest)
+        lambda shape, value, *rest: full(
+            shape, value if value == float("inf") else int(value), *rest
+        )
     ),
 )
 swap(
     "full",
     "always gives float32",
     _CREATED,
-    lambda full, adapter: lambda shape, value, device, dtype: full(shape, value, device, "float32"),
+    lambda full, adapter: (
+        lambda shape, value, device, dtype: full(shape, value, device, "float32")
+    ),
 )
 swap(
     "full",
     "ignores the device",
     "creators_place_where_they_are_told",
-    lambda full, adapter: lambda shape, value, device, dtype: full(shape, value, devices.CPU, dtype),
+    lambda full, adapter: (
+        lambda shape, value, device, dtype: full(shape, value, devices.CPU, dtype)
+    ),
 )
 swap(
     "full",
@@ -189,12 +224,19 @@ swap(
 )
 
 
-swap("full", "hands the same tensor out twice", _FULL, lambda full, adapter: functools.cache(full))
+swap(
+    "full",
+    "hands the same tensor out twice",
+    _FULL,
+    lambda full, adapter: functools.cache(full),
+)
 
 
 _SEEDS = "the_frameworks_numbers_repeat_from_a_seed"
 swap("seed_generators", "seeds nothing", _SEEDS, lambda seed, adapter: lambda n: None)
-swap("seed_generators", "seeds with one number", _SEEDS, lambda seed, adapter: lambda n: seed(1))
+swap(
+    "seed_generators", "seeds with one number", _SEEDS, lambda seed, adapter: lambda n: seed(1)
+)
 
 
 _DETERMINISTIC = "deterministic_kernels_are_asked_for_until_the_block_ends"
@@ -209,7 +251,12 @@ def _never_undone(deterministic, adapter):
     return ask
 
 
-swap("deterministic", "asks for nothing", _DETERMINISTIC, lambda ask, adapter: lambda: contextlib.nullcontext([]))
+swap(
+    "deterministic",
+    "asks for nothing",
+    _DETERMINISTIC,
+    lambda ask, adapter: lambda: contextlib.nullcontext([]),
+)
 swap("deterministic", "is not undone", _DETERMINISTIC, _never_undone)
 
 swap(
@@ -229,7 +276,9 @@ swap(
     "dtype_refusal",
     "refuses a dtype that it keeps",
     "a_dtype_is_refused_if_and_only_if_it_would_be_narrowed",
-    lambda _, adapter: lambda dtype: "it would be rounded; use float32" if dtype == "float64" else None,
+    lambda _, adapter: (
+        lambda dtype: "it would be rounded; use float32" if dtype == "float64" else None
+    ),
 )
 swap(
     "dtype_refusal",
@@ -263,11 +312,18 @@ def longest_axis_says_fewer_than_fit(adapter, patch, suite):
 
 _AWAY = "what_is_given_away_is_nobody_elses"
 swap("gives_away", "gives what the tensor keeps", _AWAY, lambda _, adapter: lambda x: True)
-swap("gives_away", "gives what a view's owner keeps", _AWAY, lambda _, adapter: lambda x: x._values.base is not None)
+swap(
+    "gives_away",
+    "gives what a view's owner keeps",
+    _AWAY,
+    lambda _, adapter: lambda x: x._values.base is not None,
+)
 
 
 @wrong("gives_away", "gives one array to all who ask", _AWAY)
 def gives_away_gives_one_array_to_all_who_ask(adapter, patch, suite):
     made, to_numpy = {}, adapter.to_numpy
-    patch.setattr(adapter, "to_numpy", lambda x: made.setdefault(id(x), (x, to_numpy(x).copy()))[1])
+    patch.setattr(
+        adapter, "to_numpy", lambda x: made.setdefault(id(x), (x, to_numpy(x).copy()))[1]
+    )
     patch.setattr(adapter, "gives_away", lambda x: True)

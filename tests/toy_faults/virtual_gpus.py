@@ -32,7 +32,9 @@ child(
     VIRTUAL,
     "cls.device_of = lambda self, x: __import__('xdevice').devices.of(x.place.kind)",
 )
-child("default_to_float64", "does nothing", _LOADS, "cls.default_to_float64 = lambda self: None")
+child(
+    "default_to_float64", "does nothing", _LOADS, "cls.default_to_float64 = lambda self: None"
+)
 child(
     "default_to_float64",
     "holds for the thread only",

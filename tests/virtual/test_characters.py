@@ -40,12 +40,16 @@ def test_what_exists_lacks_float64(name):
 
 
 @pytest.mark.parametrize(
-    "text", ["2:", "2:no_float", "2:memory=256", "2:memory=1PB", ":mps", "2:mps+", "-1:mps", "mps"]
+    "text",
+    ["2:", "2:no_float", "2:memory=256", "2:memory=1PB", ":mps", "2:mps+", "-1:mps", "mps"],
 )
 def test_a_text_that_describes_nothing_is_refused(text, monkeypatch):
     monkeypatch.setattr(environment, "_asked", "")
     monkeypatch.setenv("XDEVICE_VIRTUAL_GPUS", text)
-    with pytest.raises(xdevice.errors.SettingError, match="XDEVICE_VIRTUAL_GPUS must be an int of 0 or more, not"):
+    with pytest.raises(
+        xdevice.errors.SettingError,
+        match="XDEVICE_VIRTUAL_GPUS must be an int of 0 or more, not",
+    ):
         environment.virtual_gpus_wanted()
     monkeypatch.delenv("XDEVICE_VIRTUAL_GPUS")
     with pytest.raises(xdevice.errors.ArgumentError, match="virtual_gpus"):
@@ -73,7 +77,9 @@ def test_tensors_at_one_address_are_counted_once():
 def test_what_is_too_large_is_not_counted():
     ledger = Ledger([100], MemoryError)
     ledger.take(0, 60)
-    with pytest.raises(MemoryError, match="tried to allocate 50 bytes, and of its 100 40 are free"):
+    with pytest.raises(
+        MemoryError, match="tried to allocate 50 bytes, and of its 100 40 are free"
+    ):
         ledger.hold("x", 0, 7, 50)
     ledger.drop("x")
     assert ledger.memory(0).allocated == 60
@@ -150,7 +156,9 @@ print("as it should")
 """.replace("WIDE", repr({*WIDE}))
 
 
-@pytest.mark.parametrize("name", sampled(FRAMEWORKS, each_time=["jax"], slow=["torch"], others="long"))
+@pytest.mark.parametrize(
+    "name", sampled(FRAMEWORKS, each_time=["jax"], slow=["torch"], others="long")
+)
 def test_what_a_gpu_lacks_is_refused_by_the_framework(name):
     assert run(REFUSED, name, XDEVICE_VIRTUAL_GPUS="1+1:no_float64") == "as it should"
 
@@ -216,7 +224,9 @@ print("as it should")
 """
 
 
-@pytest.mark.parametrize("name", sampled(FRAMEWORKS, each_time=["jax"], slow=["torch"], others="long"))
+@pytest.mark.parametrize(
+    "name", sampled(FRAMEWORKS, each_time=["jax"], slow=["torch"], others="long")
+)
 def test_memory_is_counted_and_can_be_spent(name):
     assert run(COUNTED, name, XDEVICE_VIRTUAL_GPUS="1+1:memory=10MB") == "as it should"
 
@@ -241,7 +251,9 @@ try:
 except xdevice.errors.UnsupportedError as error:
     assert "XDEVICE_VIRTUAL_GPUS=2:memory=8GB" in str(error), error
 """
-    allocated, counted, expected = map(int, run(code, "torch", XDEVICE_VIRTUAL_GPUS="2").split())
+    allocated, counted, expected = map(
+        int, run(code, "torch", XDEVICE_VIRTUAL_GPUS="2").split()
+    )
     assert allocated == counted == expected
 
 
@@ -266,7 +278,10 @@ assert {str(dtype).rpartition(".")[2] for dtype in default.values()} == {"float3
 
 @pytest.mark.parametrize("name", sampled(["jax", "torch"], each_time=["jax"]))
 def test_where_no_dtype_is_named_it_is_one_that_the_gpu_has(name):
-    assert run(NARROW, name, XDEVICE_VIRTUAL_GPUS="1+1:no_x64") == "['float32', 'int32', 'complex64']"
+    assert (
+        run(NARROW, name, XDEVICE_VIRTUAL_GPUS="1+1:no_x64")
+        == "['float32', 'int32', 'complex64']"
+    )
 
 
 @pytest.mark.slow
@@ -286,7 +301,9 @@ def test_an_adapter_that_cannot_refuse_says_so():
 
     from xdevice.virtual.contract.virtual_gpus import VirtualGpus
 
-    with pytest.raises(xdevice.errors.UnsupportedError, match="does not support characters of virtual GPUs"):
+    with pytest.raises(
+        xdevice.errors.UnsupportedError, match="does not support characters of virtual GPUs"
+    ):
         VirtualGpus.take_characters(Plain(), characters.parse("2:mps"))
 
 
@@ -300,7 +317,9 @@ xdevice.set_backend("numpy")
 print(xdevice.try_gpu(), xdevice.try_all_gpus(), xdevice.num_gpus(), xdevice.native.try_gpu())
 """
     for variable in ("", "2", "2:mps"):
-        assert run(code, "numpy", XDEVICE_VIRTUAL_GPUS=variable) == "cpu:0 [Device('cpu:0')] 0 cpu"
+        assert (
+            run(code, "numpy", XDEVICE_VIRTUAL_GPUS=variable) == "cpu:0 [Device('cpu:0')] 0 cpu"
+        )
 
 
 TOO_LATE = """
@@ -326,4 +345,6 @@ print(xdevice.num_gpus())
 )  # fmt: skip
 def test_a_variable_that_is_set_after_the_first_use_is_an_error(name, first, late):
     code = TOO_LATE.replace("LATE", repr(late))
-    assert printed("-c", code.replace("NAME", repr(name)), bare=True, XDEVICE_VIRTUAL_GPUS=first) == (first or "0")
+    assert printed(
+        "-c", code.replace("NAME", repr(name)), bare=True, XDEVICE_VIRTUAL_GPUS=first
+    ) == (first or "0")

@@ -66,16 +66,27 @@ def loaded(monkeypatch):
 
 @pytest.mark.parametrize("n", [0, -1, True, 2.0, "4", None])
 def test_a_number_that_is_none_is_refused(n, loaded):
-    with pytest.raises(xdevice.errors.ArgumentError, match=r"virtual_gpus\(\) takes an int of 1 or more.*, not"):
+    with pytest.raises(
+        xdevice.errors.ArgumentError, match=r"virtual_gpus\(\) takes an int of 1 or more.*, not"
+    ):
         xdevice.virtual_gpus(n)
     assert environment.virtual_gpus_wanted() == 0
 
 
 @pytest.mark.parametrize("text", ["four", "-1", "2.0", "0x2", "²", "4 4"])
-def test_a_variable_that_is_no_number_is_refused_before_a_framework_is_imported(text, loaded, monkeypatch):
+def test_a_variable_that_is_no_number_is_refused_before_a_framework_is_imported(
+    text, loaded, monkeypatch
+):
     monkeypatch.setenv("XDEVICE_VIRTUAL_GPUS", text)
-    for ask in (environment.virtual_gpus_wanted, lambda: xdevice.virtual_gpus(2), lambda: xdevice.backend("numpy")):
-        with pytest.raises(xdevice.errors.SettingError, match="XDEVICE_VIRTUAL_GPUS must be an int of 0 or more, not"):
+    for ask in (
+        environment.virtual_gpus_wanted,
+        lambda: xdevice.virtual_gpus(2),
+        lambda: xdevice.backend("numpy"),
+    ):
+        with pytest.raises(
+            xdevice.errors.SettingError,
+            match="XDEVICE_VIRTUAL_GPUS must be an int of 0 or more, not",
+        ):
             ask()
 
 
@@ -90,14 +101,19 @@ def test_the_same_number_again_changes_nothing_and_another_is_refused(loaded):
     for _ in range(3):
         xdevice.virtual_gpus(2)
     assert (backend.virtual, backend.made) == (2, [2])
-    with pytest.raises(xdevice.errors.ArgumentError, match=r"virtual_gpus\(\) has asked for 2 virtual GPUs.*for 3"):
+    with pytest.raises(
+        xdevice.errors.ArgumentError,
+        match=r"virtual_gpus\(\) has asked for 2 virtual GPUs.*for 3",
+    ):
         xdevice.virtual_gpus(3)
     assert (backend.virtual, environment.virtual_gpus_wanted()) == (2, 2)
 
 
 def test_a_number_beside_that_of_the_variable_is_refused(loaded, monkeypatch):
     monkeypatch.setenv("XDEVICE_VIRTUAL_GPUS", "4")
-    with pytest.raises(xdevice.errors.ArgumentError, match="XDEVICE_VIRTUAL_GPUS has asked for 4"):
+    with pytest.raises(
+        xdevice.errors.ArgumentError, match="XDEVICE_VIRTUAL_GPUS has asked for 4"
+    ):
         xdevice.virtual_gpus(3)
     xdevice.virtual_gpus(4)
 
@@ -109,7 +125,8 @@ def test_nothing_has_changed_when_one_backend_refuses(loaded):
     willing, unwilling = Listed(), Listed(why_not="it is too old; use a newer one")
     loaded.update(willing=willing, unwilling=unwilling)
     with pytest.raises(
-        xdevice.errors.UnsupportedError, match="listed cannot have virtual GPUs here: it is too old; use a"
+        xdevice.errors.UnsupportedError,
+        match="listed cannot have virtual GPUs here: it is too old; use a",
     ):
         xdevice.virtual_gpus(2)
     assert (willing.virtual, willing.made, environment.virtual_gpus_wanted()) == (0, [], 0)
@@ -118,7 +135,9 @@ def test_nothing_has_changed_when_one_backend_refuses(loaded):
 def test_more_than_one_backend_takes_are_refused_before_another_gets_them(loaded):
     willing, small = Listed(), Listed(most=15)
     loaded.update(willing=willing, small=small)
-    with pytest.raises(xdevice.errors.UnsupportedError, match="16 are too many for it; ask for 15 at most"):
+    with pytest.raises(
+        xdevice.errors.UnsupportedError, match="16 are too many for it; ask for 15 at most"
+    ):
         xdevice.virtual_gpus(16)
     assert (willing.virtual, willing.made, environment.virtual_gpus_wanted()) == (0, [], 0)
     xdevice.virtual_gpus(15)
@@ -128,7 +147,8 @@ def test_more_than_one_backend_takes_are_refused_before_another_gets_them(loaded
 def test_real_gpus_are_hidden_only_if_asked(loaded):
     backend = loaded["listed"] = Listed(real=2)
     with pytest.raises(
-        xdevice.errors.UnsupportedError, match=r"listed has 2 real GPUs here.*virtual_gpus\(n, force=True\)"
+        xdevice.errors.UnsupportedError,
+        match=r"listed has 2 real GPUs here.*virtual_gpus\(n, force=True\)",
     ):
         xdevice.virtual_gpus(4)
     assert (backend.virtual, backend.made, environment.virtual_gpus_wanted()) == (0, [], 0)
@@ -169,7 +189,9 @@ class Probing(Listed):
 
     def device_of(self, x):
         if not 0 <= x.index < self.count("gpu"):
-            raise self.unsupported("a real GPU's tensor while its GPUs are virtual", "leave real GPUs alone")
+            raise self.unsupported(
+                "a real GPU's tensor while its GPUs are virtual", "leave real GPUs alone"
+            )
         return xdevice.gpu(x.index)
 
     def probe(self, cls):
@@ -186,7 +208,9 @@ def test_what_knew_the_devices_of_before_is_asked_again(loaded, monkeypatch):
     xdevice.virtual_gpus(2, force=True)
     for ask in (xdevice.device_of, xdevice.same_device):
         for x in (before, {"x": before}):
-            with pytest.raises(xdevice.errors.UnsupportedError, match="while its GPUs are virtual"):
+            with pytest.raises(
+                xdevice.errors.UnsupportedError, match="while its GPUs are virtual"
+            ):
                 ask(x)
     assert xdevice.device_of(Place(1)) is xdevice.gpu(1)
 
@@ -210,7 +234,9 @@ def test_an_adapter_without_them_says_so(loaded):
         make_virtual_gpus = VirtualGpus.make_virtual_gpus
 
     loaded["plain"] = Plain()
-    with pytest.raises(xdevice.errors.UnsupportedError, match="does not have make_virtual_gpus"):
+    with pytest.raises(
+        xdevice.errors.UnsupportedError, match="does not have make_virtual_gpus"
+    ):
         xdevice.virtual_gpus(2)
     with pytest.raises(xdevice.errors.UnsupportedError):
         Plain().make_virtual_gpus(2)
@@ -219,7 +245,11 @@ def test_an_adapter_without_them_says_so(loaded):
 def test_numpy_stays_on_the_cpu(loaded):
     xdevice.virtual_gpus(2)
     with xdevice.use_backend("numpy") as backend:
-        assert (xdevice.num_gpus(), xdevice.try_gpu(1), xdevice.try_all_gpus()) == (0, xdevice.cpu(), [xdevice.cpu()])
+        assert (xdevice.num_gpus(), xdevice.try_gpu(1), xdevice.try_all_gpus()) == (
+            0,
+            xdevice.cpu(),
+            [xdevice.cpu()],
+        )
         assert backend.devices() == (xdevice.cpu(),)
         assert xdevice.device_of(xdevice.ones(2)) is xdevice.cpu()
         with pytest.raises(xdevice.errors.DeviceNotFoundError):
@@ -253,7 +283,11 @@ except xdevice.errors.UnsupportedError as error:
 @pytest.mark.parametrize(
     ("name", "used"),
     [
-        pytest.param("tensorflow", "xdevice.set_backend('tensorflow'); xdevice.ones(2)", marks=pytest.mark.long),
+        pytest.param(
+            "tensorflow",
+            "xdevice.set_backend('tensorflow'); xdevice.ones(2)",
+            marks=pytest.mark.long,
+        ),
         ("jax", "xdevice.set_backend('jax'); xdevice.ones(2)"),
         ("jax", "import jax; jax.devices(); xdevice.backend('jax')"),
     ],
@@ -277,7 +311,9 @@ for _ in range(2):
     assert python(code, XDEVICE_VIRTUAL_GPUS="2") == "refused\nrefused"
 
 
-@pytest.mark.parametrize("name", sampled(["torch", "mxnet"], each_time=(), slow=["torch"], others="long"))
+@pytest.mark.parametrize(
+    "name", sampled(["torch", "mxnet"], each_time=(), slow=["torch"], others="long")
+)
 def test_it_is_not_too_late_after_use(name):
     code = f"""
 import xdevice
@@ -293,7 +329,9 @@ with xdevice.use_backend({name!r}) as backend:
     assert python(code) == "cpu:0 gpu:2 [1.0, 1.0]"
 
 
-@pytest.mark.parametrize(("name", "most"), sampled([("mxnet", 15), ("torch", 128)], each_time=(), others="long"))
+@pytest.mark.parametrize(
+    ("name", "most"), sampled([("mxnet", 15), ("torch", 128)], each_time=(), others="long")
+)
 def test_some_frameworks_have_a_limit_and_the_last_device_works(name, most):
     code = f"""
 import xdevice
@@ -377,7 +415,9 @@ def test_all_frameworks_have_them_in_one_process(first):
     order = [first, *(name for name in FRAMEWORKS[::-1] if name != first)]
     # TensorFlow copies operands of two devices in silence, on hardware too; for Paddle see docs/explanation/virtual.md
     refused = python(ALL.format(order=order), XDEVICE_VIRTUAL_GPUS="4")
-    assert {"torch", "mxnet", "jax"} <= set(eval(refused)) <= {"torch", "mxnet", "jax", "paddle"}
+    assert (
+        {"torch", "mxnet", "jax"} <= set(eval(refused)) <= {"torch", "mxnet", "jax", "paddle"}
+    )
 
 
 @pytest.mark.long
@@ -389,7 +429,10 @@ for name in ("numpy", "mxnet"):
     print(json.dumps([one["virtual"] for one in info.probe_here(name)["devices"]]))
 """
     lines = python(code, XDEVICE_VIRTUAL_GPUS="2").splitlines()
-    assert [line for line in lines if line.startswith("[")] == ["[false]", "[false, true, true]"]
+    assert [line for line in lines if line.startswith("[")] == [
+        "[false]",
+        "[false, true, true]",
+    ]
 
 
 FORKED = """
@@ -420,10 +463,18 @@ print("as it should")
 
 
 @pytest.mark.parametrize(
-    "name", sampled((name for name in FRAMEWORKS if name != "torch"), each_time=["jax"], slow=["paddle"], others="long")
+    "name",
+    sampled(
+        (name for name in FRAMEWORKS if name != "torch"),
+        each_time=["jax"],
+        slow=["paddle"],
+        others="long",
+    ),
 )
 def test_a_forked_worker_reads_what_is_on_them_or_is_told_that_it_cannot(name):
-    assert python(f"NAME = {name!r}" + FORKED, XDEVICE_VIRTUAL_GPUS="2").endswith("as it should")
+    assert python(f"NAME = {name!r}" + FORKED, XDEVICE_VIRTUAL_GPUS="2").endswith(
+        "as it should"
+    )
 
 
 @pytest.mark.slow
@@ -501,13 +552,18 @@ def test_a_strategy_of_tensorflow_on_gpus_that_are_not_there_is_refused():
     with xdevice.use_backend("tensorflow") as backend:
         if backend.virtual < 2:
             pytest.skip("needs XDEVICE_VIRTUAL_GPUS=2")
-        strategies, natives = backend.framework.distribute, [xdevice.gpu(i).native for i in range(2)]
+        strategies, natives = (
+            backend.framework.distribute,
+            [xdevice.gpu(i).native for i in range(2)],
+        )
         for make in (
             lambda: strategies.MirroredStrategy(["/GPU:0", "/GPU:1"]),  # would hang in `fit`
             lambda: strategies.MirroredStrategy(["gpu:0"]),
             lambda: strategies.OneDeviceStrategy("/device:GPU:1"),
         ):
-            with pytest.raises(xdevice.errors.UnsupportedError, match=r"are virtual; write device\.native"):
+            with pytest.raises(
+                xdevice.errors.UnsupportedError, match=r"are virtual; write device\.native"
+            ):
                 make()
         strategy = strategies.MirroredStrategy(natives)
         counted = strategy.run(lambda: backend.framework.constant(1.0))

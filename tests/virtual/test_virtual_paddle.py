@@ -10,7 +10,9 @@ import textwrap
 import pytest
 from helpers.environment import python
 
-pytestmark = pytest.mark.skipif(importlib.util.find_spec("paddle") is None, reason="Paddle is not installed")
+pytestmark = pytest.mark.skipif(
+    importlib.util.find_spec("paddle") is None, reason="Paddle is not installed"
+)
 
 START = """
 import faulthandler
@@ -255,7 +257,9 @@ print([backend.count("gpu") for backend in xdevice.core.registry.list_loaded()])
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("start", "wanted", "loaded"), [("import paddle", "2", "[]"), ("", "", "[0]")])
+@pytest.mark.parametrize(
+    ("start", "wanted", "loaded"), [("import paddle", "2", "[]"), ("", "", "[0]")]
+)
 def test_asked_for_too_late_is_an_error_that_says_so(start, wanted, loaded):
     done = run(LATE, start=start, XDEVICE_VIRTUAL_GPUS=wanted)
     assert "Paddle is imported already" in done.stdout, done.stderr
@@ -268,7 +272,10 @@ def test_more_than_paddle_takes_are_refused():
     done = run(LATE, start="", XDEVICE_VIRTUAL_GPUS="17")
     assert "Paddle takes 16 devices of a plugin at most, not 17" in done.stdout, done.stderr
     assert_done(
-        run("print(xdevice.ones(2, device='gpu:15').place)", start=START.replace("(4)", "(16)")), "Place(vgpu:15)"
+        run(
+            "print(xdevice.ones(2, device='gpu:15').place)", start=START.replace("(4)", "(16)")
+        ),
+        "Place(vgpu:15)",
     )
 
 
@@ -283,7 +290,11 @@ pathlib.Path.read_text = lambda self, *args, **how: read(self, *args, **how).rep
 @pytest.mark.parametrize(
     ("old", "new", "expected"),
     [
-        ("RUNTIME_MINOR_VERSION 1", "RUNTIME_MINOR_VERSION 2", "version (0, 2, 1), not (0, 1, 1)"),
+        (
+            "RUNTIME_MINOR_VERSION 1",
+            "RUNTIME_MINOR_VERSION 2",
+            "version (0, 2, 1), not (0, 1, 1)",
+        ),
         ("*device_memory_allocate)", "*device_memory_take)", "'device_memory_allocate'"),
     ],
 )
@@ -328,7 +339,9 @@ def test_the_machine_code_calls_what_it_says():
     pointer, text = ctypes.c_void_p, ctypes.c_char_p
     target = ctypes.create_string_buffer(16)
     address = ctypes.addressof(target)
-    copy = ctypes.CFUNCTYPE(ctypes.c_int, pointer, pointer, pointer, pointer, pointer, ctypes.c_size_t)(shifted)
+    copy = ctypes.CFUNCTYPE(
+        ctypes.c_int, pointer, pointer, pointer, pointer, pointer, ctypes.c_size_t
+    )(shifted)
     assert copy(1, 2, 3, address, source, 16) == 0
     assert target.raw == b"0123456789abcdef"
     assert ctypes.CFUNCTYPE(ctypes.c_int, text)(write)(b"WXYZ") == 0

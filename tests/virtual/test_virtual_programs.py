@@ -37,13 +37,19 @@ class Digits(nn.Module):
 
     def forward(self, x):
         x = F.max_pool2d(F.relu(self.normal(self.second(F.relu(self.first(x))))), 2)
-        return F.log_softmax(self.out(F.relu(self.hidden(torch.flatten(self.dropout(x), 1)))), dim=1)
+        return F.log_softmax(
+            self.out(F.relu(self.hidden(torch.flatten(self.dropout(x), 1)))), dim=1
+        )
 
 
 def digits(device, epochs):
     labels = torch.arange(32) % 10
-    data = torch.utils.data.TensorDataset(torch.rand(32, 1, 14, 14) + labels.view(-1, 1, 1, 1) / 5, labels)
-    loader = torch.utils.data.DataLoader(data, 16, shuffle=True, generator=torch.Generator().manual_seed(1))
+    data = torch.utils.data.TensorDataset(
+        torch.rand(32, 1, 14, 14) + labels.view(-1, 1, 1, 1) / 5, labels
+    )
+    loader = torch.utils.data.DataLoader(
+        data, 16, shuffle=True, generator=torch.Generator().manual_seed(1)
+    )
     model = Digits().to(device)
     optimizer = torch.optim.Adadelta(model.parameters(), lr=0.5)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=1, gamma=0.7)
@@ -64,7 +70,12 @@ def digits(device, epochs):
             for x, y in loader:
                 output = model(x.to(device))
                 total += F.nll_loss(output, y.to(device), reduction="sum").item()
-                correct += output.argmax(dim=1, keepdim=True).eq(y.to(device).view(-1, 1).expand(-1, 1)).sum().item()
+                correct += (
+                    output.argmax(dim=1, keepdim=True)
+                    .eq(y.to(device).view(-1, 1).expand(-1, 1))
+                    .sum()
+                    .item()
+                )
         losses += [total / len(data), correct / len(data)]
     return losses, model
 
@@ -121,7 +132,9 @@ def words(device, epochs):
 
 
 def block(*layers):
-    return [nn.BatchNorm2d(layers[0].out_channels) if layer is None else layer for layer in layers]
+    return [
+        nn.BatchNorm2d(layers[0].out_channels) if layer is None else layer for layer in layers
+    ]
 
 
 def against(device, epochs):
@@ -135,8 +148,15 @@ def against(device, epochs):
     )  # fmt: skip
     for net in (generator, discriminator):
         net.to(device)
-        net.apply(lambda m: nn.init.normal_(m.weight, 0.0, 0.1) if "Conv" in type(m).__name__ else None)
-    optimizers = [torch.optim.Adam(n.parameters(), lr=0.01, betas=(0.5, 0.999)) for n in (discriminator, generator)]
+        net.apply(
+            lambda m: (
+                nn.init.normal_(m.weight, 0.0, 0.1) if "Conv" in type(m).__name__ else None
+            )
+        )
+    optimizers = [
+        torch.optim.Adam(n.parameters(), lr=0.01, betas=(0.5, 0.999))
+        for n in (discriminator, generator)
+    ]
     criterion, losses = nn.BCELoss(), []
     real = torch.sin(torch.arange(16 * 64.0)).view(16, 1, 8, 8).to(device)
     for _ in range(4 * epochs):
@@ -170,9 +190,13 @@ def run(program, device, epochs):
 def test_a_program_gives_the_numbers_of_the_cpu(program, epochs):
     torch.accelerator.set_device_index(1)
     try:
-        device = torch.accelerator.current_accelerator()  # without an index, which means the current one
+        device = (
+            torch.accelerator.current_accelerator()
+        )  # without an index, which means the current one
         assert xdevice.device(device) is xdevice.gpu(1)
         there = run(program, device, epochs)
     finally:
         torch.accelerator.set_device_index(0)
-    torch.testing.assert_close(there, run(program, torch.device("cpu"), epochs), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(
+        there, run(program, torch.device("cpu"), epochs), rtol=1e-4, atol=1e-5
+    )

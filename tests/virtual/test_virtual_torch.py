@@ -104,8 +104,15 @@ def test_a_packed_sequence_goes_through_an_lstm(gpu):
 def test_operands_on_two_devices_are_an_error_as_on_cuda(gpu):
     x = torch.ones(2, device=gpu)
     for other in (torch.ones(2), torch.ones(2, device="vgpu:2")):
-        for operation in (torch.add, torch.dot, lambda a, b: torch.stack([a, b]), lambda a, b: a.add_(b)):
-            with pytest.raises(RuntimeError, match=r"same device, but found at least two devices, .*vgpu:1"):
+        for operation in (
+            torch.add,
+            torch.dot,
+            lambda a, b: torch.stack([a, b]),
+            lambda a, b: a.add_(b),
+        ):
+            with pytest.raises(
+                RuntimeError, match=r"same device, but found at least two devices, .*vgpu:1"
+            ):
                 operation(x, other)
     assert (x + torch.tensor(1.0)).tolist() == [2, 2], "a number on the host goes along"
     assert x[torch.tensor([0])].device == gpu, "indices on the host go along"
@@ -131,7 +138,12 @@ def test_a_host_tensor_is_an_error_where_cuda_refuses_it(gpu):
     ):
         with pytest.raises(RuntimeError, match="same device, but found at least two devices"):
             write()
-    assert (total.item(), out.item(), c.tolist(), g.tolist()) == (0, 0, [0, 1, 2, 3], [0, 1, 2, 3])
+    assert (total.item(), out.item(), c.tolist(), g.tolist()) == (
+        0,
+        0,
+        [0, 1, 2, 3],
+        [0, 1, 2, 3],
+    )
 
 
 def test_a_host_tensor_goes_along_where_cuda_takes_it(gpu):
@@ -154,7 +166,11 @@ def test_a_host_tensor_goes_along_where_cuda_takes_it(gpu):
 
 def test_ctc_loss_takes_lengths_from_the_host(gpu):
     torch.manual_seed(0)
-    scores, targets, lengths = torch.randn(4, 1, 5), torch.tensor([[1, 2]]), (torch.tensor([4]), torch.tensor([2]))
+    scores, targets, lengths = (
+        torch.randn(4, 1, 5),
+        torch.tensor([[1, 2]]),
+        (torch.tensor([4]), torch.tensor([2])),
+    )
     found = []
     for place in (HOST, gpu):
         x = scores.clone().to(place).requires_grad_()
@@ -175,7 +191,11 @@ def test_new_tensors_are_where_their_source_is(gpu):
         assert {str(x.new(what, device="vgpu:2").device) for what in (2, [1.0])} == {"vgpu:2"}
         assert x.new_tensor([1], device="cpu").device == HOST
         made = x.new_tensor([1.0], dtype=torch.double, device="vgpu:2", requires_grad=True)
-        assert (str(made.device), made.dtype, made.requires_grad) == ("vgpu:2", torch.double, True)
+        assert (str(made.device), made.dtype, made.requires_grad) == (
+            "vgpu:2",
+            torch.double,
+            True,
+        )
     assert torch.vgpu.current_device() == 0
 
 
@@ -227,8 +247,12 @@ def test_derivatives_are_right(gpu):
     assert torch.autograd.gradgradcheck(lambda v: (v**3).sum(), x)
 
 
-@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")  # of jvp, on the host too; its class changes
-@pytest.mark.filterwarnings("ignore:Attempted to insert a get_attr Node:UserWarning")  # of linearize, on the host too
+@pytest.mark.filterwarnings(
+    "ignore:`torch.jit.script` is deprecated"
+)  # of jvp, on the host too; its class changes
+@pytest.mark.filterwarnings(
+    "ignore:Attempted to insert a get_attr Node:UserWarning"
+)  # of linearize, on the host too
 def test_forward_mode_derivatives_are_those_of_the_host(gpu):
     func = torch.func
     here = torch.nn.Linear(3, 2)
@@ -283,7 +307,9 @@ def test_parameters_stay_the_same_objects_when_a_module_moves(gpu):
 def test_hooks_on_a_parameter_are_called_after_a_move(gpu):
     layer, called = torch.nn.Linear(2, 2), []
     layer.weight.register_hook(lambda gradient: called.append(("gradient", gradient.device)))
-    layer.weight.register_post_accumulate_grad_hook(lambda p: called.append(("accumulated", p.grad.device)))
+    layer.weight.register_post_accumulate_grad_hook(
+        lambda p: called.append(("accumulated", p.grad.device))
+    )
     for place in (gpu, xdevice.gpu(2).native, HOST):
         called.clear()
         layer.to(place)
@@ -292,15 +318,23 @@ def test_hooks_on_a_parameter_are_called_after_a_move(gpu):
 
 
 def test_lazy_modules_move_before_they_have_a_shape(gpu):
-    model = torch.nn.Sequential(torch.nn.LazyLinear(3), torch.nn.LazyBatchNorm1d(), torch.nn.LazyLinear(1))
+    model = torch.nn.Sequential(
+        torch.nn.LazyLinear(3), torch.nn.LazyBatchNorm1d(), torch.nn.LazyLinear(1)
+    )
     linear = torch.nn.Sequential(torch.nn.LazyLinear(3))
     for place in (gpu, "cpu", "vgpu:2", gpu):
         model.to(place), linear.to(place)
-    for one in (model, copy.deepcopy(linear)):  # PyTorch copies no lazy batch norm, on the CPU either
+    for one in (
+        model,
+        copy.deepcopy(linear),
+    ):  # PyTorch copies no lazy batch norm, on the CPU either
         one(torch.ones(2, 4, device=gpu)).sum().backward()
         assert {p.device for p in (*one.parameters(), *one.buffers())} == {gpu}
         assert all(isinstance(p, torch.nn.Parameter) for p in one.parameters())
-    assert torch.nn.LazyLinear(2).to("cpu").double()(torch.ones(1, 3).double()).dtype is torch.double
+    assert (
+        torch.nn.LazyLinear(2).to("cpu").double()(torch.ones(1, 3).double()).dtype
+        is torch.double
+    )
 
 
 def test_files_remember_the_device_and_obey_map_location(gpu):
@@ -311,7 +345,10 @@ def test_files_remember_the_device_and_obey_map_location(gpu):
         return torch.load(file, map_location=place)
 
     for source in (gpu, HOST):
-        state = {"x": torch.arange(6.0).reshape(2, 3)[:, 1:].to(source), "net": net().to(source).state_dict()}
+        state = {
+            "x": torch.arange(6.0).reshape(2, 3)[:, 1:].to(source),
+            "net": net().to(source).state_dict(),
+        }
         for place in (None, "cpu", "vgpu:3"):
             back = loaded(state, place)
             wanted = torch.device(place) if place else source
@@ -322,7 +359,11 @@ def test_files_remember_the_device_and_obey_map_location(gpu):
 
 
 def test_numbers_are_those_of_the_host_with_the_same_seed(gpu):
-    for draw in (torch.rand, torch.randn, lambda *shape, device: torch.randperm(9, device=device)):
+    for draw in (
+        torch.rand,
+        torch.randn,
+        lambda *shape, device: torch.randperm(9, device=device),
+    ):
         torch.manual_seed(3)
         there = draw(2, 3, device=gpu)
         torch.manual_seed(3)
@@ -333,8 +374,14 @@ def test_numbers_are_those_of_the_host_with_the_same_seed(gpu):
 def test_scopes_hold_for_one_thread(gpu):
     seen = []
     with xdevice.gpu(2):
-        assert torch.ones(1).device == torch.tensor([1]).device == torch.nn.Linear(1, 1).weight.device
-        thread = threading.Thread(target=lambda: seen.append((torch.ones(1).device, torch.vgpu.current_device())))
+        assert (
+            torch.ones(1).device
+            == torch.tensor([1]).device
+            == torch.nn.Linear(1, 1).weight.device
+        )
+        thread = threading.Thread(
+            target=lambda: seen.append((torch.ones(1).device, torch.vgpu.current_device()))
+        )
         thread.start()
         thread.join()
     with torch.vgpu.device(3):
@@ -364,7 +411,9 @@ def test_what_loads_data_draws_its_order_where_its_generator_is():
         assert orders() == expected
         assert torch.get_default_device() == torch.ones(1).device == torch.device("vgpu", 1)
         with pytest.raises(RuntimeError, match="device type for generator"):
-            torch.randperm(3, generator=torch.Generator())  # a program's own draw is refused, as by PyTorch
+            torch.randperm(
+                3, generator=torch.Generator()
+            )  # a program's own draw is refused, as by PyTorch
         compiled = torch.compile(lambda x: x + torch.ones(3), backend="eager", fullgraph=True)
         assert compiled(torch.ones(3)).tolist() == [2, 2, 2]
     xdevice.set_default_device("gpu:2")
@@ -378,7 +427,9 @@ def test_values_are_printed_with_their_device(gpu):
     x = torch.tensor([1.5], device=gpu, requires_grad=True)
     assert repr(x) == "tensor([1.5000], device='vgpu:1', requires_grad=True)"
     assert repr(x.sum()) == "tensor(1.5000, device='vgpu:1', grad_fn=<SumBackward0>)"
-    assert repr(torch.nn.Parameter(x.detach())).startswith("Parameter containing:\ntensor([1.5000], device='vgpu:1'")
+    assert repr(torch.nn.Parameter(x.detach())).startswith(
+        "Parameter containing:\ntensor([1.5000], device='vgpu:1'"
+    )
     assert f"{x.sum():.1f}" == "1.5"
     assert (x.sum().item(), x.tolist(), float(x.detach())) == (1.5, [1.5], 1.5)
 
@@ -400,14 +451,19 @@ def test_what_asks_the_accelerator_works(gpu):
     torch.vgpu.synchronize(1)
     with pytest.raises(RuntimeError, match="invalid device ordinal 7"):
         torch.accelerator.synchronize(7)
-    with pytest.raises(xdevice.errors.UnsupportedError, match="give it one: XDEVICE_VIRTUAL_GPUS=2:memory=8GB"):
+    with pytest.raises(
+        xdevice.errors.UnsupportedError, match="give it one: XDEVICE_VIRTUAL_GPUS=2:memory=8GB"
+    ):
         torch.accelerator.get_memory_info()
     with pytest.raises(xdevice.errors.UnsupportedError, match="do not have streams"):
         torch.accelerator.set_stream(torch.accelerator.current_stream())
     torch.accelerator.empty_cache(), torch.accelerator.empty_host_cache()
     assert torch.ones(2).pin_memory().tolist() == [1, 1]
     data = torch.utils.data.TensorDataset(torch.arange(4.0))
-    batches = [x.to(gpu, non_blocking=True) for (x,) in torch.utils.data.DataLoader(data, 2, pin_memory=True)]
+    batches = [
+        x.to(gpu, non_blocking=True)
+        for (x,) in torch.utils.data.DataLoader(data, 2, pin_memory=True)
+    ]
     assert torch.cat(batches).tolist() == [0, 1, 2, 3]
 
 
@@ -418,7 +474,9 @@ def test_autocast_changes_nothing(gpu):
 
 
 def test_a_real_gpu_is_not_taken_for_a_virtual_one():
-    with pytest.raises(xdevice.errors.UnsupportedError, match="cuda:0 while its GPUs are virtual"):
+    with pytest.raises(
+        xdevice.errors.UnsupportedError, match="cuda:0 while its GPUs are virtual"
+    ):
         xdevice.device(torch.device("cuda:0"))
 
 
@@ -468,7 +526,11 @@ class Boxes(torch.Tensor):
     def __torch_function__(cls, func, types, args=(), kwargs=None):
         with torch._C.DisableTorchFunctionSubclass():
             out = func(*args, **(kwargs or {}))
-        return out.as_subclass(cls) if isinstance(out, torch.Tensor) and func is not torch.Tensor.sum else out
+        return (
+            out.as_subclass(cls)
+            if isinstance(out, torch.Tensor) and func is not torch.Tensor.sum
+            else out
+        )
 
 
 def test_subclasses_of_tensors_move_and_compute(gpu):
@@ -499,7 +561,11 @@ def test_contents_go_to_a_device_and_back(gpu):
 
 def test_conjugates_and_negatives_keep_their_sign(gpu):
     z = torch.ones(2, 2, dtype=torch.cfloat) * 1j
-    for value in (lambda x: x.conj().imag + 1, lambda x: torch.view_as_real(x.mH @ x), lambda x: x.conj().tolist()):
+    for value in (
+        lambda x: x.conj().imag + 1,
+        lambda x: torch.view_as_real(x.mH @ x),
+        lambda x: x.conj().tolist(),
+    ):
         torch.testing.assert_close(*(torch.as_tensor(value(x)).cpu() for x in (z, z.to(gpu))))
 
 
@@ -516,17 +582,32 @@ def test_sparse_embeddings_train_as_on_the_host(gpu):
     torch.testing.assert_close(*found)
 
 
-@pytest.mark.filterwarnings("ignore::UserWarning")  # PyTorch's, that these are in beta, prototypes, or deprecated
+@pytest.mark.filterwarnings(
+    "ignore::UserWarning"
+)  # PyTorch's, that these are in beta, prototypes, or deprecated
 def test_layouts_that_are_not_there_are_refused_by_name(gpu):
     nested = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])
     quantized = torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.quint8)
-    for x in (torch.eye(3).to_sparse_csr(), torch.eye(4).to_sparse_bsr((2, 2)), nested, quantized):
-        with pytest.raises(xdevice.errors.UnsupportedError, match=r"virtual GPUs of torch do not support .* tensors"):
+    for x in (
+        torch.eye(3).to_sparse_csr(),
+        torch.eye(4).to_sparse_bsr((2, 2)),
+        nested,
+        quantized,
+    ):
+        with pytest.raises(
+            xdevice.errors.UnsupportedError,
+            match=r"virtual GPUs of torch do not support .* tensors",
+        ):
             x.to(gpu)
-    with pytest.raises(xdevice.errors.UnsupportedError, match="do not support sparse_csc tensors"):
+    with pytest.raises(
+        xdevice.errors.UnsupportedError, match="do not support sparse_csc tensors"
+    ):
         torch.eye(3, device=gpu).to_sparse_csc()
     model = torch.nn.DataParallel(torch.nn.Linear(2, 1).to("vgpu:0"), device_ids=[0, 1])
-    with pytest.raises(xdevice.errors.UnsupportedError, match=r"DataParallel .*use xdevice\.parallel\.replicate"):
+    with pytest.raises(
+        xdevice.errors.UnsupportedError,
+        match=r"DataParallel .*use xdevice\.parallel\.replicate",
+    ):
         model(torch.ones(2, 2, device="vgpu:0"))
 
 
@@ -534,12 +615,26 @@ def test_what_cuda_refuses_is_refused(gpu):
     x = torch.ones(3, 2, 3, device=gpu)
     data = torch.utils.data.TensorDataset(x)
     for message, use in (
-        ("1D CPU int64", lambda: torch.nn.utils.rnn.pack_padded_sequence(x, torch.tensor([3, 2], device=gpu))),
-        ("device type for generator", lambda: torch.randn(2, device=gpu, generator=torch.Generator())),
+        (
+            "1D CPU int64",
+            lambda: torch.nn.utils.rnn.pack_padded_sequence(
+                x, torch.tensor([3, 2], device=gpu)
+            ),
+        ),
+        (
+            "device type for generator",
+            lambda: torch.randn(2, device=gpu, generator=torch.Generator()),
+        ),
         ("device type for generator", lambda: x.normal_(generator=torch.Generator())),
         ("only dense CPU tensors can be pinned", x.pin_memory),
-        ("only dense CPU tensors can be pinned", lambda: torch.ones(2, device=gpu, pin_memory=True)),
-        ("only dense CPU tensors can be pinned", lambda: list(torch.utils.data.DataLoader(data, pin_memory=True))),
+        (
+            "only dense CPU tensors can be pinned",
+            lambda: torch.ones(2, device=gpu, pin_memory=True),
+        ),
+        (
+            "only dense CPU tensors can be pinned",
+            lambda: list(torch.utils.data.DataLoader(data, pin_memory=True)),
+        ),
     ):
         with pytest.raises(RuntimeError, match=message):
             use()
@@ -555,9 +650,14 @@ def test_a_generator_of_a_gpu_draws_there_from_its_seed():
         assert x.tolist() == drawn.tolist()
         hosts = torch.Generator().manual_seed(3)
         torch.rand(5, generator=hosts)
-        assert x.normal_(generator=generator).tolist() == torch.empty(5).normal_(generator=hosts).tolist()
+        assert (
+            x.normal_(generator=generator).tolist()
+            == torch.empty(5).normal_(generator=hosts).tolist()
+        )
     with torch.device("vgpu:1"):
-        loader = torch.utils.data.DataLoader(range(8), shuffle=True, generator=torch.Generator("vgpu:1"))
+        loader = torch.utils.data.DataLoader(
+            range(8), shuffle=True, generator=torch.Generator("vgpu:1")
+        )
         assert sorted(int(x) for x in loader) == [*range(8)]
     assert torch.Generator().device == torch.device("cpu")
     assert isinstance(torch.default_generator, torch.Generator)
@@ -570,7 +670,9 @@ def test_a_subclass_of_the_generator_is_its_own_class():
 
     assert isinstance(Counted("vgpu"), Counted)
     assert not isinstance(torch.default_generator, Counted)
-    with pytest.raises(xdevice.errors.UnsupportedError, match=r"subclass of torch\.Generator on cpu"):
+    with pytest.raises(
+        xdevice.errors.UnsupportedError, match=r"subclass of torch\.Generator on cpu"
+    ):
         Counted()
 
 
@@ -625,11 +727,24 @@ def test_torch_saves_and_loads_in_both_formats(gpu, is_legacy):
 
 def test_pickle_keeps_values_devices_and_kinds(gpu):
     x = torch.arange(6.0, device=gpu).reshape(2, 3)
-    kept = (x, x.t(), x[:0], x.sum(), x.bfloat16(), x > 2, (x * 1j).conj(), x.clone().requires_grad_())
+    kept = (
+        x,
+        x.t(),
+        x[:0],
+        x.sum(),
+        x.bfloat16(),
+        x > 2,
+        (x * 1j).conj(),
+        x.clone().requires_grad_(),
+    )
     for one in (*kept, torch.nn.Parameter(x), x.as_subclass(Marked)):
         for protocol in (0, 2, pickle.HIGHEST_PROTOCOL):
             new = pickle.loads(pickle.dumps(one, protocol=protocol))
-            assert (type(new), new.device, new.requires_grad) == (type(one), gpu, one.requires_grad)
+            assert (type(new), new.device, new.requires_grad) == (
+                type(one),
+                gpu,
+                one.requires_grad,
+            )
             assert torch.equal(new, one)
 
 

@@ -17,7 +17,20 @@ if TYPE_CHECKING:
 KINDS: Final = {"cpu", "gpu", "tpu", "meta"}
 """The device kinds that a string may name. An adapter adds its own when it is registered."""
 
-HARDWARE: Final = {"cuda", "rocm", "hip", "mps", "xpu", "npu", "hpu", "mtia", "mlu", "musa", "gcu", "neuron"}
+HARDWARE: Final = {
+    "cuda",
+    "rocm",
+    "hip",
+    "mps",
+    "xpu",
+    "npu",
+    "hpu",
+    "mtia",
+    "mlu",
+    "musa",
+    "gcu",
+    "neuron",
+}
 """The words for `gpu:i` that mean one kind of hardware and no other. An adapter adds what its framework's plugins call
 theirs."""
 _ACCEPTED: Final = (
@@ -117,7 +130,10 @@ class Device:
         return self
 
     def __exit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         answers.leave(self, exc)
 
@@ -160,7 +176,13 @@ def named(word: str, index: int = 0) -> Device:
     """Returns `gpu:index`, named by a word of `HARDWARE`."""
     device = object.__new__(Named)
     plain = of("gpu", index)
-    for name, value in (("kind", "gpu"), ("index", index), ("_text", str(plain)), ("plain", plain), ("word", word)):
+    for name, value in (
+        ("kind", "gpu"),
+        ("index", index),
+        ("_text", str(plain)),
+        ("plain", plain),
+        ("word", word),
+    ):
         object.__setattr__(device, name, value)
     return device
 
@@ -224,7 +246,9 @@ def parse(spec: object) -> Device:
     if isinstance(spec, str):
         return _parse_text(str(spec))
     if spec is None or isinstance(spec, bool | int | float):
-        raise DeviceError(f"{shown(spec)} is not a device; accepted: {_ACCEPTED}{_index_hint(spec)}")
+        raise DeviceError(
+            f"{shown(spec)} is not a device; accepted: {_ACCEPTED}{_index_hint(spec)}"
+        )
     if type(spec) in (list, tuple):  # a device object of a framework may be a named tuple
         raise DeviceError(
             f"{shown(spec)} is a {type(spec).__qualname__}, expected one device; for several, "
@@ -275,5 +299,7 @@ def _nearest(name: str) -> str:
 def _parse_native(spec: object) -> Device:
     device = answers.from_native(spec)
     if device is None:
-        raise DeviceError(f"{shown(spec)} of type {type(spec).__qualname__} is not a device; accepted: {_ACCEPTED}")
+        raise DeviceError(
+            f"{shown(spec)} of type {type(spec).__qualname__} is not a device; accepted: {_ACCEPTED}"
+        )
     return device

@@ -22,7 +22,13 @@ DTYPES: Final = (
 FLOATS: Final = ("float16", "bfloat16", "float32", "float64")
 """The dtypes in which random numbers are drawn, which can have gradients, and which can be NaN."""
 
-SHORT_FLOATS: Final = ("float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float8_e4m3fnuz", "float8_e5m2fnuz")
+SHORT_FLOATS: Final = (
+    "float8_e4m3fn",
+    "float8_e5m2",
+    "float8_e8m0fnu",
+    "float8_e4m3fnuz",
+    "float8_e5m2fnuz",
+)
 """8-bit floats, by ml_dtypes's names: where a framework has them they are moved, saved and loaded, and nothing else."""
 
 NARROWER: Final = {

@@ -27,9 +27,15 @@ def read(face: str, package: str, module: str, name: str) -> Any:
     """Imports a public name of a face and keeps it there, so that its next use takes no time."""
     from importlib import import_module
 
-    value = import_module(f".{name}", package) if module == "." else getattr(import_module(module, package), name)
+    value = (
+        import_module(f".{name}", package)
+        if module == "."
+        else getattr(import_module(module, package), name)
+    )
     if type(value) is type(read):
-        value.__module__ = face  # which help, pickles and tracebacks of a user's program should show
+        value.__module__ = (
+            face  # which help, pickles and tracebacks of a user's program should show
+        )
     setattr(sys.modules[face], name, value)
     return value
 

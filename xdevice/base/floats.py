@@ -92,8 +92,12 @@ def _jitter(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
     jittered = numpy.array(array, order="C")
     parts = jittered.reshape(-1).view(PARTS.get(name, name))
-    numbers = numpy.random.Generator(numpy.random.Philox([int(_asked.removeprefix(JITTER)), zlib.crc32(jittered.data)]))
-    ways = numpy.where(numbers.integers(0, 2, parts.shape, "int8") == 1, numpy.inf, -numpy.inf).astype(parts.dtype)
+    numbers = numpy.random.Generator(
+        numpy.random.Philox([int(_asked.removeprefix(JITTER)), zlib.crc32(jittered.data)])
+    )
+    ways = numpy.where(
+        numbers.integers(0, 2, parts.shape, "int8") == 1, numpy.inf, -numpy.inf
+    ).astype(parts.dtype)
     is_moved = numpy.isfinite(parts) & (parts != numpy.trunc(parts))
     parts[is_moved] = numpy.nextafter(parts, ways)[is_moved]
     return jittered

@@ -158,7 +158,9 @@ _WORDS: Final = {
     "assert_allclose": "xdevice.assert_parity(a, b)",
     "profiler": "xdevice.measure(function) for times, xdevice.transfers() for copies; the rest is the framework's",
 }
-_FACES: Final = "accelerator distributed errors math models native nn optim parallel parity random"
+_FACES: Final = (
+    "accelerator distributed errors math models native nn optim parallel parity random"
+)
 _STANDARD: Final = """
 abs add all any arange argmax argmin argsort astype broadcast_to ceil clip concat cos cumulative_sum divide empty
 empty_like equal exp expand_dims eye flip floor full full_like greater isfinite isinf isnan less linspace log matmul
@@ -181,7 +183,11 @@ def answer(name: str, public: list[str]) -> str:
 def _word(name: str) -> str | None:
     if name in _WORDS:
         word = _WORDS[name]
-        return f"use {word}" if word.startswith(("xdevice.", "`with", "value, ", "world.")) else word
+        return (
+            f"use {word}"
+            if word.startswith(("xdevice.", "`with", "value, ", "world."))
+            else word
+        )
     if name in DTYPES:
         return _DTYPE.format(name=name)
     face = next((face for face in _FACES.split() if name in _names_of(face)), None)
@@ -195,7 +201,9 @@ def _word(name: str) -> str | None:
 def _names_of(face: str) -> list[str]:
     try:
         return dir(import_module(f"xdevice.{face}"))
-    except ModuleNotFoundError:  # the device layer also stands alone, without the products that some faces are of
+    except (
+        ModuleNotFoundError
+    ):  # the device layer also stands alone, without the products that some faces are of
         return []
 
 

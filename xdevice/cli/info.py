@@ -62,9 +62,15 @@ def probe_all(names: Sequence[str], timeout: float) -> list[Report]:
 
     from xdevice.cli.progress import bar
 
-    with bar(SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn()) as progress:
+    with bar(
+        SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn()
+    ) as progress:
         if progress.disable:
-            print(f"probing {', '.join(names)}: each imports its framework", file=sys.stderr, flush=True)
+            print(
+                f"probing {', '.join(names)}: each imports its framework",
+                file=sys.stderr,
+                flush=True,
+            )
         tasks = {name: progress.add_task(f"probing {name}", total=1) for name in names}
 
         def probe(name: str) -> Report:
@@ -82,7 +88,9 @@ def probe_one(name: str, timeout: float) -> Report:
         return _report(name, error="not installed", installed=False)
     command = [sys.executable, "-m", "xdevice.cli.info", name]
     try:
-        process = subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False)
+        process = subprocess.run(
+            command, capture_output=True, text=True, timeout=timeout, check=False
+        )
     except subprocess.TimeoutExpired:
         why = f"no answer within {timeout:g} s: a busy machine, or an import that hangs; use a larger --timeout"
         late = _report(name, error=why)
@@ -91,8 +99,12 @@ def probe_one(name: str, timeout: float) -> Report:
     if process.returncode != 0:
         # the last line is the error, or what the framework's C++ wrote before it aborted
         last = process.stderr.strip().splitlines()[-1:] or ["it wrote nothing"]
-        return _report(name, error=f"the process ended {status_text(process.returncode)}: {last[0]}")
-    report: Report = json.loads(process.stdout.splitlines()[-1])  # a framework may print while it is imported
+        return _report(
+            name, error=f"the process ended {status_text(process.returncode)}: {last[0]}"
+        )
+    report: Report = json.loads(
+        process.stdout.splitlines()[-1]
+    )  # a framework may print while it is imported
     return report
 
 
@@ -118,11 +130,15 @@ def probe_here(name: str) -> Report:
     report["imports"], report["devices"] = True, devices
     report["lacking"] = backend.private_names.lacking() if backend.private_names else []
     report["engines"] = [f"{name}:{engine}" for engine in backend.engines()]
-    report["why_no_gpu"] = None if "gpu" in backend.kinds and backend.count("gpu") else backend.why_no_gpu()
+    report["why_no_gpu"] = (
+        None if "gpu" in backend.kinds and backend.count("gpu") else backend.why_no_gpu()
+    )
     return report
 
 
-def _report(name: str, error: str | None = None, installed: bool = True, version: str | None = None) -> Report:
+def _report(
+    name: str, error: str | None = None, installed: bool = True, version: str | None = None
+) -> Report:
     return {
         "backend": name,
         "installed": installed,
@@ -160,12 +176,16 @@ def show(reports: Sequence[Report]) -> None:
     for report in reports:
         state = _STATES[report["imports"]] if report["installed"] else "-"
         devices = "\n".join(_grouped(report["devices"]))
-        table.add_row(report["backend"], report["version"] or "-", state, devices, _note(report))
+        table.add_row(
+            report["backend"], report["version"] or "-", state, devices, _note(report)
+        )
     console = Console()
     console.print(table)
     engines = ", ".join(engine for report in reports for engine in report["engines"])
     # names of engines may have brackets, which rich would take for markup
-    console.print(f"Engines for several processes: {engines or 'none'}", markup=False, highlight=False)
+    console.print(
+        f"Engines for several processes: {engines or 'none'}", markup=False, highlight=False
+    )
     launcher = reports[0]["launcher"] if reports else None
     none = "none; xdevice launch -n 2 script.py starts several processes"
     console.print(f"Launcher: {launcher or none}", markup=False, highlight=False)
@@ -196,7 +216,9 @@ def _note(report: Report) -> str:
 
     if not report["installed"]:
         return escape(f"not installed: {report['install']}")
-    return escape("\n".join(filter(None, [report["error"] or report["why_no_gpu"], *report["lacking"]])))
+    return escape(
+        "\n".join(filter(None, [report["error"] or report["why_no_gpu"], *report["lacking"]]))
+    )
 
 
 if __name__ == "__main__":

@@ -19,16 +19,47 @@ _ONE_MACHINE = "127.0.0.1"
     short_help="Run a script as several processes on this machine.",
     context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
 )
-@click.argument("program", nargs=-1, required=True, type=click.UNPROCESSED, metavar="SCRIPT [ARGUMENT]...")
-@click.option("-n", "size", type=click.IntRange(min=1), help="How many processes on this machine.  [required]")
+@click.argument(
+    "program", nargs=-1, required=True, type=click.UNPROCESSED, metavar="SCRIPT [ARGUMENT]..."
+)
+@click.option(
+    "-n",
+    "size",
+    type=click.IntRange(min=1),
+    help="How many processes on this machine.  [required]",
+)
 @click.option("-m", "is_module", is_flag=True, help="SCRIPT is a module, as for python -m.")
 @click.option("--backend", metavar="NAME", help="The backend of all; else the selected one.")
-@click.option("--engine", metavar="NAME", help="The engine that moves tensors between the processes; else auto.")
-@click.option("--timeout", type=click.FloatRange(min=0, min_open=True), help="Seconds a rank may be late; else 30.")
+@click.option(
+    "--engine",
+    metavar="NAME",
+    help="The engine that moves tensors between the processes; else auto.",
+)
+@click.option(
+    "--timeout",
+    type=click.FloatRange(min=0, min_open=True),
+    help="Seconds a rank may be late; else 30.",
+)
 @click.option("--host", default=_ONE_MACHINE, show_default=True, help="Where rank 0 listens.")
-@click.option("--port", type=click.IntRange(1, 65534), help="Its port, which --nnodes needs; else a free one.")
-@click.option("--nnodes", type=click.IntRange(min=1), default=1, show_default=True, help="How many machines.")
-@click.option("--node-rank", type=click.IntRange(min=0), default=0, show_default=True, help="Which one this is.")
+@click.option(
+    "--port",
+    type=click.IntRange(1, 65534),
+    help="Its port, which --nnodes needs; else a free one.",
+)
+@click.option(
+    "--nnodes",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="How many machines.",
+)
+@click.option(
+    "--node-rank",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help="Which one this is.",
+)
 @click.option(
     "--max-restarts",
     type=click.IntRange(min=0),
@@ -66,9 +97,15 @@ def launch(
     from xdevice.distributed import spawning
 
     if size is None:
-        raise click.UsageError("how many processes? The options come before the script: xdevice launch -n 2 SCRIPT")
+        raise click.UsageError(
+            "how many processes? The options come before the script: xdevice launch -n 2 SCRIPT"
+        )
     if not is_module and not Path(program[0]).is_file():
-        hint = "; leave python out: xdevice launch -n 2 SCRIPT" if Path(program[0]).stem.startswith("python") else ""
+        hint = (
+            "; leave python out: xdevice launch -n 2 SCRIPT"
+            if Path(program[0]).stem.startswith("python")
+            else ""
+        )
         raise click.UsageError(f"there is no file {program[0]}{hint}")
     variables = _variables(backend, engine, timeout)
     _check_nodes(nnodes, node_rank, port)
@@ -79,9 +116,13 @@ def launch(
 
 def _check_nodes(nnodes: int, node_rank: int, port: int | None) -> None:
     if node_rank >= nnodes:
-        raise click.UsageError(f"--node-rank is {node_rank}, and the ranks of {nnodes} nodes are 0 to {nnodes - 1}")
+        raise click.UsageError(
+            f"--node-rank is {node_rank}, and the ranks of {nnodes} nodes are 0 to {nnodes - 1}"
+        )
     if nnodes > 1 and port is None:
-        raise click.UsageError("--nnodes needs --port, the same on all machines; the port after it is used as well")
+        raise click.UsageError(
+            "--nnodes needs --port, the same on all machines; the port after it is used as well"
+        )
     if nnodes > 1 and not os.environ.get("XDEVICE_TOKEN"):
         raise click.UsageError(
             "--nnodes needs a secret in XDEVICE_TOKEN, the same on all machines, for instance of "
@@ -89,7 +130,9 @@ def _check_nodes(nnodes: int, node_rank: int, port: int | None) -> None:
         )
 
 
-def _variables(backend: str | None, engine: str | None, timeout: float | None) -> dict[str, str]:
+def _variables(
+    backend: str | None, engine: str | None, timeout: float | None
+) -> dict[str, str]:
     """The environment variables for all processes that the options `--backend`, `--engine` and `--timeout` set."""
     try:
         name = registry.canonical(backend) if backend else None

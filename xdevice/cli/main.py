@@ -37,7 +37,9 @@ class _Commands(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, TextIOWrapper):
-                stream.reconfigure(errors="backslashreplace")  # a pipe of Windows cannot take every character
+                stream.reconfigure(
+                    errors="backslashreplace"
+                )  # a pipe of Windows cannot take every character
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:
@@ -73,11 +75,17 @@ class _Whole:
         self._path = Path(path).resolve()
         # a pipe or a device is written directly: it has no earlier content to keep
         is_special = self._path.exists() and not self._path.is_file()
-        self._part = self._path if is_special else self._path.with_name(f".{self._path.name}.{os.getpid()}")
+        self._part = (
+            self._path
+            if is_special
+            else self._path.with_name(f".{self._path.name}.{os.getpid()}")
+        )
         # "a" and not "w": what is there is not emptied before there is something better
         self._part.open("a").close()
         if not is_special:
-            click.get_current_context().call_on_close(lambda: self._part.unlink(missing_ok=True))
+            click.get_current_context().call_on_close(
+                lambda: self._part.unlink(missing_ok=True)
+            )
 
     def write(self, text: str) -> None:
         self._part.write_text(text, encoding="utf-8")
@@ -94,7 +102,9 @@ def main() -> None:
 @main.command(short_help="Show which backends and devices are here.")
 @click.argument("names", nargs=-1, metavar="[BACKEND]...")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
-@click.option("--timeout", default=120.0, show_default=True, help="Seconds that one backend may take.")
+@click.option(
+    "--timeout", default=120.0, show_default=True, help="Seconds that one backend may take."
+)
 def info(names: tuple[str, ...], as_json: bool, timeout: float) -> None:
     """Shows which backends are installed, whether they import, and which devices they see.
 
@@ -115,10 +125,20 @@ def info(names: tuple[str, ...], as_json: bool, timeout: float) -> None:
 def _comparison_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Adds the options that `parity` and `compare-runs` share to a command: how strictly to compare, and where to."""
     options = [
-        click.option("--rtol", type=click.FloatRange(min=0), help="Relative tolerance; by default each dtype's own."),
-        click.option("--atol", type=click.FloatRange(min=0), help="Absolute tolerance; by default each dtype's own."),
+        click.option(
+            "--rtol",
+            type=click.FloatRange(min=0),
+            help="Relative tolerance; by default each dtype's own.",
+        ),
+        click.option(
+            "--atol",
+            type=click.FloatRange(min=0),
+            help="Absolute tolerance; by default each dtype's own.",
+        ),
         click.option("--equal-nan", is_flag=True, help="NaN equals NaN."),
-        click.option("--any-dtype", is_flag=True, help="Values of different dtypes may be equal."),
+        click.option(
+            "--any-dtype", is_flag=True, help="Values of different dtypes may be equal."
+        ),
         click.option(
             "--json",
             "json_file",
@@ -126,7 +146,12 @@ def _comparison_options(command: Callable[..., Any]) -> Callable[..., Any]:
             callback=_target,
             help="Write the report as JSON; - is the output.",
         ),
-        click.option("--html", metavar="FILENAME", callback=_target, help="Write one page with plots of the errors."),
+        click.option(
+            "--html",
+            metavar="FILENAME",
+            callback=_target,
+            help="Write one page with plots of the errors.",
+        ),
     ]
     # decorators are applied from the inside, and --help lists them in this order
     for option in reversed(options):
@@ -137,10 +162,22 @@ def _comparison_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @main.command(short_help="Run a script on each backend, and compare its values.")
 @click.argument("script", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.argument("arguments", nargs=-1, metavar="[-- ARGUMENT...]")
-@click.option("--backends", metavar="NAME,NAME", help="Which to run on; by default all installed except NumPy.")
-@click.option("--reference", metavar="NAME", help="Which the others are compared with; by default the first.")
 @click.option(
-    "--python", "pythons", multiple=True, metavar="NAME=PATH", help="A backend's own interpreter; repeatable."
+    "--backends",
+    metavar="NAME,NAME",
+    help="Which to run on; by default all installed except NumPy.",
+)
+@click.option(
+    "--reference",
+    metavar="NAME",
+    help="Which the others are compared with; by default the first.",
+)
+@click.option(
+    "--python",
+    "pythons",
+    multiple=True,
+    metavar="NAME=PATH",
+    help="A backend's own interpreter; repeatable.",
 )
 @click.option(
     "--timeout",
@@ -149,21 +186,47 @@ def _comparison_options(command: Callable[..., Any]) -> Callable[..., Any]:
     show_default=True,
     help="Seconds that one backend may take.",
 )
-@click.option("--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="How many backends run at once.")
 @click.option(
-    "--save", type=click.Path(path_type=Path, file_okay=False), help="Keep the recordings in this new folder."
+    "--jobs",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="How many backends run at once.",
 )
-@click.option("--overwrite", is_flag=True, help="--save may replace an earlier run in its folder.")
+@click.option(
+    "--save",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Keep the recordings in this new folder.",
+)
+@click.option(
+    "--overwrite", is_flag=True, help="--save may replace an earlier run in its folder."
+)
 @click.option(
     "--trace",
     "is_traced",
     is_flag=True,
     help="Also compare the outputs of its models' layers, and name the first that differs.",
 )
-@click.option("--operations", is_flag=True, help="Also name the first operation, forward and backward, that differs.")
-@click.option("--backward", is_flag=True, help="Also compare each gradient, in the order of the backward pass.")
-@click.option("--float64", is_flag=True, help="Run everything in float64, where rounding cannot hide a fault.")
-@click.option("--calibrate", is_flag=True, help="Measure the effect of rounding, by five more runs of the reference.")
+@click.option(
+    "--operations",
+    is_flag=True,
+    help="Also name the first operation, forward and backward, that differs.",
+)
+@click.option(
+    "--backward",
+    is_flag=True,
+    help="Also compare each gradient, in the order of the backward pass.",
+)
+@click.option(
+    "--float64",
+    is_flag=True,
+    help="Run everything in float64, where rounding cannot hide a fault.",
+)
+@click.option(
+    "--calibrate",
+    is_flag=True,
+    help="Measure the effect of rounding, by five more runs of the reference.",
+)
 @_comparison_options
 def parity(
     script: Path,
@@ -210,9 +273,13 @@ def parity(
         backward,
     )
     if plan.reference not in names:
-        raise click.UsageError(f"the reference {plan.reference} is not among the backends {', '.join(names)}")
+        raise click.UsageError(
+            f"the reference {plan.reference} is not among the backends {', '.join(names)}"
+        )
     if plan.is_traced and plan.keeps_operations:
-        raise click.UsageError("--trace compares layers, --operations and --backward their operations; choose one")
+        raise click.UsageError(
+            "--trace compares layers, --operations and --backward their operations; choose one"
+        )
     # with --save one backend makes sense: its recordings are compared later, by `compare-runs`
     if len(names) == 1 and save is None:
         raise click.UsageError(
@@ -223,7 +290,9 @@ def parity(
         raise click.UsageError("--overwrite needs --save")
     if save is not None:
         _prepare(save, overwrite)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # if a CI cancels the run, no process is left behind
+    signal.signal(
+        signal.SIGTERM, signal.default_int_handler
+    )  # if a CI cancels the run, no process is left behind
     runs = [process.name for process in plan.scripts()]
     if calibrate:
         more = len(runs) - len(names)
@@ -241,8 +310,12 @@ def parity(
 
 
 @main.command(short_help="Compare the recordings of two runs of parity.")
-@click.argument("first", metavar="A", type=click.Path(exists=True, file_okay=False, path_type=Path))
-@click.argument("second", metavar="B", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.argument(
+    "first", metavar="A", type=click.Path(exists=True, file_okay=False, path_type=Path)
+)
+@click.argument(
+    "second", metavar="B", type=click.Path(exists=True, file_okay=False, path_type=Path)
+)
 @_comparison_options
 def compare_runs(first: Path, second: Path, **options: Any) -> None:
     """Compares the recordings in the folder B with those in the folder A.
@@ -265,9 +338,13 @@ main.add_command(porting.lint)
 
 def _refuse_two_rules(float64: bool, calibrate: bool, rule: Strictness) -> None:
     if calibrate and float64:
-        raise click.UsageError("--calibrate measures the rounding of float32, which --float64 avoids; choose one")
+        raise click.UsageError(
+            "--calibrate measures the rounding of float32, which --float64 avoids; choose one"
+        )
     if calibrate and (rule.rtol is not None or rule.atol is not None):
-        raise click.UsageError("--calibrate measures what is allowed, and --rtol and --atol set it; choose one")
+        raise click.UsageError(
+            "--calibrate measures what is allowed, and --rtol and --atol set it; choose one"
+        )
 
 
 def _refuse_missing(plan: RunPlan) -> None:
@@ -306,7 +383,11 @@ def _make(folder: Path) -> None:
 
 def _backends(backends: str | None) -> tuple[str, ...]:
     names = tuple(backends.split(",")) if backends else ()
-    return _canonical(names) or tuple(name for name in selection.backends() if name != "numpy") or ("numpy",)
+    return (
+        _canonical(names)
+        or tuple(name for name in selection.backends() if name != "numpy")
+        or ("numpy",)
+    )
 
 
 def _interpreters(pythons: tuple[str, ...], names: tuple[str, ...]) -> dict[str, str]:
@@ -314,10 +395,14 @@ def _interpreters(pythons: tuple[str, ...], names: tuple[str, ...]) -> dict[str,
     for option in pythons:
         name, equals, path = option.partition("=")
         if not equals or not path:
-            raise click.UsageError(f"--python takes NAME=PATH, as in mxnet=/opt/old/bin/python, not {option!r}")
+            raise click.UsageError(
+                f"--python takes NAME=PATH, as in mxnet=/opt/old/bin/python, not {option!r}"
+            )
         backend = _canonical((name,))[0]
         if backend not in names:
-            raise click.UsageError(f"--python {option}: {backend} is not among the backends {', '.join(names)}")
+            raise click.UsageError(
+                f"--python {option}: {backend} is not among the backends {', '.join(names)}"
+            )
         if not Path(path).is_file():
             raise click.UsageError(f"--python {option}: there is no file {path}")
         # not `resolve`, since the python of a venv is a link
@@ -330,7 +415,11 @@ def _rule(options: dict[str, Any]) -> Strictness:
 
     try:
         return Strictness(
-            options["rtol"], options["atol"], False, not options["any_dtype"], options["equal_nan"]
+            options["rtol"],
+            options["atol"],
+            False,
+            not options["any_dtype"],
+            options["equal_nan"],
         ).check()
     except XDeviceError as error:  # NaN, which click takes to be in every range
         raise click.UsageError(str(error)) from error
@@ -349,7 +438,9 @@ def _publish(report: ParityReport, title: str, options: dict[str, Any]) -> None:
 
     if options["json_file"] is not None:
         # NaN is no JSON, and other programs refuse it
-        options["json_file"].write(json.dumps(report.as_json(), indent=2, allow_nan=False) + "\n")
+        options["json_file"].write(
+            json.dumps(report.as_json(), indent=2, allow_nan=False) + "\n"
+        )
     if options["html"] is not None:
         from xdevice.twins.parity.report_page import page
 

@@ -23,7 +23,9 @@ def bar(*columns: ProgressColumn) -> Progress:
     from rich.progress import Progress
 
     console = Console(stderr=True)
-    return Progress(*columns, console=console, transient=True, disable=not console.file.isatty())
+    return Progress(
+        *columns, console=console, transient=True, disable=not console.file.isatty()
+    )
 
 
 @contextmanager
@@ -32,14 +34,19 @@ def show(backends: Sequence[str]) -> Iterator[Watcher]:
     ends."""
     from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
 
-    with bar(SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn()) as progress:
+    with bar(
+        SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn()
+    ) as progress:
         yield _Shown(progress, backends)
 
 
 class _Shown(Watcher):
     def __init__(self, progress: Progress, backends: Sequence[str]) -> None:
         self._progress = progress
-        self._tasks = {name: progress.add_task(f"{name}: waiting", start=False, total=None) for name in backends}
+        self._tasks = {
+            name: progress.add_task(f"{name}: waiting", start=False, total=None)
+            for name in backends
+        }
 
     def starts(self, backend: str) -> None:
         self._progress.update(self._tasks[backend], description=f"{backend}: starting")
@@ -47,9 +54,13 @@ class _Shown(Watcher):
 
     def counts(self, backend: str, records: int) -> None:
         if records:
-            self._progress.update(self._tasks[backend], description=f"{backend}: {records} recorded")
+            self._progress.update(
+                self._tasks[backend], description=f"{backend}: {records} recorded"
+            )
 
     def ends(self, ended: Ended, records: int) -> None:
         how = ended.error.partition("\n")[0] or f"{records} recorded"
         self._progress.remove_task(self._tasks[ended.backend])
-        self._progress.console.print(f"{ended.backend}: {how} in {ended.seconds:.1f} s", markup=False, highlight=False)
+        self._progress.console.print(
+            f"{ended.backend}: {how} in {ended.seconds:.1f} s", markup=False, highlight=False
+        )

@@ -42,7 +42,12 @@ def as_name(key: Any) -> Any:
 def slots(cls: type) -> tuple[str, ...]:
     """Returns the names of the slots of a class and its bases, as `setattr` takes them."""
     bases = [members(base) for base in cls.__mro__ if "__slots__" in members(base)]
-    return tuple(name for base in bases for name, value in base.items() if type(value) is types.MemberDescriptorType)
+    return tuple(
+        name
+        for base in bases
+        for name, value in base.items()
+        if type(value) is types.MemberDescriptorType
+    )
 
 
 def attribute_dict(x: Any) -> Any:
@@ -66,7 +71,9 @@ def attributes(x: Any) -> dict[Any, Any]:
         with suppress(Exception):  # not set
             values[name] = object.__getattribute__(x, name)
     own = attribute_dict(x)
-    return values | own if type(own) is dict else values  # an AttrDict is its own `__dict__`: these are its items
+    return (
+        values | own if type(own) is dict else values
+    )  # an AttrDict is its own `__dict__`: these are its items
 
 
 def first_lost(old: Any, new: Any) -> str:
@@ -75,7 +82,14 @@ def first_lost(old: Any, new: Any) -> str:
     because a stored hash changes with the contents."""
     before, after = attributes(old), attributes(new)
     names = (name for name in before if "hash" not in str(name))
-    return next((str(name) for name in names if name not in after or _differs(before[name], after[name])), "")
+    return next(
+        (
+            str(name)
+            for name in names
+            if name not in after or _differs(before[name], after[name])
+        ),
+        "",
+    )
 
 
 def _differs(old: Any, new: Any) -> bool:
@@ -83,7 +97,10 @@ def _differs(old: Any, new: Any) -> bool:
 
 
 def put(new: Any, name: Any, value: Any) -> None:
-    own, slot = getattr(new, "__dict__", None), getattr(type(new), name, None) if isinstance(name, str) else None
+    own, slot = (
+        getattr(new, "__dict__", None),
+        getattr(type(new), name, None) if isinstance(name, str) else None,
+    )
     if type(slot) is types.MemberDescriptorType:
         slot.__set__(new, value)  # past a frozen class's __setattr__, one in C too
     elif own is not None:
@@ -95,7 +112,9 @@ def put(new: Any, name: Any, value: Any) -> None:
 def read(x: Any) -> tuple[list[Any], list[Any]]:
     named = [field.name for field in fields(x)] if is_dataclass(x) else ()
     of_fields = {name: getattr(x, name) for name in named if hasattr(x, name)}
-    values = of_fields | attributes(x) | of_fields  # the fields come first, and as their properties give them
+    values = (
+        of_fields | attributes(x) | of_fields
+    )  # the fields come first, and as their properties give them
     return list(map(as_key, values)), list(values.values())
 
 
@@ -136,7 +155,13 @@ def _gone_along(name: str, noted: Any, x: Any, values: dict[Any, Any]) -> Any:
             and owner in (None, owned.backend)
         ):
             with suppress(UnsupportedError):  # a traced tensor has no device
-                moves.add((owned.backend.device_of(before[other]), owned.backend.device_of(child)))
-    if type(place) is not Device or len(moves) != 1 or not all(was is place for was, _ in moves):
+                moves.add(
+                    (owned.backend.device_of(before[other]), owned.backend.device_of(child))
+                )
+    if (
+        type(place) is not Device
+        or len(moves) != 1
+        or not all(was is place for was, _ in moves)
+    ):
         return noted
     return owner.to_native(moves.pop()[1]) if owner is not None else moves.pop()[1]

@@ -67,8 +67,9 @@ def rebuild_batch(x: Any, batch: Batch, changed: list[Any]) -> Any:
     _, _, inner = batch
     if inner or len(changed) < len(x):
         return _rebuild_inner(x, iter(changed))
-    # `strict=True` takes 1.5 times as long, and the lengths are equal
-    return dict(zip(x, changed)) if type(x) is dict else changed if type(x) is list else tuple(changed)  # noqa: B905
+    if type(x) is dict:
+        return dict(zip(x, changed))  # noqa: B905  # `strict=True` takes 1.5 times as long; the lengths are equal
+    return changed if type(x) is list else tuple(changed)
 
 
 def _rebuild_inner(x: Any, changed: Iterator[Any]) -> Any:

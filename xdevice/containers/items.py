@@ -60,7 +60,11 @@ def _find_beside(x: Any) -> dict[str, Any]:
     if not beside:
         return {}
     if isinstance(x, dict | UserDict):
-        beside = {name: value for name, value in beside.items() if name not in x or x[name] is not value}
+        beside = {
+            name: value
+            for name, value in beside.items()
+            if name not in x or x[name] is not value
+        }
     beside = {
         name: value
         for name, value in beside.items()
@@ -68,7 +72,9 @@ def _find_beside(x: Any) -> dict[str, Any]:
     }
     for name in beside:
         if not isinstance(name, str):  # it could not be told from an item
-            raise ContainerError(f"a {type(x).__qualname__} has an attribute {shown(name)}, which is not a text")
+            raise ContainerError(
+                f"a {type(x).__qualname__} has an attribute {shown(name)}, which is not a text"
+            )
     return beside
 
 
@@ -96,9 +102,10 @@ def _read_keyed(x: Any) -> tuple[Names, Children]:
     if isinstance(x, dict) and not looks.is_proxy(type(x)):
         stored = dict(dict.items(x))
         # a multi-dict stores lists and gives the first of each, and nobody can tell how to put another one there
-        if (len(items) != len(stored) or any(items.get(key, looks) is not stored[key] for key in stored)) and (
-            _tensors(x) or _tensors([*items.values()])
-        ):
+        if (
+            len(items) != len(stored)
+            or any(items.get(key, looks) is not stored[key] for key in stored)
+        ) and (_tensors(x) or _tensors([*items.values()])):
             raise ContainerError(_other_than_held(x, "gives other items than it stores"))
     return add_beside(x, *and_keys(items, items.values()))
 
@@ -149,10 +156,14 @@ def _read_mapping(x: Any) -> tuple[Names, Children]:
 def _write_mapping(x: Any, keys: Names, children: Children) -> Any:
     """Returns a mapping that its type's constructor makes of a dict. It is never written into: without a `__copy__`,
     Python's copy would share the inner dict of `x`."""
-    pairs = [(key, child) for key, child in zip(keys, children, strict=True) if key is not _KEYS]
+    pairs = [
+        (key, child) for key, child in zip(keys, children, strict=True) if key is not _KEYS
+    ]
     items = {key: child for key, child in pairs if type(key) is not Attribute}
     new = _made(x, items)
-    if len(new) != len(items) or not all(_is_kept(new[key], child) for key, child in items.items()):
+    if len(new) != len(items) or not all(
+        _is_kept(new[key], child) for key, child in items.items()
+    ):
         raise ContainerError("what it is made of does not come out again")
     for key, child in pairs:
         if type(key) is Attribute:
@@ -235,7 +246,12 @@ def _write_tuple(x: Any, keys: Names, children: Children) -> Any:
 
 def _read_partial(x: Any) -> tuple[Names, Children]:
     more = attributes(x)
-    return [*_PARTIAL, *map(Attribute, more)], [x.func, x.args, x.keywords or None, *more.values()]
+    return [*_PARTIAL, *map(Attribute, more)], [
+        x.func,
+        x.args,
+        x.keywords or None,
+        *more.values(),
+    ]
 
 
 def _write_partial(x: Any, keys: Names, children: Children) -> Any:

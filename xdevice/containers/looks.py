@@ -45,7 +45,13 @@ _DESCRIPTORS: Final = (types.GetSetDescriptorType, types.MemberDescriptorType, p
 _NEVER: Final = (
     *(type, types.ModuleType, types.FunctionType, types.GeneratorType),
     # running code would lead to the whole program; what a weak reference names belongs to others
-    *(types.CoroutineType, types.AsyncGeneratorType, types.FrameType, types.TracebackType, types.CodeType),
+    *(
+        types.CoroutineType,
+        types.AsyncGeneratorType,
+        types.FrameType,
+        types.TracebackType,
+        types.CodeType,
+    ),
     weakref.ReferenceType,
 )
 _FIELDS: Final[dict[type, tuple[str, ...]]] = {
@@ -107,7 +113,9 @@ def answers(x: Any) -> bool:
 def has_method(cls: type, name: str) -> bool:
     """Whether objects of a type have a method of this name; found out without calling code of theirs or of their
     metaclass."""
-    return callable(next((members(base)[name] for base in cls.__mro__ if name in members(base)), None))
+    return callable(
+        next((members(base)[name] for base in cls.__mro__ if name in members(base)), None)
+    )
 
 
 @registry.kept_by_type
@@ -128,12 +136,17 @@ def is_proxy(cls: type) -> bool:
     """Whether objects of a type stand for another object, whose class `isinstance` sees. TensorFlow's wrappers around
     the dicts and tuples of its modules are of this kind, and `wrapt.ObjectProxy`. A decorator with a property
     `__wrapped__` is not: it is of its own class."""
-    return all(issubclass(type(_defined(cls, name)), _DESCRIPTORS) for name in ("__wrapped__", "__class__"))
+    return all(
+        issubclass(type(_defined(cls, name)), _DESCRIPTORS)
+        for name in ("__wrapped__", "__class__")
+    )
 
 
 def _defined(cls: type, name: str) -> Any:
     """Returns what a type or a base of it, except `object`, defines under a name; None if none does."""
-    return next((members(base)[name] for base in cls.__mro__[:-1] if name in members(base)), None)
+    return next(
+        (members(base)[name] for base in cls.__mro__[:-1] if name in members(base)), None
+    )
 
 
 def _unwrap(x: Any) -> Any:
@@ -193,7 +206,9 @@ def _too_large(x: Any) -> ContainerError:
 def _view(cls: type) -> _View:
     base = next((base for base in (dict, *_LISTS) if issubclass(cls, base)), None)
     fields = next((names for base, names in _FIELDS.items() if issubclass(cls, base)), ())
-    return _View(is_proxy(cls), base is None and not fields and not _is_function(cls), base, fields)
+    return _View(
+        is_proxy(cls), base is None and not fields and not _is_function(cls), base, fields
+    )
 
 
 def _children(x: Any) -> Iterator[tuple[str, Any, Any]]:
@@ -204,7 +219,9 @@ def _children(x: Any) -> Iterator[tuple[str, Any, Any]]:
     if view.is_proxy:
         inner = _unwrap(x)
         yield ".__wrapped__", "", inner
-        if registry.owner_of(cls) is None:  # what a framework notes beside what its own proxies stand for is not held
+        if (
+            registry.owner_of(cls) is None
+        ):  # what a framework notes beside what its own proxies stand for is not held
             yield from (("", "", own) for own in gc.get_referents(x) if own is not inner)
         return
     if view.base is dict:
@@ -218,7 +235,9 @@ def _children(x: Any) -> Iterator[tuple[str, Any, Any]]:
         own, named = attributes(x), [attribute_dict(x)]
     except ContainerError:  # a property hides its `__dict__`, which it reports below
         own, named = {}, []
-    yield from ((f".{name}", "", value) for name, value in own.items() if id(type(value)) not in PLAIN)
+    yield from (
+        (f".{name}", "", value) for name, value in own.items() if id(type(value)) not in PLAIN
+    )
     if view.is_open:
         listed = set(map(id, chain(named, own.values())))
         yield from (("", "", inner) for inner in gc.get_referents(x) if id(inner) not in listed)

@@ -96,11 +96,19 @@ def share_all(backend: Backend) -> None:
 
 def _flatten(x: Any) -> tuple[tuple[Any, ...], Static]:
     names, values = attributes.read(x)
-    pairs = [(attributes.as_name(name), value) for name, value in zip(names, values, strict=True)]
-    holding = {name for name, value in pairs if any(_is_tensor(leaf.value) for leaf in trees.leaves(value))}
+    pairs = [
+        (attributes.as_name(name), value) for name, value in zip(names, values, strict=True)
+    ]
+    holding = {
+        name
+        for name, value in pairs
+        if any(_is_tensor(leaf.value) for leaf in trees.leaves(value))
+    }
     children = tuple(value for name, value in pairs if name in holding)
     names_held = tuple(name for name, _ in pairs if name in holding)
-    return children, Static(type(x), names_held, tuple(pair for pair in pairs if pair[0] not in holding))
+    return children, Static(
+        type(x), names_held, tuple(pair for pair in pairs if pair[0] not in holding)
+    )
 
 
 def _is_tensor(value: object) -> bool:

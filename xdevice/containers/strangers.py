@@ -53,10 +53,18 @@ class Stranger:
             if kind == "tensor":
                 places.append((path, backend.device_of(value)))
             elif kind == "model":
-                with suppress(NotBuiltError):  # a model that is not built: its variables will be made where it is used
-                    places += [(f"{path}.{name}".rstrip("."), place) for name, place in backend.model_devices(value)]
+                with suppress(
+                    NotBuiltError
+                ):  # a model that is not built: its variables will be made where it is used
+                    places += [
+                        (f"{path}.{name}".rstrip("."), place)
+                        for name, place in backend.model_devices(value)
+                    ]
                     parameters = enumerate(backend.parameters_of(value))
-                    places += [(f"{path}.parameters[{i}]", backend.device_of(one)) for i, one in parameters]
+                    places += [
+                        (f"{path}.parameters[{i}]", backend.device_of(one))
+                        for i, one in parameters
+                    ]
         return places
 
     def is_on(self, target: Device) -> bool:
@@ -68,11 +76,15 @@ class Stranger:
 
     def without(self, models: Collection[int]) -> Stranger:
         """Returns a `Stranger` for the same object without the models of these `id`s, which are moved by themselves."""
-        return Stranger(self.x, self.way, [one for one in self.parts if id(one.value) not in models])
+        return Stranger(
+            self.x, self.way, [one for one in self.parts if id(one.value) not in models]
+        )
 
     def has_tensors(self) -> bool:
         """Whether the object moves itself, or holds tensors (a single variable is one) and not only models."""
-        return self.moves or any(one.kind != "model" or _is_variable(one.backend, one.value) for one in self.parts)
+        return self.moves or any(
+            one.kind != "model" or _is_variable(one.backend, one.value) for one in self.parts
+        )
 
     def require(self, target: Device) -> None:
         """Raises `DeviceNotFoundError` if a framework whose tensors are in the object does not have this device."""
@@ -83,7 +95,9 @@ class Stranger:
         """Returns the error that says why the object's tensors would stay behind, and which line fixes that."""
         places = [place for _, place in self.places()]
         somewhere = "tensors" if places else "models"
-        where = next((f"tensors on {place}" for place in places if place is not target), somewhere)
+        where = next(
+            (f"tensors on {place}" for place in places if place is not target), somewhere
+        )
         return ContainerError(
             f"{path} is a {type(self.x).__qualname__} that holds {where} and is not known to xdevice, so "
             f"they would stay behind; {self.remedy('or give it its own way: move=...')}"
@@ -101,9 +115,15 @@ class Stranger:
         inside = "pass its contents among the values of a list or dict"
         if registry.owner_of(cls) is not None and looks.has_method(cls, "load_state_dict"):
             return "make another one there, and give it the state of this one: new.load_state_dict(old.state_dict())"
-        if cls.__module__ == "builtins" or cls is looks.MappingKeys or registry.owner_of(cls) is not None:
+        if (
+            cls.__module__ == "builtins"
+            or cls is looks.MappingKeys
+            or registry.owner_of(cls) is not None
+        ):
             return inside
-        if not all(one.path.startswith(".") for one in self.parts):  # it is in none of its attributes
+        if not all(
+            one.path.startswith(".") for one in self.parts
+        ):  # it is in none of its attributes
             return f"{inside}, or say how: xdevice.register_container({cls.__qualname__}, flatten=..., rebuild=...)"
         return f"call xdevice.register_container({cls.__qualname__}) to have its attributes walked, {other}"
 
@@ -158,7 +178,11 @@ class Stranger:
     def _refuse_left(self, moved: Any, target: Device) -> None:
         """Raises `ContainerError` if the object's method has not brought all its tensors to a device."""
         name = type(self.x).__qualname__
-        method = f"{name}.{self.mover.moves_by}()" if self.mover is not None else f"the move of {name}"
+        method = (
+            f"{name}.{self.mover.moves_by}()"
+            if self.mover is not None
+            else f"the move of {name}"
+        )
         if registry.kind_of(type(moved)) is not None:
             return
         arrived = find(moved, self.way if type(moved) is type(self.x) else None)
@@ -171,7 +195,11 @@ class Stranger:
         places = arrived.places() if arrived is not None else []
         left = [(path, place) for path, place in places if place is not target]
         if left:
-            what = "its tensors where they were" if len(left) == len(places) else f"{left[0][0]} on {left[0][1]}"
+            what = (
+                "its tensors where they were"
+                if len(left) == len(places)
+                else f"{left[0][0]} on {left[0][1]}"
+            )
             raise ContainerError(
                 f"{method} left {what}; xdevice.register_container({name}) has its attributes walked instead, and "
                 f"xdevice.register_container({name}, flatten=..., rebuild=...) says which of its tensors move, "
@@ -219,7 +247,9 @@ def _copied(value: Any, name: str) -> Any:
     except Exception as error:
         if not parts:
             return value  # a lock, or an open file
-        raise ContainerError(f"{name} cannot be copied ({type(error).__name__}: {error}); copy it by itself") from error
+        raise ContainerError(
+            f"{name} cannot be copied ({type(error).__name__}: {error}); copy it by itself"
+        ) from error
 
 
 def find(x: Any, way: Way | None, with_host: bool = False) -> Stranger | None:
@@ -234,7 +264,8 @@ def find(x: Any, way: Way | None, with_host: bool = False) -> Stranger | None:
     parts = [
         one
         for one in looks.search(x)
-        if (with_host or not one.backend.is_host_only) and not any(name in one.path for name in stays)
+        if (with_host or not one.backend.is_host_only)
+        and not any(name in one.path for name in stays)
     ]
     return Stranger(x, way, parts) if parts or way is not None else None
 
@@ -249,6 +280,10 @@ def _is_variable(backend: Backend, model: Any) -> bool:
 
 def _mover(x: Any, parts: list[Inner]) -> Backend | None:
     first = parts[0].backend if parts else None
-    if first is None or first.moves_by is None or any(one.backend is not first for one in parts):
+    if (
+        first is None
+        or first.moves_by is None
+        or any(one.backend is not first for one in parts)
+    ):
         return None
     return first if looks.has_method(type(x), first.moves_by) else None

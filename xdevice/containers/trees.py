@@ -19,7 +19,15 @@ from xdevice.errors import ContainerError, UnsupportedError, shown
 
 from . import looks, strangers
 from .attributes import Attribute, empty, fill
-from .items import ATTRIBUTES, KNOWING_ITSELF, Walk, add_beside, and_keys, read_elements, write_keyed
+from .items import (
+    ATTRIBUTES,
+    KNOWING_ITSELF,
+    Walk,
+    add_beside,
+    and_keys,
+    read_elements,
+    write_keyed,
+)
 from .looks import PLAIN
 from .ways import Whole, registered, way_into
 
@@ -72,12 +80,19 @@ def flatten(x: Any, whole: bool = False, once: bool = False) -> Walked:
                 root = _walk(x, way, whole, {} if once else None, leaves, kinds)
             except RecursionError:
                 raise too_deep(x) from None
-        if ways is walks:  # else a backend was loaded during the walk, and types may be walked differently now
+        if (
+            ways is walks
+        ):  # else a backend was loaded during the walk, and types may be walked differently now
             return root, leaves, kinds
 
 
 def _walk(
-    x: Any, way: Walk, whole: bool, once: dict[int, _Node | None] | None, leaves: list[Any], kinds: dict[int, type]
+    x: Any,
+    way: Walk,
+    whole: bool,
+    once: dict[int, _Node | None] | None,
+    leaves: list[Any],
+    kinds: dict[int, type],
 ) -> _Node:
     """Walks a container: adds its leaves to `leaves` and their types to `kinds`, and returns its node. `once` has the
     node of each container that was met before, by its `id`; None for one that is still being walked, and `_REFERRED_TO`
@@ -87,7 +102,9 @@ def _walk(
         if type(key) is not str:
             is_plain = False
             break
-    keys, children = ([*x], [*x.values()]) if is_plain else way.read(x)  # `read` takes three times as long
+    keys, children = (
+        ([*x], [*x.values()]) if is_plain else way.read(x)
+    )  # `read` takes three times as long
     cls: Any = None
     for child in children:  # leaves alone take a third of the time of the loop below
         if type(child) is not cls:
@@ -152,7 +169,9 @@ class Tree:
 
     __slots__ = ("is_once", "kinds", "leaves", "root", "strangers", "walk")
 
-    def __init__(self, x: Any, whole: bool = False, once: bool = False, walk: Walked | None = None) -> None:
+    def __init__(
+        self, x: Any, whole: bool = False, once: bool = False, walk: Walked | None = None
+    ) -> None:
         self.is_once = once
         self.strangers: list[tuple[int, strangers.Stranger]] = []
         """Which leaves are objects of unknown types that hold tensors; only `searched` looks for them."""
@@ -174,7 +193,10 @@ class Tree:
 
     def named_leaves(self) -> list[Leaf]:
         """Returns every leaf, tensor or not, in the order of the walk."""
-        return [Leaf(written(keys), value) for keys, value in zip(self.paths(), self.leaves, strict=True)]
+        return [
+            Leaf(written(keys), value)
+            for keys, value in zip(self.paths(), self.leaves, strict=True)
+        ]
 
     def rebuilt(self, changed: Sequence[Any]) -> Any:
         """Returns the container with other leaves; the container itself if they are the very same objects."""
@@ -187,8 +209,16 @@ class Tree:
 
     def unknown(self) -> list[int]:
         """Returns the numbers of the leaves that are neither tensors nor models nor data of Python's own types."""
-        kinds = {id(cls) for cls in self.kinds.values() if id(cls) not in PLAIN and registry.kind_of(cls) is None}
-        return [i for i, value in enumerate(self.leaves) if id(type(value)) in kinds] if kinds else []
+        kinds = {
+            id(cls)
+            for cls in self.kinds.values()
+            if id(cls) not in PLAIN and registry.kind_of(cls) is None
+        }
+        return (
+            [i for i, value in enumerate(self.leaves) if id(type(value)) in kinds]
+            if kinds
+            else []
+        )
 
     def refuse_strangers(self) -> None:
         """Raises `ContainerError` if a leaf is an object that holds tensors, which could not be replaced."""
@@ -212,7 +242,9 @@ class Tree:
     def refuse_sparse(self, name: str, verb: str) -> None:
         """Raises `UnsupportedError` if the container is, or holds, something whose tensors mean something only
         together, as those of a sparse array do."""
-        nodes: list[tuple[tuple[Any, ...], _Node]] = [] if self.root is None else [((), self.root)]
+        nodes: list[tuple[tuple[Any, ...], _Node]] = (
+            [] if self.root is None else [((), self.root)]
+        )
         while nodes:
             path, (container, way, keys, _, inner) = nodes.pop()
             if way.dense:
@@ -277,7 +309,9 @@ def leaves(x: object) -> list[Leaf]:
 
 def written(keys: Iterable[Any]) -> str:
     """Returns the path that these keys make, as one writes it behind the container's name: `['x'][1]`."""
-    return "".join(f".{key}" if type(key) is Attribute else f"[{shown(key, None)}]" for key in keys)
+    return "".join(
+        f".{key}" if type(key) is Attribute else f"[{shown(key, None)}]" for key in keys
+    )
 
 
 def have_same_keys(one: Walked, other: Walked) -> bool:
@@ -340,7 +374,9 @@ def stranger(x: Any) -> strangers.Stranger | None:
     return strangers.find(x, way.way if type(way) is Whole else None)
 
 
-def _paths(node: _Node, before: tuple[Any, ...], visited: set[int] | None) -> Iterator[tuple[Any, ...]]:
+def _paths(
+    node: _Node, before: tuple[Any, ...], visited: set[int] | None
+) -> Iterator[tuple[Any, ...]]:
     container, _, keys, _, inner = node
     if visited is not None:
         if id(container) in visited:
@@ -355,7 +391,10 @@ def _paths(node: _Node, before: tuple[Any, ...], visited: set[int] | None) -> It
 
 
 def _rebuild(
-    node: _Node, changed: Iterator[Any], touched: Container[int], done: dict[int, tuple[_Node, list[Any], Any]]
+    node: _Node,
+    changed: Iterator[Any],
+    touched: Container[int],
+    done: dict[int, tuple[_Node, list[Any], Any]],
 ) -> Any:
     """Returns the container of a node with the next ones of `changed` as its leaves. `done` has each container that was
     rebuilt, by its `id`, with its node, its new children and the new container, so that a container in two places stays
@@ -368,7 +407,8 @@ def _rebuild(
         done[id(container)] = node, [], empty(container)  # it is there before what refers to it
     if inner:
         new = [
-            _rebuild(inner[i], changed, touched, done) if i in inner else next(changed) for i in range(len(children))
+            _rebuild(inner[i], changed, touched, done) if i in inner else next(changed)
+            for i in range(len(children))
         ]
     else:
         new = list(islice(changed, len(children)))
@@ -377,7 +417,11 @@ def _rebuild(
     twin = container
     if way is KNOWING_ITSELF:
         return fill(done[id(container)][2], container, node[2], new)
-    if way.is_plain or not all(map(is_, new, children)) or (touched and any(id(x) in touched for x in new)):
+    if (
+        way.is_plain
+        or not all(map(is_, new, children))
+        or (touched and any(id(x) in touched for x in new))
+    ):
         twin = _write(node, new)
     done[id(container)] = node, new, twin
     return twin
@@ -424,13 +468,19 @@ _SLICE: Final = tuple(map(Attribute, ("start", "stop", "step")))
 OWN: Final[dict[type, Walk]] = {
     dict: Walk(_read_dict, lambda x, keys, new: dict(zip(x, new, strict=False)), True),
     OrderedDict: Walk(_read_ordered, _write_ordered, True),
-    defaultdict: Walk(_read_dict, lambda x, keys, new: defaultdict(x.default_factory, zip(x, new, strict=False)), True),
+    defaultdict: Walk(
+        _read_dict,
+        lambda x, keys, new: defaultdict(x.default_factory, zip(x, new, strict=False)),
+        True,
+    ),
     list: Walk(_read_items, lambda x, keys, new: new, True),
     tuple: Walk(_read_items, lambda x, keys, new: tuple(new)),
     deque: Walk(read_elements, lambda x, keys, new: deque(new, x.maxlen), True),
     set: Walk(read_elements, lambda x, keys, new: set(new), True),
     frozenset: Walk(read_elements, lambda x, keys, new: frozenset(new)),
-    slice: Walk(lambda x: (_SLICE, (x.start, x.stop, x.step)), lambda x, keys, new: slice(*new)),
+    slice: Walk(
+        lambda x: (_SLICE, (x.start, x.stop, x.step)), lambda x, keys, new: slice(*new)
+    ),
 }
 
 
@@ -461,11 +511,17 @@ def _refuse(cls: object, flatten: object, rebuild: object, move: object) -> None
             f"{cls.__qualname__} is a {owned.kind} of {owned.backend.name}, which xdevice moves by its own rules"
         )
     if cls.__module__ == "builtins":
-        raise ContainerError(f"{cls.__qualname__} is Python's own, and cannot be redefined; register a subclass of it")
+        raise ContainerError(
+            f"{cls.__qualname__} is Python's own, and cannot be redefined; register a subclass of it"
+        )
     if (flatten is None) is not (rebuild is None):
-        raise ContainerError(f"register_container({cls.__qualname__}) needs both flatten and rebuild, or neither")
+        raise ContainerError(
+            f"register_container({cls.__qualname__}) needs both flatten and rebuild, or neither"
+        )
     if flatten is not None and move is not None:
-        raise ContainerError(f"register_container({cls.__qualname__}) takes flatten and rebuild, or move, not both")
+        raise ContainerError(
+            f"register_container({cls.__qualname__}) takes flatten and rebuild, or move, not both"
+        )
     for name, function in (("flatten", flatten), ("rebuild", rebuild), ("move", move)):
         if function is not None and not callable(function):
             raise ContainerError(

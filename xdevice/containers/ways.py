@@ -54,7 +54,9 @@ def way_into(x: Any) -> Walk | Whole | None:
     if looks.is_proxy(cls) and registry.owner_of(cls) is None:
         return None  # it may hold more than what it stands for, and cannot be made again
     offered = _ask_frameworks(x)
-    if offered is not None and (offered.move is not None or (offered.tensors is not None and offered.flatten is None)):
+    if offered is not None and (
+        offered.move is not None or (offered.tensors is not None and offered.flatten is None)
+    ):
         inside = _by_functions(offered) if offered.flatten is not None else _walk_inside(x)
         return Whole(inside and inside._replace(dense=offered.dense), offered)
     inside = _walk_inside(x)
@@ -77,10 +79,15 @@ def _ask_frameworks(x: Any) -> Way | None:
     """Returns how a framework says that `x` is walked or moved; None if none says so. About a dict or a list only the
     framework to which its type belongs is asked."""
     owner = registry.owner_of(type(x))
-    backends = [] if owner is None else [owner]  # first: for JAX any named tuple is a pytree, one of PyTorch's too
+    backends = (
+        [] if owner is None else [owner]
+    )  # first: for JAX any named tuple is a pytree, one of PyTorch's too
     if not issubclass(looks.seen_class(x), dict | UserDict | list | UserList):
         backends += [backend for backend in registry.list_loaded() if backend is not owner]
-    return next((way for way in (backend.container_way(x) for backend in backends) if way is not None), None)
+    return next(
+        (way for way in (backend.container_way(x) for backend in backends) if way is not None),
+        None,
+    )
 
 
 def _walk_of(way: Way) -> Walk:
@@ -117,6 +124,11 @@ def _by_functions(way: Way) -> Walk:
         )
 
     def write(x: Any, keys: Names, children: Children) -> Any:
-        return rebuild(x, list(children) if isinstance(keys, range) else dict(zip(keys, children, strict=True)))
+        return rebuild(
+            x,
+            list(children)
+            if isinstance(keys, range)
+            else dict(zip(keys, children, strict=True)),
+        )
 
     return Walk(read, write, dense=way.dense)

@@ -15,7 +15,10 @@ VARIABLE: Final = "XDEVICE_ACCELERATOR"
 
 
 def choose(
-    framework: str, names: Sequence[str], words: Callable[[str], Iterable[str]], default: str | None = None
+    framework: str,
+    names: Sequence[str],
+    words: Callable[[str], Iterable[str]],
+    default: str | None = None,
 ) -> str | None:
     """Returns the name of the accelerator that `gpu:i` stands for, out of `names`; None if `names` is empty.
 
@@ -31,7 +34,9 @@ def choose(
     """
     if not names:
         return None
-    wanted = [word.strip().lower() for word in os.environ.get(VARIABLE, "").split(",") if word.strip()]
+    wanted = [
+        word.strip().lower() for word in os.environ.get(VARIABLE, "").split(",") if word.strip()
+    ]
     there = ", ".join(names)
     if wanted:
         for name in names:

@@ -62,9 +62,15 @@ class Backend(Models, Conversion, Replicas, Streams, Blocking):
         is_lacking = not name.startswith("_") and not hasattr(
             type(self), name
         )  # else a property of it raised the error
-        product = next((one for one in PRODUCTS if name in hooks_of(one)), None) if is_lacking else None
+        product = (
+            next((one for one in PRODUCTS if name in hooks_of(one)), None)
+            if is_lacking
+            else None
+        )
         if product is None:
-            raise AttributeError(f"{type(self).__name__} has no attribute {name!r}", name=name, obj=self)
+            raise AttributeError(
+                f"{type(self).__name__} has no attribute {name!r}", name=name, obj=self
+            )
         extend(self, product)
         return getattr(self, name)
 
@@ -111,7 +117,12 @@ def capabilities_of(product: str) -> tuple[type[Primitives], ...]:
 @cache
 def hooks_of(product: str) -> frozenset[str]:
     """Returns the names of the methods and attributes that a product adds to the contract."""
-    return frozenset(name for part in capabilities_of(product) for name in vars(part) if not name.startswith("_"))
+    return frozenset(
+        name
+        for part in capabilities_of(product)
+        for name in vars(part)
+        if not name.startswith("_")
+    )
 
 
 @cache
@@ -121,11 +132,18 @@ def extended(cls: type[Backend], product: str) -> type[Backend]:
     to methods of the device layer, and calls these by `super()`."""
     parts = capabilities_of(product)
     mixins = _mixins(cls, product)
-    defaults = [part for part in parts if not any(part in other.__mro__[1:] for other in (cls, *parts))]
+    defaults = [
+        part for part in parts if not any(part in other.__mro__[1:] for other in (cls, *parts))
+    ]
     metaclass: Any = type(cls)
     subclass: type[Backend] = metaclass(
         cls.__name__,
-        (*filter(_precedes, mixins), cls, *(mixin for mixin in mixins if not _precedes(mixin)), *defaults),
+        (
+            *filter(_precedes, mixins),
+            cls,
+            *(mixin for mixin in mixins if not _precedes(mixin)),
+            *defaults,
+        ),
         {
             "__module__": cls.__module__,
             "__qualname__": cls.__qualname__,
@@ -135,7 +153,9 @@ def extended(cls: type[Backend], product: str) -> type[Backend]:
     )
     wrong = _faults(subclass, parts)
     if wrong:
-        raise ContractError(f"the adapter {cls.name!r} ({cls.__module__}.{product}) " + "; ".join(wrong))
+        raise ContractError(
+            f"the adapter {cls.name!r} ({cls.__module__}.{product}) " + "; ".join(wrong)
+        )
     if cls in copyreg.dispatch_table:
         copyreg.dispatch_table[subclass] = copyreg.dispatch_table[cls]
     return subclass
@@ -144,10 +164,14 @@ def extended(cls: type[Backend], product: str) -> type[Backend]:
 def _mixins(cls: type[Backend], product: str) -> tuple[type[Primitives], ...]:
     """Returns the classes that an adapter's folder of this name has for the capabilities of the product; for a subclass
     of an adapter's class, those of the adapter."""
-    for package in dict.fromkeys(base.__module__ for base in cls.__mro__ if not _is_of_xdevice(base)):
+    for package in dict.fromkeys(
+        base.__module__ for base in cls.__mro__ if not _is_of_xdevice(base)
+    ):
         module = sys.modules.get(package)
         if hasattr(module, "__path__") and find_spec(f"{package}.{product}") is not None:
-            mixins: tuple[type[Primitives], ...] = getattr(import_module(f"{package}.{product}"), "MIXINS", ())
+            mixins: tuple[type[Primitives], ...] = getattr(
+                import_module(f"{package}.{product}"), "MIXINS", ()
+            )
             return mixins
     return ()
 
@@ -174,10 +198,20 @@ def check(cls: object, claimed: str, source: str) -> type[Backend]:
 
     if not (inspect.isclass(cls) and issubclass(cls, Backend)):
         raise ContractError(f"{source} is not a subclass of xdevice.contract.Backend: {cls!r}")
-    wrong = [f"does not state the class attribute {name!r}" for name in _STATED if not hasattr(cls, name)]
-    wrong += [f"lacks the method {_signature(name, HOOKS)}" for name in sorted(cls.__abstractmethods__)]
+    wrong = [
+        f"does not state the class attribute {name!r}"
+        for name in _STATED
+        if not hasattr(cls, name)
+    ]
+    wrong += [
+        f"lacks the method {_signature(name, HOOKS)}"
+        for name in sorted(cls.__abstractmethods__)
+    ]
     parts: tuple[Any, ...] = (Primitives, *CAPABILITIES)
-    if any(callable(value) and name[0] != "_" and not hasattr(Backend, name) for name, value in _own(cls).items()):
+    if any(
+        callable(value) and name[0] != "_" and not hasattr(Backend, name)
+        for name, value in _own(cls).items()
+    ):
         parts += tuple(part for product in PRODUCTS for part in capabilities_of(product))
     wrong += _faults(cls, parts)
     if not wrong and cls.name != claimed:
@@ -198,7 +232,9 @@ def _faults(cls: type[Backend], parts: tuple[type[Primitives], ...]) -> list[str
         for name, mine in own.items()
         if name in hooks and _required_arguments(mine) != _required_arguments(hooks[name])
     ]
-    return wrong + [text for part in parts if part is not Primitives for text in _half(part, own, hooks)]
+    return wrong + [
+        text for part in parts if part is not Primitives for text in _half(part, own, hooks)
+    ]
 
 
 def _own(cls: type) -> dict[str, Any]:
@@ -222,7 +258,11 @@ def _signature(name: str, hooks: dict[str, Any]) -> str:
     import inspect
 
     wanted: Any = hooks.get(name, HOOKS.get(name))
-    return f"{name} (a property)" if isinstance(wanted, property) else f"{name}{inspect.signature(wanted)}"
+    return (
+        f"{name} (a property)"
+        if isinstance(wanted, property)
+        else f"{name}{inspect.signature(wanted)}"
+    )
 
 
 def _required_arguments(function: Any) -> list[str]:
@@ -230,4 +270,6 @@ def _required_arguments(function: Any) -> list[str]:
 
     if not inspect.isfunction(function):
         return []
-    return [p.name for p in inspect.signature(function).parameters.values() if p.default is p.empty]
+    return [
+        p.name for p in inspect.signature(function).parameters.values() if p.default is p.empty
+    ]

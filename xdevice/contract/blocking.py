@@ -20,4 +20,6 @@ class Blocking(Primitives):
         """Returns a context manager. Inside the block every operation is completed before the next line runs, in this
         thread, and in all threads if the framework can do that. Does nothing if the framework's operations always
         complete at once; raises `UnsupportedError` if nothing can make them complete."""
-        raise self.unsupported("blocking mode", "call xdevice.sync() after the line in question")
+        raise self.unsupported(
+            "blocking mode", "call xdevice.sync() after the line in question"
+        )

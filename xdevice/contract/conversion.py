@@ -53,7 +53,9 @@ def aligned(nbytes: int) -> np.ndarray[Any, Any]:
     return memory[start : start + nbytes]
 
 
-def owned(array: np.ndarray[Any, Any], room: np.ndarray[Any, Any] | None = None) -> np.ndarray[Any, Any]:
+def owned(
+    array: np.ndarray[Any, Any], room: np.ndarray[Any, Any] | None = None
+) -> np.ndarray[Any, Any]:
     """Returns a copy of an array in C order, in new memory such as `aligned` gives, or in the buffer `room`."""
     buffer = aligned(array.nbytes) if room is None else room[: array.nbytes]
     copy: np.ndarray[Any, Any] = buffer.view(array.dtype).reshape(array.shape)
@@ -125,7 +127,9 @@ class Conversion(Primitives):
         """Returns a tensor of `dtype` in the memory that `lent` describes, which is such as `takes` says. It must
         consume either `lent.capsule` or `lent` itself, which the framework's `from_dlpack` takes as it takes an
         array."""
-        raise self.unsupported("taking memory over", "tensors are copied to it through the host")
+        raise self.unsupported(
+            "taking memory over", "tensors are copied to it through the host"
+        )
 
     def from_buffer(self, array: np.ndarray[Any, Any]) -> Any:
         """Returns a tensor on cpu:0 with the dtype and values of an array, in the array's own memory if the framework

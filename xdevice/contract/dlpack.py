@@ -83,7 +83,9 @@ class Lent:
         self.address: int = (tensor.data or 0) + tensor.byte_offset
         self.device: tuple[int, int] = (tensor.device_type, tensor.device_id)
         self.shape: list[int] = tensor.shape[: tensor.ndim]
-        self.strides: list[int] = tensor.strides[: tensor.ndim] if tensor.strides else compact_strides(self.shape)
+        self.strides: list[int] = (
+            tensor.strides[: tensor.ndim] if tensor.strides else compact_strides(self.shape)
+        )
 
     def is_compact(self) -> bool:
         """Whether the elements stand one after another in C order; strides in dimensions of size 1 do not matter."""

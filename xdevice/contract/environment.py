@@ -44,7 +44,9 @@ def asks() -> bool:
     """Whether an environment variable, even one with a wrong value, or the program asks for virtual GPUs, blocking mode
     or other floats."""
     variables = (VIRTUAL_GPUS, BLOCKING, floats.VARIABLE)
-    return bool(_asked) or any(os.environ.get(name, "").strip() not in ("", "0") for name in variables)
+    return bool(_asked) or any(
+        os.environ.get(name, "").strip() not in ("", "0") for name in variables
+    )
 
 
 def check() -> None:
@@ -62,7 +64,9 @@ def check() -> None:
 
 def _refuse_misspelt() -> None:
     """Raises `SettingError` for a variable that is almost one of ours, and would be ignored."""
-    others = {name.removeprefix(_PREFIX) for name in os.environ if name.startswith(_PREFIX)} - set(VARIABLES)
+    others = {
+        name.removeprefix(_PREFIX) for name in os.environ if name.startswith(_PREFIX)
+    } - set(VARIABLES)
     if not others:
         return
     import difflib
@@ -147,7 +151,11 @@ def _variable() -> str:
 @cache
 def _parsed(text: str) -> tuple[Any, ...]:
     # by name, because this module is imported where nobody asks for virtual GPUs
-    return () if text in ("", "0") else tuple(import_module("xdevice.virtual.contract.characters").parse(text))
+    return (
+        ()
+        if text in ("", "0")
+        else tuple(import_module("xdevice.virtual.contract.characters").parse(text))
+    )
 
 
 def ask_for_virtual_gpus(text: str, backends: Iterable[Backend], *, force: bool) -> None:
@@ -167,7 +175,9 @@ def ask_for_virtual_gpus(text: str, backends: Iterable[Backend], *, force: bool)
                 f"{by} has asked for {_asked or _variable()} virtual GPUs, and the number is fixed for the process; "
                 f"now it asks for {text}"
             )
-        waiting = [backend for backend in backends if not backend.virtual and backend.refusal is None]
+        waiting = [
+            backend for backend in backends if not backend.virtual and backend.refusal is None
+        ]
         force = force or _hides_real_gpus
         for backend in waiting:
             _refuse(backend, len(wanted), force)

@@ -51,7 +51,11 @@ def import_apart(name: str, *, beside: str) -> None:
     import importlib.util
     from contextlib import suppress
 
-    if beside not in sys.modules or name in sys.modules or importlib.util.find_spec(name.partition(".")[0]) is None:
+    if (
+        beside not in sys.modules
+        or name in sys.modules
+        or importlib.util.find_spec(name.partition(".")[0]) is None
+    ):
         return
     with _own_symbols(), suppress(ImportError):  # the next import of it raises the error
         importlib.import_module(name)

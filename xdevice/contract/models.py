@@ -23,7 +23,12 @@ class Models(Primitives):
     - A model that has not been built yet is on no device: it raises `NotBuiltError` before anything has moved.
     """
 
-    needs: ClassVar[tuple[str, ...]] = ("model_devices", "variables", "move_model", "copy_model")
+    needs: ClassVar[tuple[str, ...]] = (
+        "model_devices",
+        "variables",
+        "move_model",
+        "copy_model",
+    )
     lists_layers: ClassVar[str] = ""
     """Into what a user puts layers and parameters so that the framework lists them; the end of an error."""
 
@@ -101,17 +106,22 @@ class Models(Primitives):
     def own_file(self, path: str) -> Any:
         """Returns what is in a file that the framework itself has written: tensors on cpu:0, in containers of Python's.
         No code from the file may run: raises `FileFormatError` if it cannot be read without."""
-        raise self.unsupported("reading its own file format without running code from it", "load it yourself")
+        raise self.unsupported(
+            "reading its own file format without running code from it", "load it yourself"
+        )
 
     def gradients(self, model: Any) -> Iterable[tuple[str, Any, Any | None]]:
         """Yields the name, the tensor and the gradient of each variable of a model that is trained, in an order that is
         the same in each process, that of the model's layers if possible. The gradient is None if the variable has none
         yet. Raises `UnsupportedError` if the framework does not keep gradients in its models."""
         raise self.unsupported(
-            "gradients that a model keeps", "pass the gradients to average_gradients, as a list or a dict"
+            "gradients that a model keeps",
+            "pass the gradients to average_gradients, as a list or a dict",
         )
 
-    def watch_gradients(self, variables: list[Any], ready: Callable[[int, Any], None]) -> Callable[[], None]:
+    def watch_gradients(
+        self, variables: list[Any], ready: Callable[[int, Any], None]
+    ) -> Callable[[], None]:
         """Calls `ready(i, gradient)` in each backward pass when the gradient of `variables[i]`, a tensor of
         `gradients`, has been stored, in the thread that computes it; an error of `ready` ends the pass. Goes on until
         the function that is returned is called. A framework that does not tell calls nothing."""
@@ -129,7 +139,11 @@ class Models(Primitives):
 
     def no_copy_of_optimizer(self, instead: str) -> UnsupportedError:
         """Returns the error to raise in `copy_model` for an optimizer."""
-        return self.unsupported("copying an optimizer, which belongs to its parameters", instead)
+        return self.unsupported(
+            "copying an optimizer, which belongs to its parameters", instead
+        )
 
     def _no_models(self) -> UnsupportedError:
-        return self.unsupported("models", "put the parameters into a dict: it moves as a container")
+        return self.unsupported(
+            "models", "put the parameters into a dict: it moves as a container"
+        )

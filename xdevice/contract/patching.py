@@ -45,7 +45,9 @@ class _Hook:
         self.name = name
         self.blocks = 0
         self.before = vars(owner).get(name, _ABSENT)
-        self.replacement = make(self.before if isinstance(self.before, property) else getattr(owner, name))
+        self.replacement = make(
+            self.before if isinstance(self.before, property) else getattr(owner, name)
+        )
         setattr(owner, name, self.replacement)
 
     def undo(self) -> None:

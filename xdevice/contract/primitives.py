@@ -312,7 +312,9 @@ class Primitives(ABC):
         tensor stays on the host."""
         return False
 
-    def register_tree_node(self, cls: type, flatten: Callable[..., Any], unflatten: Callable[..., Any]) -> None:  # noqa: B027  # most frameworks have no trees
+    def register_tree_node(  # noqa: B027  # most frameworks have no trees
+        self, cls: type, flatten: Callable[..., Any], unflatten: Callable[..., Any]
+    ) -> None:
         """Registers a type with the framework's own trees, if it has any and the type is not registered yet.
         `flatten(x)` gives children and what is static; `unflatten(static, children)` makes the object."""
 
@@ -324,11 +326,15 @@ class Primitives(ABC):
 
     def empty_cache(self, device: Device) -> None:
         """Gives back the memory that the framework keeps for its next tensors on a real device beside the CPU."""
-        raise self.unsupported("giving memory back before the process ends", "limit its memory before it starts")
+        raise self.unsupported(
+            "giving memory back before the process ends", "limit its memory before it starts"
+        )
 
     def reset_peak(self, device: Device) -> None:
         """Resets the peak of a device's memory to the bytes that are allocated now."""
-        raise self.unsupported("resetting the peak of memory", "read xdevice.memory(device).allocated instead")
+        raise self.unsupported(
+            "resetting the peak of memory", "read xdevice.memory(device).allocated instead"
+        )
 
     # what people ask
 
@@ -360,7 +366,9 @@ class Primitives(ABC):
 
     def devices(self) -> tuple[Device, ...]:
         """Returns every device of this backend that exists here."""
-        return tuple(devices.of(kind, index) for kind in self.kinds for index in range(self.count(kind)))
+        return tuple(
+            devices.of(kind, index) for kind in self.kinds for index in range(self.count(kind))
+        )
 
     def has(self, device: Device) -> bool:
         """Whether the device exists here. For a device that was named by its hardware (`cuda:1`), also whether it is
@@ -379,7 +387,11 @@ class Primitives(ABC):
 
             environment.refuse_too_late(self)  # type: ignore[arg-type]
         there = ", ".join(map(str, self.devices()))
-        hint = f"; xdevice.try_gpu({device.index}) falls back to cpu:0" if device.kind == "gpu" else ""
+        hint = (
+            f"; xdevice.try_gpu({device.index}) falls back to cpu:0"
+            if device.kind == "gpu"
+            else ""
+        )
         if device.kind == "gpu" and self.count("tpu"):
             hint = "; it computes on tpu:0, which xdevice.try_gpu() gives"
         if self.is_host_only:
@@ -391,7 +403,9 @@ class Primitives(ABC):
         if type(device) is devices.Named and self.count("gpu"):
             name = f"{device.word}:{device.index}"
             hint = f", where gpu:i is {' or '.join(sorted(self.hardware()))}; write {device} for whatever there is"
-        raise DeviceNotFoundError(f"{name} does not exist on {self.name}, which has {there}{hint}")
+        raise DeviceNotFoundError(
+            f"{name} does not exist on {self.name}, which has {there}{hint}"
+        )
 
     def answers_to(self, device: Device) -> bool:
         """Whether the name of a device fits this backend, even if the device does not exist: it is a plain one

@@ -86,13 +86,17 @@ class Names:
         self._lacking: dict[str, list[str]] = {}
         unknown = {word for row in self.rows for word in words(row)} - {*CAPABILITIES}
         if unknown:
-            raise ContractError(f"{framework}: {sorted(unknown)} is not among the capabilities {CAPABILITIES}")
+            raise ContractError(
+                f"{framework}: {sorted(unknown)} is not among the capabilities {CAPABILITIES}"
+            )
 
     def __getitem__(self, dotted: str) -> Any:
         """Returns what the framework has by this name, which the adapter lists; otherwise an `Absent`."""
         row = self._row(dotted)
         value = look_up(dotted)
-        return Absent(partial(self.error, row.capability, [dotted])) if value is _ABSENT else value
+        return (
+            Absent(partial(self.error, row.capability, [dotted])) if value is _ABSENT else value
+        )
 
     def get(self, dotted: str, default: Any = None) -> Any:
         """Returns what the framework has by this name, which the adapter lists; otherwise `default`."""
@@ -115,7 +119,9 @@ class Names:
         row = self._row(dotted)
         owner, _, name = dotted.rpartition(".")
         value = look_up(owner)
-        return Absent(partial(self.error, row.capability, [dotted])) if value is _ABSENT else value, name
+        return Absent(
+            partial(self.error, row.capability, [dotted])
+        ) if value is _ABSENT else value, name
 
     def require(self, capability: str, only: Only = "") -> None:
         """Raises `UnsupportedError` if the framework lacks a name that the capability needs; also one of those that it
@@ -127,14 +133,22 @@ class Names:
 
     def absent(self, capability: str, only: Only = "") -> list[str]:
         """Returns the names that a capability needs and the framework lacks."""
-        rows = [row for row in self.rows if capability in words(row) and (row.only == only or self._is_promised(row))]
+        rows = [
+            row
+            for row in self.rows
+            if capability in words(row) and (row.only == only or self._is_promised(row))
+        ]
         return [dotted for row in rows for dotted in spelled(row) if not is_there(dotted)]
 
     def lacking(self) -> list[str]:
         """Returns a sentence for each capability that is refused because the framework lacks names, for `xdevice info`.
         It imports whatever modules the names are in, which takes seconds."""
         capabilities = dict.fromkeys(word for row in self.rows for word in words(row))
-        return [str(self.error(word, lacking)) for word in capabilities if (lacking := self.absent(word))]
+        return [
+            str(self.error(word, lacking))
+            for word in capabilities
+            if (lacking := self.absent(word))
+        ]
 
     def error(self, capability: str, lacking: list[str]) -> AbsentNameError:
         verb = "need" if capability.endswith("s") or " and " in capability else "needs"
@@ -179,11 +193,15 @@ class Absent:
     def _refuse(self, *_: object, **__: object) -> Any:
         raise self.error()
 
-    __call__ = __bool__ = __iter__ = __len__ = __contains__ = __getitem__ = __enter__ = __exit__ = _refuse
+    __call__ = __bool__ = __iter__ = __len__ = __contains__ = __getitem__ = __enter__ = (
+        __exit__
+    ) = _refuse
     __instancecheck__ = __subclasscheck__ = __setattr__ = __int__ = __index__ = _refuse
 
     def __mro_entries__(self, bases: tuple[Any, ...]) -> tuple[type, ...]:
-        return (_refusing(self.error),)  # a class of the adapter may inherit from it, and cannot be instantiated
+        return (
+            _refusing(self.error),
+        )  # a class of the adapter may inherit from it, and cannot be instantiated
 
 
 def _refusing(error: Callable[[], UnsupportedError]) -> type:
@@ -269,6 +287,10 @@ def is_there(dotted: str) -> bool:
     if is_taken_away(dotted):
         return False
     owner = look_up(owner_name)
-    values = [value for cls in owner.__mro__ for value in vars(cls).values()] if isinstance(owner, type) else [owner]
+    values = (
+        [value for cls in owner.__mro__ for value in vars(cls).values()]
+        if isinstance(owner, type)
+        else [owner]
+    )
     codes = [value.__code__ for value in values if isinstance(value, types.FunctionType)]
     return any(name in (*code.co_names, *code.co_consts) for code in codes)

@@ -55,7 +55,9 @@ class Replicas(Primitives):
         """Writes values into the memory of `x`, a tensor or a model that is one variable. `value` is a tensor of the
         same shape and dtype on the same device, and `x` never becomes an alias of it. The write is not recorded for
         gradients, and the flags of `x` (`requires_grad`) stay."""
-        raise self.unsupported("tensors that can be written", "use the new tensor instead of the old one")
+        raise self.unsupported(
+            "tensors that can be written", "use the new tensor instead of the old one"
+        )
 
     def total(self, tensors: Iterable[Any], mean: bool) -> Any:
         """Returns the sum or the mean of one or more tensors on one device, in new storage, added in the order given;
@@ -68,7 +70,9 @@ class Replicas(Primitives):
         on the device of each, bit for bit the same: in the tensor itself if it can be written into, otherwise as a new
         tensor. The data never goes through the host if the devices reach each other."""
         first = self.device_of(tensors[0])
-        total = self.total((x if self.device_of(x) is first else self.move(x, first) for x in tensors), mean)
+        total = self.total(
+            (x if self.device_of(x) is first else self.move(x, first) for x in tensors), mean
+        )
         return [self._given(x, total) for x in tensors]
 
     def _given(self, x: Any, value: Any) -> Any:

@@ -33,5 +33,7 @@ def read(
     a multiple of `ALIGNMENT`. Returns None, for the address 0 for instance, if the framework's own copy is to be
     made."""
     values = aligned(math.prod(shape) * dtype.itemsize)
-    is_done = address != 0 and ring.to_host(x, address, values, values.ctypes.data, values.nbytes, stream)
+    is_done = address != 0 and ring.to_host(
+        x, address, values, values.ctypes.data, values.nbytes, stream
+    )
     return values.view(dtype).reshape(shape) if is_done else None

@@ -20,7 +20,9 @@ class GradientWatch:
         self._hooked: dict[int, weakref.ref[Any]] = {}
         self._listeners: dict[int, tuple[int, Callable[[int, Any], None]]] = {}
 
-    def watch(self, variables: list[Any], ready: Callable[[int, Any], None]) -> Callable[[], None]:
+    def watch(
+        self, variables: list[Any], ready: Callable[[int, Any], None]
+    ) -> Callable[[], None]:
         for i, variable in enumerate(variables):
             reference = self._hooked.get(id(variable))
             if reference is None or reference() is not variable:

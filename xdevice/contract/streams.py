@@ -59,14 +59,19 @@ class Streams(Primitives):
         """Returns the seconds of device time between two events that have happened."""
         raise self._no_events()
 
-    def keep_for(self, x: Any, stream: Any) -> None:  # nothing to do if memory is never given away
+    def keep_for(
+        self, x: Any, stream: Any
+    ) -> None:  # nothing to do if memory is never given away
         """Tells the framework's allocator that a stream uses `x`, so that the memory of `x` is kept until that stream's
         work is done."""
 
     def _no_streams(self) -> UnsupportedError:
         return self.unsupported(
-            "streams", "it orders its work by itself; xdevice.parallel.run() runs tasks side by side"
+            "streams",
+            "it orders its work by itself; xdevice.parallel.run() runs tasks side by side",
         )
 
     def _no_events(self) -> UnsupportedError:
-        return self.unsupported("events", "xdevice.Timer waits for the device and reads the host's clock")
+        return self.unsupported(
+            "events", "xdevice.Timer waits for the device and reads the host's clock"
+        )

@@ -36,8 +36,16 @@ class Known:
 
 KNOWN: Final = (
     Known("torch", ("pytorch",), ("torch",), "pip install torch"),
-    Known("tensorflow", ("tf",), ("tensorflow", "keras"), "pip install tensorflow", brings=("jax",)),
-    Known("paddle", ("paddlepaddle",), ("paddle",), "pip install paddlepaddle", is_fragile=True),
+    Known(
+        "tensorflow",
+        ("tf",),
+        ("tensorflow", "keras"),
+        "pip install tensorflow",
+        brings=("jax",),
+    ),
+    Known(
+        "paddle", ("paddlepaddle",), ("paddle",), "pip install paddlepaddle", is_fragile=True
+    ),
     Known(
         "mxnet",
         ("mx",),
@@ -71,7 +79,8 @@ def list_imported() -> list[Known]:
     return [
         framework
         for framework in KNOWN[:-1]
-        if sys.modules.get(framework.modules[0]) is not None and stand_in(framework.modules[0]) is None
+        if sys.modules.get(framework.modules[0]) is not None
+        and stand_in(framework.modules[0]) is None
     ]
 
 

@@ -43,7 +43,9 @@ class Numbers:
             if self._generator is None:
                 from numpy.random import Generator, Philox, SeedSequence
 
-                self._generator = Generator(Philox(SeedSequence(self._entropy, spawn_key=self._path)))
+                self._generator = Generator(
+                    Philox(SeedSequence(self._entropy, spawn_key=self._path))
+                )
             return draw(self._generator)
 
     def for_task(self) -> Numbers:
@@ -126,7 +128,9 @@ def _first_seed() -> int:
     if not text:
         return int.from_bytes(os.urandom(16), "little")
     if not (text.isascii() and text.isdigit()):
-        raise SettingError(f"{VARIABLE} must be an int of 0 or more, not {shown(text)}; set {VARIABLE}=0, or unset it")
+        raise SettingError(
+            f"{VARIABLE} must be an int of 0 or more, not {shown(text)}; set {VARIABLE}=0, or unset it"
+        )
     return int(text)
 
 

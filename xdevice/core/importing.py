@@ -27,7 +27,10 @@ if TYPE_CHECKING:
     from .frameworks import Known
 
 _taken: Final = {framework.modules[0]: framework for framework in frameworks.KNOWN[:-1]} | {
-    guest: framework for guest in frameworks.GUESTS for framework in frameworks.KNOWN if guest in framework.modules
+    guest: framework
+    for guest in frameworks.GUESTS
+    for framework in frameworks.KNOWN
+    if guest in framework.modules
 }
 _handing: Final[list[tuple[int, Known]]] = []
 """The frameworks whose import is being handed over to xdevice, each with the thread that does it."""
@@ -77,7 +80,9 @@ class _Loader:
             if spec.name not in frameworks.GUESTS and not self._is_brought():
                 self._hand_over(spec.name)
             module = import_module(spec.name)
-            if spec.name in frameworks.GUESTS:  # after the import: the adapter may need the finished module
+            if (
+                spec.name in frameworks.GUESTS
+            ):  # after the import: the adapter may need the finished module
                 self._hand_over(spec.name)
         finally:
             _handing.remove(here)
@@ -85,7 +90,9 @@ class _Loader:
         return module
 
     def exec_module(self, module: ModuleType) -> None:
-        module.__spec__ = self._spec  # undoes Python's replacing it by the spec with this loader
+        module.__spec__ = (
+            self._spec
+        )  # undoes Python's replacing it by the spec with this loader
 
     def _is_brought(self) -> bool:
         """Whether another framework imports this one, as TensorFlow imports JAX: the other one's thread may hold

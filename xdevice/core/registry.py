@@ -68,7 +68,9 @@ def canonical(name: str) -> str:
     for third_party in entry_points():
         if wanted == third_party.lower():
             return third_party
-    raise BackendNotFoundError(f"there is no backend {shown(name)}{_nearest(wanted[:100])}; {_overview()}")
+    raise BackendNotFoundError(
+        f"there is no backend {shown(name)}{_nearest(wanted[:100])}; {_overview()}"
+    )
 
 
 def names() -> tuple[str, ...]:
@@ -160,7 +162,9 @@ def _refuse_conflict(new: EntryPoint, old: EntryPoint | None) -> None:
 
 
 def _distribution(point: EntryPoint) -> str:
-    return f"{point.dist.name} {point.dist.version}" if point.dist else "an unknown distribution"
+    return (
+        f"{point.dist.name} {point.dist.version}" if point.dist else "an unknown distribution"
+    )
 
 
 def _source(point: EntryPoint) -> str:
@@ -170,7 +174,10 @@ def _source(point: EntryPoint) -> str:
 def _nearest(name: str) -> str:
     if not name:
         return ", a name is missing: is a variable such as $XDEVICE_BACKEND unset?"
-    owner = next((framework.name for framework in KNOWN if name in framework.modules), frameworks.LIBRARIES.get(name))
+    owner = next(
+        (framework.name for framework in KNOWN if name in framework.modules),
+        frameworks.LIBRARIES.get(name),
+    )
     if owner is not None:
         return f": {name} is {owner!r} here"
     import difflib
@@ -211,7 +218,9 @@ def _load(name: str) -> Backend:
     if name in _loaded:
         return _loaded[name]
     if not is_installed(name):
-        raise BackendNotFoundError(f"the backend {name!r} is not installed here; {install_hint(name)}; {_overview()}")
+        raise BackendNotFoundError(
+            f"the backend {name!r} is not installed here; {install_hint(name)}; {_overview()}"
+        )
     from xdevice.contract import environment
 
     environment.check()
@@ -247,13 +256,17 @@ def make(name: str) -> Backend:
         )
     point = entry_points().get(name)
     if point is None:
-        raise BackendNotFoundError(f"the adapter of {name!r} is not installed; reinstall it: {install_hint(name)}")
+        raise BackendNotFoundError(
+            f"the adapter of {name!r} is not installed; reinstall it: {install_hint(name)}"
+        )
     environment.check()
     try:
         cls = point.load()
     except SettingError:  # the adapter reads a variable of its own, which is wrong
         raise
-    except Exception as error:  # a broken install raises anything: OSError, AttributeError, RuntimeError
+    except (
+        Exception
+    ) as error:  # a broken install raises anything: OSError, AttributeError, RuntimeError
         raise _import_failed(name, error) from error
     adapter = check(cls, name, _source(point))
     with _making:
@@ -472,7 +485,9 @@ called."""
 @forks.in_child
 def _after_fork() -> None:
     global _imported_before_fork, _making
-    _making = _thread.RLock()  # a thread of the parent that held the old one is not there to release it
+    _making = (
+        _thread.RLock()
+    )  # a thread of the parent that held the old one is not there to release it
     _imported_before_fork = frozenset(sys.modules)
     for backend in list_loaded():
         backend.refusal = backend.after_fork()

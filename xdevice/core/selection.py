@@ -111,11 +111,15 @@ def hand_over(module: str, framework: Known) -> None:
     """
     from xdevice.contract import environment
 
-    backend = registry.host_of(module) if module in registry.GUESTS else registry.make(framework.name)
+    backend = (
+        registry.host_of(module) if module in registry.GUESTS else registry.make(framework.name)
+    )
     if os.environ.get(VARIABLE, "").strip().lower() in (framework.name, *framework.aliases):
         backend.on_choice()
     if environment.asks():
-        for name in set(framework.brings) & {brought.name for brought in frameworks.list_imported()}:
+        for name in set(framework.brings) & {
+            brought.name for brought in frameworks.list_imported()
+        }:
             registry.load(name)
 
 
@@ -123,7 +127,9 @@ def _prefer() -> str:
     imported = registry.imported_frameworks()
     if len(imported) == 1:
         return imported[0]
-    return next(framework.name for framework in registry.KNOWN if registry.is_installed(framework.name))
+    return next(
+        framework.name for framework in registry.KNOWN if registry.is_installed(framework.name)
+    )
 
 
 def _to_native(device: devices.Device) -> Any:

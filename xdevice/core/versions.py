@@ -16,7 +16,9 @@ def installed_version(name: str) -> str | None:
     """Returns the version in the metadata of a backend's package, which is not imported; None if there is none. The
     first call takes half a second if many packages are installed."""
     framework = frameworks.find(name)
-    owners = _owners_of_modules().get(framework.modules[0] if framework is not None else name, [])
+    owners = _owners_of_modules().get(
+        framework.modules[0] if framework is not None else name, []
+    )
     if owners:
         return metadata.version(owners[0])
     point = registry.entry_points().get(name)

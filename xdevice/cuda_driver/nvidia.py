@@ -14,7 +14,9 @@ import os
 def count() -> int | None:
     """How many GPUs the program sees under CUDA_VISIBLE_DEVICES; None if there is a driver but no NVML to ask."""
     uuids = _uuids()
-    return None if uuids is None else len(visible(uuids, os.environ.get("CUDA_VISIBLE_DEVICES")))
+    return (
+        None if uuids is None else len(visible(uuids, os.environ.get("CUDA_VISIBLE_DEVICES")))
+    )
 
 
 def uuid(index: int) -> str | None:
@@ -53,7 +55,9 @@ def _named(uuids: tuple[str, ...], name: str) -> str | None:
 def _uuids() -> tuple[str, ...] | None:
     """The unique ids of all GPUs of the driver; None if there is a driver but no NVML."""
     is_windows = hasattr(ctypes, "WinDLL")
-    if not is_windows and not any(map(os.path.exists, ("/dev/nvidia0", "/dev/nvidiactl", "/dev/dxg"))):
+    if not is_windows and not any(
+        map(os.path.exists, ("/dev/nvidia0", "/dev/nvidiactl", "/dev/dxg"))
+    ):
         return ()
     try:
         nvml = ctypes.CDLL("nvml.dll" if is_windows else "libnvidia-ml.so.1")

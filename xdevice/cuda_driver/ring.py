@@ -63,7 +63,9 @@ def is_measured() -> bool:
     return _driver is not False
 
 
-def to_host(x: Any, address: int, array: Any, target: int, nbytes: int, stream: int | None) -> bool:
+def to_host(
+    x: Any, address: int, array: Any, target: int, nbytes: int, stream: int | None
+) -> bool:
     """Copies `nbytes` from `address` on a GPU, in the memory of `x`, to `target`, in the memory of `array`, after the
     work on `stream`, or at once if that is None. The copy is complete on return. Returns False if the framework must
     make it."""
@@ -73,7 +75,9 @@ def to_host(x: Any, address: int, array: Any, target: int, nbytes: int, stream: 
     return _done(_ToHost((x, array), address, target, nbytes, stream))
 
 
-def to_gpu(array: Any, source: int, x: Any, address: int, nbytes: int, stream: int | None) -> bool:
+def to_gpu(
+    array: Any, source: int, x: Any, address: int, nbytes: int, stream: int | None
+) -> bool:
     """Copies `nbytes` from `source`, in the memory of `array`, to `address` on a GPU, in the memory of `x`. On return
     the source has been read, and the copy goes on as work on `stream`; if that is None, the copy is complete. Returns
     False if the framework must make the copy."""
@@ -147,7 +151,10 @@ def _few_to_host(address: int, target: int, nbytes: int) -> bool:
 
 def _place_of(address: int) -> _Place:
     pointer = ctypes.c_uint64(address)
-    if _asked("cuPointerGetAttribute", ctypes.c_uint, _MEMORY_TYPE, pointer).value != _DEVICE_MEMORY:
+    if (
+        _asked("cuPointerGetAttribute", ctypes.c_uint, _MEMORY_TYPE, pointer).value
+        != _DEVICE_MEMORY
+    ):
         raise DriverError("not the memory of a GPU")
     index = _asked("cuPointerGetAttribute", ctypes.c_int, _DEVICE_ORDINAL, pointer).value
     with _making:
@@ -211,7 +218,9 @@ class _Copy:
 
     threads = SLOTS
 
-    def __init__(self, owners: tuple[Any, Any], address: int, host: int, nbytes: int, stream: int | None) -> None:
+    def __init__(
+        self, owners: tuple[Any, Any], address: int, host: int, nbytes: int, stream: int | None
+    ) -> None:
         self.address = address
         self.place: Any = None
         self.host = host
@@ -289,7 +298,9 @@ class _ToGpu(_Copy):
         slot.mark(self.place, stream)
 
     def end(self) -> None:
-        if self.stream is None:  # no stream orders the copy before the next use of the memory, so it must be done
+        if (
+            self.stream is None
+        ):  # no stream orders the copy before the next use of the memory, so it must be done
             _call("cuStreamSynchronize", self.place.stream)
 
 
@@ -297,7 +308,9 @@ class _Ring:
     def __init__(self, place: _Place) -> None:
         with _Current(place):
             # page-locked for all GPUs
-            self._memory = _asked("cuMemHostAlloc", ctypes.c_void_p, ctypes.c_size_t(SLOT * SLOTS), _PORTABLE)
+            self._memory = _asked(
+                "cuMemHostAlloc", ctypes.c_void_p, ctypes.c_size_t(SLOT * SLOTS), _PORTABLE
+            )
         self._place = place
         self._all = [_Slot(self._memory.value + SLOT * number) for number in range(SLOTS)]
         self._slots: SimpleQueue[_Slot] = SimpleQueue()
@@ -347,7 +360,9 @@ def _advise(target: int, nbytes: int) -> None:
     start = -(-target // _HUGE_PAGE) * _HUGE_PAGE
     length = (target + nbytes - start) // _HUGE_PAGE * _HUGE_PAGE
     if length > 0:
-        ctypes.CDLL(None).madvise(ctypes.c_void_p(start), ctypes.c_size_t(length), _MADV_HUGEPAGE)
+        ctypes.CDLL(None).madvise(
+            ctypes.c_void_p(start), ctypes.c_size_t(length), _MADV_HUGEPAGE
+        )
 
 
 def _after_fork() -> None:

@@ -13,9 +13,24 @@ from numbers import Real
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from xdevice.base.dtypes import FLOATS, SHORT_FLOATS
-from xdevice.errors import ArgumentError, DeviceMismatchError, DTypeError, SharingError, UnsupportedError, shown
+from xdevice.errors import (
+    ArgumentError,
+    DeviceMismatchError,
+    DTypeError,
+    SharingError,
+    UnsupportedError,
+    shown,
+)
 from xdevice.math.arithmetic.namespace import array_namespace
-from xdevice.replicas.operands import bytes_of, check_sum, dtype_of, read, refuse_sparse, refuse_symbol, shape_of
+from xdevice.replicas.operands import (
+    bytes_of,
+    check_sum,
+    dtype_of,
+    read,
+    refuse_sparse,
+    refuse_symbol,
+    shape_of,
+)
 from xdevice.tensors.conversion import convert
 
 if TYPE_CHECKING:
@@ -45,9 +60,13 @@ def check_op(operand: Operand, op: str) -> None:
     dtype = dtype_of(operand)
     if op in ("max", "min"):
         if dtype.startswith("complex"):
-            raise DTypeError(f"{operand.name} is {dtype}, which has no {op}: complex numbers have no order")
+            raise DTypeError(
+                f"{operand.name} is {dtype}, which has no {op}: complex numbers have no order"
+            )
         if dtype in SHORT_FLOATS:
-            raise DTypeError(f"{operand.name} is {dtype}, which has no {op}; make it float16 first")
+            raise DTypeError(
+                f"{operand.name} is {dtype}, which has no {op}; make it float16 first"
+            )
         return
     check_sum(operand, op)
 
@@ -108,7 +127,9 @@ class Weight(NamedTuple):
 
 def weight_of(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, Real) or not 0 <= value <= _MOST:  # type: ignore[operator]
-        raise ArgumentError(f"weight must be a number of 0 or more, such as the number of samples, not {shown(value)}")
+        raise ArgumentError(
+            f"weight must be a number of 0 or more, such as the number of samples, not {shown(value)}"
+        )
     return float(value)
 
 
@@ -117,7 +138,12 @@ class Carrier:
     A `Session` makes it."""
 
     def __init__(
-        self, backend: Backend, engine: Engine, size: int, device: Device, copying: Callable[[Callable[[], Any]], Any]
+        self,
+        backend: Backend,
+        engine: Engine,
+        size: int,
+        device: Device,
+        copying: Callable[[Callable[[], Any]], Any],
     ) -> None:
         self.backend = backend
         self.engine = engine
@@ -138,7 +164,11 @@ class Carrier:
         if op is not None:
             check_op(operand, op)
         target = self.backend
-        reason = target.dtype_refusal(dtype) if dtype in target.dtypes else f"{target.name} does not have it"
+        reason = (
+            target.dtype_refusal(dtype)
+            if dtype in target.dtypes
+            else f"{target.name} does not have it"
+        )
         if reason is not None:
             raise DTypeError(
                 f"{operand.name} is {dtype}, which the engine {self.engine.name} cannot take: {reason}; choose another "
@@ -156,7 +186,10 @@ class Carrier:
     # verbs
 
     def one_by_one_or_packed(
-        self, operands: list[Operand], one: Callable[[Operand], Any], packed: Callable[[Any, str], Any]
+        self,
+        operands: list[Operand],
+        one: Callable[[Operand], Any],
+        packed: Callable[[Any, str], Any],
     ) -> dict[int, Any]:
         """The results for operands by their `id`: by `one` for each, and for many small ones by `packed`, which takes a
         vector of several and its dtype: a call of an engine takes 0.2 to 2 ms, however small its tensor."""
@@ -185,7 +218,9 @@ class Carrier:
         that does one thing at a time computes it then. `y` is as in `reduce`."""
         engine, divisor = self.engine, weight.total if weight is not None else self.size
         y = self._summand(y, dtype, weight)
-        wait = engine.start_mean(y, divisor) or (lambda: engine.over(engine.all_reduce(y, "sum"), divisor))
+        wait = engine.start_mean(y, divisor) or (
+            lambda: engine.over(engine.all_reduce(y, "sum"), divisor)
+        )
         return (lambda: engine.cast(wait(), dtype)) if dtype in _WIDE else wait
 
     def reduce(self, y: Any, dtype: str, op: str, weight: Weight | None, verb: str) -> Any:
@@ -203,7 +238,9 @@ class Carrier:
 
     def _summand(self, y: Any, dtype: str, weight: Weight | None) -> Any:
         wide = _WIDE.get(dtype)
-        if wide is not None:  # a sum of 16-bit floats would be rounded at each rank, in an order that engines choose
+        if (
+            wide is not None
+        ):  # a sum of 16-bit floats would be rounded at each rank, in an order that engines choose
             y = self.engine.cast(y, wide)
         return y if weight is None else self._multiply(y, wide or dtype, weight.own)
 
@@ -233,7 +270,10 @@ class Carrier:
             longest = max(lengths)
             parts = self.engine.all_gather(self._pad(y, dtype_of(operand), longest))
             pairs = zip(parts, lengths, strict=True)
-            parts = [self.backend.split(part, [n, longest - n])[0] if n < longest else part for part, n in pairs]
+            parts = [
+                self.backend.split(part, [n, longest - n])[0] if n < longest else part
+                for part, n in pairs
+            ]
         return self._back(self.backend.join(parts), operand.backend)
 
     def _pad(self, y: Any, dtype: str, longest: int) -> Any:
@@ -294,13 +334,19 @@ class Carrier:
         packed = None if own is None else self.engine.pack(own)
         if packed is not None:
             return packed
-        return self.backend.join([self.engine.reshaped(self.read_only(operand), (-1,)) for operand in operands])
+        return self.backend.join(
+            [self.engine.reshaped(self.read_only(operand), (-1,)) for operand in operands]
+        )
 
     def unpack(self, means: Any, operands: list[Operand]) -> bool:
         """Writes the elements of a vector of the engine into the operands, if the engine can do so at once. Returns
         whether it has."""
         own = self._own(operands)
-        return own is not None and all(map(self.backend.can_write, own)) and self.engine.unpack(means, own)
+        return (
+            own is not None
+            and all(map(self.backend.can_write, own))
+            and self.engine.unpack(means, own)
+        )
 
     def place_all(self, operands: list[Operand], new: Any) -> dict[int, Any]:
         """Writes the elements of a vector of the engine into the operands. Returns them by their `id`: the operand
@@ -309,13 +355,18 @@ class Carrier:
             return {id(operand.value): operand.value for operand in operands}
         parts = self.backend.split(new, [prod(shape_of(operand)) for operand in operands])
         return {
-            id(operand.value): self.place(operand, self.engine.reshaped(part, shape_of(operand)))
+            id(operand.value): self.place(
+                operand, self.engine.reshaped(part, shape_of(operand))
+            )
             for operand, part in zip(operands, parts, strict=True)
         }
 
     def _own(self, operands: list[Operand]) -> list[Any] | None:
         """The operands, if all are tensors of the engine's framework."""
-        if any(operand.backend is not self.backend or operand.kind == "model" for operand in operands):
+        if any(
+            operand.backend is not self.backend or operand.kind == "model"
+            for operand in operands
+        ):
             return None
         return [operand.value for operand in operands]
 
@@ -323,7 +374,9 @@ class Carrier:
         """Writes `new`, a tensor of the engine's framework, into the operand, the caller's tensor, and returns that. If
         the operand cannot be written, returns `new`, converted to the operand's framework."""
         back = self._back(new, operand.backend)
-        if operand.kind != "model" and not operand.backend.can_write(operand.backend.detached(operand.value)):
+        if operand.kind != "model" and not operand.backend.can_write(
+            operand.backend.detached(operand.value)
+        ):
             return back
         operand.backend.write(operand.value, back)
         return operand.value

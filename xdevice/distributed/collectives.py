@@ -44,7 +44,11 @@ _NO_OP: Final = "none"
 
 def all_reduce(session: Session, x: Any, op: str, weight: float | None) -> Any:
     _require_op("all_reduce", op)
-    if session.is_free and _is_checked(session, x, op) and (weight is None or (op == "mean" and _is_plain(weight))):
+    if (
+        session.is_free
+        and _is_checked(session, x, op)
+        and (weight is None or (op == "mean" and _is_plain(weight)))
+    ):
         return x
     own = None if weight is None else carrying.weight_of(weight)
     if own is not None and op != "mean":
@@ -61,7 +65,9 @@ def all_reduce(session: Session, x: Any, op: str, weight: float | None) -> Any:
     carrier, unique = session.carrier, _each_once(operands)
 
     def call() -> str:
-        return f"all_reduce {op}{' weighted' if own is not None else ''}: {signatures(operands)}"
+        return (
+            f"all_reduce {op}{' weighted' if own is not None else ''}: {signatures(operands)}"
+        )
 
     def job() -> dict[int, Any]:
         return carrier.one_by_one_or_packed(
@@ -103,7 +109,9 @@ def broadcast(session: Session, x: Any, root: int) -> Any:
 
     def job() -> dict[int, Any]:
         return carrier.one_by_one_or_packed(
-            unique, lambda one: carrier.broadcast(one, root), lambda y, _: carrier.engine.broadcast(y, root)
+            unique,
+            lambda one: carrier.broadcast(one, root),
+            lambda y, _: carrier.engine.broadcast(y, root),
         )
 
     return _replaced(x, operands, session.agree_and_call("broadcast", call, job, unique))
@@ -118,7 +126,9 @@ def all_gather(session: Session, x: Any, even: bool) -> Any:
     if session.size == 1:
         numbers = [operand for operand in operands if not shape_of(operand)]
         _remember(x, _NO_OP)
-        return _replaced(x, operands, {id(one.value): one.backend.join([one.value]) for one in numbers})
+        return _replaced(
+            x, operands, {id(one.value): one.backend.join([one.value]) for one in numbers}
+        )
     carrier = session.carrier
     uneven = [not even and bool(shape_of(operand)) for operand in operands]
 
@@ -133,12 +143,17 @@ def all_gather(session: Session, x: Any, even: bool) -> Any:
             session.agree(call)
         rows = list(zip(operands, lengths, strict=True))
         new_ones = session.call(
-            "all_gather", call, lambda: [carrier.all_gather(*row) for row in rows], operands * session.size
+            "all_gather",
+            call,
+            lambda: [carrier.all_gather(*row) for row in rows],
+            operands * session.size,
         )
     return rebuilt(x, operands, new_ones)
 
 
-def _exchange_lengths(session: Session, call: str, operands: list[Operand]) -> list[list[int] | None]:
+def _exchange_lengths(
+    session: Session, call: str, operands: list[Operand]
+) -> list[list[int] | None]:
     """For each tensor, the lengths of its first axis on all ranks, which are exchanged in the vote; None for a 0-d
     tensor."""
     own = [shape_of(operand)[:1] for operand in operands]
@@ -169,7 +184,10 @@ def reduce_scatter(session: Session, x: Any, op: str) -> Any:
         return f"reduce_scatter {op}: {signatures(operands)}"
 
     new = session.agree_and_call(
-        "reduce_scatter", call, lambda: [carrier.reduce_scatter(operand, op) for operand in operands], operands
+        "reduce_scatter",
+        call,
+        lambda: [carrier.reduce_scatter(operand, op) for operand in operands],
+        operands,
     )
     return rebuilt(x, operands, new)
 
@@ -200,7 +218,12 @@ def _pair(session: Session, verb: str, x: Any, other: int, name: str) -> Any:
         if verb == "send":
             session.call("send", call, lambda: carrier.send(operands, other), operands)
             return None
-        new = session.call("recv", call, lambda: [carrier.recv(operand, other) for operand in operands], operands)
+        new = session.call(
+            "recv",
+            call,
+            lambda: [carrier.recv(operand, other) for operand in operands],
+            operands,
+        )
     return rebuilt(x, operands, new)
 
 
@@ -250,7 +273,11 @@ def _variables(operand: Operand) -> list[Operand]:
         for name, value in owner.variables(one)
     }
     return [
-        Operand(f"{operand.name}.{name}", value, *(registry.kind_of(type(value)) or (backend, "tensor")))
+        Operand(
+            f"{operand.name}.{name}",
+            value,
+            *(registry.kind_of(type(value)) or (backend, "tensor")),
+        )
         for name, value in unique.values()
     ]
 
@@ -269,7 +296,9 @@ def _replaced(x: Any, operands: list[Operand], new: dict[int, Any]) -> Any:
     """`x` with new values in the places of some operands, by the `id` of the old ones; `x` itself if there are none."""
     if not new:
         return x
-    return rebuilt(x, operands, [new.get(id(operand.value), operand.value) for operand in operands])
+    return rebuilt(
+        x, operands, [new.get(id(operand.value), operand.value) for operand in operands]
+    )
 
 
 # a world of one

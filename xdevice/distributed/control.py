@@ -183,7 +183,12 @@ class Conn:
             import fcntl
             import termios
 
-            return int.from_bytes(fcntl.ioctl(self.sock, termios.TIOCOUTQ, bytes(4)), sys.byteorder) == 0
+            return (
+                int.from_bytes(
+                    fcntl.ioctl(self.sock, termios.TIOCOUTQ, bytes(4)), sys.byteorder
+                )
+                == 0
+            )
         except (ImportError, OSError):
             return False
 
@@ -225,7 +230,12 @@ class Line:
     counts the collectives that this rank has begun."""
 
     def __init__(
-        self, vote: socket.socket, pulse: socket.socket, host: str, timeout: float, hub: threading.Thread | None
+        self,
+        vote: socket.socket,
+        pulse: socket.socket,
+        host: str,
+        timeout: float,
+        hub: threading.Thread | None,
     ) -> None:
         self.host = host
         """The address at which the other ranks reach this process."""
@@ -276,7 +286,11 @@ class Line:
     def pair(self, verb: str, other: int, what: str) -> None:
         """Votes with one other rank on a transfer between the two: `verb` is "send" or "recv", `what` the dtypes and
         shapes."""
-        self._ask(PAIR, f"{verb} {'to' if verb == 'send' else 'from'} rank {other}: {what}", f"{verb} {other} {what}")
+        self._ask(
+            PAIR,
+            f"{verb} {'to' if verb == 'send' else 'from'} rank {other}: {what}",
+            f"{verb} {other} {what}",
+        )
 
     def exchange(self, text: str) -> list[str]:
         """Sends every rank this rank's text. Returns the texts of all ranks, by rank."""
@@ -293,7 +307,10 @@ class Line:
                     if kind == GO:
                         return json.loads(text) if text else []
                     if kind == MISMATCH:
-                        raise _mismatch(json.loads(text), "nothing was written, and the world is still usable")
+                        raise _mismatch(
+                            json.loads(text),
+                            "nothing was written, and the world is still usable",
+                        )
 
     def fail(self, why: str, text: str) -> None:
         """Tells the hub, and so all ranks, that this rank has failed."""
@@ -314,7 +331,8 @@ class Line:
         now = self._clock.tick()
         if not ready and now - self._last_frame > self._timeout + self._beat:
             text = (
-                f"rank 0 has been silent for {self._timeout:g} s: its process is stopped, or its machine out of reach"
+                f"rank 0 has been silent for {self._timeout:g} s: "
+                "its process is stopped, or its machine out of reach"
             )
             raise self.end(PeerError(text, 0, "silent"))
         if not ready:
@@ -329,10 +347,16 @@ class Line:
                     break  # this call raises the mismatch, which says more; the next call raises `error`
                 raise error
         if not self._vote.is_open and not any(kind == GO for kind, _ in frames):
-            raise self.end(PeerError("rank 0 has died: its process ended without reporting an error", 0, "died"))
+            raise self.end(
+                PeerError(
+                    "rank 0 has died: its process ended without reporting an error", 0, "died"
+                )
+            )
         return frames
 
-    def end(self, error: PeerError | CollectiveMismatchError) -> PeerError | CollectiveMismatchError:
+    def end(
+        self, error: PeerError | CollectiveMismatchError
+    ) -> PeerError | CollectiveMismatchError:
         """Stores the error that every later call raises, unless one is stored already. Returns the stored error."""
         if self.failure is None:
             self.failure = error
@@ -341,7 +365,10 @@ class Line:
     # while the engine works
 
     def wait(
-        self, done: Callable[[float], bool], describe_call: Callable[[], tuple[str, float]], is_counted: bool
+        self,
+        done: Callable[[float], bool],
+        describe_call: Callable[[], tuple[str, float]],
+        is_counted: bool,
     ) -> None:
         """Waits until the engine is done, or raises when a rank fails. `done(seconds)` waits at most that long and
         returns whether the engine is done. `describe_call()` returns the text of the call and the seconds that it may
@@ -353,7 +380,9 @@ class Line:
         try:
             while not done(0.1):
                 if not self._lock.acquire(blocking=False):
-                    begun = self._clock.tick()  # a starting engine is exchanging addresses, which has its own deadline
+                    begun = (
+                        self._clock.tick()
+                    )  # a starting engine is exchanging addresses, which has its own deadline
                     continue
                 try:
                     now = self._clock.tick()
@@ -362,7 +391,10 @@ class Line:
                     self._frames(0)
                     if not self.is_in_engine and now - begun > self._beat:
                         self.is_in_engine = True
-                        self._vote.send(SLOW, f"{self.started if is_counted else -1}\n{_in_a_line(call)}\n{seconds}")
+                        self._vote.send(
+                            SLOW,
+                            f"{self.started if is_counted else -1}\n{_in_a_line(call)}\n{seconds}",
+                        )
                 finally:
                     self._lock.release()
             if self.is_in_engine and self.failure is None:
@@ -385,9 +417,17 @@ class Line:
             while self._pulse.is_open:
                 poll(None)
                 for _ in self._pulse.frames():
-                    moved = self.liveness.has_engine_moved() if self.is_in_engine else self.liveness.has_moved()
+                    moved = (
+                        self.liveness.has_engine_moved()
+                        if self.is_in_engine
+                        else self.liveness.has_moved()
+                    )
                     moved = moved or self.is_first_busy
-                    answer = {"moved": moved, "at": self.liveness.program_line(), "started": self.started}
+                    answer = {
+                        "moved": moved,
+                        "at": self.liveness.program_line(),
+                        "started": self.started,
+                    }
                     self._pulse.send(ANSWER, json.dumps(answer))
         self._pulse.close()
         self.lost()
@@ -406,7 +446,9 @@ def _poller(conn: Conn) -> Callable[[float | None], bool]:
     """Returns a function that waits until the connection can be read, or written if frames wait to be sent, and says
     whether it can. The function's argument is the most seconds to wait."""
     if not hasattr(select, "poll"):
-        return lambda seconds: bool(select.select([conn], [conn] if conn.out else [], [], seconds)[0])
+        return lambda seconds: bool(
+            select.select([conn], [conn] if conn.out else [], [], seconds)[0]
+        )
     reading, both = select.poll(), select.poll()
     reading.register(conn, select.POLLIN)
     both.register(conn, select.POLLIN | select.POLLOUT)
@@ -423,7 +465,10 @@ def _poller(conn: Conn) -> Callable[[float | None], bool]:
 
 def _error(message: dict[str, Any]) -> PeerError | CollectiveMismatchError:
     if "calls" in message:
-        return _mismatch(message["calls"], "they were not voted on (check=False), so that the world is closed")
+        return _mismatch(
+            message["calls"],
+            "they were not voted on (check=False), so that the world is closed",
+        )
     return PeerError(message["text"], message["rank"], message["why"])
 
 
@@ -431,8 +476,12 @@ def _mismatch(calls: dict[str, str], then: str) -> CollectiveMismatchError:
     by_call: dict[str, list[int]] = {}
     for rank, call in calls.items():
         by_call.setdefault(call, []).append(int(rank))
-    texts = [f"{_name_ranks(ranks)} {_short(call, list(by_call))}" for call, ranks in by_call.items()]
-    return CollectiveMismatchError(f"the calls differ: {'; '.join(texts)}; {then}", tuple(calls.values()))
+    texts = [
+        f"{_name_ranks(ranks)} {_short(call, list(by_call))}" for call, ranks in by_call.items()
+    ]
+    return CollectiveMismatchError(
+        f"the calls differ: {'; '.join(texts)}; {then}", tuple(calls.values())
+    )
 
 
 def _in_a_line(call: str) -> str:
@@ -452,7 +501,10 @@ def _short(call: str, calls: list[str]) -> str:
     if len(call) <= _LONGEST:
         return call
     items = [one.split("; ") for one in calls]
-    first = next((i for i, row in enumerate(zip(*items, strict=False)) if len(set(row)) > 1), min(map(len, items)))
+    first = next(
+        (i for i, row in enumerate(zip(*items, strict=False)) if len(set(row)) > 1),
+        min(map(len, items)),
+    )
     own = call.split("; ")
     return f"{own[0][:100]} ... {'; '.join(own[first : first + 2])[:_LONGEST] if first < len(own) else '(no more)'} ..."
 
@@ -462,7 +514,9 @@ def describe(error: BaseException) -> str:
     where = error.__traceback__  # its last frame is where the error was raised
     while where is not None and where.tb_next is not None:
         where = where.tb_next
-    place = f" ({where.tb_frame.f_code.co_filename}:{where.tb_lineno})" if where is not None else ""
+    place = (
+        f" ({where.tb_frame.f_code.co_filename}:{where.tb_lineno})" if where is not None else ""
+    )
     try:
         text = str(error)[:2000]
     except Exception as unsaid:  # an error whose str() fails must be reported nevertheless
@@ -517,9 +571,13 @@ def parse(text: str) -> dict[str, Any]:
 
 def addresses(host: str, port: int, passive: bool = False) -> list[Any]:
     try:
-        return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE if passive else 0)
+        return socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE if passive else 0
+        )
     except OSError as error:
-        raise LaunchError(f"the host {shown(host)} of rank 0 is not known here: {error}") from None
+        raise LaunchError(
+            f"the host {shown(host)} of rank 0 is not known here: {error}"
+        ) from None
 
 
 def reach(place: Launch, terms: Terms, timeout: float, join_timeout: float) -> Line:
@@ -572,7 +630,9 @@ def connect(place: Launch, port: int, terms: Terms, line: str) -> socket.socket 
     raise LaunchError(f"rank 0 at {place.host}:{port} {text}")
 
 
-def _greet(sock: socket.socket, place: Launch, terms: Terms, line: str) -> dict[str, Any] | None:
+def _greet(
+    sock: socket.socket, place: Launch, terms: Terms, line: str
+) -> dict[str, Any] | None:
     """Makes the handshake, in which both sides prove that they belong to this run. Returns None, or the reason why the
     hub refuses this process."""
     kind, text = _read(sock)

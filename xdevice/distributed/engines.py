@@ -38,9 +38,13 @@ def candidates(request: str, own: Backend, device: Device) -> list[str]:
     wanted = f"{backend.name}:{kind}" if kind else (engines[0] if engines else "")
     if wanted not in engines:
         if not engines:
-            raise backend.unsupported(f"several processes by itself: {backend.why_no_engine()}", "choose engine='auto'")
+            raise backend.unsupported(
+                f"several processes by itself: {backend.why_no_engine()}",
+                "choose engine='auto'",
+            )
         raise backend.unsupported(
-            f"the engine {kind or name!r} here", f"choose engine='auto' or one of {', '.join(engines) or 'none'}"
+            f"the engine {kind or name!r} here",
+            f"choose engine='auto' or one of {', '.join(engines) or 'none'}",
         )
     return [wanted]
 
@@ -61,7 +65,11 @@ def _automatic(own: Backend, device: Device) -> list[str]:
 
 def _fitting(names: list[str], device: Device) -> list[str]:
     """The engines of `names` that can serve the device: all of them for a GPU, all but NCCL for the host."""
-    return names if device.kind != "cpu" else [name for name in names if not name.endswith(":nccl")]
+    return (
+        names
+        if device.kind != "cpu"
+        else [name for name in names if not name.endswith(":nccl")]
+    )
 
 
 def agree(lists: list[str]) -> str:
@@ -72,12 +80,16 @@ def agree(lists: list[str]) -> str:
         if all(name in row for row in rows):
             return name
     texts = "; ".join(f"rank {rank}: {', '.join(row)}" for rank, row in enumerate(rows))
-    raise LaunchError(f"no engine exists on all ranks ({texts}); install the same engine everywhere, or name one")
+    raise LaunchError(
+        f"no engine exists on all ranks ({texts}); install the same engine everywhere, or name one"
+    )
 
 
 def gpu_of(device: Device) -> str:
     """A JSON text that identifies the GPU of this process by its UUID. The ranks exchange it for `require_gpu_each`."""
-    return json.dumps([str(device), nvidia.uuid(device.index) if device.kind == "gpu" else None])
+    return json.dumps(
+        [str(device), nvidia.uuid(device.index) if device.kind == "gpu" else None]
+    )
 
 
 def require_gpu_each(engine: str, gpus: list[str]) -> None:

@@ -37,7 +37,9 @@ def arm(error: BaseException | None) -> None:
     _armed_in = os.getpid()
     previous = sys.excepthook
 
-    def uncaught(kind: type[BaseException], value: BaseException, where: TracebackType | None) -> Any:
+    def uncaught(
+        kind: type[BaseException], value: BaseException, where: TracebackType | None
+    ) -> Any:
         previous(kind, value, where)
         if _armed_in == os.getpid() and not sys.flags.interactive and not hasattr(sys, "ps1"):
             _exit(130 if issubclass(kind, KeyboardInterrupt) else 1)
@@ -52,7 +54,9 @@ def _at_exit() -> None:
     if _status is not None:
         _exit(_status)
     if hasattr(signal, "alarm") and threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGALRM, signal.SIG_DFL)  # the default action ends the process, even if Python hangs
+        signal.signal(
+            signal.SIGALRM, signal.SIG_DFL
+        )  # the default action ends the process, even if Python hangs
         signal.alarm(PATIENCE)
 
 

@@ -17,7 +17,14 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from xdevice.core import registry
-from xdevice.errors import ArgumentError, CollectiveMismatchError, NotATensorError, ScopeError, XDeviceError, shown
+from xdevice.errors import (
+    ArgumentError,
+    CollectiveMismatchError,
+    NotATensorError,
+    ScopeError,
+    XDeviceError,
+    shown,
+)
 from xdevice.replicas.operands import Operand, dense_leaves, dtype_of, rebuilt, shape_of
 from xdevice.tensors import creation, unlisted
 
@@ -39,7 +46,11 @@ _COMPARED: Final = "weights"
 def average_gradients(session: Session, model_or_gradients: Any, weight: float | None) -> Any:
     own = None if weight is None else weight_of(weight)
     backend = network_backend(model_or_gradients)
-    rows = _rows_in(model_or_gradients) if backend is None else _rows_of(backend, model_or_gradients)
+    rows = (
+        _rows_in(model_or_gradients)
+        if backend is None
+        else _rows_of(backend, model_or_gradients)
+    )
     operands = [operand for _, operand in rows if operand is not None]
     session.ready("average_gradients")
     # one that stands in several places travels once
@@ -57,7 +68,9 @@ def average_gradients(session: Session, model_or_gradients: Any, weight: float |
     def call() -> str:
         text = plan.text if len(unique) == len(operands) else signatures(operands)
         nones = "".join(f"; {name} None" for name, operand in rows if operand is None)
-        weights = "" if backend is None else _first_weights(session, backend, model_or_gradients)
+        weights = (
+            "" if backend is None else _first_weights(session, backend, model_or_gradients)
+        )
         return f"average_gradients{_weighted(own)}: {text}{nones}{weights}"
 
     def job() -> dict[int, Any]:
@@ -79,7 +92,9 @@ def average_gradients(session: Session, model_or_gradients: Any, weight: float |
         # a model that keeps another gradient than it was given would train on without the other ranks
         _require_written(unique, means, "pass the gradients, and use the result")
         return model_or_gradients
-    return rebuilt(model_or_gradients, operands, [means[id(operand.value)] for operand in operands])
+    return rebuilt(
+        model_or_gradients, operands, [means[id(operand.value)] for operand in operands]
+    )
 
 
 def network_backend(x: Any) -> Backend | None:
@@ -105,10 +120,14 @@ def _rows_in(x: Any) -> list[tuple[str, Operand | None]]:
     """The gradients in a container, with their paths as names, sorted by them, because two ranks may have filled a dict
     in different orders."""
     name = "gradients" if registry.kind_of(type(x)) is None else "gradient"
-    pairs = sorted((name + leaf.path, leaf.value) for leaf in dense_leaves(x, name, "average_gradients"))
+    pairs = sorted(
+        (name + leaf.path, leaf.value) for leaf in dense_leaves(x, name, "average_gradients")
+    )
     if not pairs:
         raise NotATensorError(f"{shown(x)} holds no gradient")
-    return [(name, None if value is None else _as_operand(name, value)) for name, value in pairs]
+    return [
+        (name, None if value is None else _as_operand(name, value)) for name, value in pairs
+    ]
 
 
 def _as_operand(name: str, value: Any) -> Operand:
@@ -133,15 +152,21 @@ class Plan:
         self.missing = missing
         others = [i for i in range(len(operands)) if i not in set(missing)]
         self.buckets = [*buckets_of(operands, others), *buckets_of(operands, missing)]
-        self.bucket_numbers = {i: number for number, bucket in enumerate(self.buckets) for i in bucket.indices}
-        self.text = signatures(operands) + "".join(f"; {operands[i].name} last" for i in missing)
+        self.bucket_numbers = {
+            i: number for number, bucket in enumerate(self.buckets) for i in bucket.indices
+        }
+        self.text = signatures(operands) + "".join(
+            f"; {operands[i].name} last" for i in missing
+        )
 
 
 def _facts_of(backend: Backend, name: str, x: Any) -> tuple[Any, ...]:
     return name, backend.is_dense(x), x.dtype, tuple(x.shape), backend.device_of(x)
 
 
-def _plan(session: Session, verb: str, backend: Backend, model: Any, operands: list[Operand]) -> Plan:
+def _plan(
+    session: Session, verb: str, backend: Backend, model: Any, operands: list[Operand]
+) -> Plan:
     """The plan for a model's parameters or gradients: that of the step before, if they are what they were then."""
     facts = [_facts_of(operand.backend, operand.name, operand.value) for operand in operands]
     plans = session.plans.setdefault(model, {})
@@ -161,10 +186,14 @@ def _first_weights(session: Session, backend: Backend, model: Any) -> str:
     checksum = 0
     for _, variable, _ in backend.gradients(model):
         checksum = zlib.crc32(creation.to_numpy(variable).tobytes(), checksum)
-    return f"; first weights {checksum:08x}, which world.broadcast(model) makes equal on all ranks"
+    return (
+        f"; first weights {checksum:08x}, which world.broadcast(model) makes equal on all ranks"
+    )
 
 
-def _start(carrier: Carrier, bucket: Bucket, gradients: list[Operand], weight: Weight | None) -> Callable[[], Any]:
+def _start(
+    carrier: Carrier, bucket: Bucket, gradients: list[Operand], weight: Weight | None
+) -> Callable[[], Any]:
     """Starts to average the gradients of a bucket over the ranks. Returns a function that waits for their means, and
     returns these in one vector."""
     return carrier.start_mean(carrier.pack(gradients), bucket.dtype, weight)
@@ -185,10 +214,14 @@ def averaging(session: Session, model: Any, weight: float | None) -> Iterator[No
     own = None if weight is None else weight_of(weight)
     backend = network_backend(model)
     if backend is None:
-        raise NotATensorError(f"averaging takes a model, not {shown(model)}; average_gradients takes gradients")
+        raise NotATensorError(
+            f"averaging takes a model, not {shown(model)}; average_gradients takes gradients"
+        )
     parameters = [_as_operand(name, variable) for name, variable, _ in backend.gradients(model)]
     if not parameters:
-        raise NotATensorError(f"no parameter of {shown(model)} is trained, so that it will have no gradient")
+        raise NotATensorError(
+            f"no parameter of {shown(model)} is trained, so that it will have no gradient"
+        )
     session.ready("averaging")
     plan = _plan(session, "averaging", backend, model, parameters)
 
@@ -202,7 +235,9 @@ def averaging(session: Session, model: Any, weight: float | None) -> Iterator[No
         session.plans[model][_COMPARED] = True
         sending = _Sending(session, plan, parameters, total)
         with session.inside("averaging(), whose gradients may be on their way"):
-            end = backend.watch_gradients([parameter.value for parameter in parameters], sending.ready)
+            end = backend.watch_gradients(
+                [parameter.value for parameter in parameters], sending.ready
+            )
             try:
                 yield
             except BaseException:
@@ -217,11 +252,20 @@ def averaging(session: Session, model: Any, weight: float | None) -> Iterator[No
 
 
 def _weighted(own: float | None) -> str:
-    return "" if own is None else " weighted (with weight=0, by the gradients of any batch, not by None)"
+    return (
+        ""
+        if own is None
+        else " weighted (with weight=0, by the gradients of any batch, not by None)"
+    )
 
 
 def _end(
-    session: Session, backend: Backend, model: Any, sending: _Sending, call: Callable[[], str], weighted: str
+    session: Session,
+    backend: Backend,
+    model: Any,
+    sending: _Sending,
+    call: Callable[[], str],
+    weighted: str,
 ) -> Exception | None:
     """Sends what the pass has left, and votes on which parameters have no gradient before any is written. Returns an
     error that all ranks are to raise."""
@@ -235,11 +279,17 @@ def _end(
         )
     nones = f"{weighted}{''.join(f'; {parameters[i].name} None' for i in missing)}"
     try:
-        session.agree(lambda: f"averaging, after the backward pass{nones if refused is None else f'; {refused}'}")
+        session.agree(
+            lambda: (
+                f"averaging, after the backward pass{nones if refused is None else f'; {refused}'}"
+            )
+        )
     except CollectiveMismatchError:
         session.call("all_reduce", call, sending.drop, parameters)
         raise
-    session.call("all_reduce", call, sending.finish if refused is None else sending.drop, parameters)
+    session.call(
+        "all_reduce", call, sending.finish if refused is None else sending.drop, parameters
+    )
     if session.options.check and refused is None and missing != plan.missing:
         plan.arrange(parameters, missing)
     return refused
@@ -248,7 +298,9 @@ def _end(
 class _Sending:
     """The gradients of one backward pass on their way, by the numbers of their parameters."""
 
-    def __init__(self, session: Session, plan: Plan, parameters: list[Operand], weight: Weight | None) -> None:
+    def __init__(
+        self, session: Session, plan: Plan, parameters: list[Operand], weight: Weight | None
+    ) -> None:
         self.session, self.plan, self.parameters = session, plan, parameters
         self.error: BaseException | None = None
         """The error that `ready` has raised. Paddle raises a SystemError in its place."""
@@ -260,7 +312,9 @@ class _Sending:
         self._sent: list[tuple[list[Operand], Callable[[], Any]]] = []
         self._times_written = [_times_written(parameter) for parameter in parameters]
         self._times_sent: dict[int, int | None] = {}
-        self._lock = threading.Lock()  # PyTorch runs a backward pass in a thread for each device
+        self._lock = (
+            threading.Lock()
+        )  # PyTorch runs a backward pass in a thread for each device
 
     def ready(self, i: int, gradient: Any) -> None:
         """Takes a gradient during the backward pass, in any thread, and starts the buckets whose turn it is."""
@@ -278,8 +332,12 @@ class _Sending:
         if not any(self._lacking) or self.refused is not None:
             return []
         parameters = self.parameters
-        if [id(variable) for _, variable, _ in rows] != [id(parameter.value) for parameter in parameters]:
-            raise ArgumentError("the trained parameters of the model changed in the block of averaging()")
+        if [id(variable) for _, variable, _ in rows] != [
+            id(parameter.value) for parameter in parameters
+        ]:
+            raise ArgumentError(
+                "the trained parameters of the model changed in the block of averaging()"
+            )
         for i, (_, _, gradient) in enumerate(rows):
             if gradient is not None and i not in self._gradients:
                 self._take(i, gradient)
@@ -337,7 +395,9 @@ class _Sending:
             return
         operand = _as_operand(name, gradient)
         self.session.require([operand], "all_reduce", "mean")
-        own, expected = (f"{dtype_of(one)} {list(shape_of(one))}" for one in (operand, self.parameters[i]))
+        own, expected = (
+            f"{dtype_of(one)} {list(shape_of(one))}" for one in (operand, self.parameters[i])
+        )
         raise ArgumentError(
             f"the gradient of {name} is {own}, on {backend.device_of(gradient)}, expected {expected} on "
             f"{backend.device_of(parameter)}, as the parameter; use average_gradients"
@@ -346,10 +406,14 @@ class _Sending:
     def _start(self, only_full: bool) -> None:
         """Starts the buckets that are left, or those in front that lack no gradient."""
         buckets = self.plan.buckets if self.session.size > 1 else []
-        while len(self._sent) < len(buckets) and not (only_full and self._lacking[len(self._sent)]):
+        while len(self._sent) < len(buckets) and not (
+            only_full and self._lacking[len(self._sent)]
+        ):
             bucket = buckets[len(self._sent)]
             gradients = [self._gradient(i) for i in bucket.indices]
-            self._sent.append((gradients, _start(self.session.carrier, bucket, gradients, self._weight)))
+            self._sent.append(
+                (gradients, _start(self.session.carrier, bucket, gradients, self._weight))
+            )
 
     def _gradient(self, i: int) -> Operand:
         """The gradient of a parameter, or zeros if it has none."""

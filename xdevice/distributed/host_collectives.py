@@ -50,7 +50,9 @@ def first(session: Session) -> Iterator[bool]:
     except BaseException as error:
         line.is_first_busy = False
         if session.rank == 0 and isinstance(error, Exception):
-            with suppress(PeerError):  # another rank may have ended by this error already: here it is raised itself
+            with suppress(
+                PeerError
+            ):  # another rank may have ended by this error already: here it is raised itself
                 line.vote("first", describe(error))
         raise
     line.is_first_busy = False
@@ -58,7 +60,9 @@ def first(session: Session) -> Iterator[bool]:
         line.vote("first")
 
 
-def split_range(session: Session, count: int, pad: bool, seed: int | None) -> np.ndarray[Any, np.dtype[np.int64]]:
+def split_range(
+    session: Session, count: int, pad: bool, seed: int | None
+) -> np.ndarray[Any, np.dtype[np.int64]]:
     _require_whole("count", count)
     if type(pad) is not bool:
         raise ArgumentError(f"pad must be True or False, not {shown(pad)}")
@@ -74,7 +78,11 @@ def split_range(session: Session, count: int, pad: bool, seed: int | None) -> np
     own = np.arange(start, stop, dtype=np.int64)
     if pad and count:
         own %= count
-    return own if seed is None else np.random.Generator(np.random.Philox(seed)).permutation(count)[own]
+    return (
+        own
+        if seed is None
+        else np.random.Generator(np.random.Philox(seed)).permutation(count)[own]
+    )
 
 
 def _require_whole(name: str, value: object) -> None:
@@ -112,5 +120,7 @@ def _require_json(value: object, name: str) -> None:
         )
     for key, one in value.items():
         if type(key) is not str:
-            raise ArgumentError(f"{name} has the key {shown(key)}, and JSON keeps only str as keys")
+            raise ArgumentError(
+                f"{name} has the key {shown(key)}, and JSON keeps only str as keys"
+            )
         _require_json(one, f"{name}[{shown(key)}]")

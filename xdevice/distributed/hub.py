@@ -117,7 +117,9 @@ def _allow_files(count: int) -> None:
     if soft in (-1, resource.RLIM_INFINITY) or soft >= count:
         return
     if hard not in (-1, resource.RLIM_INFINITY) and hard < count:
-        raise LaunchError(f"rank 0 may open {hard} files here, and needs {count} to hear of all: ulimit -Hn {count}")
+        raise LaunchError(
+            f"rank 0 may open {hard} files here, and needs {count} to hear of all: ulimit -Hn {count}"
+        )
     resource.setrlimit(resource.RLIMIT_NOFILE, (count, hard))
 
 
@@ -139,10 +141,14 @@ def _listener(place: Launch, terms: Terms) -> socket.socket:
 def _bind(place: Launch, terms: Terms) -> socket.socket:
     refused: OSError | None = None
     for port in place.ports():
-        for family, kind, protocol, _, address in control.addresses(place.host, port, passive=True):
+        for family, kind, protocol, _, address in control.addresses(
+            place.host, port, passive=True
+        ):
             sock = socket.socket(family, kind, protocol)
             try:
-                if os.name == "posix":  # on Windows the option would let another process listen on the same port
+                if (
+                    os.name == "posix"
+                ):  # on Windows the option would let another process listen on the same port
                     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 sock.bind(address)
                 sock.listen(1024)
@@ -150,7 +156,9 @@ def _bind(place: Launch, terms: Terms) -> socket.socket:
             except OSError as error:
                 refused = error
                 sock.close()
-        control.connect(place, port, terms, "vote")  # raises if another rank 0 of this run listens on the port
+        control.connect(
+            place, port, terms, "vote"
+        )  # raises if another rank 0 of this run listens on the port
     raise LaunchError(
         f"rank 0 cannot listen on {place.host}, port {', '.join(map(str, place.ports()))}: {refused}; name a free port "
         "of its machine by XDEVICE_ADDRESS=host:port"
@@ -278,7 +286,9 @@ class Hub(threading.Thread):
     """The hub's thread, in rank 0. It is started when the ranks connect, and ends when they have left or one has
     failed."""
 
-    def __init__(self, listener: socket.socket | None, terms: Terms, timeout: float, join_timeout: float) -> None:
+    def __init__(
+        self, listener: socket.socket | None, terms: Terms, timeout: float, join_timeout: float
+    ) -> None:
         super().__init__(name="xdevice control", daemon=True)
         self.terms = terms
         self.timeout = timeout
@@ -317,7 +327,11 @@ class Hub(threading.Thread):
             self._serve()
         except Exception as error:
             _log.exception("xdevice: the control connection of rank 0 has failed")
-            self._end(0, "died", f"rank 0's control connection has failed: {type(error).__name__}: {error}")
+            self._end(
+                0,
+                "died",
+                f"rank 0's control connection has failed: {type(error).__name__}: {error}",
+            )
         self._linger()
 
     def _serve(self) -> None:
@@ -371,7 +385,9 @@ class Hub(threading.Thread):
         """Waits until every rank has received its last frame or has gone, two seconds at most, and closes all
         connections."""
         until = time.monotonic() + _LINGER
-        conns = [peer.vote for peer in self.peers if peer.vote is not None and peer.vote.is_open]
+        conns = [
+            peer.vote for peer in self.peers if peer.vote is not None and peer.vote.is_open
+        ]
         for one in conns:
             if not one.out:
                 one.finish()
@@ -418,7 +434,10 @@ class Hub(threading.Thread):
             hello = control.parse(text) if kind == HELLO else {}
             try:
                 refusal = self._refusal(hello, stranger.nonce)
-            except (ValueError, RecursionError):  # a value too deeply nested to be written as JSON again
+            except (
+                ValueError,
+                RecursionError,
+            ):  # a value too deeply nested to be written as JSON again
                 refusal = {"why": "token"}
             if refusal is not None:
                 self._send(stranger.conn, REFUSED, json.dumps(refusal))
@@ -438,10 +457,14 @@ class Hub(threading.Thread):
             return
         if refusal["why"] == "said":
             missing = next(peer.rank for peer in self.peers if not peer.has_come)
-            self._end(missing, "never joined", f"a process of this run cannot join: {refusal['text']}")
+            self._end(
+                missing, "never joined", f"a process of this run cannot join: {refusal['text']}"
+            )
         elif refusal["why"] == "token":
             self._refused += 1
-            _log.warning("xdevice: rank 0 has refused a process: its XDEVICE_TOKEN is another one, or its run is")
+            _log.warning(
+                "xdevice: rank 0 has refused a process: its XDEVICE_TOKEN is another one, or its run is"
+            )
 
     def _refusal(self, hello: dict[str, Any], nonce: str) -> dict[str, str] | None:
         terms = self.terms
@@ -454,7 +477,10 @@ class Hub(threading.Thread):
         if type(rank) is not int or type(size) is not int or line not in ("vote", "pulse"):
             return {"why": "said", "text": "it does not identify itself"}
         if size != terms.size or not 0 <= rank < terms.size:
-            return {"why": "said", "text": f"it is rank {rank} of {size}, and here are {terms.size} processes"}
+            return {
+                "why": "said",
+                "text": f"it is rank {rank} of {size}, and here are {terms.size} processes",
+            }
         peer = self.peers[rank]
         # a child that a rank starts has the variables of the rank, and would pass for it
         if (peer.vote if line == "vote" else peer.pulse) is not None or (
@@ -493,12 +519,20 @@ class Hub(threading.Thread):
 
     def _end_never_joined(self) -> None:
         missing = [peer.rank for peer in self.peers if not peer.has_come]
-        named = f"rank {missing[0]} has" if len(missing) == 1 else f"ranks {listed(missing, 8)} have"
+        named = (
+            f"rank {missing[0]} has"
+            if len(missing) == 1
+            else f"ranks {listed(missing, 8)} have"
+        )
         self._end(
             missing[0],
             "never joined",
             f"{named} not joined within {self.join_timeout:g} s; is each process started, and does it reach rank 0?"
-            + (f" {self._refused} connections were refused, with another XDEVICE_TOKEN" if self._refused else ""),
+            + (
+                f" {self._refused} connections were refused, with another XDEVICE_TOKEN"
+                if self._refused
+                else ""
+            ),
         )
 
     # what they say
@@ -527,7 +561,9 @@ class Hub(threading.Thread):
         for _, text in peer.pulse.frames():
             answer = control.parse(text)
             peer.answered, peer.at = self._clock.now, str(answer.get("at", ""))
-            if answer.get("moved") or (not peer.pending and self._calls.are_past(answer.get("started", 0))):
+            if answer.get("moved") or (
+                not peer.pending and self._calls.are_past(answer.get("started", 0))
+            ):
                 peer.still_since = self._clock.now
         if not peer.pulse.is_open and not self.ended:
             self._hear(peer)  # its other connection may hold the reason why this one was closed
@@ -542,12 +578,16 @@ class Hub(threading.Thread):
             return
         if (alone := self._calls.left_alone(self.peers)) is not None:
             left, other, call = alone
-            self._end(left, "left", f"rank {left} has left the block, and rank {other} calls {call}")
+            self._end(
+                left, "left", f"rank {left} has left the block, and rank {other} calls {call}"
+            )
             return
         if pending.kind == PAIR:
             self._decide_pair(caller, pending)
         elif self._calls.differ_unvoted():
-            self._close_world({"calls": {peer.rank: peer.pending.call for peer in self.peers if peer.pending}})
+            self._close_world(
+                {"calls": {peer.rank: peer.pending.call for peer in self.peers if peer.pending}}
+            )
             return
         if len(self._calls.waiting) < len(self.peers) or self._calls.slow:
             return
@@ -618,7 +658,9 @@ class Hub(threading.Thread):
             return
         if now - self._waiting_since > self._log_after and absent:
             self._log_after *= 2  # logged after 1, 2, 4 ... timeouts
-            places = "; ".join(f"rank {peer.rank} is at {peer.at or 'an unknown line'}" for peer in absent[:4])
+            places = "; ".join(
+                f"rank {peer.rank} is at {peer.at or 'an unknown line'}" for peer in absent[:4]
+            )
             _log.warning(
                 "xdevice: rank %d waits for %d s with %s: %s",
                 waiting[0].rank,
@@ -631,7 +673,12 @@ class Hub(threading.Thread):
         """Raises an error on all ranks, which ends the world, if all have called the engine, and nothing has moved in
         the engine of any of them in the time that the whole call may take. Returns whether it has."""
         first = in_engine[0]
-        since = max([self._all_here, *(peer.still_since for peer in in_engine if peer.still_since is not None)])
+        since = max(
+            [
+                self._all_here,
+                *(peer.still_since for peer in in_engine if peer.still_since is not None),
+            ]
+        )
         if first.pending is None or now - since < float(first.pending.payload):
             return False
         self._end(
@@ -657,12 +704,20 @@ class Hub(threading.Thread):
             self._end(peer.rank, "late", f"{text} {peer.at}; {calls}{others}")
         else:
             text = f"rank {peer.rank} has been silent for {silent:.1f} s: its process is stopped, or holds Python's"
-            self._end(peer.rank, "silent", f"{text} lock, or its machine is out of reach; {calls}{others}")
+            self._end(
+                peer.rank,
+                "silent",
+                f"{text} lock, or its machine is out of reach; {calls}{others}",
+            )
 
     # the end
 
     def _end_died(self, peer: Peer) -> None:
-        self._end(peer.rank, "died", f"rank {peer.rank} has died: its process ended without reporting an error")
+        self._end(
+            peer.rank,
+            "died",
+            f"rank {peer.rank} has died: its process ended without reporting an error",
+        )
 
     def _end(self, rank: int, why: str, text: str) -> None:
         self._close_world({"rank": rank, "why": why, "text": text})

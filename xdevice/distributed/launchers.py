@@ -48,7 +48,9 @@ class Launch(NamedTuple):
         if self.port is not None:
             return [self.port]
         # crc32 is the same in every process, and Python's hash of a text is not
-        return [_FIRST_PORT + zlib.crc32(f"{self.run}/{i}".encode()) % _PORTS for i in range(_TRIES)]
+        return [
+            _FIRST_PORT + zlib.crc32(f"{self.run}/{i}".encode()) % _PORTS for i in range(_TRIES)
+        ]
 
 
 def place() -> Launch | None:
@@ -65,7 +67,9 @@ def place() -> Launch | None:
             a number holds something else.
     """
     for launcher in _LAUNCHERS:
-        if launcher is _SRUN:  # whoever sets TF_CONFIG may run inside a Slurm job, and counts before it
+        if (
+            launcher is _SRUN
+        ):  # whoever sets TF_CONFIG may run inside a Slurm job, and counts before it
             _refuse_cluster()
         process = _read(launcher)
         if process is not None:
@@ -73,7 +77,9 @@ def place() -> Launch | None:
     stray = next((name for name in ("XDEVICE_SIZE", "WORLD_SIZE") if _text(name)), None)
     if stray is not None and _number(stray).value > 1:
         rank = stray.removeprefix("WORLD_").replace("SIZE", "RANK")
-        raise LaunchError(f"{stray} is {_text(stray)}, and {rank} is not set: a launcher sets both")
+        raise LaunchError(
+            f"{stray} is {_text(stray)}, and {rank} is not set: a launcher sets both"
+        )
     return None
 
 
@@ -103,11 +109,23 @@ class _Launcher(NamedTuple):
 
 
 _SRUN: Final = _Launcher(
-    "srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", run=("SLURM_JOB_ID", "SLURM_STEP_ID")
+    "srun",
+    "SLURM_PROCID",
+    "SLURM_STEP_NUM_TASKS",
+    "SLURM_LOCALID",
+    run=("SLURM_JOB_ID", "SLURM_STEP_ID"),
 )
-_MPICH: Final = _Launcher("mpiexec (MPICH)", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS")
+_MPICH: Final = _Launcher(
+    "mpiexec (MPICH)", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"
+)
 _LAUNCHERS: Final = (
-    _Launcher("xdevice launch", "XDEVICE_RANK", "XDEVICE_SIZE", "XDEVICE_LOCAL_RANK", "XDEVICE_LOCAL_SIZE"),
+    _Launcher(
+        "xdevice launch",
+        "XDEVICE_RANK",
+        "XDEVICE_SIZE",
+        "XDEVICE_LOCAL_RANK",
+        "XDEVICE_LOCAL_SIZE",
+    ),
     _Launcher(
         "torchrun",
         "RANK",
@@ -117,7 +135,9 @@ _LAUNCHERS: Final = (
         "MASTER_ADDR",
         ("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"),
     ),
-    _Launcher("paddle.distributed.launch", "PADDLE_TRAINER_ID", "PADDLE_TRAINERS_NUM", is_served=False),
+    _Launcher(
+        "paddle.distributed.launch", "PADDLE_TRAINER_ID", "PADDLE_TRAINERS_NUM", is_served=False
+    ),
     _Launcher(
         "mpirun (Open MPI)",
         "OMPI_COMM_WORLD_RANK",
@@ -127,8 +147,15 @@ _LAUNCHERS: Final = (
         run=("PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"),
     ),
     _MPICH,
-    _Launcher("mpirun (MVAPICH2)", "MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE", is_served=False),
-    _Launcher("the program that set JAX's variables", "JAX_PROCESS_ID", "JAX_NUM_PROCESSES", is_served=False),
+    _Launcher(
+        "mpirun (MVAPICH2)", "MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE", is_served=False
+    ),
+    _Launcher(
+        "the program that set JAX's variables",
+        "JAX_PROCESS_ID",
+        "JAX_NUM_PROCESSES",
+        is_served=False,
+    ),
     _SRUN,
 )
 """The launchers that are recognised. The first whose rank is set counts: one that was started by another stands
@@ -164,7 +191,9 @@ def _read(launcher: _Launcher) -> _Process | None:
     rank, size = _number(launcher.rank), _number(launcher.size)
     if not launcher.is_served:
         if size.value > 1:
-            raise _not_served(launcher.name, f"{rank.variable}={rank.value}, {size.variable}={size.value}")
+            raise _not_served(
+                launcher.name, f"{rank.variable}={rank.value}, {size.variable}={size.value}"
+            )
         return None
     process = _Process(
         launcher.name,
@@ -185,7 +214,9 @@ def _with_nodes(process: _Process) -> _Process:
     tasks = list(_tasks_per_node(_text("SLURM_STEP_TASKS_PER_NODE") or ""))
     node = _text("SLURM_NODEID")
     if node is not None and node.isdigit() and int(node) < len(tasks):
-        return process._replace(local_size=_Number("SLURM_STEP_TASKS_PER_NODE", tasks[int(node)]))
+        return process._replace(
+            local_size=_Number("SLURM_STEP_TASKS_PER_NODE", tasks[int(node)])
+        )
     if _text("SLURM_STEP_NUM_NODES") == "1":
         return process._replace(local_size=process.size)
     return process
@@ -207,7 +238,9 @@ def _refuse_cluster() -> None:
     try:
         count = sum(len(tasks) for tasks in json.loads(text)["cluster"].values())
     except (ValueError, TypeError, KeyError, AttributeError):
-        raise LaunchError(f"TF_CONFIG is {shown(text)}; it should be JSON with a cluster, or unset") from None
+        raise LaunchError(
+            f"TF_CONFIG is {shown(text)}; it should be JSON with a cluster, or unset"
+        ) from None
     if count > 1:
         raise _not_served("TF_CONFIG", f"{count} tasks")
 
@@ -236,11 +269,15 @@ def _launch(process: _Process) -> Launch:
         on_this_machine or 1,
         host,
         port,
-        process.run if has_address else f"{process.run}/{_starter(rank.variable, size.variable)}",
+        process.run
+        if has_address
+        else f"{process.run}/{_starter(rank.variable, size.variable)}",
     )
 
 
-def _check_numbers(rank: _Number, size: _Number, local_rank: _Number | None, local_size: _Number | None) -> None:
+def _check_numbers(
+    rank: _Number, size: _Number, local_rank: _Number | None, local_size: _Number | None
+) -> None:
     if size.value < 1 or rank.value >= size.value:
         raise LaunchError(
             f"{rank.variable} is {rank.value} and {size.variable} is {size.value}: ranks are 0 to {size.variable} - 1"
@@ -271,7 +308,11 @@ def _starter(*names: str) -> int:
     parent's id."""
     own = [_environment_entry("self", name) for name in (*names, "PMI_FD")]
     pid = os.getppid()
-    while pid > 1 and any(own) and [_environment_entry(pid, name) for name in (*names, "PMI_FD")] == own:
+    while (
+        pid > 1
+        and any(own)
+        and [_environment_entry(pid, name) for name in (*names, "PMI_FD")] == own
+    ):
         pid = _parent_of(pid)
     return pid
 
@@ -279,12 +320,18 @@ def _starter(*names: str) -> int:
 def _environment_entry(pid: int | str, name: str) -> bytes | None:
     """The entry "name=value" in the environment that a process was started with; None if the variable was not set."""
     with suppress(OSError), open(f"/proc/{pid}/environ", "rb") as file:
-        return next((one for one in file.read().split(b"\0") if one.startswith(f"{name}=".encode())), None)
+        return next(
+            (one for one in file.read().split(b"\0") if one.startswith(f"{name}=".encode())),
+            None,
+        )
     return None
 
 
 def _parent_of(pid: int) -> int:
-    with suppress(OSError, ValueError), open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
+    with (
+        suppress(OSError, ValueError),
+        open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file,
+    ):
         return int(file.read().rpartition(")")[2].split()[1])
     return 0
 
@@ -297,8 +344,12 @@ def _address() -> tuple[str | None, int | None]:
     if not colon:
         host, port = text, ""
     host = host.strip("[]")
-    if not host or (colon and not (port.isascii() and port.isdigit() and 0 < int(port) < 65536)):
-        raise LaunchError(f"XDEVICE_ADDRESS is {shown(text)}; it should be host:port, such as 10.0.0.1:29400")
+    if not host or (
+        colon and not (port.isascii() and port.isdigit() and 0 < int(port) < 65536)
+    ):
+        raise LaunchError(
+            f"XDEVICE_ADDRESS is {shown(text)}; it should be host:port, such as 10.0.0.1:29400"
+        )
     return host, int(port) if colon else None
 
 

@@ -66,10 +66,15 @@ class Liveness:
             self._lately = [reading]
             return True
         # what a framework does in the background comes in pulses, of which one look may see a whole one
-        self._lately = [one for one in self._lately if reading.when - one.when < _SPAN] or [last]
+        self._lately = [one for one in self._lately if reading.when - one.when < _SPAN] or [
+            last
+        ]
         first = self._lately[0]
         self._lately.append(reading)
-        return reading.rest - first.rest > BUSY * max(_SPAN, reading.when - first.when) or self._waits_for_disk()
+        return (
+            reading.rest - first.rest > BUSY * max(_SPAN, reading.when - first.when)
+            or self._waits_for_disk()
+        )
 
     def has_engine_moved(self) -> bool:
         """Whether the engine, which is being called, has done any work since the last call; True at the first call."""
@@ -84,7 +89,9 @@ class Liveness:
         """The file, line and function that the program is at, in the innermost frame that is neither xdevice's nor the
         standard library's: a program that waits for a lock or another process stands in the latter."""
         stack = traceback.walk_stack(sys._current_frames().get(self.thread.ident or 0))
-        frames = [f for f, _ in stack if not f.f_globals.get("__name__", "").startswith("xdevice.")]
+        frames = [
+            f for f, _ in stack if not f.f_globals.get("__name__", "").startswith("xdevice.")
+        ]
         of_program = [f for f in frames if not _is_pythons(f.f_code.co_filename)]
         if not frames:
             return "a line that is not known"
@@ -100,7 +107,13 @@ class Liveness:
         # last and at once: the thread that looks works meanwhile, and takes milliseconds for what is above
         engine, ours = sum(map(_time_of, self.engine)), sum(map(_time_of, self.ours))
         rest = children + time.process_time() - own - engine - ours - driver
-        return _Reading(time.monotonic(), (id(frame), frame.f_lasti if frame is not None else 0), own, engine, rest)
+        return _Reading(
+            time.monotonic(),
+            (id(frame), frame.f_lasti if frame is not None else 0),
+            own,
+            engine,
+            rest,
+        )
 
     def _time_of_driver(self) -> float:
         """The processor time that the threads of a GPU's driver have used, in seconds; 0 if the operating system does
@@ -116,7 +129,10 @@ class Liveness:
         return total
 
     def _waits_for_disk(self) -> bool:
-        with suppress(OSError, IndexError), open(f"/proc/self/task/{self.thread.native_id}/stat") as file:
+        with (
+            suppress(OSError, IndexError),
+            open(f"/proc/self/task/{self.thread.native_id}/stat") as file,
+        ):
             return file.read().rpartition(")")[2].split()[0] == "D"
         return False
 
@@ -127,14 +143,21 @@ def _is_pythons(path: str) -> bool:
 
 def _name_of(task: str) -> str:
     """The name of a thread of this process; "" if it has ended."""
-    with suppress(OSError), open(f"/proc/self/task/{task}/comm", encoding="utf-8", errors="replace") as file:
+    with (
+        suppress(OSError),
+        open(f"/proc/self/task/{task}/comm", encoding="utf-8", errors="replace") as file,
+    ):
         return file.read()
     return ""
 
 
 def _time_of(thread: threading.Thread) -> float:
     """The processor time that a thread has used, in seconds; 0 if the operating system does not tell."""
-    if thread.ident is None or not thread.is_alive() or not hasattr(time, "pthread_getcpuclockid"):
+    if (
+        thread.ident is None
+        or not thread.is_alive()
+        or not hasattr(time, "pthread_getcpuclockid")
+    ):
         return 0.0
     with suppress(OSError):
         return time.clock_gettime(time.pthread_getcpuclockid(thread.ident))

@@ -63,11 +63,16 @@ class RankOutput:
     """Shows what one rank prints: two threads read its standard output and its standard error. With `folder`, both are
     also written into a file there."""
 
-    def __init__(self, rank: int, process: subprocess.Popen[bytes], folder: Path | None) -> None:
+    def __init__(
+        self, rank: int, process: subprocess.Popen[bytes], folder: Path | None
+    ) -> None:
         self._kept: deque[str] = deque(maxlen=_KEPT)
         self._threads = []
         self._log = _Log(folder / f"rank_{rank}.log") if folder is not None else None
-        for source, target, kept in ((process.stdout, sys.stdout, None), (process.stderr, sys.stderr, self._kept)):
+        for source, target, kept in (
+            (process.stdout, sys.stdout, None),
+            (process.stderr, sys.stderr, self._kept),
+        ):
             if source is not None:
                 lines = Lines(f"[{rank}] ".encode(), target, kept, self._log)
                 thread = threading.Thread(target=_read, args=(source, lines), daemon=True)
@@ -122,7 +127,11 @@ class Lines:
     """
 
     def __init__(
-        self, prefix: bytes, target: TextIO | None, kept: deque[str] | None = None, log: _Log | None = None
+        self,
+        prefix: bytes,
+        target: TextIO | None,
+        kept: deque[str] | None = None,
+        log: _Log | None = None,
     ) -> None:
         self._prefix, self._target, self._kept, self._log = prefix, target, kept, log
         self._rest = b""
@@ -154,7 +163,9 @@ class Lines:
             self._kept.extend(line.decode(errors="replace") for line in lines)
         if self._log is not None:
             self._log.write(b"".join(line + b"\n" for line in lines))
-        write(self._target, b"".join(self._prefix + line + _reset(line) + b"\n" for line in lines))
+        write(
+            self._target, b"".join(self._prefix + line + _reset(line) + b"\n" for line in lines)
+        )
 
 
 def _reset(line: bytes) -> bytes:

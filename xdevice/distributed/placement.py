@@ -28,7 +28,12 @@ RANKS: Final = (
 """The variables in which launchers tell a process its local rank. The first variable that is set counts: if one
 launcher was started by another, it is that of the inner launcher."""
 
-_VISIBLE: Final = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK")
+_VISIBLE: Final = (
+    "CUDA_VISIBLE_DEVICES",
+    "HIP_VISIBLE_DEVICES",
+    "ROCR_VISIBLE_DEVICES",
+    "ZE_AFFINITY_MASK",
+)
 
 
 def local_device() -> Device:
@@ -67,7 +72,9 @@ def local_device() -> Device:
 
 
 def _rank(name: str, text: str) -> int:
-    first = text.split(",")[0].strip()  # Paddle lists all the GPUs of a process that has several
+    first = text.split(",")[
+        0
+    ].strip()  # Paddle lists all the GPUs of a process that has several
     if not (first.isascii() and first.isdigit()):
         raise SettingError(
             f"{name} is {shown(text)}; it should be the number of this process on its machine: 0, 1, 2, ..."

@@ -55,20 +55,31 @@ def processes(
     """
     options = Options(
         engines.setting(engine, "XDEVICE_ENGINE", "auto", str, "a framework or 'auto'"),
-        engines.require_seconds(engines.setting(timeout, "XDEVICE_TIMEOUT", 30.0, float, "seconds"), "timeout"),
         engines.require_seconds(
-            engines.setting(join_timeout, "XDEVICE_JOIN_TIMEOUT", 300.0, float, "seconds"), "join_timeout"
+            engines.setting(timeout, "XDEVICE_TIMEOUT", 30.0, float, "seconds"), "timeout"
         ),
-        engines.setting(check, "XDEVICE_CHECK", True, {"1": True, "0": False}.__getitem__, "1 or 0"),
+        engines.require_seconds(
+            engines.setting(join_timeout, "XDEVICE_JOIN_TIMEOUT", 300.0, float, "seconds"),
+            "join_timeout",
+        ),
+        engines.setting(
+            check, "XDEVICE_CHECK", True, {"1": True, "0": False}.__getitem__, "1 or 0"
+        ),
     )
     if not isinstance(options.engine, str) or type(options.check) is not bool:
-        raise ArgumentError(f"engine must be a text and check True or False, not {shown(engine)} and {shown(check)}")
+        raise ArgumentError(
+            f"engine must be a text and check True or False, not {shown(engine)} and {shown(check)}"
+        )
     if _current is None:
         return World(options)
     around = _current.options
     arguments = (engine, timeout, join_timeout, check)
-    if any(value is not None and value != own for value, own in zip(arguments, around, strict=True)):
-        raise ArgumentError(f"this is inside a block of processes already, with {around}; leave it first")
+    if any(
+        value is not None and value != own for value, own in zip(arguments, around, strict=True)
+    ):
+        raise ArgumentError(
+            f"this is inside a block of processes already, with {around}; leave it first"
+        )
     return _current
 
 
@@ -86,7 +97,9 @@ def world() -> World:
         True
     """
     if _current is None:
-        raise LaunchError("this process is not in a block of processes: with xdevice.distributed.processes() as world:")
+        raise LaunchError(
+            "this process is not in a block of processes: with xdevice.distributed.processes() as world:"
+        )
     return _current
 
 
@@ -144,13 +157,17 @@ class World:
         global _current
         if self._depth == 0:
             if _current is not None:
-                raise ScopeError("this process is in the block of another world; leave it first")
+                raise ScopeError(
+                    "this process is in the block of another world; leave it first"
+                )
             self._session.join()
             _current = self
         self._depth += 1
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, where: object) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: object
+    ) -> None:
         global _current
         self._depth -= 1
         if self._depth == 0:
@@ -309,7 +326,9 @@ class World:
         """
         return gradients.average_gradients(self._session, model_or_gradients, weight)
 
-    def averaging(self, model: Any, weight: float | None = None) -> AbstractContextManager[None]:
+    def averaging(
+        self, model: Any, weight: float | None = None
+    ) -> AbstractContextManager[None]:
         """The block for one backward pass: afterwards each gradient of the model is the mean over all ranks.
 
         With `with world.averaging(model): loss.backward()` gradients travel while the pass computes the next ones, in

@@ -114,8 +114,12 @@ class Session:
         if self.size > 1:
             self._connect()
             if selection.current().computes_on == "scope" and self.device.kind != "cpu":
-                self._scope.enter_context(self.device)  # entered earlier, it would start TensorFlow before its engine
-        elif self.options.engine != "auto":  # a name that two processes refuse is refused by one
+                self._scope.enter_context(
+                    self.device
+                )  # entered earlier, it would start TensorFlow before its engine
+        elif (
+            self.options.engine != "auto"
+        ):  # a name that two processes refuse is refused by one
             engines.candidates(self.options.engine, selection.current(), self.device)
         self.is_open = True
 
@@ -126,11 +130,17 @@ class Session:
         self._line.lost = self._lost
         try:
             self._line.vote(f"processes({self.options})")
-            engine_names = engines.candidates(self.options.engine, selection.current(), self.device)
+            engine_names = engines.candidates(
+                self.options.engine, selection.current(), self.device
+            )
             self.engine = engines.agree(self._line.exchange(json.dumps(engine_names)))
             if self.engine.endswith(":nccl"):
-                engines.require_gpu_each(self.engine, self._line.exchange(engines.gpu_of(self.device)))
-            self._carrier = self.call("", lambda: f"the start of {self.engine}", self._start, [])
+                engines.require_gpu_each(
+                    self.engine, self._line.exchange(engines.gpu_of(self.device))
+                )
+            self._carrier = self.call(
+                "", lambda: f"the start of {self.engine}", self._start, []
+            )
         except BaseException as error:
             self._shut(error)
             raise
@@ -164,7 +174,9 @@ class Session:
 
         with self.alone("native_group"):
             self.agree(call)
-            self._native = native = self.call("", call, lambda: backend.start_native_group(self._group()), [])
+            self._native = native = self.call(
+                "", call, lambda: backend.start_native_group(self._group()), []
+            )
         self._scope.enter_context(native.scope)
 
     def leave(self, error: BaseException | None) -> None:
@@ -219,7 +231,9 @@ class Session:
             if not runner.ends_within(self.options.timeout):
                 exits.arm(None)
                 return
-            with suppress(PeerError):  # a rank that fails now has done all that the others needed of it
+            with suppress(
+                PeerError
+            ):  # a rank that fails now has done all that the others needed of it
                 runner.result()
                 line.vote(GOODBYE)
             runner.stop()
@@ -290,10 +304,13 @@ class Session:
         self.require_open(verb)
         if self._within:
             raise ScopeError(f"{verb} inside {self._within}; call it after the block")
-        for backend in registry.list_loaded() if not tensors else ():  # a tensor that is traced is refused as a symbol
+        for backend in (
+            registry.list_loaded() if not tensors else ()
+        ):  # a tensor that is traced is refused as a symbol
             if (tracer := backend.tracing()) is not None:
                 raise backend.unsupported(
-                    f"{verb} inside {tracer}, where it works while that traces only", "call it outside"
+                    f"{verb} inside {tracer}, where it works while that traces only",
+                    "call it outside",
                 )
         self.require(tensors, verb, op)
 
@@ -310,7 +327,9 @@ class Session:
         if line is not None and line.failure is not None:
             raise line.failure.with_traceback(None)
         if not self.is_open:
-            raise LaunchError(f"{verb} outside the block of this world: with xdevice.distributed.processes() as world:")
+            raise LaunchError(
+                f"{verb} outside the block of this world: with xdevice.distributed.processes() as world:"
+            )
 
     @contextmanager
     def inside(self, what: str) -> Iterator[None]:
@@ -333,7 +352,9 @@ class Session:
         self._verb = verb
         try:
             if self.size > 1:
-                self.line.liveness.thread = threading.current_thread()  # the thread that is watched for signs of life
+                self.line.liveness.thread = (
+                    threading.current_thread()
+                )  # the thread that is watched for signs of life
             yield
         except (PeerError, CollectiveMismatchError, OnAllError):
             raise
@@ -345,7 +366,9 @@ class Session:
 
     def require_rank(self, value: object, name: str) -> None:
         if type(value) is not int or not 0 <= value < self.size:
-            raise ArgumentError(f"{name} must be a rank from 0 to {self.size - 1}, not {shown(value)}")
+            raise ArgumentError(
+                f"{name} must be a rank from 0 to {self.size - 1}, not {shown(value)}"
+            )
 
     # the vote
 
@@ -373,12 +396,16 @@ class Session:
 
     # the engine
 
-    def agree_and_call(self, verb: str, call: Callable[[], str], job: Callable[[], Any], tensors: list[Operand]) -> Any:
+    def agree_and_call(
+        self, verb: str, call: Callable[[], str], job: Callable[[], Any], tensors: list[Operand]
+    ) -> Any:
         with self.alone(verb):
             self.agree(call)
             return self.call(verb, call, job, tensors)
 
-    def call(self, verb: str, call: Callable[[], str], job: Callable[[], Any], tensors: list[Operand]) -> Any:
+    def call(
+        self, verb: str, call: Callable[[], str], job: Callable[[], Any], tensors: list[Operand]
+    ) -> Any:
         """Calls the engine by running `job`, and waits until `job` returns or a rank fails. `verb` is the name of the
         engine's method."""
         if self.size == 1:

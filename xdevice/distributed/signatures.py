@@ -30,7 +30,10 @@ def signatures(tensors: list[Operand], but_lengths: Sequence[bool] = ()) -> str:
     for i, one in enumerate(tensors):
         is_again = first.setdefault(id(one.value), i) != i
         but_length = bool(but_lengths) and but_lengths[i]
-        texts.append(signature(one, but_length) + (f" is tensor {first[id(one.value)]}" if is_again else ""))
+        texts.append(
+            signature(one, but_length)
+            + (f" is tensor {first[id(one.value)]}" if is_again else "")
+        )
     return "; ".join(texts)
 
 
@@ -63,7 +66,10 @@ def others_text(x: Any) -> str:
     texts = sorted(f"; x{leaf.path} is {_same_everywhere(leaf.value)}" for leaf in others)
     if len(texts) > _MOST:  # a frame of the control connection has a largest size
         parts = [texts[i : i + _MOST // 10] for i in range(0, len(texts), _MOST // 10)]
-        texts = [f"{part[0]}, and {len(part) - 1} after it: sha256 {_digest(''.join(part))}" for part in parts]
+        texts = [
+            f"{part[0]}, and {len(part) - 1} after it: sha256 {_digest(''.join(part))}"
+            for part in parts
+        ]
     return "".join(texts)
 
 

@@ -37,7 +37,9 @@ may be noticed before that rank."""
 _DERIVED: Final = "PeerError: "
 """The text in the error of a rank that ends only because another rank has failed."""
 _HAS_GROUPS: Final = hasattr(os, "killpg")
-_SIGNALS: Final = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
+_SIGNALS: Final = tuple(
+    getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
+)
 _KILL: Final = getattr(signal, "SIGKILL", signal.SIGTERM)
 _PR_SET_CHILD_SUBREAPER: Final = 36
 """The constant PR_SET_CHILD_SUBREAPER of linux/prctl.h."""
@@ -82,7 +84,12 @@ class Nodes(NamedTuple):
 
 
 def launch(
-    command: Sequence[str], size: int, nodes: Nodes, variables: Mapping[str, str], restarts: int, folder: Path | None
+    command: Sequence[str],
+    size: int,
+    nodes: Nodes,
+    variables: Mapping[str, str],
+    restarts: int,
+    folder: Path | None,
 ) -> int:
     """Runs `command` once for each of the `size` ranks of this machine, and returns the exit status: 0 if all ranks
     ended with 0.
@@ -100,14 +107,23 @@ def launch(
         folder.mkdir(parents=True, exist_ok=True)
     secret = {"XDEVICE_TOKEN": new_token()}
     with ExitStack() as stack:
-        ports = [nodes.port, nodes.port + 1] if nodes.port else [stack.enter_context(reserve(nodes.host)) for _ in "ab"]
+        ports = (
+            [nodes.port, nodes.port + 1]
+            if nodes.port
+            else [stack.enter_context(reserve(nodes.host)) for _ in "ab"]
+        )
         guard = stack.enter_context(_guard())
         attempt = 0
         while True:
             ranks = _Ranks(guard, size * nodes.rank, folder)
             with ranks.listening():
                 for rank in range(size):
-                    environment = {**os.environ, **environment_of(rank, size, nodes, ports), **variables, **secret}
+                    environment = {
+                        **os.environ,
+                        **environment_of(rank, size, nodes, ports),
+                        **variables,
+                        **secret,
+                    }
                     ranks.start(command, environment, rank)
                 status = ranks.run()
             if status == 0 or ranks.was_signalled or attempt == restarts:
@@ -139,7 +155,9 @@ def _usual(size: int) -> dict[str, str]:
         "PYTHONUNBUFFERED": "1",
         "PYTHONFAULTHANDLER": "1",  # a segmentation fault then prints the line of Python
         "PYTHONHASHSEED": "0",  # else each rank loops over a set of names in its own order, and sums others' values
-        "OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // size)),  # else each rank starts a thread for every core
+        "OMP_NUM_THREADS": str(
+            max(1, (os.cpu_count() or 1) // size)
+        ),  # else each rank starts a thread for every core
     }
     return {name: text for name, text in usual.items() if name not in os.environ}
 
@@ -254,7 +272,9 @@ class _Ranks:
         while self._alive and not self._failed and not self._signal:
             self._take(None)
         if self._signal:
-            output.say(f"{signal.Signals(self._signal).name}: passed on; processes that do not end are killed")
+            output.say(
+                f"{signal.Signals(self._signal).name}: passed on; processes that do not end are killed"
+            )
         if self._failed:
             self._collect(time.monotonic() + _ECHO)
         is_cut_off = bool(self._alive)
@@ -311,7 +331,11 @@ class _Ranks:
             Failure(self._first_rank + rank, status, self._outputs[rank].last_lines())
             for rank, status in self._failed.items()
         ]
-        own = [failure for failure in failures if not any(_DERIVED in line for line in failure.last_lines)]
+        own = [
+            failure
+            for failure in failures
+            if not any(_DERIVED in line for line in failure.last_lines)
+        ]
         return (own or failures)[0]
 
 
@@ -321,7 +345,9 @@ def _send(process: int, number: int) -> bool:
         if _HAS_GROUPS:
             os.killpg(process, number)
         else:  # Windows has no process groups, but this command ends the children too
-            done = subprocess.run(["taskkill", "/T", "/F", "/PID", str(process)], capture_output=True, check=False)
+            done = subprocess.run(
+                ["taskkill", "/T", "/F", "/PID", str(process)], capture_output=True, check=False
+            )
             return done.returncode == 0
     except (ProcessLookupError, PermissionError):  # macOS raises PermissionError for zombies
         return False

@@ -13,7 +13,14 @@ from xdevice.base import devices
 from xdevice.base.devices import CPU, Device
 from xdevice.containers import trees
 from xdevice.core import registry, scopes, selection
-from xdevice.errors import DeviceError, DeviceMismatchError, NotATensorError, TimingError, UnsupportedError, shown
+from xdevice.errors import (
+    DeviceError,
+    DeviceMismatchError,
+    NotATensorError,
+    TimingError,
+    UnsupportedError,
+    shown,
+)
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -98,11 +105,16 @@ class Stream:
                 f"{self} is entered inside `with {around}:`, and work on {around} does not go to a stream of "
                 f"{self.device}; make it with xdevice.accelerator.Stream({str(around)!r}), or leave that block first"
             )
-        scopes.push(_entered, scopes.Block(self, lambda: self.backend.stream_scope(self.native)))
+        scopes.push(
+            _entered, scopes.Block(self, lambda: self.backend.stream_scope(self.native))
+        )
         return self
 
     def __exit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         scopes.pop(_entered, self, exc)
 
@@ -151,7 +163,9 @@ class Stream:
             trees.searched(x).refuse_strangers()
         tensors = [leaf for leaf in trees.leaves(x) if _is_tensor(leaf.value)]
         if not tensors:
-            raise NotATensorError(f"{shown(x)} of type {type(x).__qualname__} holds no tensor to keep")
+            raise NotATensorError(
+                f"{shown(x)} of type {type(x).__qualname__} holds no tensor to keep"
+            )
         for leaf in tensors:
             self._check(leaf.value, f"x{leaf.path}")
         for leaf in tensors:
@@ -161,7 +175,9 @@ class Stream:
         owner = registry.owner_of(type(x))
         assert owner is not None
         if owner is not self.backend:
-            raise UnsupportedError(f"{name} is a tensor of {owner.name}, and {self} holds work of its own backend only")
+            raise UnsupportedError(
+                f"{name} is a tensor of {owner.name}, and {self} holds work of its own backend only"
+            )
         place = owner.device_of(x)
         if place is not self.device:
             raise DeviceMismatchError(
@@ -263,7 +279,9 @@ class Event:
                 differ. UnsupportedError: the events are of two backends. DeviceError: not an `Event`.
         """
         if not isinstance(other, Event):
-            raise DeviceError(f"elapsed() takes the later Event, not {shown(other)} of type {type(other).__qualname__}")
+            raise DeviceError(
+                f"elapsed() takes the later Event, not {shown(other)} of type {type(other).__qualname__}"
+            )
         start, end = self._happening("time from"), other._happening("time to")
         _same_backend(self, other)
         if self.device is not other.device:
@@ -277,7 +295,9 @@ class Event:
 
     def _happening(self, verb: str) -> Any:
         if not self._recorded:
-            raise TimingError(f"cannot {verb} {self}, which was not recorded; call its record() first")
+            raise TimingError(
+                f"cannot {verb} {self}, which was not recorded; call its record() first"
+            )
         return self._native
 
     def __repr__(self) -> str:
@@ -306,13 +326,19 @@ def _default(backend: Backend) -> Device:
 def here(backend: Backend) -> Device:
     """The device that this thread's work goes to: that of the innermost `with stream:`, else `with device:`, else the
     GPU."""
-    entered: list[Device] = [block.key.device for block in _entered.get() if block.key.backend is backend]
+    entered: list[Device] = [
+        block.key.device for block in _entered.get() if block.key.backend is backend
+    ]
     if entered:
         return entered[-1]
     around = scopes.current()
     if around is not None:
         return around
     gpus = backend.count("gpu")
-    if gpus > 1 and not backend.virtual:  # for virtual GPUs the next call raises: they have no streams
-        raise DeviceError(f"this could be any of {gpus} GPUs; say which: do it inside `with xdevice.gpu(1):`")
+    if (
+        gpus > 1 and not backend.virtual
+    ):  # for virtual GPUs the next call raises: they have no streams
+        raise DeviceError(
+            f"this could be any of {gpus} GPUs; say which: do it inside `with xdevice.gpu(1):`"
+        )
     return devices.of("gpu") if gpus else CPU

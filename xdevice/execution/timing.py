@@ -63,7 +63,9 @@ class Timer:
             TimingError: the timer is not running: it was stopped before.
         """
         if self._started is None:
-            raise TimingError("this timer is stopped, not running; call start() first. timer.times has its times")
+            raise TimingError(
+                "this timer is stopped, not running; call start() first. timer.times has its times"
+            )
         sync(*self._targets)
         self.times.append(perf_counter() - self._started)
         self._started = None
@@ -119,7 +121,9 @@ class Benchmark:
 
     def __exit__(self, exc_type: type[BaseException] | None, *_: object) -> None:
         if not self._running:
-            raise TimingError(f"the benchmark {self.description!r} is not running; use it as `with Benchmark(...):`")
+            raise TimingError(
+                f"the benchmark {self.description!r} is not running; use it as `with Benchmark(...):`"
+            )
         timer = self._running.pop()
         if exc_type is None:
             self.seconds = timer.stop()
@@ -139,17 +143,31 @@ class Measurement(NamedTuple):
 
     def __str__(self) -> str:
         count = f"{len(self.times)} time" + "s" * (len(self.times) > 1)
-        return f"{self.median:.4g} sec, spread {self.spread:.2g} sec ({count}, {self.clock} clock)"
+        return (
+            f"{self.median:.4g} sec, spread {self.spread:.2g} sec ({count}, {self.clock} clock)"
+        )
 
     def _repr_html_(self) -> str:
         """A table for notebooks, with the times rounded."""
-        rows = {"median": self.median, "spread": self.spread, "least": min(self.times), "most": max(self.times)}
-        cells = "".join(f"<tr><th>{name}</th><td>{seconds:.4g} s</td></tr>" for name, seconds in rows.items())
+        rows = {
+            "median": self.median,
+            "spread": self.spread,
+            "least": min(self.times),
+            "most": max(self.times),
+        }
+        cells = "".join(
+            f"<tr><th>{name}</th><td>{seconds:.4g} s</td></tr>"
+            for name, seconds in rows.items()
+        )
         return f"<table>{cells}</table><p>{len(self.times)} times, {self.clock} clock</p>"
 
 
 def measure(
-    fn: Callable[..., Any], *args: Any, warmup: int = 3, repeats: int = 10, devices: object = None
+    fn: Callable[..., Any],
+    *args: Any,
+    warmup: int = 3,
+    repeats: int = 10,
+    devices: object = None,
 ) -> Measurement:
     """How long `fn(*args)` takes with all its asynchronous work: the median of some repeats, and their spread.
 
@@ -177,17 +195,23 @@ def measure(
         (5, True)
     """
     if not callable(fn):
-        raise ArgumentError(f"measure() takes a function to call, not {fn!r:.100}: measure(f, x), not measure(f(x))")
+        raise ArgumentError(
+            f"measure() takes a function to call, not {fn!r:.100}: measure(f, x), not measure(f(x))"
+        )
     _check_count("warmup", warmup, 0)
     _check_count("repeats", repeats, 1)
     targets = _targets(devices)
     for _ in range(warmup):
         _once(fn, args, targets)
     place = _only_gpu(targets)
-    return (place and _by_events(fn, args, targets, repeats, place)) or _by_host(fn, args, targets, repeats)
+    return (place and _by_events(fn, args, targets, repeats, place)) or _by_host(
+        fn, args, targets, repeats
+    )
 
 
-def _by_host(fn: Callable[..., Any], args: tuple[Any, ...], targets: tuple[object, ...], repeats: int) -> Measurement:
+def _by_host(
+    fn: Callable[..., Any], args: tuple[Any, ...], targets: tuple[object, ...], repeats: int
+) -> Measurement:
     sync(*targets)
     return _summary([_once(fn, args, targets) for _ in range(repeats)], "host")
 
@@ -195,7 +219,9 @@ def _by_host(fn: Callable[..., Any], args: tuple[Any, ...], targets: tuple[objec
 def _once(fn: Callable[..., Any], args: tuple[Any, ...], targets: tuple[object, ...]) -> float:
     """The seconds that one call of `fn` and its asynchronous work take. The device was idle before."""
     started = perf_counter()
-    result = fn(*args)  # kept until the wait is over: JAX cannot wait for an array that was dropped
+    result = fn(
+        *args
+    )  # kept until the wait is over: JAX cannot wait for an array that was dropped
     sync(*targets)
     seconds = perf_counter() - started
     del result
@@ -203,7 +229,11 @@ def _once(fn: Callable[..., Any], args: tuple[Any, ...], targets: tuple[object, 
 
 
 def _by_events(
-    fn: Callable[..., Any], args: tuple[Any, ...], targets: tuple[object, ...], repeats: int, gpu: Device
+    fn: Callable[..., Any],
+    args: tuple[Any, ...],
+    targets: tuple[object, ...],
+    repeats: int,
+    gpu: Device,
 ) -> Measurement | None:
     """The times by events of the GPU. None if events cannot tell the times, because the backend has no events or `fn`
     uses other streams too."""
@@ -238,7 +268,11 @@ def _only_gpu(targets: tuple[object, ...]) -> Device | None:
     backend. None otherwise."""
     backend = selection.current()
     if not targets:
-        return spellings.of("gpu") if "gpu" in backend.kinds and backend.count("gpu") == 1 else None
+        return (
+            spellings.of("gpu")
+            if "gpu" in backend.kinds and backend.count("gpu") == 1
+            else None
+        )
     only, *others = targets
     if others:
         return None
@@ -256,10 +290,14 @@ def _targets(devices: object) -> tuple[object, ...]:
     if not isinstance(devices, list | tuple):
         return (devices,)
     if not devices:
-        raise DeviceError("devices is an empty list, so there is nothing to wait for; leave it out to wait for all")
+        raise DeviceError(
+            "devices is an empty list, so there is nothing to wait for; leave it out to wait for all"
+        )
     return tuple(devices)
 
 
 def _check_count(name: str, count: object, least: int) -> None:
     if isinstance(count, bool) or not isinstance(count, int) or count < least:
-        raise ArgumentError(f"{name} of measure() must be an int of {least} or more, not {shown(count)}")
+        raise ArgumentError(
+            f"{name} of measure() must be an int of {least} or more, not {shown(count)}"
+        )

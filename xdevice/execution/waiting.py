@@ -56,7 +56,9 @@ def _sync_one(target: object) -> None:
         _sync_owned(*backend_and_kind, target)
         return
     is_named = isinstance(target, Device | str)
-    if is_named or (registry.owner_of(type(target)) is not None and not trees.is_container(target)):
+    if is_named or (
+        registry.owner_of(type(target)) is not None and not trees.is_container(target)
+    ):
         backend = selection.current()
         backend.synchronize(backend.require(devices.parse(target)))
         return

@@ -43,5 +43,7 @@ def deterministic() -> Iterator[list[str]]:
     """
     backends = dict.fromkeys((selection.current(), *registry.list_loaded()))
     with ExitStack() as scopes:
-        lines = {backend.name: scopes.enter_context(backend.deterministic()) for backend in backends}
+        lines = {
+            backend.name: scopes.enter_context(backend.deterministic()) for backend in backends
+        }
         yield [f"{name}: {line}" for name, lacking in lines.items() for line in lacking]

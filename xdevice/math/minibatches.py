@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from xdevice.replicas.operands import Operand
 
 
-def batches(arrays: Any, size: int, *, shuffle: bool = False, drop_last: bool = False) -> Batches:
+def batches(
+    arrays: Any, size: int, *, shuffle: bool = False, drop_last: bool = False
+) -> Batches:
     """Parts of `size` rows, in order or shuffled: `for x, y in xdevice.math.batches((x, y), 32):`.
 
     Each loop over it starts again.
@@ -45,7 +47,9 @@ def batches(arrays: Any, size: int, *, shuffle: bool = False, drop_last: bool = 
         [(2, 2), (2, 2), (1, 2)]
     """
     if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-        raise ArgumentError(f"batches takes a size of 1 or more, not {shown(size)} of type {type(size).__qualname__}")
+        raise ArgumentError(
+            f"batches takes a size of 1 or more, not {shown(size)} of type {type(size).__qualname__}"
+        )
     operands = tensors_in(arrays, "arrays", "split into batches")
     length = length_of(operands)
     sizes = [min(size, length - start) for start in range(0, length, size)]
@@ -57,7 +61,9 @@ def batches(arrays: Any, size: int, *, shuffle: bool = False, drop_last: bool = 
 class Batches:
     """The result of `batches`: each loop over it starts with the first part."""
 
-    def __init__(self, arrays: Any, operands: list[Operand], length: int, sizes: list[int], shuffle: bool) -> None:
+    def __init__(
+        self, arrays: Any, operands: list[Operand], length: int, sizes: list[int], shuffle: bool
+    ) -> None:
         self._arrays = arrays
         self._operands = operands
         self._length = length
@@ -93,7 +99,11 @@ class Batches:
         start = 0
         for size in self._sizes:
             rows = order[start : start + size]
-            yield rebuilt(self._arrays, self._operands, [_taken(operand, rows) for operand in self._operands])
+            yield rebuilt(
+                self._arrays,
+                self._operands,
+                [_taken(operand, rows) for operand in self._operands],
+            )
             start += size
 
 

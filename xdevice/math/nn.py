@@ -158,7 +158,9 @@ def gelu(x: Any, *, approximate: bool = False) -> Any:
     """
     on, x = _begin(x, "gelu")
     if not (approximate or hasattr(on.kernels, "gelu") or hasattr(on.kernels, "erf")):
-        raise on.backend.unsupported("the error function", "gelu(x, approximate=True) does without it")
+        raise on.backend.unsupported(
+            "the error function", "gelu(x, approximate=True) does without it"
+        )
     return on.run("gelu", x, approximate=bool(approximate))
 
 
@@ -189,7 +191,9 @@ def dropout(x: Any, mask: Any, p: float, **spelling: NoReturn) -> Any:
     mask = on.checks.require(mask, BOOL, "dropout")
     on.require_one_device(x=x, mask=mask)
     if not _fit(shape_of(x), shape_of(mask)):
-        raise ShapeError(f"dropout takes a mask of the shape of x, {shape_of(x)}, not {shape_of(mask)}")
+        raise ShapeError(
+            f"dropout takes a mask of the shape of x, {shape_of(x)}, not {shape_of(mask)}"
+        )
     if isinstance(p, bool) or not isinstance(p, int | float) or not 0 <= p <= 1:
         raise ArgumentError(f"dropout takes a probability from 0 to 1, and p is {shown(p)}")
     # x * mask / 0 would be NaN
@@ -257,7 +261,11 @@ def _along(function: str, x: Any, axis: int) -> Any:
     on, x = _begin(x, function)
     place = on.checks.axis(axis, len(x.shape), function)
     # kernels are promised elements
-    return getattr(on.kernels, function)(x, place) if 0 not in x.shape else on.checks.kernels.copy(x)
+    return (
+        getattr(on.kernels, function)(x, place)
+        if 0 not in x.shape
+        else on.checks.kernels.copy(x)
+    )
 
 
 @_without_scopes
@@ -280,12 +288,16 @@ def layer_norm(x: Any, weight: Any = None, bias: Any = None, *, eps: float = 1e-
     on, x = _begin(x, "layer_norm")
     shape = shape_of(x)
     if not shape or shape[-1] == 0:
-        raise ShapeError(f"layer_norm is over the last axis, and x of the shape {shape} has no elements there")
+        raise ShapeError(
+            f"layer_norm is over the last axis, and x of the shape {shape} has no elements there"
+        )
     return _normed(on, "layer_norm", shape[-1:], {"x": x, "weight": weight, "bias": bias}, eps)
 
 
 @_without_scopes
-def batch_norm(x: Any, mean: Any, variance: Any, weight: Any = None, bias: Any = None, *, eps: float = 1e-5) -> Any:
+def batch_norm(
+    x: Any, mean: Any, variance: Any, weight: Any = None, bias: Any = None, *, eps: float = 1e-5
+) -> Any:
     """`(x - mean) / sqrt(variance + eps) * weight + bias` for each channel, axis 1 of `x`.
 
     In training mean and variance are those of the batch, `mean, variance = nn.moments(x)`, through which gradients
@@ -309,7 +321,9 @@ def batch_norm(x: Any, mean: Any, variance: Any, weight: Any = None, bias: Any =
     shape = _channels(x, "batch_norm")
     tensors = {"x": x, "mean": mean, "variance": variance, "weight": weight, "bias": bias}
     if mean is None or variance is None:
-        raise ArgumentError("batch_norm takes a mean and a variance; in training those of nn.moments(x)")
+        raise ArgumentError(
+            "batch_norm takes a mean and a variance; in training those of nn.moments(x)"
+        )
     return _normed(on, "batch_norm", shape[1:2], tensors, eps)
 
 
@@ -378,7 +392,9 @@ def attention(q: Any, k: Any, v: Any, *, mask: Any = None, causal: bool = False)
         on.require_one_device(q=q, mask=mask)
         scores = (*queries[:-1], keys[-2])
         if not _reaches(shape_of(mask), scores):
-            raise ShapeError(f"attention takes a mask that broadcasts to {scores}, not {shape_of(mask)}")
+            raise ShapeError(
+                f"attention takes a mask that broadcasts to {scores}, not {shape_of(mask)}"
+            )
     # the framework's own takes both and needs no mask for `causal`
     if hasattr(on.kernels, "attention"):
         return on.kernels.attention(q, k, v, mask, bool(causal))
@@ -387,7 +403,8 @@ def attention(q: Any, k: Any, v: Any, *, mask: Any = None, causal: bool = False)
 
         if None in (queries[-2], keys[-2]):
             raise on.backend.unsupported(
-                "causal attention of a length that is not known while a function is traced", "give it as the mask"
+                "causal attention of a length that is not known while a function is traced",
+                "give it as the mask",
             )
         before = on.checks.constant(numpy.tril(numpy.ones((queries[-2], keys[-2]), bool)), q)
         mask = before if mask is None else on.checks.kernels.logical_and(mask, before)
@@ -398,7 +415,9 @@ def attention(q: Any, k: Any, v: Any, *, mask: Any = None, causal: bool = False)
 
 
 @_without_scopes
-def cross_entropy(logits: Any, labels: Any, *, reduction: Reduction = "mean", **spelling: NoReturn) -> Any:
+def cross_entropy(
+    logits: Any, labels: Any, *, reduction: Reduction = "mean", **spelling: NoReturn
+) -> Any:
     """The mean over the batch of `-log_softmax(logits)` at each row's label: a tensor without dimensions.
 
     Args:
@@ -431,17 +450,23 @@ def cross_entropy(logits: Any, labels: Any, *, reduction: Reduction = "mean", **
             f"cross_entropy takes logits of a shape (n, classes) and labels of the shape (n,), not {shape} and {rows}"
         )
     if 0 in shape:
-        raise ShapeError(f"cross_entropy is a mean over rows of classes, and logits of the shape {shape} have none")
+        raise ShapeError(
+            f"cross_entropy is a mean over rows of classes, and logits of the shape {shape} have none"
+        )
     tensors = {"logits": logits, "labels": labels}
     # in one kernel: frameworks have it, and its gradient is one, too
     if reduction == "mean":
         return on.looked_up("cross_entropy", "cross_entropy", labels, shape[1], tensors)
     _reduction(reduction, "cross_entropy")
-    return _reduced(on.looked_up("cross_entropy", "cross_entropies", labels, shape[1], tensors), reduction)
+    return _reduced(
+        on.looked_up("cross_entropy", "cross_entropies", labels, shape[1], tensors), reduction
+    )
 
 
 @_without_scopes
-def binary_cross_entropy_with_logits(logits: Any, labels: Any, *, reduction: Reduction = "mean") -> Any:
+def binary_cross_entropy_with_logits(
+    logits: Any, labels: Any, *, reduction: Reduction = "mean"
+) -> Any:
     """The mean of `-y * log(sigmoid(x)) - (1 - y) * log(1 - sigmoid(x))`, without overflow.
 
     Args:
@@ -461,7 +486,9 @@ def binary_cross_entropy_with_logits(logits: Any, labels: Any, *, reduction: Red
         >>> xdevice.to_numpy(made).round(0).tolist()
         [1.0, 200.0]
     """
-    on, logits, labels = _of_pairs(logits, labels, reduction, "binary_cross_entropy_with_logits")
+    on, logits, labels = _of_pairs(
+        logits, labels, reduction, "binary_cross_entropy_with_logits"
+    )
     return _reduced(on.kernel("binary_cross_entropies")(logits, labels), reduction)
 
 
@@ -507,7 +534,9 @@ def embedding(indices: Any, table: Any) -> Any:
     shape = shape_of(table)
     if len(shape) != 2 or 0 in shape:
         raise ShapeError(f"embedding takes a table of the shape (rows, features), not {shape}")
-    return on.looked_up("embedding", "embedding", indices, shape[0], {"indices": indices, "table": table})
+    return on.looked_up(
+        "embedding", "embedding", indices, shape[0], {"indices": indices, "table": table}
+    )
 
 
 @_without_scopes
@@ -550,7 +579,9 @@ def one_hot(indices: Any, n: int, *, dtype: object = None, **spelling: NoReturn)
 
 
 @_without_scopes
-def conv2d(x: Any, kernel: Any, bias: Any = None, *, stride: Lengths = 1, padding: Lengths = 0) -> Any:
+def conv2d(
+    x: Any, kernel: Any, bias: Any = None, *, stride: Lengths = 1, padding: Lengths = 0
+) -> Any:
     """The convolution of images as layers compute it, the kernel not flipped: (N, C, H, W) to (N, O, rows, columns).
 
     Args:
@@ -574,8 +605,14 @@ def conv2d(x: Any, kernel: Any, bias: Any = None, *, stride: Lengths = 1, paddin
     """
     on, x = _begin(x, "conv2d")
     kernel = on.checks.require(kernel, REAL_FLOATING, "conv2d")
-    strides, paddings = _whole("stride", stride, 2, 1, "conv2d"), _whole("padding", padding, 2, 0, "conv2d")
-    images, filters = _sizes("x", x, _IMAGES, "conv2d"), _sizes("kernel", kernel, _KERNELS, "conv2d")
+    strides, paddings = (
+        _whole("stride", stride, 2, 1, "conv2d"),
+        _whole("padding", padding, 2, 0, "conv2d"),
+    )
+    images, filters = (
+        _sizes("x", x, _IMAGES, "conv2d"),
+        _sizes("kernel", kernel, _KERNELS, "conv2d"),
+    )
     if not _fit(images[1:2], filters[1:2]):
         raise ShapeError(
             f"conv2d: x of the shape {images} has {images[1]} channels, and the kernel {filters} expects {filters[1]}; "
@@ -585,14 +622,18 @@ def conv2d(x: Any, kernel: Any, bias: Any = None, *, stride: Lengths = 1, paddin
     if bias is not None:
         tensors["bias"] = bias = on.checks.require(bias, REAL_FLOATING, "conv2d")
         if len(bias.shape) != 1 or not _fit(shape_of(bias), filters[:1]):
-            raise ShapeError(f"conv2d takes a bias of the shape ({filters[0]},), not {shape_of(bias)}")
+            raise ShapeError(
+                f"conv2d takes a bias of the shape ({filters[0]},), not {shape_of(bias)}"
+            )
     _require_room("conv2d", images, filters[2:], paddings)
     on.require_together(**tensors)
     return on.kernels.conv2d(x, kernel, bias, strides, paddings)
 
 
 @_without_scopes
-def max_pool2d(x: Any, size: Lengths, *, stride: Lengths | None = None, padding: Lengths = 0) -> Any:
+def max_pool2d(
+    x: Any, size: Lengths, *, stride: Lengths | None = None, padding: Lengths = 0
+) -> Any:
     """The greatest element of each window of each channel: (N, C, H, W) to (N, C, rows, columns).
 
     If several elements of a window are equally great, the first gets the gradient.
@@ -618,7 +659,9 @@ def max_pool2d(x: Any, size: Lengths, *, stride: Lengths | None = None, padding:
 
 
 @_without_scopes
-def avg_pool2d(x: Any, size: Lengths, *, stride: Lengths | None = None, padding: Lengths = 0) -> Any:
+def avg_pool2d(
+    x: Any, size: Lengths, *, stride: Lengths | None = None, padding: Lengths = 0
+) -> Any:
     """The mean of each window of each channel: (N, C, H, W) to (N, C, rows, columns). Padding counts as zeros.
 
     Arguments, errors and costs are those of `max_pool2d`.
@@ -630,13 +673,17 @@ def avg_pool2d(x: Any, size: Lengths, *, stride: Lengths | None = None, padding:
     return _pool("avg_pool2d", x, size, stride, padding)
 
 
-def _pool(function: str, x: Any, size: Lengths, stride: Lengths | None, padding: Lengths) -> Any:
+def _pool(
+    function: str, x: Any, size: Lengths, stride: Lengths | None, padding: Lengths
+) -> Any:
     on, x = _begin(x, function)
     sizes = _whole("size", size, 2, 1, function)
     strides = sizes if stride is None else _whole("stride", stride, 2, 1, function)
     paddings = _whole("padding", padding, 2, 0, function)
     if 2 * paddings[0] > sizes[0] or 2 * paddings[1] > sizes[1]:
-        raise ArgumentError(f"{function} takes a padding of half of the size {size} at most, not {padding}")
+        raise ArgumentError(
+            f"{function} takes a padding of half of the size {size} at most, not {padding}"
+        )
     _require_room(function, _sizes("x", x, _IMAGES, function), sizes, paddings)
     return getattr(on.kernels, function)(x, sizes, strides, paddings)
 
@@ -662,15 +709,23 @@ class _Layers(Functions):
             result = partial(getattr(by_hand, name), self.kernels)
             compiled = getattr(self.kernels, COMPILED, None)
             # made once, so that what is compiled is compiled once
-            own = self._by_hand[name] = result if compiled is None else compiled(result, by_hand.SETTINGS.get(name, ()))
+            own = self._by_hand[name] = (
+                result if compiled is None else compiled(result, by_hand.SETTINGS.get(name, ()))
+            )
         return own
 
     def run(self, name: str, *arguments: Any, **settings: Any) -> Any:
         """Runs the adapter's kernel, or the one by hand where the adapter's cannot."""
         result = self.kernel(name)(*arguments, **settings)
-        return getattr(by_hand, name)(self.kernels, *arguments, **settings) if result is NotImplemented else result
+        return (
+            getattr(by_hand, name)(self.kernels, *arguments, **settings)
+            if result is NotImplemented
+            else result
+        )
 
-    def looked_up(self, function: str, name: str, indices: Any, n: int | None, tensors: dict[str, Any]) -> Any:
+    def looked_up(
+        self, function: str, name: str, indices: Any, n: int | None, tensors: dict[str, Any]
+    ) -> Any:
         """Runs a kernel on tensors on one device, some of which are indices from 0 to n - 1."""
         operands = (*tensors.values(),)
         if not self.checks.are_together(operands):
@@ -678,7 +733,12 @@ class _Layers(Functions):
         return self.guarded(function, self.kernel(name), indices, n, operands)
 
     def guarded(
-        self, function: str, kernel: Callable[..., Any], indices: Any, n: int | None, operands: tuple[Any, ...]
+        self,
+        function: str,
+        kernel: Callable[..., Any],
+        indices: Any,
+        n: int | None,
+        operands: tuple[Any, ...],
     ) -> Any:
         """The result of a kernel. The indices among its operands are read before where the adapter does not guard them:
         a read waits for the device. Where it guards them, they are read once the kernel has raised, so that the error
@@ -694,12 +754,18 @@ class _Layers(Functions):
 
     def is_guarded(self, indices: Any) -> bool:
         device_of = registry.probes.get(type(indices))
-        return self.guards is not None and device_of is not None and self.guards(indices, device_of(indices).kind)
+        return (
+            self.guards is not None
+            and device_of is not None
+            and self.guards(indices, device_of(indices).kind)
+        )
 
     def indices(self, x: Any, function: str) -> Any:
         """Returns `x` as a tensor. Raises `DTypeError` if its dtype is not int32 or int64."""
         cls, checks = type(x), self.checks
-        if cls not in checks.tensor_types or (cls in checks.may_be_sparse and not self.backend.is_dense(x)):
+        if cls not in checks.tensor_types or (
+            cls in checks.may_be_sparse and not self.backend.is_dense(x)
+        ):
             x = checks.tensor(x, function)
         name = dtype_name(x.dtype)
         if name not in _INDICES:
@@ -727,17 +793,28 @@ class _Layers(Functions):
         if 0 in indices.shape:
             return
         # one read of two numbers is quicker than one of all
-        least, most = self.ends(indices) if self.ends is not None else _ends(self.backend.to_numpy(indices), n)
+        least, most = (
+            self.ends(indices)
+            if self.ends is not None
+            else _ends(self.backend.to_numpy(indices), n)
+        )
         if least < 0 or most >= n:
-            raise IndexError(f"{function}: there is no index {least if least < 0 else most}; expected 0 to {n - 1}")
+            raise IndexError(
+                f"{function}: there is no index {least if least < 0 else most}; expected 0 to {n - 1}"
+            )
 
     def require_together(self, **tensors: Any) -> None:
         """Raises `DTypeError` for floats of several dtypes, and `DeviceMismatchError` for tensors on several
         devices."""
         dtypes = [x.dtype for x in tensors.values()]
         # telling names takes a microsecond each, comparing takes none
-        if dtypes.count(dtypes[0]) < len(dtypes) and len(names := {*map(dtype_name, dtypes)}) > 1:
-            raise DTypeError(f"{' and '.join(tensors)} are of {' and '.join(sorted(names))}; cast them to one dtype")
+        if (
+            dtypes.count(dtypes[0]) < len(dtypes)
+            and len(names := {*map(dtype_name, dtypes)}) > 1
+        ):
+            raise DTypeError(
+                f"{' and '.join(tensors)} are of {' and '.join(sorted(names))}; cast them to one dtype"
+            )
         self.require_one_device(**tensors)
 
     def require_one_device(self, **tensors: Any) -> None:
@@ -782,12 +859,16 @@ def _begin(x: Any, function: str) -> tuple[_Layers, Any]:
 
 def _reduction(reduction: str, function: str) -> str:
     if reduction not in ("mean", "sum", "none"):
-        raise ArgumentError(f'{function}: reduction must be "mean", "sum" or "none", not {shown(reduction)}')
+        raise ArgumentError(
+            f'{function}: reduction must be "mean", "sum" or "none", not {shown(reduction)}'
+        )
     return reduction
 
 
 def _reduced(losses: Any, reduction: Reduction) -> Any:
-    return losses if reduction == "none" else getattr(array_namespace(losses), reduction)(losses)
+    return (
+        losses if reduction == "none" else getattr(array_namespace(losses), reduction)(losses)
+    )
 
 
 def _of_pairs(x: Any, y: Any, reduction: Reduction, function: str) -> tuple[_Layers, Any, Any]:
@@ -795,10 +876,14 @@ def _of_pairs(x: Any, y: Any, reduction: Reduction, function: str) -> tuple[_Lay
     on, x = _begin(x, function)
     y = on.checks.require(y, REAL_FLOATING, function)
     if not _fit(shape_of(x), shape_of(y)):
-        raise ShapeError(f"{function} takes two tensors of one shape, not {shape_of(x)} and {shape_of(y)}")
+        raise ShapeError(
+            f"{function} takes two tensors of one shape, not {shape_of(x)} and {shape_of(y)}"
+        )
     # frameworks give NaN, 0 or an error
     if _reduction(reduction, function) == "mean" and 0 in x.shape:
-        raise ShapeError(f"{function} is a mean, and tensors of the shape {shape_of(x)} have no elements")
+        raise ShapeError(
+            f"{function} is a mean, and tensors of the shape {shape_of(x)} have no elements"
+        )
     on.require_together(x=x, y=y)
     return on, x, y
 
@@ -810,12 +895,20 @@ def _channels(x: Any, function: str) -> tuple[int | None, ...]:
     return shape
 
 
-def _normed(on: _Layers, function: str, vector: tuple[int | None, ...], parts: dict[str, Any], eps: float) -> Any:
+def _normed(
+    on: _Layers,
+    function: str,
+    vector: tuple[int | None, ...],
+    parts: dict[str, Any],
+    eps: float,
+) -> Any:
     """Runs a kernel that normalizes. `parts` has its tensors by name, `x` and those such as a scale, which are checked
     to have the shape `vector`; those left out are None."""
     # a large eps is mostly an argument in the wrong place
     if isinstance(eps, bool) or not isinstance(eps, int | float) or not 0 <= eps < 1:
-        raise ArgumentError(f"{function} takes an eps of 0 or more, well below 1, and eps is {shown(eps)}")
+        raise ArgumentError(
+            f"{function} takes an eps of 0 or more, well below 1, and eps is {shown(eps)}"
+        )
     tensors = {}
     for name, part in parts.items():
         if part is None:
@@ -835,24 +928,33 @@ def _normed(on: _Layers, function: str, vector: tuple[int | None, ...], parts: d
 def _reaches(shape: tuple[int | None, ...], whole: tuple[int | None, ...]) -> bool:
     """Whether a shape broadcasts to another one, as far as both are known."""
     pairs = zip(reversed(shape), reversed(whole), strict=False)
-    return len(shape) <= len(whole) and all(one is None or two is None or one in (1, two) for one, two in pairs)
+    return len(shape) <= len(whole) and all(
+        one is None or two is None or one in (1, two) for one, two in pairs
+    )
 
 
 def _ends(values: Any, n: int) -> tuple[int, int]:
     """The least and the greatest of the indices. If all are from 0 to n - 1, 0 is given for the least."""
-    most = int(values.view(f"u{values.itemsize}").max())  # as unsigned, a negative number is larger than all others
+    most = int(
+        values.view(f"u{values.itemsize}").max()
+    )  # as unsigned, a negative number is larger than all others
     return (0, most) if most < min(n, 2**31) else (int(values.min()), int(values.max()))
 
 
 def _holds_values(x: Any) -> bool:
-    return type(x) in registry.probes  # asking the registry would make torch.compile trace the registry
+    return (
+        type(x) in registry.probes
+    )  # asking the registry would make torch.compile trace the registry
 
 
 def _fit(shape: tuple[int | None, ...], other: tuple[int | None, ...]) -> bool:
     """Whether two shapes are equal in every size that is known in both; an unknown size is None."""
     return shape == other or (
         len(shape) == len(other)
-        and all(one is None or two is None or one == two for one, two in zip(shape, other, strict=True))
+        and all(
+            one is None or two is None or one == two
+            for one, two in zip(shape, other, strict=True)
+        )
     )
 
 
@@ -861,14 +963,18 @@ def _sizes(what: str, x: Any, names: tuple[str, ...], function: str) -> tuple[in
     called batch may be 0."""
     shape = shape_of(x)
     if len(shape) != len(names) or 0 in shape[names[0] == "batch" :]:
-        raise ShapeError(f"{function} takes {what} of the shape ({', '.join(names)}), not {shape}")
+        raise ShapeError(
+            f"{function} takes {what} of the shape ({', '.join(names)}), not {shape}"
+        )
     return shape
 
 
 def _require_room(function: str, images: Any, window: Any, padding: tuple[int, ...]) -> None:
     for length, size, more in zip(images[2:], window, padding, strict=True):
         if length is not None and size is not None and length + 2 * more < size:
-            raise ShapeError(f"{function}: a window of {tuple(window)} does not fit into {images}, padded by {padding}")
+            raise ShapeError(
+                f"{function}: a window of {tuple(window)} does not fit into {images}, padded by {padding}"
+            )
 
 
 def _whole(what: str, value: Any, number: int, least: int, function: str) -> tuple[int, ...]:

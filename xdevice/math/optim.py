@@ -61,9 +61,14 @@ def init(rule: Callable[..., Any], params: Any) -> dict[str, Any]:
     """
     parts = _PARTS.get(rule)
     if parts is None:
-        raise ArgumentError(f"init takes one of the optimizers of xdevice.optim, not {shown(rule)}")
+        raise ArgumentError(
+            f"init takes one of the optimizers of xdevice.optim, not {shown(rule)}"
+        )
     rows = Rows("params", flatten(params))
-    state = {part: rows.rebuilt(rows.applied(lambda p: array_namespace(p).zeros_like(p))) for part in parts}
+    state = {
+        part: rows.rebuilt(rows.applied(lambda p: array_namespace(p).zeros_like(p)))
+        for part in parts
+    }
     first = rows.leaves[0]
     xp = array_namespace(first)
     # made from a parameter, so that it is on its device and may be traced
@@ -150,7 +155,13 @@ def rmsprop(
 
 
 def adagrad(
-    params: Any, grads: Any, state: Any, *, lr: Any = 1e-2, eps: float = 1e-10, weight_decay: float = 0.0
+    params: Any,
+    grads: Any,
+    state: Any,
+    *,
+    lr: Any = 1e-2,
+    eps: float = 1e-10,
+    weight_decay: float = 0.0,
 ) -> tuple[Any, dict[str, Any]]:
     """A step of Adagrad: `v = v + g * g` and `p - lr * g / (sqrt(v) + eps)`.
 
@@ -190,7 +201,9 @@ def _adam(
     def numbers(p: Any) -> tuple[Any, ...]:
         xp, steps = array_namespace(p), count(p) + 1.0
         # 1 - beta ** step would lose half of the digits of float32
-        corrected, root = (-xp.expm1(steps * math.log(beta)) if beta else 1.0 for beta in (beta1, beta2))
+        corrected, root = (
+            -xp.expm1(steps * math.log(beta)) if beta else 1.0 for beta in (beta1, beta2)
+        )
         root = xp.sqrt(root) if beta2 else 1.0
         # the corrections of both averages are moved into two numbers, so that they are not applied to each element
         return rate(p) / corrected * root, eps * root
@@ -204,27 +217,39 @@ def _adam(
     def stepped(rows: Rows) -> list[Any]:
         rows = rows.changed(decayed) if weight_decay else rows
         kernel, p = rows.kernel("adam"), rows.leaves[0]
-        result = kernel(_there(state["step"], p), rate(p), betas, eps) if kernel else NotImplemented
+        result = (
+            kernel(_there(state["step"], p), rate(p), betas, eps) if kernel else NotImplemented
+        )
         return rows.applied(rule) if result is NotImplemented else result
 
     return _step(which, params, grads, state, stepped)
 
 
 def _step(
-    which: Callable[..., Any], params: Any, grads: Any, state: Any, stepped: Callable[[Rows], list[tuple[Any, ...]]]
+    which: Callable[..., Any],
+    params: Any,
+    grads: Any,
+    state: Any,
+    stepped: Callable[[Rows], list[tuple[Any, ...]]],
 ) -> tuple[Any, dict[str, Any]]:
     _require_state(which, state)
     return registry.eagerly(lambda: _stepped(which, params, grads, state, stepped))  # type: ignore[no-any-return]
 
 
 def _stepped(
-    which: Callable[..., Any], params: Any, grads: Any, state: Any, stepped: Callable[[Rows], list[tuple[Any, ...]]]
+    which: Callable[..., Any],
+    params: Any,
+    grads: Any,
+    state: Any,
+    stepped: Callable[[Rows], list[tuple[Any, ...]]],
 ) -> tuple[Any, dict[str, Any]]:
     parts, walk = _PARTS[which], flatten(params)
     with Aside(backend_of(walk)):
         rows = Rows("params", walk, grads=grads, **{part: state[part] for part in parts})
         new, *rest = zip(*stepped(rows), strict=True)
-        result = {part: rows.tree.rebuilt(leaves) for part, leaves in zip(parts, rest, strict=True)}
+        result = {
+            part: rows.tree.rebuilt(leaves) for part, leaves in zip(parts, rest, strict=True)
+        }
         return rows.rebuilt(new), {"step": state["step"] + 1, **result}
 
 

@@ -103,7 +103,9 @@ def uniform(
     """
     if spelling:
         spellings.refuse("random.uniform", spelling, "low=, high=, device=, dtype=")
-    backend, place, name = _begin("uniform", device, "float32" if dtype is None else dtype, FLOATS)
+    backend, place, name = _begin(
+        "uniform", device, "float32" if dtype is None else dtype, FLOATS
+    )
     sizes = _sizes(backend, shape, name)
     least, most = _number("low", low, name), _number("high", high, name)
     if not least < most:
@@ -154,11 +156,15 @@ def normal(
     """
     if spelling:
         spellings.refuse("random.normal", spelling, "loc=, scale=, device=, dtype=")
-    backend, place, name = _begin("normal", device, "float32" if dtype is None else dtype, FLOATS)
+    backend, place, name = _begin(
+        "normal", device, "float32" if dtype is None else dtype, FLOATS
+    )
     sizes = _sizes(backend, shape, name)
     mean, deviation = _number("loc", loc, name), _number("scale", scale, name)
     if deviation < 0:
-        raise ArgumentError(f"a standard deviation must be 0 or more, and scale is {shown(scale)}")
+        raise ArgumentError(
+            f"a standard deviation must be 0 or more, and scale is {shown(scale)}"
+        )
     # infinity would only show where a rare number is drawn
     if abs(mean) + _FARTHEST * deviation > _largest(name):
         raise ArgumentError(
@@ -208,7 +214,9 @@ def integers(
     """
     if spelling:
         spellings.refuse("random.integers", spelling, "high=, low=, device=, dtype=")
-    backend, place, name = _begin("integers", device, "int64" if dtype is None else dtype, _INTEGERS)
+    backend, place, name = _begin(
+        "integers", device, "int64" if dtype is None else dtype, _INTEGERS
+    )
     sizes = _sizes(backend, shape, name)
     if low is None and len(shape) == 1 and isinstance(shape[0], int):
         raise ArgumentError(
@@ -217,13 +225,17 @@ def integers(
         )
     least, end = _whole("low", 0 if low is None else low), _whole("high", high)
     if least >= end:
-        raise ArgumentError(f"integers draws from low to below high, and low={least} is not below high={end}")
+        raise ArgumentError(
+            f"integers draws from low to below high, and low={least} is not below high={end}"
+        )
     _require_room(backend, name, least, end - 1)
     drawn = _draw(backend, lambda generator: generator.integers(least, end, sizes, name))
     return backend.from_numpy(drawn, place)
 
 
-def permutation(n: int, device: object = None, dtype: object = None, **spelling: NoReturn) -> Any:
+def permutation(
+    n: int, device: object = None, dtype: object = None, **spelling: NoReturn
+) -> Any:
     """The ints from 0 to n - 1 in random order, a vector to shuffle by indexing; int64 unless `dtype` says otherwise.
 
     Args:
@@ -244,7 +256,9 @@ def permutation(n: int, device: object = None, dtype: object = None, **spelling:
     """
     if spelling:
         spellings.refuse("random.permutation", spelling, "n=, device=, dtype=")
-    backend, place, name = _begin("permutation", device, "int64" if dtype is None else dtype, _INTEGERS)
+    backend, place, name = _begin(
+        "permutation", device, "int64" if dtype is None else dtype, _INTEGERS
+    )
     length = _whole("n", n)
     if length < 0:
         raise ArgumentError(f"permutation takes a number of 0 or more, not n={n}")
@@ -256,7 +270,11 @@ def permutation(n: int, device: object = None, dtype: object = None, **spelling:
 
 
 def bernoulli(
-    *shape: int | Sequence[int], p: float = 0.5, device: object = None, dtype: object = None, **spelling: NoReturn
+    *shape: int | Sequence[int],
+    p: float = 0.5,
+    device: object = None,
+    dtype: object = None,
+    **spelling: NoReturn,
 ) -> Any:
     """A mask: each element is True with probability `p`, else False. Another `dtype` than bool gives ones and zeros.
 
@@ -290,7 +308,11 @@ def bernoulli(
 
 
 def choice(
-    *shape: int | Sequence[int], p: Any, device: object = None, dtype: object = None, **spelling: NoReturn
+    *shape: int | Sequence[int],
+    p: Any,
+    device: object = None,
+    dtype: object = None,
+    **spelling: NoReturn,
 ) -> Any:
     """Indices from 0 to n - 1, each `i` with probability `p[i]`: `choice(2, 3, p=[0.2, 0.8])`; int64 unless said.
 
@@ -315,16 +337,22 @@ def choice(
     """
     if spelling:
         spellings.refuse("random.choice", spelling, "p=, device=, dtype=")
-    backend, place, name = _begin("choice", device, "int64" if dtype is None else dtype, _INTEGERS)
+    backend, place, name = _begin(
+        "choice", device, "int64" if dtype is None else dtype, _INTEGERS
+    )
     sizes = _sizes(backend, shape, name)
     ends = _probabilities(p).cumsum()
     _require_room(backend, name, 0, len(ends) - 1)
     drawn = _draw(backend, lambda generator: generator.random(sizes))
     # by division, so that the last end is exactly 1, and no number is beyond it
-    return backend.from_numpy((ends / ends[-1]).searchsorted(drawn, "right").astype(name, copy=False), place)
+    return backend.from_numpy(
+        (ends / ends[-1]).searchsorted(drawn, "right").astype(name, copy=False), place
+    )
 
 
-def xavier_uniform(*shape: int | Sequence[int], device: object = None, dtype: object = None) -> Any:
+def xavier_uniform(
+    *shape: int | Sequence[int], device: object = None, dtype: object = None
+) -> Any:
     """Initial weights, uniform between -a and a with `a = sqrt(6 / (inputs + outputs))` (Glorot and Bengio, 2010).
 
     Young: it may change in a minor version.
@@ -348,7 +376,9 @@ def xavier_uniform(*shape: int | Sequence[int], device: object = None, dtype: ob
     return _around_zero(shape, 6 / (inputs + outputs), device, dtype)
 
 
-def xavier_normal(*shape: int | Sequence[int], device: object = None, dtype: object = None) -> Any:
+def xavier_normal(
+    *shape: int | Sequence[int], device: object = None, dtype: object = None
+) -> Any:
     """Initial weights, normal with the deviation `sqrt(2 / (inputs + outputs))` (Glorot and Bengio, 2010).
 
     Young: it may change in a minor version.
@@ -360,7 +390,9 @@ def xavier_normal(*shape: int | Sequence[int], device: object = None, dtype: obj
     return normal(*shape, scale=(2 / (inputs + outputs)) ** 0.5, device=device, dtype=dtype)
 
 
-def kaiming_uniform(*shape: int | Sequence[int], device: object = None, dtype: object = None) -> Any:
+def kaiming_uniform(
+    *shape: int | Sequence[int], device: object = None, dtype: object = None
+) -> Any:
     """Initial weights before a relu, uniform between -a and a with `a = sqrt(6 / inputs)` (He et al., 2015).
 
     Young: it may change in a minor version.
@@ -371,7 +403,9 @@ def kaiming_uniform(*shape: int | Sequence[int], device: object = None, dtype: o
     return _around_zero(shape, 6 / _fans(shape, "kaiming_uniform")[0], device, dtype)
 
 
-def kaiming_normal(*shape: int | Sequence[int], device: object = None, dtype: object = None) -> Any:
+def kaiming_normal(
+    *shape: int | Sequence[int], device: object = None, dtype: object = None
+) -> Any:
     """Initial weights before a relu, normal with the deviation `sqrt(2 / inputs)` (He et al., 2015).
 
     Young: it may change in a minor version.
@@ -379,7 +413,9 @@ def kaiming_normal(*shape: int | Sequence[int], device: object = None, dtype: ob
     PyTorch's `nn.init.kaiming_normal_(w, nonlinearity="relu")`, of a `w` of (outputs, inputs), has this distribution;
     Keras's `HeNormal` cuts it off at two deviations. Arguments, errors and costs are those of `xavier_uniform`.
     """
-    return normal(*shape, scale=(2 / _fans(shape, "kaiming_normal")[0]) ** 0.5, device=device, dtype=dtype)
+    return normal(
+        *shape, scale=(2 / _fans(shape, "kaiming_normal")[0]) ** 0.5, device=device, dtype=dtype
+    )
 
 
 class seed:
@@ -422,7 +458,9 @@ class seed:
         # nobody has seeded in between, so the generator outside goes on where it was
         if self._place.numbers is self._begun:
             self._place.numbers = self._before
-        generators.entered.set((*generators.entered.get(), generators.Place(generators.Numbers(self._n), self)))
+        generators.entered.set(
+            (*generators.entered.get(), generators.Place(generators.Numbers(self._n), self))
+        )
 
     def __exit__(self, *_: object) -> None:
         entered = generators.entered.get()
@@ -458,11 +496,15 @@ def seed_all(n: int) -> None:
     """
     number = _whole("a seed", n)
     if not 0 <= number < 2**32:
-        raise ArgumentError(f"a seed of all generators must be from 0 to 2**32 - 1, not {number}")
+        raise ArgumentError(
+            f"a seed of all generators must be from 0 to 2**32 - 1, not {number}"
+        )
     for backend in dict.fromkeys((selection.current(), *registry.list_loaded())):
         backend.seed_generators(number)
     random.seed(number)
-    sys.modules["numpy"].random.seed(number)  # a backend is loaded, and each of them imports NumPy
+    sys.modules["numpy"].random.seed(
+        number
+    )  # a backend is loaded, and each of them imports NumPy
     seed(number)
 
 
@@ -495,7 +537,9 @@ def set_state(state: dict[str, Any]) -> None:
     try:
         numbers = generators.Numbers.of_state(state)
     except (KeyError, TypeError, ValueError) as error:
-        raise ArgumentError(f"set_state takes what get_state returned, not {shown(state)}") from error
+        raise ArgumentError(
+            f"set_state takes what get_state returned, not {shown(state)}"
+        ) from error
     generators.current_place().numbers = numbers
 
 
@@ -503,7 +547,9 @@ def _make(backend: Backend, drawn: np.ndarray[Any, Any], place: Device, dtype: o
     """A tensor of the drawn numbers. If the caller named no dtype, floats are drawn as float32 also in a run whose
     floats are float64, and then widened: so that run has the same numbers as a run in float32."""
     is_wider = dtype is None and floats.is_float64()
-    return backend.from_numpy(drawn.astype("float64") if is_wider else floats.jitter(drawn), place)
+    return backend.from_numpy(
+        drawn.astype("float64") if is_wider else floats.jitter(drawn), place
+    )
 
 
 def _draw(backend: Backend, draw: Callable[[Any], Any]) -> Any:
@@ -513,7 +559,9 @@ def _draw(backend: Backend, draw: Callable[[Any], Any]) -> Any:
 # arguments
 
 
-def _begin(what: str, device: object, dtype: object, kinds: tuple[str, ...] | None) -> tuple[Backend, Device, str]:
+def _begin(
+    what: str, device: object, dtype: object, kinds: tuple[str, ...] | None
+) -> tuple[Backend, Device, str]:
     """The backend, the device and the dtype of a draw. Raises an error if the backend refuses to draw now, or refuses
     the dtype or the device."""
     backend = selection.current()
@@ -521,12 +569,18 @@ def _begin(what: str, device: object, dtype: object, kinds: tuple[str, ...] | No
     place = creation.place_for(backend, device)
     name = dtype_name(dtype)
     if kinds is not None and name not in kinds:
-        raise DTypeError(f"random.{what} does not draw {name}; expected one of {', '.join(kinds)}")
-    refusals.require_dtype(backend, name, "the dtype", "say another", place=place, may_narrow=name in _INTEGERS)
+        raise DTypeError(
+            f"random.{what} does not draw {name}; expected one of {', '.join(kinds)}"
+        )
+    refusals.require_dtype(
+        backend, name, "the dtype", "say another", place=place, may_narrow=name in _INTEGERS
+    )
     return backend, place, name
 
 
-def _sizes(backend: Backend, shape: tuple[int | Sequence[int], ...], dtype: str) -> tuple[int, ...]:
+def _sizes(
+    backend: Backend, shape: tuple[int | Sequence[int], ...], dtype: str
+) -> tuple[int, ...]:
     sizes = creation.shape_of(shape, dtype)
     if len(sizes) > backend.most_axes or max(sizes, default=0) > backend.longest_axis:
         raise ShapeError(
@@ -549,7 +603,9 @@ def _fans(shape: tuple[int | Sequence[int], ...], what: str) -> tuple[int, int]:
     return max(inputs * window, 1), max(outputs * window, 1)
 
 
-def _around_zero(shape: tuple[int | Sequence[int], ...], square: float, device: object, dtype: object) -> Any:
+def _around_zero(
+    shape: tuple[int | Sequence[int], ...], square: float, device: object, dtype: object
+) -> Any:
     return uniform(*shape, low=-(square**0.5), high=square**0.5, device=device, dtype=dtype)
 
 
@@ -557,16 +613,22 @@ def _probabilities(p: Any) -> np.ndarray[Any, Any]:
     import numpy
 
     try:
-        values = numpy.asarray(creation.to_numpy(p) if hasattr(p, "dtype") else p).astype("float64")
+        values = numpy.asarray(creation.to_numpy(p) if hasattr(p, "dtype") else p).astype(
+            "float64"
+        )
     except (TypeError, ValueError):
         raise ArgumentError(f"p must be probabilities, not {shown(p)}") from None
     if values.ndim != 1 or not values.size:
-        raise ArgumentError(f"p must be one probability or more along one axis, not of the shape {values.shape}")
+        raise ArgumentError(
+            f"p must be one probability or more along one axis, not of the shape {values.shape}"
+        )
     if not (values >= 0).all():
         i = int((values >= 0).argmin())
         raise ArgumentError(f"probabilities must be 0 or more, and p[{i}] is {values[i]}")
     if not abs(values.sum() - 1) <= _FARTHEST_SUM:
-        raise ArgumentError(f"the sum of p must be 1, and is {values.sum():.6g}; p / sum(p) has that sum")
+        raise ArgumentError(
+            f"the sum of p must be 1, and is {values.sum():.6g}; p / sum(p) has that sum"
+        )
     return values
 
 
@@ -574,9 +636,13 @@ def _whole(what: str, value: Any) -> int:
     try:
         if not isinstance(value, bool):
             return index(value)
-    except Exception:  # each framework raises an error of its own for a tensor that is not one int
+    except (
+        Exception
+    ):  # each framework raises an error of its own for a tensor that is not one int
         pass
-    raise ArgumentError(f"{what} must be an int, not {shown(value)} of type {type(value).__qualname__}")
+    raise ArgumentError(
+        f"{what} must be an int, not {shown(value)} of type {type(value).__qualname__}"
+    )
 
 
 def _number(what: str, value: Any, dtype: str) -> float:
@@ -587,7 +653,9 @@ def _number(what: str, value: Any, dtype: str) -> float:
             raise TypeError
         number = float(value)
     except (TypeError, ValueError, OverflowError):
-        raise ArgumentError(f"{what} must be a number, not {shown(value)} of type {type(value).__qualname__}") from None
+        raise ArgumentError(
+            f"{what} must be a number, not {shown(value)} of type {type(value).__qualname__}"
+        ) from None
     # written so that NaN is refused
     if not abs(number) <= _largest(dtype):
         raise ArgumentError(f"{what} must be a number that {dtype} holds, not {shown(value)}")
@@ -624,7 +692,9 @@ def _largest(dtype: str) -> float:
     return float(finfo(host).max)
 
 
-def _spread(x: np.ndarray[Any, Any], least: float, most: float, dtype: str) -> np.ndarray[Any, Any]:
+def _spread(
+    x: np.ndarray[Any, Any], least: float, most: float, dtype: str
+) -> np.ndarray[Any, Any]:
     """Numbers in [0, 1), stretched to [least, most). A number that rounding would make `most` becomes the one below
     it."""
     import numpy

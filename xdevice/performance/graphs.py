@@ -85,7 +85,9 @@ def refuse_in_capture(verb: str) -> None:
     """Raises `CaptureError` if a task is being captured: the function `verb` works in other threads or records by
     itself, and that work would not be recorded."""
     if _capturing.get():
-        raise CaptureError(f"xdevice.{verb} is called in a task that is being captured; capture the tasks inside it")
+        raise CaptureError(
+            f"xdevice.{verb} is called in a task that is being captured; capture the tasks inside it"
+        )
 
 
 class Graph:

@@ -118,7 +118,9 @@ class _Fork(NamedTuple):
 class _Run:
     """One task of a call of `parallel.run`: the caller's state that the task takes along, and its result or error."""
 
-    def __init__(self, task: Callable[[], Any], backend: Backend, forks: Sequence[_Fork]) -> None:
+    def __init__(
+        self, task: Callable[[], Any], backend: Backend, forks: Sequence[_Fork]
+    ) -> None:
         self.task = task
         self.result: Any = None
         self.error: BaseException | None = None
@@ -141,15 +143,20 @@ class _Run:
     def _run(self) -> None:
         with ExitStack() as stack:
             streams = [self._branch(fork, stack) for fork in self._forks]
-            for state in self._states:  # entering a stream can change the current device, so these come after
+            for state in (
+                self._states
+            ):  # entering a stream can change the current device, so these come after
                 stack.enter_context(state())
             try:
                 self.result = self.task()
-            except BaseException as error:  # caught here: contextlib writes into exceptions, and some refuse that
+            except (
+                BaseException
+            ) as error:  # caught here: contextlib writes into exceptions, and some refuse that
                 self.error = error
             finally:
                 self.events = [
-                    mark(self._backend, fork.device, stream) for fork, stream in zip(self._forks, streams, strict=True)
+                    mark(self._backend, fork.device, stream)
+                    for fork, stream in zip(self._forks, streams, strict=True)
                 ]
 
     def _branch(self, fork: _Fork, stack: ExitStack) -> Any:
@@ -162,7 +169,9 @@ class _Run:
 def carry_states() -> list[Callable[[], AbstractContextManager[Any]]]:
     """This thread's state in every loaded backend, as functions that make context managers, which restore the state in
     another thread."""
-    return [backend.thread_state() for backend in registry.list_loaded() if backend.refusal is None]
+    return [
+        backend.thread_state() for backend in registry.list_loaded() if backend.refusal is None
+    ]
 
 
 def rejoin(states: Iterable[Callable[[], AbstractContextManager[Any]]]) -> None:
@@ -179,7 +188,9 @@ def _run_all(runs: Sequence[_Run], backend: Backend) -> None:
     if backend.threads == "many":
         with _short_turns(backend):
             pool.threads.run(pool.Call(runs))
-    elif pool.threads.is_enqueuer():  # a nested call: this thread would wait for itself for ever
+    elif (
+        pool.threads.is_enqueuer()
+    ):  # a nested call: this thread would wait for itself for ever
         for run in runs:
             run()
     else:
@@ -196,7 +207,8 @@ def _raise_first(runs: Sequence[_Run]) -> None:
     # ExceptionGroup came with Python 3.11, and hides the type that a caller catches
     for other, error in failed[1:]:
         note(
-            first, f"task {other} failed too: {_name(runs[other].task)}: {type(error).__qualname__}: {_text_of(error)}"
+            first,
+            f"task {other} failed too: {_name(runs[other].task)}: {type(error).__qualname__}: {_text_of(error)}",
         )
     put_on(first, "other_errors", [error for _, error in failed[1:]])
     try:
@@ -270,7 +282,9 @@ def _forks(backend: Backend) -> list[_Fork]:
     if backend.stream_reach == "process":
         return []  # a stream is entered for all threads, so that tasks cannot have streams of their own
     try:
-        gpus = [gpu for gpu in backend.devices() if gpu.kind == "gpu" and backend.is_started(gpu)]
+        gpus = [
+            gpu for gpu in backend.devices() if gpu.kind == "gpu" and backend.is_started(gpu)
+        ]
         return [_Fork(gpu, mark(backend, gpu, backend.current_stream(gpu))) for gpu in gpus]
     except UnsupportedError:
         return []  # the framework has no streams: it schedules its work by itself

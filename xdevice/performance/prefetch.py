@@ -92,7 +92,9 @@ def prefetch(iterable: Iterable[Any], device: object, depth: int = 2) -> Feed:
 class Feed:
     """The result of `prefetch`: each loop over it takes the batches of the source again."""
 
-    def __init__(self, source: Iterable[Any], place: Device, depth: int, backend: Backend) -> None:
+    def __init__(
+        self, source: Iterable[Any], place: Device, depth: int, backend: Backend
+    ) -> None:
         self._source = source
         self._place = place
         self._depth = depth
@@ -157,13 +159,17 @@ class _Lane:
         self._place = place
         self._start: Any = None
         self._stream: Any = None
-        if backend.is_started(place):  # on a GPU that is not started, there is no work that the copies have to wait for
+        if backend.is_started(
+            place
+        ):  # on a GPU that is not started, there is no work that the copies have to wait for
             self._start = mark(backend, place, backend.current_stream(place))
 
     def enter(self, stack: ExitStack) -> None:
         if self._stream is not None:
             return
-        streams = _idle_streams.setdefault((self.backend.name, self._place, self.backend.virtual), [])
+        streams = _idle_streams.setdefault(
+            (self.backend.name, self._place, self.backend.virtual), []
+        )
         try:
             self._stream = streams.pop()
         # no stream is free: another prefetch is at work on this device
@@ -183,7 +189,9 @@ class _Producer(workers.Worker):
     """The thread that takes batches from the source and copies them. At most `depth` copied batches wait for the
     consumer."""
 
-    def __init__(self, source: Iterable[Any], place: Device, depth: int, backend: Backend) -> None:
+    def __init__(
+        self, source: Iterable[Any], place: Device, depth: int, backend: Backend
+    ) -> None:
         super().__init__("xdevice-prefetch")
         owner = registry.owner_of(type(source))
         self._iterator = iter(source) if owner is None else owner.iterate(source)
@@ -193,7 +201,9 @@ class _Producer(workers.Worker):
         self._backend = backend
         self._lanes = _lanes(backend, place)
         self._states = carry_states()
-        self._callers = copy_context()  # not `_context`, where Python 3.14 keeps the one that a thread runs in
+        self._callers = (
+            copy_context()
+        )  # not `_context`, where Python 3.14 keeps the one that a thread runs in
         # random numbers of the source do not depend on when the thread runs
         self._callers.run(generators.branch)
         # a queue instead of a semaphore of Python's, which Ctrl-C may leave locked for ever
@@ -231,7 +241,9 @@ class _Producer(workers.Worker):
         # modules that `join` needs are gone
         if self.is_awaited or not self.is_alive():
             return
-        if threading.current_thread() is self:  # the garbage collector closes a generator in any thread
+        if (
+            threading.current_thread() is self
+        ):  # the garbage collector closes a generator in any thread
             return
         # a source may hang for ever, and the consumer has left its loop already
         self.join(workers.PATIENCE)
@@ -258,18 +270,24 @@ class _Producer(workers.Worker):
     def _end(self) -> UnsupportedError | None:
         if not self._stopping:
             return None
-        return UnsupportedError("prefetch makes no more batches: it was closed, or the program is ending")
+        return UnsupportedError(
+            "prefetch makes no more batches: it was closed, or the program is ending"
+        )
 
     def _produce(self) -> None:
         with ExitStack() as stack:
             if self.is_ours:
                 stack.callback(getattr(self._iterator, "close", lambda: None))
             self._enter(self._backend, stack)
-            for state in self._states:  # entering a stream can change the current device, so these come after
+            for state in (
+                self._states
+            ):  # entering a stream can change the current device, so these come after
                 stack.enter_context(state())
             try:
                 self._stage_all(stack)
-            except BaseException as error:  # caught here: contextlib writes into exceptions, and some refuse that
+            except (
+                BaseException
+            ) as error:  # caught here: contextlib writes into exceptions, and some refuse that
                 self._staged.put(error)
 
     def _stage_all(self, stack: ExitStack) -> None:
@@ -299,7 +317,9 @@ class _Producer(workers.Worker):
         lanes = [self._lanes[name] for name in owners if name in self._lanes]
         return _Staged(on_device, [(lane.backend, lane.mark()) for lane in lanes])
 
-    def _stage(self, value: Any, path: Callable[[], str], stack: ExitStack, owners: dict[str, Backend]) -> Any:
+    def _stage(
+        self, value: Any, path: Callable[[], str], stack: ExitStack, owners: dict[str, Backend]
+    ) -> Any:
         # by the class alone: that is asked for every leaf of every batch
         owner_and_kind = registry.kind_of(type(value))
         if owner_and_kind is None:
@@ -319,12 +339,19 @@ class _Producer(workers.Worker):
         if backend.lacks(self._place):
             refuse_lacking(value, self._place, (backend,), f"batch{path()}")
         # such as texts of TensorFlow, which have no place on a GPU
-        if self._place.kind != "cpu" and kind == "tensor" and path() and backend.is_host_bound(value):
+        if (
+            self._place.kind != "cpu"
+            and kind == "tensor"
+            and path()
+            and backend.is_host_bound(value)
+        ):
             return value
         self._enter(backend, stack)
         owners[backend.name] = backend
         copied = backend.stage(value, self._place)
-        if copied is value and backend.can_write(value):  # what nobody can write into may be given back
+        if copied is value and backend.can_write(
+            value
+        ):  # what nobody can write into may be given back
             return leaves.another(backend, value, copied, "prefetching")
         return copied
 
@@ -337,7 +364,9 @@ class _Producer(workers.Worker):
                 "leave it out of the batch, and move it before: xdevice.to_device(model, device)",
             )
 
-    def _stage_object(self, x: Any, path: Callable[[], str], stack: ExitStack, owners: dict[str, Backend]) -> Any:
+    def _stage_object(
+        self, x: Any, path: Callable[[], str], stack: ExitStack, owners: dict[str, Backend]
+    ) -> Any:
         """Moves an object that has its own method `.to`, on the stream of its framework. Raises for an object whose
         tensors would stay where they are."""
         from xdevice.containers import trees
@@ -350,12 +379,18 @@ class _Producer(workers.Worker):
                 raise stranger.refusal(f"batch{path()}", self._place)
             return x
         stranger.require(self._place)
-        refuse_lacking(x, self._place, [part.backend for part in stranger.parts], f"batch{path()}")
+        refuse_lacking(
+            x, self._place, [part.backend for part in stranger.parts], f"batch{path()}"
+        )
         for part in stranger.parts:
             self._enter(part.backend, stack)
             owners[part.backend.name] = part.backend
         # on the device already, it would share memory with its source
-        return stranger.copy_to(self._place) if stranger.is_on(self._place) else stranger.move_to(self._place)
+        return (
+            stranger.copy_to(self._place)
+            if stranger.is_on(self._place)
+            else stranger.move_to(self._place)
+        )
 
     def _enter(self, backend: Backend, stack: ExitStack) -> None:
         lane = self._lanes.get(backend.name)
@@ -400,6 +435,8 @@ def _lanes(backend: Backend, place: Device) -> dict[str, _Lane]:
         if owner.refusal is None and owner.stream_reach == "thread" and owner.has(place):
             try:
                 lanes[owner.name] = _Lane(owner, place)
-            except UnsupportedError:  # the framework has no streams: it schedules its copies by itself
+            except (
+                UnsupportedError
+            ):  # the framework has no streams: it schedules its copies by itself
                 continue
     return lanes

@@ -89,14 +89,30 @@ class TransferLog(Sequence[Record]):
             place = f"{record.file}:{record.line}"
             route = str(record.source), str(record.destination)
             physical = "yes" if record.physical else "no"
-            rows.append((place, record.how, record.backend, record.kind, *route, physical, str(times), str(nbytes)))
+            rows.append(
+                (
+                    place,
+                    record.how,
+                    record.backend,
+                    record.kind,
+                    *route,
+                    physical,
+                    str(times),
+                    str(nbytes),
+                )
+            )
         rows.append(("total", "", "", "", "", "", "", str(len(self)), str(self.nbytes)))
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        return "\n".join("  ".join(_cell(text, width) for text, width in zip(row, widths, strict=True)) for row in rows)
+        return "\n".join(
+            "  ".join(_cell(text, width) for text, width in zip(row, widths, strict=True))
+            for row in rows
+        )
 
 
 def _cell(text: str, width: int) -> str:
-    return text.rjust(width) if text.isdigit() or text in ("times", "bytes") else text.ljust(width)
+    return (
+        text.rjust(width) if text.isdigit() or text in ("times", "bytes") else text.ljust(width)
+    )
 
 
 _logs: ContextVar[tuple[TransferLog, ...]] = ContextVar("xdevice_transfers", default=())
@@ -132,7 +148,9 @@ class transfers:
 
     def __init__(self, mode: Mode = "allow") -> None:
         if mode not in _MODES:
-            raise ArgumentError(f"transfers takes one of {', '.join(map(repr, _MODES))}, not {shown(mode)}")
+            raise ArgumentError(
+                f"transfers takes one of {', '.join(map(repr, _MODES))}, not {shown(mode)}"
+            )
         self._mode: Mode = mode
         self._entered = Entered("transfers()")
 
@@ -212,15 +230,23 @@ def _report(transfer: Transfer) -> None:
     transfer = transfer._replace(file=frame.f_code.co_filename, line=frame.f_lineno)
     if verb is not None:
         # arithmetic reads in passing, where a framework lacks a function
-        transfer = transfer._replace(how=verb.co_name, explicit=not verb.co_filename.startswith(_ARITHMETIC))
+        transfer = transfer._replace(
+            how=verb.co_name, explicit=not verb.co_filename.startswith(_ARITHMETIC)
+        )
     record = Record(*transfer)
     # before the mode is looked at: a refused transfer is in the log, too
     for log in logs:
         log._records.append(record)
     modes = {log._mode for log in logs}
-    refusing = modes & ({"disallow_explicit"} if record.explicit else {"disallow", "disallow_explicit"})
+    refusing = modes & (
+        {"disallow_explicit"} if record.explicit else {"disallow", "disallow_explicit"}
+    )
     if refusing:
-        hint = "" if record.explicit else "; or, if it has to be here, ask for it by name: xdevice.item(x)"
+        hint = (
+            ""
+            if record.explicit
+            else "; or, if it has to be here, ask for it by name: xdevice.item(x)"
+        )
         raise TransferError(
             f'{record}, inside xdevice.transfers("{min(refusing)}"); keep the value on its device, and read it '
             f"after the block, or once in many steps{hint}",
@@ -277,5 +303,7 @@ def _folders() -> tuple[str, ...]:
     folders = [_HERE]
     for backend in registry.list_loaded():
         for name in (type(backend).__module__.partition(".")[0], *backend.modules):
-            folders += [str(path) + os.sep for path in getattr(sys.modules.get(name), "__path__", ())]
+            folders += [
+                str(path) + os.sep for path in getattr(sys.modules.get(name), "__path__", ())
+            ]
     return tuple(folders)

@@ -6,11 +6,15 @@ import click
 
 from .commands import lint, port, scan
 
-main = click.Group("port", commands=[scan, lint, port], help="Device code in other people's scripts.")
+main = click.Group(
+    "port", commands=[scan, lint, port], help="Device code in other people's scripts."
+)
 
 if __name__ == "__main__":
     try:
         main(prog_name="python -m xdevice.port")
-    except OSError as error:  # Python would end with 1, which says here that a file would change
+    except (
+        OSError
+    ) as error:  # Python would end with 1, which says here that a file would change
         click.echo(f"Error: {error}", err=True)
         sys.exit(2)

@@ -162,7 +162,9 @@ class Invocation:
             return of("parser", self.node)
         # a switch for the whole process, wherever it is called
         if full == "decord.bridge.set_bridge":
-            self.put(("bridge", "decord"), UNKNOWN)  # from now on, decord gives tensors of a framework
+            self.put(
+                ("bridge", "decord"), UNKNOWN
+            )  # from now on, decord gives tensors of a framework
         return knowledge.result(full) or of("result", full)
 
     def _spawn(self) -> Value:
@@ -207,7 +209,9 @@ class Invocation:
                 pairs = UNKNOWN if self.values else NOTHING
                 return self.cells.dict_of(self.node, union(pairs, *self.keywords.values()))
             case "sum":
-                return union(self.first if len(self.values) > 1 else self.iterate(self.first), INT)
+                return union(
+                    self.first if len(self.values) > 1 else self.iterate(self.first), INT
+                )
             case "max" | "min":
                 return union(*self.values) if len(self.values) > 1 else self.iterate(self.first)
         self._escape()
@@ -217,7 +221,9 @@ class Invocation:
         # the node of the inner call is made once, because a list is known by the call that makes it
         node = getattr(self.node, "mapped", None)
         if node is None:
-            node = ast.copy_location(ast.Call(self.node.func, self.node.args[1:], []), self.node)
+            node = ast.copy_location(
+                ast.Call(self.node.func, self.node.args[1:], []), self.node
+            )
             self.node.mapped = node  # type: ignore[attr-defined]
         items = [self.iterate(value) for value in self.values[1:]]
         return replace(self, node=node, values=items, keywords={}).of_value(self.first)
@@ -287,7 +293,11 @@ class Invocation:
                 return self.get(items) if name == "setdefault" else NONE
             case "extend" | "update" if self.values:
                 is_list = owner.kind == "list"
-                more = self.iterate(self.first) if is_list else union(*map(self.cells.items, self.first))
+                more = (
+                    self.iterate(self.first)
+                    if is_list
+                    else union(*map(self.cells.items, self.first))
+                )
                 self.put(items, more)
                 return NONE
             case "get":
@@ -316,7 +326,9 @@ class Invocation:
 
     def _add_argument(self, parser: ast.AST) -> None:
         flags = [flag for flag in map(_constant, self.node.args) if isinstance(flag, str)]
-        options: dict[str | None, Any] = {keyword.arg: keyword.value for keyword in self.node.keywords}
+        options: dict[str | None, Any] = {
+            keyword.arg: keyword.value for keyword in self.node.keywords
+        }
         # argparse names the value after the first long flag, or else the first flag
         long_flags = [flag for flag in flags if flag.startswith("--")]
         longest = next(iter(long_flags or flags), "")
@@ -398,4 +410,6 @@ def pattern_of(node: ast.expr) -> str:
 
 def filled_text(pattern: str, node: ast.AST) -> Value:
     """The value of a text with values filled in: a device's name if it can be one."""
-    return of("spelling", pattern, node) if "*" in pattern and SPELLING.fullmatch(pattern) else STR
+    return (
+        of("spelling", pattern, node) if "*" in pattern and SPELLING.fullmatch(pattern) else STR
+    )

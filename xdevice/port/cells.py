@@ -43,7 +43,9 @@ class Cells:
         self.reader: Task | None = None  # the task that is being interpreted
         self._readers: defaultdict[Any, set[Task | None]] = defaultdict(set)
         self._waiting: OrderedDict[Task, None] = OrderedDict()
-        self._attributes: defaultdict[Class, set[str]] = defaultdict(set)  # the names of each family
+        self._attributes: defaultdict[Class, set[str]] = defaultdict(
+            set
+        )  # the names of each family
 
     def get(self, key: Any) -> Value:
         # an empty cell counts as read too: its first value has to make the reader run again
@@ -100,7 +102,11 @@ class Cells:
         return of("dict", key)
 
     def items(self, container: Atom) -> Value:
-        return self.get(("items", container.subject)) if container.kind in ("list", "dict") else UNKNOWN
+        return (
+            self.get(("items", container.subject))
+            if container.kind in ("list", "dict")
+            else UNKNOWN
+        )
 
     # attributes
 

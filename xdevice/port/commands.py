@@ -20,17 +20,25 @@ if TYPE_CHECKING:
     from .sites import Site
     from .words import Goal, Target, Version
 
-_PATHS = click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path, allow_dash=True))
+_PATHS = click.argument(
+    "paths", nargs=-1, required=True, type=click.Path(path_type=Path, allow_dash=True)
+)
 _FILE = click.Path(path_type=Path)
 
 
-def _refuse_other_suffixes(ctx: click.Context, param: click.Parameter, path: Path | None) -> Path | None:
+def _refuse_other_suffixes(
+    ctx: click.Context, param: click.Parameter, path: Path | None
+) -> Path | None:
     if path is not None and path.suffix not in (".json", ".txt", ".html"):
-        raise click.BadParameter(f"{path} does not end in .json, .txt or .html: the forms of a report", ctx, param)
+        raise click.BadParameter(
+            f"{path} does not end in .json, .txt or .html: the forms of a report", ctx, param
+        )
     return path
 
 
-def _read_version(ctx: click.Context, param: click.Parameter, text: str | None) -> Version | None:
+def _read_version(
+    ctx: click.Context, param: click.Parameter, text: str | None
+) -> Version | None:
     from .words import version
 
     try:
@@ -73,7 +81,11 @@ def _project(function: Callable[..., Any]) -> Callable[..., Any]:
             show_default=True,
             help="How sure a rewriting must be to mean the same; proven is the surest.",
         ),
-        click.option("--root", type=_FILE, help="The folder that imports begin in; else the one that PATHS share."),
+        click.option(
+            "--root",
+            type=_FILE,
+            help="The folder that imports begin in; else the one that PATHS share.",
+        ),
         click.option(
             "--report",
             "report_to",
@@ -121,7 +133,9 @@ def scan(
 
 @click.command(short_help="Rewrite device idioms as neutral words.")
 @_project
-@click.option("--diff", "way", flag_value="diff", default=True, help="Print the changes: the default.")
+@click.option(
+    "--diff", "way", flag_value="diff", default=True, help="Print the changes: the default."
+)
 @click.option("--write", "way", flag_value="write", help="Change the files.")
 @click.option(
     "--check",
@@ -130,8 +144,12 @@ def scan(
     help="Print nothing but the files; exit 1 if one would change.",
 )
 @_goal
-@click.option("--backend", help="The argument of set_backend; else the one framework that a file uses.")
-@click.option("-q", "--quiet", is_flag=True, help="Do not list the idioms that are left as they are.")
+@click.option(
+    "--backend", help="The argument of set_backend; else the one framework that a file uses."
+)
+@click.option(
+    "-q", "--quiet", is_flag=True, help="Do not list the idioms that are left as they are."
+)
 def port(
     paths: tuple[Path, ...],
     only: str,
@@ -177,7 +195,9 @@ def port(
 
 @click.command(short_help="Report device code that is wrong or vendor-specific.")
 @_PATHS
-@click.option("--select", metavar="CODE,CODE", help="Only these codes, or those that begin so: XD2,XD401.")
+@click.option(
+    "--select", metavar="CODE,CODE", help="Only these codes, or those that begin so: XD2,XD401."
+)
 @click.option("--ignore", metavar="CODE,CODE", help="Not these codes, or those that begin so.")
 @click.option(
     "--diff",
@@ -236,11 +256,17 @@ def lint(
     if fix and baseline_to is not None:
         raise click.UsageError("--fix and --write-baseline cannot be combined")
     if fix and "-" in map(str, paths):
-        raise click.UsageError("--fix changes files, and the standard input is not a file; xdevice port - rewrites it")
+        raise click.UsageError(
+            "--fix changes files, and the standard input is not a file; xdevice port - rewrites it"
+        )
     root = Path.cwd()
     try:
         choice = rules.configure(root).with_options(select, ignore)
-        goal = Goal(target, torch_minimum) if fix or shape == "sarif" or choice.needs_engine() else None
+        goal = (
+            Goal(target, torch_minimum)
+            if fix or shape == "sarif" or choice.needs_engine()
+            else None
+        )
         findings, examined, unreadable = _findings(paths, root, choice, goal)
         if baseline_to is not None:
             _report_unreadable(unreadable)
@@ -285,9 +311,15 @@ def _findings(
     with engine.collector_paused(), shown_on_terminal() as progress:
         if goal is None:  # each file is forgotten once it was read
             read = sources.read_each(paths, root, unreadable, progress)
-            return [finding for source in read for finding in rules.findings(source, choice)], None, unreadable
+            return (
+                [finding for source in read for finding in rules.findings(source, choice)],
+                None,
+                unreadable,
+            )
         examined = engine.examine(paths, root=root, goal=goal, progress=progress)
-        findings = [finding for source in examined.sources for finding in rules.findings(source, choice)]
+        findings = [
+            finding for source in examined.sources for finding in rules.findings(source, choice)
+        ]
         return findings, examined, examined.unreadable
 
 
@@ -309,9 +341,14 @@ def _examine(
     with shown_on_terminal() as progress:
         examined = engine.examine(paths, only, root, backend, goal or USUAL, progress)  # type: ignore[arg-type]
     for name in examined.unsettled:
-        click.echo(f"{name}: its values did not settle, and count as anything; what needs them stays open", err=True)
+        click.echo(
+            f"{name}: its values did not settle, and count as anything; what needs them stays open",
+            err=True,
+        )
     if report_to is not None:
-        write = {".json": report.text, ".txt": summary.text, ".html": summary.page}[report_to.suffix]
+        write = {".json": report.text, ".txt": summary.text, ".html": summary.page}[
+            report_to.suffix
+        ]
         report_to.write_text(write(examined), encoding="utf-8", newline="\n")
     return examined
 
@@ -340,7 +377,9 @@ def _show_table(examined: Examined, by: str) -> None:
     Console().print(table)
     share = share_ported(total)
     if share is not None:
-        click.echo(f"{100 * share:.1f} % of what is not neutral can be rewritten (--only {examined.only})")
+        click.echo(
+            f"{100 * share:.1f} % of what is not neutral can be rewritten (--only {examined.only})"
+        )
 
 
 def _list_open(examined: Examined) -> None:
@@ -368,7 +407,9 @@ def _show_needs(examined: Examined) -> bool:
             names.setdefault(site.vendor, {}).setdefault(site.idiom, []).append(str(line))
         for vendor, idioms in names.items():
             needs_vendor = True
-            uses = "; ".join(f"{name} (line {', '.join(lines)})" for name, lines in idioms.items())
+            uses = "; ".join(
+                f"{name} (line {', '.join(lines)})" for name, lines in idioms.items()
+            )
             click.echo(f"{source.path} will still need {vendor}: {uses}", err=True)
     for needed, paths in sorted(newest.items()):
         click.echo(f"PyTorch {needed} or newer is needed by {', '.join(paths)}", err=True)

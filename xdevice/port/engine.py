@@ -75,7 +75,10 @@ class Examined:
 
     def needed_torch(self, source: Source) -> Version | None:
         """The oldest release of PyTorch that has all words which `port` writes into a file; None if it writes none."""
-        return max((version(site.since) for site in self.of(source) if site.since and site.after), default=None)
+        return max(
+            (version(site.since) for site in self.of(source) if site.since and site.after),
+            default=None,
+        )
 
     def import_edits(self, source: Source, sites: list[Site]) -> set[Edit]:
         """The edits that insert the imports which these sites of a file need."""
@@ -92,7 +95,10 @@ class Examined:
             f"a/{source.path}",
             f"b/{source.path}",
         )
-        return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
+        return "".join(
+            line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n"
+            for line in lines
+        )
 
 
 @contextmanager
@@ -126,7 +132,9 @@ def examine(
     """
     places = [Path(path) for path in paths]
     root = root or _common_folder(places)
-    examined = Examined(root, only, backend, *sources.read_all(places, root, progress), goal=goal)
+    examined = Examined(
+        root, only, backend, *sources.read_all(places, root, progress), goal=goal
+    )
     judge(examined, progress)
     return examined
 
@@ -155,7 +163,9 @@ def judge(examined: Examined, progress: Progress = unseen) -> None:
     sites: dict[object, Site] = {}
     for number, module in enumerate(project.modules):
         progress("judging", number, len(project.modules))
-        for site in kind(module, inference, in_text, module in current, goal, on_devices).sites():
+        for site in kind(
+            module, inference, in_text, module in current, goal, on_devices
+        ).sites():
             # a cell of several tabs is judged once in each, and written once
             site.tabs = (module.tab,) if module.tab else ()
             twin = sites.get(site.key)  # of another tab
@@ -163,7 +173,9 @@ def judge(examined: Examined, progress: Progress = unseen) -> None:
         module.release()
     for source in examined.sources:
         for line, why in source.broken:
-            site = Site(source.path, line, 0, "cell", "XD160", "", "open", why=why, end=(line, 0))
+            site = Site(
+                source.path, line, 0, "cell", "XD160", "", "open", why=why, end=(line, 0)
+            )
             sites[site.key] = site
     examined.sites = sorted(_at_level(site, examined.only) for site in sites.values())
     by_path = {source.path: source for source in examined.sources}
@@ -173,7 +185,11 @@ def judge(examined: Examined, progress: Progress = unseen) -> None:
 
 
 def _name_of_task(task: Task) -> str:
-    return task.source.path if isinstance(task, PythonModule) else f"{task.module.source.path}: {task.name}"
+    return (
+        task.source.path
+        if isinstance(task, PythonModule)
+        else f"{task.module.source.path}: {task.name}"
+    )
 
 
 def _merge(one: Site, other: Site) -> Site:
@@ -181,7 +197,9 @@ def _merge(one: Site, other: Site) -> Site:
     the tabs disagree."""
     tabs = (*one.tabs, *other.tabs)
     if set(one.edits) == set(other.edits) and one.verdict == other.verdict:
-        weaker = max(one, other, key=lambda site: GRADES.index(site.grade) if site.grade else -1)
+        weaker = max(
+            one, other, key=lambda site: GRADES.index(site.grade) if site.grade else -1
+        )
         return replace(weaker, tabs=tabs)
     if not one.edits and not other.edits:
         return replace(one if one.verdict == "open" else other, tabs=tabs)
@@ -202,7 +220,9 @@ def _after(source: Source, site: Site) -> str:
     end = source.offset(*site.end)
     start = min(end - len(site.before.encode()), *(edit.start for edit in site.edits))
     end = max(end, *(edit.end for edit in site.edits))
-    return splice(source.text[start:end], [edit.shifted(-start) for edit in site.edits]).decode()
+    return splice(
+        source.text[start:end], [edit.shifted(-start) for edit in site.edits]
+    ).decode()
 
 
 def _connected(modules: list[PythonModule], inference: Inference) -> set[PythonModule]:

@@ -16,7 +16,9 @@ Parents = dict[ast.AST, ast.AST]
 GPU: Final = "(a GPU)"
 """The name of no variable: it may be None where no test has shown that there is a GPU."""
 
-_OTHER_VENDORS: Final = re.compile(r"xpu|npu|mlu|musa|hpu|sdaa|mps|neuron|xla|tpu|rocm|hip\b", re.IGNORECASE)
+_OTHER_VENDORS: Final = re.compile(
+    r"xpu|npu|mlu|musa|hpu|sdaa|mps|neuron|xla|tpu|rocm|hip\b", re.IGNORECASE
+)
 """Names of vendors besides NVIDIA, and of their interfaces."""
 _RELEASE: Final = re.compile("^(__)?version(__)?$|_GREATER_|_LESS_")
 _EXITS: Final = {"sys.exit", "exit", "quit", "os._exit", "pytest.skip", "self.skipTest"}
@@ -61,7 +63,9 @@ def _exclusion(test: ast.expr, is_true: bool) -> tuple[ast.expr | None, Callable
             kinds = _named_kinds(types)
             return (
                 name,
-                lambda atom: bool(kinds) and atom != ANYTHING and (atom.kind in kinds) is not is_true,
+                lambda atom: (
+                    bool(kinds) and atom != ANYTHING and (atom.kind in kinds) is not is_true
+                ),
             )
         # only if it is true: what is false may be None, or an empty list
         case ast.Name() if is_true:
@@ -80,7 +84,9 @@ def _named_kinds(node: ast.expr) -> set[str]:
     return kinds
 
 
-def guarded_by(test: ast.AST, parents: Parents, passed: frozenset[str] = frozenset()) -> list[ast.AST]:
+def guarded_by(
+    test: ast.AST, parents: Parents, passed: frozenset[str] = frozenset()
+) -> list[ast.AST]:
     """The code that runs only if an expression is true.
 
     That is the rest of an `and`, the body of an `if`, the code after an `if not ...:` that leaves the block, code that
@@ -144,15 +150,21 @@ def block_of(statement: ast.AST, parents: Parents) -> list[ast.AST]:
     return [statement]
 
 
-def _guarded_by_name(target: ast.expr, name: str, parents: Parents, passed: frozenset[str]) -> list[ast.AST]:
+def _guarded_by_name(
+    target: ast.expr, name: str, parents: Parents, passed: frozenset[str]
+) -> list[ast.AST]:
     """The code that the tests of a name guard: of a variable in its function, of an attribute in the module."""
     scope: ast.AST = target
-    while scope in parents and not (isinstance(target, ast.Name) and isinstance(scope, _FUNCTIONS)):
+    while scope in parents and not (
+        isinstance(target, ast.Name) and isinstance(scope, _FUNCTIONS)
+    ):
         scope = parents[scope]
     return [
         guarded
         for node in ast.walk(scope)
-        if isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Load) and ast.unparse(node) == name
+        if isinstance(node, ast.Name | ast.Attribute)
+        and isinstance(node.ctx, ast.Load)
+        and ast.unparse(node) == name
         for guarded in guarded_by(node, parents, passed)
     ]
 
@@ -184,7 +196,12 @@ def _names_in_tests(node: ast.AST, parents: Parents) -> Iterator[str]:
 def last_name(node: ast.AST) -> str:
     """The last name of an expression, or the text of a literal."""
     match node:
-        case ast.Constant(value=str(name)) | ast.Attribute(attr=name) | ast.keyword(arg=str(name)) | ast.Name(id=name):
+        case (
+            ast.Constant(value=str(name))
+            | ast.Attribute(attr=name)
+            | ast.keyword(arg=str(name))
+            | ast.Name(id=name)
+        ):
             return name
     return ""
 
@@ -196,7 +213,9 @@ def known_at(node: ast.expr, parents: Parents) -> Value:
         return means
     wanted = ast.dump(node)
     inner: ast.AST = node
-    while (outer := parents.get(inner)) is not None and not isinstance(outer, ast.FunctionDef | ast.Lambda):
+    while (outer := parents.get(inner)) is not None and not isinstance(
+        outer, ast.FunctionDef | ast.Lambda
+    ):
         if isinstance(outer, ast.If | ast.IfExp) and inner is not outer.test:
             body = outer.body if isinstance(outer.body, list) else [outer.body]
             if inner in body and _excludes_none(outer.test, wanted):
@@ -209,7 +228,9 @@ def _excludes_none(test: ast.expr, wanted: str) -> bool:
     match test:
         case ast.BoolOp(op=ast.And(), values=parts):
             return any(_excludes_none(part, wanted) for part in parts)
-        case ast.Compare(left=left, ops=[ast.IsNot() | ast.NotEq()], comparators=[ast.Constant(value=None)]):
+        case ast.Compare(
+            left=left, ops=[ast.IsNot() | ast.NotEq()], comparators=[ast.Constant(value=None)]
+        ):
             return ast.dump(left) == wanted
     return False
 
@@ -226,7 +247,9 @@ def needs_gpu(decorators: list[ast.expr]) -> bool:
     """Whether what is decorated runs only where there is a GPU."""
     for decorator in decorators:
         match decorator:
-            case ast.Call(args=[ast.UnaryOp(op=ast.Not(), operand=test), *_]) if is_skip(decorator, is_true=False):
+            case ast.Call(args=[ast.UnaryOp(op=ast.Not(), operand=test), *_]) if is_skip(
+                decorator, is_true=False
+            ):
                 if means_of(test) == AVAILABLE:
                     return True
             case ast.Call(args=[test, *_]) if is_skip(decorator, is_true=True):
@@ -265,7 +288,11 @@ def counts_gpus(test: ast.Compare, full_name: Callable[[ast.AST], str]) -> bool:
 
 def selected_tab(test: ast.expr, module: PythonModule) -> bool | None:
     """For a test such as `tab.selected("mxnet", "jax")`: whether this tab is one of those. None for any other test."""
-    if module.tab is None or not isinstance(test, ast.Call) or ast.unparse(test.func) != "tab.selected":
+    if (
+        module.tab is None
+        or not isinstance(test, ast.Call)
+        or ast.unparse(test.func) != "tab.selected"
+    ):
         return None
     parts = (part for arg in test.args for part in ast.walk(arg))
     return any(isinstance(part, ast.Constant) and part.value == module.tab for part in parts)

@@ -24,7 +24,9 @@ class Idiom:
     link: str = ""
 
 
-def _calls(code: str, rule: str, text: str, names: str, why: str = "", link: str = "") -> dict[str, Idiom]:
+def _calls(
+    code: str, rule: str, text: str, names: str, why: str = "", link: str = ""
+) -> dict[str, Idiom]:
     idioms = {}
     for name in names.split():
         shown = re.sub(r"^d2l\.\w+\.", "d2l.", name)  # the same in all of d2l's tabs
@@ -32,7 +34,9 @@ def _calls(code: str, rule: str, text: str, names: str, why: str = "", link: str
     return idioms
 
 
-_WRAPPERS: Final = "no neutral word: split_batch, replicate and all_reduce do by hand what this does"
+_WRAPPERS: Final = (
+    "no neutral word: split_batch, replicate and all_reduce do by hand what this does"
+)
 _GUIDE: Final = "docs/guides/wrappers.md"
 _MIXED: Final = "docs/guides/mixed_precision.md"
 
@@ -188,7 +192,9 @@ METHODS: Final[dict[str, Idiom]] = {
     "tolist": Idiom(".tolist()", "XD106", "read_as_list"),
     "item": Idiom(".item()", "XD107", "read", "xdevice.item"),
     "asscalar": Idiom(".asscalar()", "XD107", "read", "xdevice.item"),
-    "pin_memory": Idiom(".pin_memory()", "XD152", "neutral", why="xdevice pins memory by itself"),
+    "pin_memory": Idiom(
+        ".pin_memory()", "XD152", "neutral", why="xdevice pins memory by itself"
+    ),
 }
 """Methods of tensors and models, in modules that use a framework."""
 

@@ -36,7 +36,9 @@ class Inference:
         self.functions: dict[ast.AST, Function] = {}
         self.classes: dict[ast.AST, Class] = {}
         self.methods: dict[str, list[Function]] = {}  # of all classes, by name
-        self.imports: dict[PythonModule, set[PythonModule]] = {}  # those that import each other, in both directions
+        self.imports: dict[
+            PythonModule, set[PythonModule]
+        ] = {}  # those that import each other, in both directions
         self.loop_ends: dict[ast.AST, Env] = {}
         self._foreign: dict[str, Value] = {}
 
@@ -66,7 +68,10 @@ class Inference:
         function.is_open = function.has_callers = True
         for arg in function.args:
             if arg.arg != function.receiver:
-                self.put((function, arg.arg), self.annotated(arg.annotation, function.module) or UNKNOWN)
+                self.put(
+                    (function, arg.arg),
+                    self.annotated(arg.annotation, function.module) or UNKNOWN,
+                )
 
     def foreign(self, name: str) -> Value:
         """The value outside the project under a full name: one value, however often the name occurs."""
@@ -99,7 +104,9 @@ class Inference:
             case ast.BinOp(left=left, op=ast.BitOr(), right=right):
                 first, second = self.annotated(left, module), self.annotated(right, module)
                 return union(first, second) if first and second else None
-            case ast.Subscript(value=owner, slice=inner) if ast.unparse(owner).endswith("Optional"):
+            case ast.Subscript(value=owner, slice=inner) if ast.unparse(owner).endswith(
+                "Optional"
+            ):
                 item = self.annotated(inner, module)
                 return union(item, NONE) if item else None
         name = self._annotated_name(node, module)
@@ -193,7 +200,9 @@ class Inference:
             inner = cls.inner_class(name, is_super=atom.kind == "super")
             if inner is not None:
                 # the cell of the family has those of other lineages, too
-                others = frozenset(value for value in values if not _is_inner_class(value, name))
+                others = frozenset(
+                    value for value in values if not _is_inner_class(value, name)
+                )
                 return union(of("class", inner), others, loose)
             if values:
                 return union(values, loose)
@@ -206,7 +215,10 @@ class Inference:
         if method.is_property:
             method.has_callers = True
             return self.get((method, "return"))
-        return union(of("bound", method), frozenset(value for value in values if value.kind != "function"))
+        return union(
+            of("bound", method),
+            frozenset(value for value in values if value.kind != "function"),
+        )
 
     def iterate(self, value: Value) -> Value:
         """The possible values of the variable of a loop over this value."""

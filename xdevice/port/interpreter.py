@@ -65,7 +65,9 @@ def infer(project: Project, progress: Progress = unseen) -> Inference:
         cells.schedule(module)
     cells.drain(interpret, progress)
     for key, value in list(cells.values.items()):
-        if isinstance(key[0], PythonModule) and not value:  # a name that is taken from where nothing is known of it
+        if (
+            isinstance(key[0], PythonModule) and not value
+        ):  # a name that is taken from where nothing is known of it
             cells.put(key, UNKNOWN)
     # the second phase: only now is it known whom nobody calls, and a caller that is found later still counts
     for function in inference.functions.values():
@@ -91,7 +93,9 @@ class Interpreter:
         self.module = task.module if isinstance(task, Function) else task
         self.env: Env = {}  # what is known of the names before the statement that is read
         self.owner: Class | None = None  # the class whose body is read
-        self._left_loops: list[list[Env]] = []  # for each loop around: what is known at its `break`s and `continue`s
+        self._left_loops: list[
+            list[Env]
+        ] = []  # for each loop around: what is known at its `break`s and `continue`s
 
     def run(self) -> None:
         function = self.function
@@ -135,7 +139,9 @@ class Interpreter:
             if env is None:
                 break
             self.env = env
-            env = self._METHODS.get(type(statement), Interpreter._other_statement)(self, statement)
+            env = self._METHODS.get(type(statement), Interpreter._other_statement)(
+                self, statement
+            )
         return env
 
     def _other_statement(self, node: ast.stmt) -> Env | None:
@@ -145,14 +151,20 @@ class Interpreter:
     def _expression(self, node: ast.Expr) -> Env | None:
         self.evaluate(node.value)
         call = node.value
-        if isinstance(call, ast.Call) and self.inference.full_name(call.func) in _END_OF_PROGRAM:
+        if (
+            isinstance(call, ast.Call)
+            and self.inference.full_name(call.func) in _END_OF_PROGRAM
+        ):
             return None
         return self.env
 
     def _assign(self, node: ast.Assign) -> Env:
         value = self.evaluate(node.value)
         # d2l's own modules name themselves so: `d2l = sys.modules[__name__]`
-        if isinstance(node.value, ast.Subscript) and ast.unparse(node.value) == "sys.modules[__name__]":
+        if (
+            isinstance(node.value, ast.Subscript)
+            and ast.unparse(node.value) == "sys.modules[__name__]"
+        ):
             value = of("module", self.module)
         for target in node.targets:
             self.bind(target, value)
@@ -162,7 +174,9 @@ class Interpreter:
         if node.value is not None:
             self.bind(node.target, self.evaluate(node.value))
         elif self.owner is not None:  # a field, which __init__ fills
-            self.bind(node.target, self.inference.annotated(node.annotation, self.module) or UNKNOWN)
+            self.bind(
+                node.target, self.inference.annotated(node.annotation, self.module) or UNKNOWN
+            )
         return self.env
 
     def _augmented_assign(self, node: ast.AugAssign) -> Env:
@@ -287,7 +301,9 @@ class Interpreter:
     def _import(self, node: ast.Import) -> Env:
         for alias in node.names:
             package = alias.name.split(".")[0]
-            value = self.inference.imported(alias.name, self.module)  # `import a.b` runs a.b, too
+            value = self.inference.imported(
+                alias.name, self.module
+            )  # `import a.b` runs a.b, too
             if not alias.asname:
                 value = self.inference.imported(package, self.module)
             self._bind_name(alias.asname or package, value)
@@ -326,12 +342,16 @@ class Interpreter:
         function = self.inference.functions.get(node)
         if function is not None:
             return function
-        function = self.inference.functions[node] = Function(node, self.module, name, owner, self.function)
+        function = self.inference.functions[node] = Function(
+            node, self.module, name, owner, self.function
+        )
         decorators = set()
         for decorator in getattr(node, "decorator_list", ()):
             decorators.add(ast.unparse(decorator).split("(")[0])
         function.is_method = owner is not None and "staticmethod" not in decorators
-        function.is_property = not decorators.isdisjoint(("property", "cached_property", "functools.cached_property"))
+        function.is_property = not decorators.isdisjoint(
+            ("property", "cached_property", "functools.cached_property")
+        )
         if function.receiver:
             self.put(
                 (function, function.receiver),
@@ -344,7 +364,9 @@ class Interpreter:
 
     def _read_defaults(self, function: Function) -> None:
         parameters = function.node.args
-        positional = zip(reversed(function.positional), reversed(parameters.defaults), strict=False)
+        positional = zip(
+            reversed(function.positional), reversed(parameters.defaults), strict=False
+        )
         for name, default in (
             *positional,
             *zip(function.keywords, parameters.kw_defaults, strict=True),
@@ -364,7 +386,9 @@ class Interpreter:
                     function.owner, function.is_method = atom.subject, True
                     self.put((function, function.positional[0]), of("instance", atom.subject))
             return value
-        if name in knowledge.TRANSPARENT_DECORATORS or name.endswith(knowledge.TRANSPARENT_ENDINGS):
+        if name in knowledge.TRANSPARENT_DECORATORS or name.endswith(
+            knowledge.TRANSPARENT_ENDINGS
+        ):
             return value
         # the call gives a scope, whose `as` is not followed; the function itself is still called by the project
         if name == "contextlib.contextmanager":
@@ -433,8 +457,12 @@ class Interpreter:
         is_starred = any(isinstance(target, ast.Starred) for target in targets)
         parts = [NOTHING] * len(targets)
         for atom in value:
-            is_told_apart = atom.kind == "tuple" and len(atom.subject) == len(targets) and not is_starred
-            items = atom.subject if is_told_apart else [self.iterate(value_of(atom))] * len(targets)
+            is_told_apart = (
+                atom.kind == "tuple" and len(atom.subject) == len(targets) and not is_starred
+            )
+            items = (
+                atom.subject if is_told_apart else [self.iterate(value_of(atom))] * len(targets)
+            )
             parts = list(map(union, parts, items))
         for target, part in zip(targets, parts, strict=True):
             self.bind(target, part, is_inner)
@@ -446,7 +474,9 @@ class Interpreter:
             return
         self.env[name] = value
         if self.owner is None:
-            key = (self.module, name) if self.function is None else (self.function, "local", name)
+            key = (
+                (self.module, name) if self.function is None else (self.function, "local", name)
+            )
             self.put(key, value)
 
     def _bind_attribute(self, owner: Value, name: str, value: Value) -> None:
@@ -517,7 +547,9 @@ class Interpreter:
             return invocation.of_value(callee)
         # the call of a method has evaluated the object as part of the attribute
         owner = means_of(node.func.value)
-        if len(owner) > 1:  # `None` has no methods: what may be None, too, gives what the rest gives
+        if (
+            len(owner) > 1
+        ):  # `None` has no methods: what may be None, too, gives what the rest gives
             owner -= NONE
         return union(*[invocation.of_method(atom, node.func.attr) for atom in owner])
 

@@ -30,7 +30,9 @@ class Judgement:
     grade: Grade | None = None
     edits: Edits = ()
     since: str = ""  # the release of PyTorch that the new text needs
-    consumed: tuple[ast.AST, ...] = field(default=(), repr=False)  # nodes inside this use that are no sites themselves
+    consumed: tuple[ast.AST, ...] = field(
+        default=(), repr=False
+    )  # nodes inside this use that are no sites themselves
 
 
 def left_open(why: str, code: str = "") -> Judgement:
@@ -97,7 +99,9 @@ class JudgedModule:
 
     def reads(self, names: set[str]) -> bool:
         """Whether the module has an attribute of one of these names."""
-        return any(isinstance(node, ast.Attribute) and node.attr in names for node in self.nodes)
+        return any(
+            isinstance(node, ast.Attribute) and node.attr in names for node in self.nodes
+        )
 
     @property
     def asks_xdevice(self) -> bool:
@@ -118,7 +122,11 @@ class JudgedModule:
     def current_gpu(self) -> str:
         """The GPU that `set_device` has chosen, which PyTorch takes a device without an index for; "" where the module
         works with another framework."""
-        return f"{self.torch_name}.device(xdevice.native.gpu().type)" if self.frameworks == {"torch"} else ""
+        return (
+            f"{self.torch_name}.device(xdevice.native.gpu().type)"
+            if self.frameworks == {"torch"}
+            else ""
+        )
 
     @property
     def accelerator_name(self) -> str:
@@ -166,7 +174,9 @@ class Use:
         }
         values = [keyword.value for keyword in self.keywords.values()]
         self.arguments = [*self.args, *values]
-        self.has_stars = None in self.keywords or any(isinstance(arg, ast.Starred) for arg in self.args)
+        self.has_stars = None in self.keywords or any(
+            isinstance(arg, ast.Starred) for arg in self.args
+        )
         is_alone = len(self.args) == 1 and not self.keywords and not self.has_stars
         self.only_argument = self.args[0] if is_alone else None
 
@@ -210,7 +220,9 @@ class Use:
         start, end = self.span(node or self.node)
         return (Edit(start, -end, end, text),)
 
-    def replace_around(self, part: ast.AST, before: str, after: str, node: ast.AST | None = None) -> Edits:
+    def replace_around(
+        self, part: ast.AST, before: str, after: str, node: ast.AST | None = None
+    ) -> Edits:
         """Replaces all but one part."""
         start, end = self.span(node or self.node)
         part_start, part_end = self.span(part)
@@ -234,7 +246,9 @@ class Use:
         start, end = self.span(keyword)
         return self.edit(self.module.source.text.rindex(b",", 0, start), end, "")
 
-    def call_with_receiver(self, word: str, upto: int, text: str = "", comma: str = ",") -> Edits:
+    def call_with_receiver(
+        self, word: str, upto: int, text: str = "", comma: str = ","
+    ) -> Edits:
         """Makes `word(x, ...)` of `x.method(...)`, with `text` in place of what stands before the position `upto`.
         Comments and line breaks in between are kept."""
         start, dot = self.start, self.dot
@@ -245,9 +259,13 @@ class Use:
             layout = " " if comma else ""
         elif layout.startswith("#"):
             layout = f"  {layout}"
-        return self.edit(start, start, f"{word}("), self.edit(dot, upto, f"{comma}{layout}{text}")
+        return self.edit(start, start, f"{word}("), self.edit(
+            dot, upto, f"{comma}{layout}{text}"
+        )
 
-    def move_to(self, device: ast.expr, word: str = "xdevice.to_device", maker: str = "") -> Edits:
+    def move_to(
+        self, device: ast.expr, word: str = "xdevice.to_device", maker: str = ""
+    ) -> Edits:
         """Makes `word(x, device)` of `x.method(device)`; the maker makes a device of an index."""
         text = f"{maker}(" if maker else ""
         edits = self.call_with_receiver(word, self.span(device)[0], text)
@@ -273,10 +291,14 @@ class Use:
 
     def find(self, mark: bytes, at: int) -> int:
         """The next position of a mark that is not in a comment."""
-        match = re.compile(rb"(?:#[^\r\n]*|[^#])*?" + re.escape(mark)).match(self.module.source.text, at)
+        match = re.compile(rb"(?:#[^\r\n]*|[^#])*?" + re.escape(mark)).match(
+            self.module.source.text, at
+        )
         assert match is not None
         return match.end() - 1
 
 
 def text_of(node: ast.AST | None) -> str | None:
-    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else None
+    return (
+        node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else None
+    )

@@ -22,7 +22,9 @@ from .values import (
     union,
 )
 
-SPELLING: Final = re.compile(r"(cuda|cpu|gpu|mps|xpu|npu)(:(\d+|\*))?|/?(device:)?[CG]PU:(\d+|\*)", re.IGNORECASE)
+SPELLING: Final = re.compile(
+    r"(cuda|cpu|gpu|mps|xpu|npu)(:(\d+|\*))?|/?(device:)?[CG]PU:(\d+|\*)", re.IGNORECASE
+)
 
 FRAMEWORKS: Final = {
     **dict.fromkeys(("torch", "torchvision", "torchaudio", "torch_xla"), "torch"),
@@ -91,7 +93,9 @@ _CALLS: Final[dict[str, Value]] = {
     """.split(),
         TENSOR,
     ),
-    **dict.fromkeys(("torch.max.dim", "torch.topk", "torch.sort", "paddle.topk"), tuple_of([TENSOR, TENSOR])),
+    **dict.fromkeys(
+        ("torch.max.dim", "torch.topk", "torch.sort", "paddle.topk"), tuple_of([TENSOR, TENSOR])
+    ),
     **dict.fromkeys(("torch.cuda.is_available", "torch.accelerator.is_available"), AVAILABLE),
     **dict.fromkeys(
         ("torch.backends.mps.is_available", "torch.xpu.is_available", "torch.npu.is_available"),
@@ -108,7 +112,10 @@ _CALLS: Final[dict[str, Value]] = {
     """.split(),
         INT,
     ),
-    **dict.fromkeys(("xdevice.item", "time.time", "math.exp", "math.sqrt", "math.log", "random.random"), FLOAT),
+    **dict.fromkeys(
+        ("xdevice.item", "time.time", "math.exp", "math.sqrt", "math.log", "random.random"),
+        FLOAT,
+    ),
     **dict.fromkeys(("os.environ.get", "os.getenv", "os.path.join"), STR),
     "xdevice.to_numpy": ARRAY,
     "xdevice.sync": NONE,
@@ -175,10 +182,22 @@ DEVICE_MAKERS: Final = {
     "torch.device",
     "torch.accelerator.current_accelerator",
     *(f"mxnet.{name}" for name in "cpu gpu cpu_pinned Context context.Context".split()),
-    *(f"mxnet.{part}.{name}" for part in ("npx", "context", "device") for name in ("cpu", "gpu")),
+    *(
+        f"mxnet.{part}.{name}"
+        for part in ("npx", "context", "device")
+        for name in ("cpu", "gpu")
+    ),
     *(f"paddle.{name}" for name in "CUDAPlace CPUPlace base.CPUPlace CUDAPinnedPlace".split()),
-    *(f"d2l.{tab}.{name}" for tab in ("torch", "mxnet", "paddle", "jax") for name in ("cpu", "gpu", "try_gpu")),
-    *(f"xdevice.{part}{name}" for part in ("", "native.") for name in ("try_gpu", "gpu", "cpu", "device")),
+    *(
+        f"d2l.{tab}.{name}"
+        for tab in ("torch", "mxnet", "paddle", "jax")
+        for name in ("cpu", "gpu", "try_gpu")
+    ),
+    *(
+        f"xdevice.{part}{name}"
+        for part in ("", "native.")
+        for name in ("try_gpu", "gpu", "cpu", "device")
+    ),
 }
 """Calls that give a device."""
 DEVICE_LISTS: Final = {"xdevice.native.try_all_gpus", "xdevice.try_all_gpus"}
@@ -256,8 +275,12 @@ TENSOR_METHODS: Final[dict[str, Value]] = {
     **dict.fromkeys(_SAME.split(), TENSOR),
     **dict.fromkeys(("numpy", "asnumpy"), ARRAY),
     **dict.fromkeys(("item", "asscalar"), FLOAT),
-    **dict.fromkeys(("dim", "numel", "nelement", "get_device", "ndimension", "element_size", "__len__"), INT),
-    **dict.fromkeys(("backward", "wait_to_read", "attach_grad", "retain_grad", "register_hook"), NONE),
+    **dict.fromkeys(
+        ("dim", "numel", "nelement", "get_device", "ndimension", "element_size", "__len__"), INT
+    ),
+    **dict.fromkeys(
+        ("backward", "wait_to_read", "attach_grad", "retain_grad", "register_hook"), NONE
+    ),
     **dict.fromkeys(("is_contiguous", "is_floating_point"), BOOL),
     **dict.fromkeys(("sort", "topk"), tuple_of([TENSOR, TENSOR])),
 }
@@ -282,7 +305,9 @@ DEVICE_ATTRIBUTES: Final[dict[str, Value]] = {
     "device_type": STR,
     "device_id": INT,
 }
-MODEL_METHODS: Final = set("to cuda cpu xpu train eval float half double bfloat16 requires_grad_ apply type".split())
+MODEL_METHODS: Final = set(
+    "to cuda cpu xpu train eval float half double bfloat16 requires_grad_ apply type".split()
+)
 """Methods of a model of PyTorch that return the model itself."""
 RESULT_ATTRIBUTES: Final[dict[tuple[str, str], Value]] = {
     ("accelerate.Accelerator", "device"): of("device"),

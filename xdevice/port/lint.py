@@ -61,8 +61,12 @@ class Finding:
     cell: int | None
     lines: range  # of the whole statement
     part: tuple[Place, Place]  # of the expression that `port` would rewrite, in `Source.text`
-    guard: tuple[str, Place] | None = None  # the path, line and column of the test that guards it
-    guarded: tuple[tuple[Place, Place], ...] = ()  # what is reached only if it is true, in `Source.text`
+    guard: tuple[str, Place] | None = (
+        None  # the path, line and column of the test that guards it
+    )
+    guarded: tuple[
+        tuple[Place, Place], ...
+    ] = ()  # what is reached only if it is true, in `Source.text`
     fix: tuple[Change, ...] = ()
     behind: tuple[Finding, ...] = ()  # the findings that this one, a test, guards
 
@@ -94,7 +98,9 @@ class Choice(NamedTuple):
     def with_options(self, select: str | None, ignore: str | None) -> Choice:
         """The choice of a command. `--select` replaces the settings' codes, `--ignore` removes more."""
         selected = codes(select, "--select") if select else self.select
-        return self._replace(select=selected, ignore=(*self.ignore, *codes(ignore or "", "--ignore")))
+        return self._replace(
+            select=selected, ignore=(*self.ignore, *codes(ignore or "", "--ignore"))
+        )
 
 
 def _matches(path: str, glob: str) -> bool:
@@ -110,7 +116,9 @@ def codes(text: str, of: str) -> tuple[str, ...]:
     beginnings = tuple(filter(None, re.split(r"[,\s]+", text)))
     for beginning in beginnings:
         if not any(code.startswith(beginning) for code in RULES):
-            raise OptionError(f"{of}: there is no code {beginning!r}; the codes are {', '.join(RULES)}")
+            raise OptionError(
+                f"{of}: there is no code {beginning!r}; the codes are {', '.join(RULES)}"
+            )
     return beginnings
 
 
@@ -142,12 +150,17 @@ def configure(root: Path) -> Choice:
         raise OptionError(f"{file}: {error}") from error
     unknown = set(settings) - {"select", "ignore", "per-file-ignores"}
     if unknown:
-        raise OptionError(f"{file}: [tool.xdevice] has select, ignore and per-file-ignores, not {', '.join(unknown)}")
+        raise OptionError(
+            f"{file}: [tool.xdevice] has select, ignore and per-file-ignores, not {', '.join(unknown)}"
+        )
     per_file = settings.get("per-file-ignores", {})
     return Choice(
         _list_codes(settings.get("select", []), f"{file}: select"),
         _list_codes(settings.get("ignore", []), f"{file}: ignore"),
-        tuple((glob, _list_codes(setting, f"{file}: per-file-ignores")) for glob, setting in per_file.items()),
+        tuple(
+            (glob, _list_codes(setting, f"{file}: per-file-ignores"))
+            for glob, setting in per_file.items()
+        ),
     )
 
 
@@ -166,7 +179,9 @@ def findings(source: Source, choice: Choice) -> list[Finding]:
     Raises:
         OptionError: a comment names a code that does not exist.
     """
-    chosen = {finding.key: finding for module in source.modules for finding in _chosen(module, choice)}
+    chosen = {
+        finding.key: finding for module in source.modules for finding in _chosen(module, choice)
+    }
     ignores = list(_ignores(source))
     reported = [finding for finding in chosen.values() if not _is_ignored(finding, ignores)]
     if choice.takes("XD401", source.path):
@@ -181,7 +196,10 @@ def _chosen(module: PythonModule, choice: Choice) -> Iterator[Finding]:
             continue
         node: Any = hit.node
         part: Any = hit.part
-        end = source.place(node.end_lineno)[0], column(source, node.end_lineno, node.end_col_offset)
+        end = (
+            source.place(node.end_lineno)[0],
+            column(source, node.end_lineno, node.end_col_offset),
+        )
         first, last = _statement_lines(node, module.walked[1])
         yield Finding(
             source.path,
@@ -287,12 +305,19 @@ def fixed(findings: Iterable[Finding], examined: Examined) -> dict[Source, bytes
     new = {}
     for source in examined.sources:
         chosen = by_path.get(source.path, [])
-        own = {finding: _site_of(finding, places) or _covering(finding, examined, source) for finding in chosen}
+        own = {
+            finding: _site_of(finding, places) or _covering(finding, examined, source)
+            for finding in chosen
+        }
         sites = [site for site in own.values() if site is not None]
         # from the inner tests to the outer ones: what an inner one keeps, the outer one guards
         for finding in reversed(chosen):
             _complete(finding, sites, examined.of(source), own[finding])
-        left = [site for site in examined.of(source) if site.verdict == "rewritten" and site not in sites]
+        left = [
+            site
+            for site in examined.of(source)
+            if site.verdict == "rewritten" and site not in sites
+        ]
         if any(_STREAMS.search(site.idiom) for site in left):
             sites = [site for site in sites if not _STREAMS.search(site.idiom)]
         if sites:
@@ -306,20 +331,32 @@ def _covering(finding: Finding, examined: Examined, source: Source) -> Site | No
         return None
     start, end = (source.offset(*place) for place in finding.part)
     for site in examined.of(source):
-        if site.verdict == "rewritten" and any(edit.start <= start and end <= edit.end for edit in site.edits):
+        if site.verdict == "rewritten" and any(
+            edit.start <= start and end <= edit.end for edit in site.edits
+        ):
             return site
     return None
 
 
-def _complete(test: Finding, sites: list[Site], all_sites: list[Site], own: Site | None) -> None:
+def _complete(
+    test: Finding, sites: list[Site], all_sites: list[Site], own: Site | None
+) -> None:
     """Adds the sites that a test guards and lint does not report, as in `"cuda" if torch.cuda.is_available() else
     "cpu"`; takes the test out where it guards what stays, because a test for any vendor's devices must not lead to what
     only one vendor has."""
     if own is None or own not in sites:
         return
     inside = [site for site in all_sites if site is not own and _is_in(site, test.guarded)]
-    more = [site for site in inside if site.verdict == "rewritten" and not _REPORTED.search(site.idiom)]
-    stays = [site for site in inside if site.vendor and site not in (*sites, *more) and site.verdict != "neutral"]
+    more = [
+        site
+        for site in inside
+        if site.verdict == "rewritten" and not _REPORTED.search(site.idiom)
+    ]
+    stays = [
+        site
+        for site in inside
+        if site.vendor and site not in (*sites, *more) and site.verdict != "neutral"
+    ]
     if stays or any(finding.code == "XD219" for finding in test.behind):
         sites.remove(own)
     else:
@@ -358,7 +395,9 @@ def _ignores(source: Source) -> Iterator[_Ignore]:
         if match is None:
             continue
         place, cell = source.place(line)
-        ignore = _Ignore(range(place, place + 1), cell, codes(match[2] or "", f"{source.path}:{place}"))
+        ignore = _Ignore(
+            range(place, place + 1), cell, codes(match[2] or "", f"{source.path}:{place}")
+        )
         if match[1] == "ignore":
             yield ignore
         elif match[1] == "off" and opened is None:
@@ -386,13 +425,17 @@ def _comments(source: Source) -> Iterator[tuple[int, str]]:
 def _is_ignored(finding: Finding, ignores: Sequence[_Ignore]) -> bool:
     is_ignored = False
     for ignore in ignores:
-        touches = ignore.lines.start < finding.lines.stop and finding.lines.start < ignore.lines.stop
+        touches = (
+            ignore.lines.start < finding.lines.stop and finding.lines.start < ignore.lines.stop
+        )
         if touches and finding.code.startswith(ignore.codes or "XD"):
             is_ignored = ignore.used = True
     return is_ignored
 
 
-def _unused_ignores(source: Source, ignores: Iterable[_Ignore], choice: Choice) -> Iterator[Finding]:
+def _unused_ignores(
+    source: Source, ignores: Iterable[_Ignore], choice: Choice
+) -> Iterator[Finding]:
     """Findings for comments that ignore nothing. A comment for a code that is not selected counts as used, because it
     may be needed."""
     for ignore in ignores:
@@ -419,7 +462,9 @@ def _unused_ignores(source: Source, ignores: Iterable[_Ignore], choice: Choice) 
 def _may_be_unused(ignore: _Ignore, choice: Choice, path: str) -> bool:
     if not ignore.codes:
         return not choice.select
-    firsts = (next(code for code in RULES if code.startswith(beginning)) for beginning in ignore.codes)
+    firsts = (
+        next(code for code in RULES if code.startswith(beginning)) for beginning in ignore.codes
+    )
     return any(choice.takes(code, path) for code in firsts)
 
 
@@ -452,7 +497,9 @@ def beyond(findings: Iterable[Finding], file: Path) -> list[Finding]:
         for row in json.loads(file.read_text(encoding="utf-8"))["findings"]:
             left[row["path"], row["code"], row["line"]] += int(row["count"])
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise OptionError(f"{file} is not a baseline that --write-baseline has written: {error}") from error
+        raise OptionError(
+            f"{file} is not a baseline that --write-baseline has written: {error}"
+        ) from error
     new = []
     for finding in findings:
         key = _baseline_key(finding)
@@ -469,7 +516,9 @@ def only_added(findings: Iterable[Finding], revision: str, root: Path) -> list[F
     Raises:
         OptionError: Git does not know the revision, or is not there.
     """
-    text = _git(root, "diff", "-U0", "--no-color", "--no-ext-diff", "--relative", revision, "--", ".")
+    text = _git(
+        root, "diff", "-U0", "--no-color", "--no-ext-diff", "--relative", revision, "--", "."
+    )
     added = set()
     path = ""
     for line in text.splitlines():
@@ -484,7 +533,8 @@ def only_added(findings: Iterable[Finding], revision: str, root: Path) -> list[F
     return [
         finding
         for finding in findings
-        if finding.path in untracked or any((finding.path, line) in added for line in finding.lines)
+        if finding.path in untracked
+        or any((finding.path, line) in added for line in finding.lines)
     ]
 
 

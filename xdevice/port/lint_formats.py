@@ -90,7 +90,12 @@ def _result(finding: Finding) -> dict[str, Any]:
 
 
 def _region(start: tuple[int, int], end: tuple[int, int]) -> dict[str, int]:
-    return {"startLine": start[0], "startColumn": start[1], "endLine": end[0], "endColumn": end[1]}
+    return {
+        "startLine": start[0],
+        "startColumn": start[1],
+        "endLine": end[0],
+        "endColumn": end[1],
+    }
 
 
 FORMATS: Final[dict[str, Callable[[Sequence[Finding]], str]]] = {

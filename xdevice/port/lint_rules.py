@@ -31,9 +31,13 @@ class Rule(NamedTuple):
 RULES: Final[dict[str, Rule]] = {
     "XD201": Rule("a time is taken without waiting for the work", False),
     "XD202": Rule("a vendor-specific or GPU-only device is written down as text", True),
-    "XD203": Rule("`.cuda()` without an index goes to the current GPU in a program with several", False),
+    "XD203": Rule(
+        "`.cuda()` without an index goes to the current GPU in a program with several", False
+    ),
     "XD204": Rule("a copy to the host can be read before it has arrived", False),
-    "XD205": Rule("torch.load without map_location needs the devices of the saving machine", True),
+    "XD205": Rule(
+        "torch.load without map_location needs the devices of the saving machine", True
+    ),
     "XD207": Rule("waiting covers only the current GPU, although several work", False),
     "XD208": Rule("the host reads a value in every step and waits for the GPU", True),
     "XD209": Rule("in TensorFlow, assigning in a `with` block copies nothing", False),
@@ -46,9 +50,14 @@ RULES: Final[dict[str, Rule]] = {
     "XD217": Rule("a CUDA-only name that has a neutral word", True),
     "XD218": Rule("`.cuda()` moves to CUDA-only devices", True),
     "XD219": Rule("a CUDA-only name without a neutral word", True),
-    "XD220": Rule("an array is made on the default device, although the device of the others is known", False),
+    "XD220": Rule(
+        "an array is made on the default device, although the device of the others is known",
+        False,
+    ),
     "XD222": Rule("a function's default names a device", True),
-    "XD223": Rule("`non_blocking` without pinned memory, or `pin_memory()` without `non_blocking`", False),
+    "XD223": Rule(
+        "`non_blocking` without pinned memory, or `pin_memory()` without `non_blocking`", False
+    ),
     "XD224": Rule("`pin_memory()` raises without an accelerator", False),
     "XD401": Rule("a comment ignores nothing", True),
     "XD402": Rule("the host reads a value in some steps", False),
@@ -64,7 +73,9 @@ _OF_CUDA: Final = re.compile(
 BY_PORT: Final = {"XD202", "XD217", "XD218", "XD219"}
 """The codes whose findings are fixed if `port` rewrites the expression; its other edits leave the finding in place."""
 
-_TEXT: Final = re.compile(r"/?(?:device:)?(?:cuda|gpu|mps|xpu|npu|hip|rocm)(?::\d+)?", re.IGNORECASE)
+_TEXT: Final = re.compile(
+    r"/?(?:device:)?(?:cuda|gpu|mps|xpu|npu|hip|rocm)(?::\d+)?", re.IGNORECASE
+)
 _OF_VENDORS: Final = re.compile(r"(?:cuda|mps|xpu|npu|hip)(?::\d+)?")
 """Texts that name a device whatever function they are given to. "gpu" means something else to DALI, for instance."""
 _TAKE_A_DEVICE: Final = {
@@ -112,9 +123,22 @@ _GUARD: Final = re.compile(r"cuda|gpu|device|accelerator|mps|xpu|npu", re.IGNORE
 _WORK: Final = {"backward", "matmul", "mm", "dot", "step", "forward", "model", "net"}
 _MOVES: Final = {"to", "cpu", "cuda", "as_in_ctx", "as_in_context"}
 _CREATE: Final = {
-    f"torch.{name}" for name in "zeros ones empty full rand randn randint randperm arange linspace eye tensor".split()
+    f"torch.{name}"
+    for name in "zeros ones empty full rand randn randint randperm arange linspace eye tensor".split()
 }
-_PLACED: Final = {"to", "cuda", "cpu", "to_device", "type_as", "item", "tolist", "numpy", "xpu", "npu", "pin_memory"}
+_PLACED: Final = {
+    "to",
+    "cuda",
+    "cpu",
+    "to_device",
+    "type_as",
+    "item",
+    "tolist",
+    "numpy",
+    "xpu",
+    "npu",
+    "pin_memory",
+}
 """Methods by which an array leaves the place where it was made, or is read there."""
 _FUNCTIONS: Final = (ast.FunctionDef, ast.AsyncFunctionDef)
 _DEVICE_TYPE: Final = ROWS['device.type == "cuda"']
@@ -150,14 +174,20 @@ def hits(module: PythonModule) -> Iterator[Hit]:
     all_hits: list[Hit] = []
     for node in view.nodes:
         for rule in _BY_TYPE.get(type(node), ()):
-            for code, text, *parts in rule(view, node):  # some rules also give the inner node that `port` would rewrite
+            for code, text, *parts in rule(
+                view, node
+            ):  # some rules also give the inner node that `port` would rewrite
                 if is_test and code in _IN_TESTS:
                     code, text = "XD403", f"{text} (in a test)"
                 all_hits.append(Hit(code, node, text, parts[0] if parts else node))
     guards = _guards(view, all_hits)
     for hit in all_hits:
         if hit.code in _GUARDED:
-            hit = replace(hit, guard=guards.get(hit.node), guarded=tuple(guarded_by(hit.node, view.parents)))
+            hit = replace(
+                hit,
+                guard=guards.get(hit.node),
+                guarded=tuple(guarded_by(hit.node, view.parents)),
+            )
         yield hit
 
 
@@ -207,14 +237,18 @@ class _View:
         while node in self.parents:
             child, node = node, self.parents[node]
             yield node, child
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ClassDef):
+            if isinstance(
+                node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ClassDef
+            ):
                 return
 
     def is_guarded(self, node: ast.AST) -> bool:
         """Whether the node runs only if a test that mentions devices says so."""
         for outer, child in self.above(node):
             match outer:
-                case ast.If(test=test) | ast.IfExp(test=test) if child is not test and _speaks_of_devices(test):
+                case ast.If(test=test) | ast.IfExp(test=test) if (
+                    child is not test and _speaks_of_devices(test)
+                ):
                     return True
         return False
 
@@ -261,14 +295,19 @@ def _hard_coded(view: _View, call: ast.Call) -> Found:
 def _collectives(view: _View, call: ast.Call) -> Found:
     name = 'torch.distributed.init_process_group("nccl")'
     if view.full(call.func) == name.partition("(")[0]:
-        for node in [*call.args[:1], *(keyword.value for keyword in call.keywords if keyword.arg == "backend")]:
+        for node in [
+            *call.args[:1],
+            *(keyword.value for keyword in call.keywords if keyword.arg == "backend"),
+        ]:
             if getattr(node, "value", None) == "nccl":
                 yield "XD217", f'"nccl" is CUDA-only; use {ROWS[name].advice}', node
 
 
 def _cuda_method(view: _View, call: ast.Call) -> Found:
     match call.func:
-        case ast.Attribute(attr="cuda", value=receiver) if not view.full(receiver):  # else a function, as tvm.cuda()
+        case ast.Attribute(attr="cuda", value=receiver) if not view.full(
+            receiver
+        ):  # else a function, as tvm.cuda()
             if not tells_vendors_apart(call, view.parents):
                 yield "XD218", f"`.cuda()` is CUDA-only; use {ROWS['x.cuda()'].advice}"
             if _is_bare(call) and view.words & _SEVERAL and "set_device" not in view.words:
@@ -283,7 +322,9 @@ def _is_bare(call: ast.Call) -> bool:
 
 
 def _load(view: _View, call: ast.Call) -> Found:
-    has_place = len(call.args) > 1 or any(keyword.arg in ("map_location", None) for keyword in call.keywords)
+    has_place = len(call.args) > 1 or any(
+        keyword.arg in ("map_location", None) for keyword in call.keywords
+    )
     if view.full(call.func) == "torch.load" and not has_place:
         yield (
             "XD205",
@@ -306,7 +347,10 @@ def _early_copy(view: _View, call: ast.Call) -> Found:
 
 def _one_of_several(view: _View, call: ast.Call) -> Found:
     if _is_bare(call) and view.full(call.func) in _SYNCHRONIZE and view.words & _SEVERAL:
-        yield "XD207", "synchronize() waits for the current GPU only; xdevice.sync() waits for all"
+        yield (
+            "XD207",
+            "synchronize() waits for the current GPU only; xdevice.sync() waits for all",
+        )
 
 
 def _host_read(view: _View, call: ast.Call) -> Found:
@@ -329,7 +373,9 @@ def _host_read(view: _View, call: ast.Call) -> Found:
 
 def _is_on_host(node: ast.expr) -> bool:
     """Whether the value is on the host already, because an inner call has read it, as in `x.numpy().tolist()`."""
-    return any(isinstance(inner, ast.Call) and _method(inner) in _READS for inner in ast.walk(node))
+    return any(
+        isinstance(inner, ast.Call) and _method(inner) in _READS for inner in ast.walk(node)
+    )
 
 
 def _trains(loop: Any) -> bool:
@@ -352,18 +398,28 @@ def _thrown_away(view: _View, statement: ast.Expr) -> Found:
     match statement.value:
         case ast.Call(func=ast.Attribute(attr=method, value=receiver)) if method in _MOVES:
             if means_of(receiver) == TENSOR:  # if the engine's inference has run
-                yield "XD212", f"`.{method}()` gives a new tensor, and leaves this one where it is"
+                yield (
+                    "XD212",
+                    f"`.{method}()` gives a new tensor, and leaves this one where it is",
+                )
 
 
 def _name_of_vendor(view: _View, node: ast.Attribute | ast.Name) -> Found:
     name = view.full(node)
     asks = last_name(node) == "is_cuda" and isinstance(node, ast.Attribute)
-    if not isinstance(node.ctx, ast.Load) or _is_annotation(view, node) or tells_vendors_apart(node, view.parents):
+    if (
+        not isinstance(node.ctx, ast.Load)
+        or _is_annotation(view, node)
+        or tells_vendors_apart(node, view.parents)
+    ):
         return
     if asks and not _is_on_purpose(view, node):
         yield "XD217", f"is_cuda is false on other GPUs; use {ROWS['x.is_cuda'].advice}"
     elif _OF_CUDA.match(name) and not isinstance(view.parents.get(node), ast.Attribute):
-        if isinstance(parent := view.parents.get(node), ast.Call) and last_name(parent.func) == "hasattr":
+        if (
+            isinstance(parent := view.parents.get(node), ast.Call)
+            and last_name(parent.func) == "hasattr"
+        ):
             return  # it asks what this release has
         row = ROWS.get(name)
         if row is None:
@@ -371,7 +427,10 @@ def _name_of_vendor(view: _View, node: ast.Attribute | ast.Name) -> Found:
         else:
             has_word = bool(row.xdevice or row.accelerator)
             if not has_word or not _is_on_purpose(view, node):
-                yield "XD217" if has_word else "XD219", f"{name} is CUDA-only; {'use ' * has_word}{row.advice}"
+                yield (
+                    "XD217" if has_word else "XD219",
+                    f"{name} is CUDA-only; {'use ' * has_word}{row.advice}",
+                )
 
 
 def _is_on_purpose(view: _View, node: ast.AST) -> bool:
@@ -418,7 +477,9 @@ def _compare(view: _View, node: ast.Compare) -> Found:
 
 def _ends_with(view: _View, call: ast.Call) -> Found:
     match call:
-        case ast.Call(func=ast.Attribute(attr="startswith" | "endswith", value=owner), args=[prefix, *_]):
+        case ast.Call(
+            func=ast.Attribute(attr="startswith" | "endswith", value=owner), args=[prefix, *_]
+        ):
             if _device_text(prefix) and "device" in last_name(owner):
                 yield "XD211", _BY_A_PIECE
 
@@ -440,8 +501,16 @@ def _too_late(view: _View, node: ast.Assign) -> Found:
         case ast.Subscript(value=owner, slice=ast.Constant(value="CUDA_VISIBLE_DEVICES")):
             if view.full(owner) != "os.environ":
                 return
-            before = (other for other in view.nodes if getattr(other, "lineno", node.lineno) < node.lineno)
-            names = {name.partition(".")[0] for other in before for name in imported_names(other, view.module)}
+            before = (
+                other
+                for other in view.nodes
+                if getattr(other, "lineno", node.lineno) < node.lineno
+            )
+            names = {
+                name.partition(".")[0]
+                for other in before
+                for name in imported_names(other, view.module)
+            }
             for name in sorted(names & _FRAMEWORKS)[:1]:
                 yield (
                     "XD214",
@@ -454,7 +523,11 @@ def _time(view: _View, node: ast.BinOp) -> Found:
         case ast.BinOp(left=ast.Call(func=clock), op=ast.Sub(), right=ast.Name(id=start)):
             if view.full(clock) not in _CLOCKS or view.framework() in ("", "tensorflow"):
                 return
-            work = [inner for statement in _since(view, node, start) for inner in ast.walk(statement)]
+            work = [
+                inner
+                for statement in _since(view, node, start)
+                for inner in ast.walk(statement)
+            ]
             calls = {last_name(inner.func) for inner in work if isinstance(inner, ast.Call)}
             if calls & _WORK and not calls & _WAITS:
                 yield (
@@ -472,7 +545,10 @@ def _since(view: _View, node: ast.AST, name: str) -> list[ast.stmt]:
             continue
         end = body.index(child)
         for start in reversed(range(end)):
-            if isinstance(body[start], ast.Assign) and last_name(body[start].targets[0]) == name:
+            if (
+                isinstance(body[start], ast.Assign)
+                and last_name(body[start].targets[0]) == name
+            ):
                 return body[start + 1 : end]
     return []
 
@@ -518,10 +594,16 @@ def _creations(view: _View, function: ast.AST) -> Found:
     moved = {
         ast.unparse(node.func.value)
         for node in nodes
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _PLACED
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr in _PLACED
     }
     for node in nodes:
-        if isinstance(node, ast.Call) and _is_made_anywhere(view, node) and not _is_placed(view, node, moved):
+        if (
+            isinstance(node, ast.Call)
+            and _is_made_anywhere(view, node)
+            and not _is_placed(view, node, moved)
+        ):
             yield (
                 "XD220",
                 f"this is made on the default device, and others here on {device}; give device={device}",
@@ -532,7 +614,11 @@ def _creations(view: _View, function: ast.AST) -> Found:
 def _is_made_anywhere(view: _View, call: ast.Call) -> bool:
     """Whether a call makes an array, and says neither where nor by stars."""
     named = {keyword.arg for keyword in call.keywords}
-    return view.full(call.func) in _CREATE and not named & {"device", "out", None} and not view.is_guarded(call)
+    return (
+        view.full(call.func) in _CREATE
+        and not named & {"device", "out", None}
+        and not view.is_guarded(call)
+    )
 
 
 def _is_placed(view: _View, call: ast.Call, moved: set[str]) -> bool:
@@ -578,17 +664,30 @@ def _gains_nothing(view: _View, call: ast.Call) -> Found:
         return
     flag = _keyword(call, "non_blocking")
     match call.func:
-        case ast.Attribute(value=ast.Call(func=ast.Attribute(attr="pin_memory"))) if flag is None:
+        case ast.Attribute(value=ast.Call(func=ast.Attribute(attr="pin_memory"))) if (
+            flag is None
+        ):
             yield (
                 "XD223",
                 "pin_memory() is one more copy, and this one waits for it; add non_blocking=True, or only move",
             )
-    if not isinstance(flag, ast.Constant) or flag.value is not True or "pin_memory" in view.words:
+    if (
+        not isinstance(flag, ast.Constant)
+        or flag.value is not True
+        or "pin_memory" in view.words
+    ):
         return
-    loaders = [node for node in view.nodes if isinstance(node, ast.Call) and last_name(node.func) == "DataLoader"]
+    loaders = [
+        node
+        for node in view.nodes
+        if isinstance(node, ast.Call) and last_name(node.func) == "DataLoader"
+    ]
     has_stars = any(keyword.arg is None for loader in loaders for keyword in loader.keywords)
     if loaders and not has_stars:
-        yield "XD223", "the copy waits all the same: no loader here pins memory; give DataLoader pin_memory=True"
+        yield (
+            "XD223",
+            "the copy waits all the same: no loader here pins memory; give DataLoader pin_memory=True",
+        )
 
 
 def _pinned(view: _View, call: ast.Call) -> Found:

@@ -16,9 +16,20 @@ from .rules_of_calls import stands_loose
 from .values import AVAILABLE, DEVICES, means_of, only
 from .words import ROWS
 
-_VENDORS: Final = ("torch.cuda.", "torch.xpu.", "torch.npu.", "torch.mps.", "torch.backends.mps.")
+_VENDORS: Final = (
+    "torch.cuda.",
+    "torch.xpu.",
+    "torch.npu.",
+    "torch.mps.",
+    "torch.backends.mps.",
+)
 _NEUTRAL: Final = Judgement("neutral", "the framework's own word, for any vendor's device")
-_TAKE_DEVICES: Final = {"torch.device", "torch.Generator", "torch.set_default_device", "torch.get_device_module"}
+_TAKE_DEVICES: Final = {
+    "torch.device",
+    "torch.Generator",
+    "torch.set_default_device",
+    "torch.get_device_module",
+}
 _ON_DEVICE: Final = {"device", "map_location"}
 """The keywords of PyTorch that take a device, and not only a text."""
 _QUOTED: Final = re.compile(rb"""(["'])cuda(:\d+)?\1""")
@@ -101,7 +112,9 @@ class NeutralSites(JudgedSites):
             edits = use.replace(self.accelerator_name)
             is_plain = text_of(node) == "cuda"
             judgement = proven("the kind of the present accelerator", edits)
-            return use, replace(judgement, since="2.6") if is_plain else left_open("is compared with one device")
+            return use, replace(judgement, since="2.6") if is_plain else left_open(
+                "is compared with one device"
+            )
         place = self._place_of(node)
         return None if place == "a site" else (use, self._of_text(use, place))
 
@@ -118,14 +131,20 @@ class NeutralSites(JudgedSites):
 
     def _of_text(self, use: Use, place: str, filling: ast.expr | None = None) -> Judgement:
         if place == "elsewhere":
-            return left_open("a text that names CUDA, and what is made of it is not known", "XD165")
+            return left_open(
+                "a text that names CUDA, and what is made of it is not known", "XD165"
+            )
         accelerator = self.accelerator
         segment = self.segment(use.node).encode()
         why = "the present accelerator"
         if text_of(use.node) == "cuda":
             text = accelerator if place == "device" else rules_of_words.device_type(use)
             return replace(proven(why, use.replace(text)), since="2.6")
-        if filling is None and _QUOTED.fullmatch(segment) is None and _FILLED.match(segment) is None:
+        if (
+            filling is None
+            and _QUOTED.fullmatch(segment) is None
+            and _FILLED.match(segment) is None
+        ):
             return left_open("a text in another form", "XD165")
         quote = segment.index(b"cuda") - 1
         if place != "device" and not rules_of_words.has_gpu(use):
@@ -134,7 +153,10 @@ class NeutralSites(JudgedSites):
         start = use.start + quote + 1
         if isinstance(filling, ast.Call):
             at = use.find(b"(", self.span(filling.func)[1]) + 1
-            edits: Edits = (use.edit(start, start + len("cuda"), "{}"), use.edit(at, at, f"{accelerator}, "))
+            edits: Edits = (
+                use.edit(start, start + len("cuda"), "{}"),
+                use.edit(at, at, f"{accelerator}, "),
+            )
             return replace(proven(why, edits), since="2.6")
         edits = (use.edit(start, start + len("cuda"), f"{{{accelerator}}}"),)
         if segment[:quote].lower() != b"f":
@@ -150,16 +172,24 @@ class NeutralSites(JudgedSites):
             name = self.full_name(call.func)
             is_move = isinstance(call.func, ast.Attribute) and call.func.attr in ("to", "cuda")
             if isinstance(parent, ast.keyword):
-                takes_device = parent.arg in _ON_DEVICE and (is_move or framework_of(name) == "torch")
+                takes_device = parent.arg in _ON_DEVICE and (
+                    is_move or framework_of(name) == "torch"
+                )
             else:
-                takes_device = is_move or name in _TAKE_DEVICES or name.startswith("torch.cuda.")
+                takes_device = (
+                    is_move or name in _TAKE_DEVICES or name.startswith("torch.cuda.")
+                )
                 if name == "torch.device":
                     return "text"  # which need not be there
             if takes_device:
                 return "device"
             if name in rules_of_words.WITH_DEVICES:
                 return "a site"
-        is_choice = isinstance(parent, ast.IfExp) and parent.body is node and means_of(parent.test) == AVAILABLE
+        is_choice = (
+            isinstance(parent, ast.IfExp)
+            and parent.body is node
+            and means_of(parent.test) == AVAILABLE
+        )
         return "text" if is_choice or node in self.device_origins else "elsewhere"
 
     def _is_compared(self, node: ast.expr) -> bool:

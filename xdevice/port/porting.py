@@ -13,7 +13,9 @@ from .sites import Edit, Site
 from .sources import PythonModule, Source
 
 
-def import_edits(source: Source, modules: Iterable[PythonModule], sites: list[Site], backend: str | None) -> set[Edit]:
+def import_edits(
+    source: Source, modules: Iterable[PythonModule], sites: list[Site], backend: str | None
+) -> set[Edit]:
     """The edits that insert the imports which a file needs for its rewritten sites.
 
     `set_backend` stands above the import of the framework: virtual GPUs of Paddle and TensorFlow, and MXNet beside a
@@ -25,7 +27,9 @@ def import_edits(source: Source, modules: Iterable[PythonModule], sites: list[Si
         if not sites_of_module:
             continue
         statement = _place(module, min(site.line for site in sites_of_module))
-        line, col = (statement.lineno, statement.col_offset) if statement is not None else (1, 0)
+        line, col = (
+            (statement.lineno, statement.col_offset) if statement is not None else (1, 0)
+        )
         frameworks = frameworks_of(module)
         name = backend or (min(frameworks) if len(frameworks) == 1 else None)
         name = None if _is_shared(source, line, module.tab) else name
@@ -36,7 +40,9 @@ def import_edits(source: Source, modules: Iterable[PythonModule], sites: list[Si
         if col:  # `import a; import b`, or a block
             edits.add(Edit(start, 0, start, "; ".join([*lines, ""])))
             continue
-        before_all_sites = -len(source.text)  # a site that begins here has minus its end as rank
+        before_all_sites = -len(
+            source.text
+        )  # a site that begins here has minus its end as rank
         text = (source.newline * 2).join(lines) + source.newline
         edits.add(Edit(start, before_all_sites, start, text))
     return edits
@@ -69,8 +75,16 @@ def unused_imports(module: PythonModule, edits: set[Edit]) -> set[Edit]:
     nodes, parents = module.walked
     removed = set()
     for node in nodes:
-        if isinstance(node, ast.ImportFrom) and not node.level and _OF_CUDA.match(node.module or ""):
-            gone = {alias for alias in node.names if _is_unused(module, alias.asname or alias.name, edits)}
+        if (
+            isinstance(node, ast.ImportFrom)
+            and not node.level
+            and _OF_CUDA.match(node.module or "")
+        ):
+            gone = {
+                alias
+                for alias in node.names
+                if _is_unused(module, alias.asname or alias.name, edits)
+            }
             if gone:
                 removed.add(_without(module, node, gone, parents))
     return removed
@@ -78,13 +92,22 @@ def unused_imports(module: PythonModule, edits: set[Edit]) -> set[Edit]:
 
 def _is_unused(module: PythonModule, name: str, edits: set[Edit]) -> bool:
     nodes, _ = module.walked
-    uses = [module.span(node) for node in nodes if isinstance(node, ast.Name) and node.id == name]
+    uses = [
+        module.span(node) for node in nodes if isinstance(node, ast.Name) and node.id == name
+    ]
     texts = {node.value for node in nodes if isinstance(node, ast.Constant)}
-    is_rewritten = all(any(edit.start <= start and end <= edit.end for edit in edits) for start, end in uses)
+    is_rewritten = all(
+        any(edit.start <= start and end <= edit.end for edit in edits) for start, end in uses
+    )
     return bool(uses) and is_rewritten and name not in texts  # a text may be in `__all__`
 
 
-def _without(module: PythonModule, node: ast.ImportFrom, gone: set[ast.alias], parents: dict[ast.AST, ast.AST]) -> Edit:
+def _without(
+    module: PythonModule,
+    node: ast.ImportFrom,
+    gone: set[ast.alias],
+    parents: dict[ast.AST, ast.AST],
+) -> Edit:
     start, end = module.span(node)
     text = module.source.text
     rest = [alias for alias in node.names if alias not in gone]
@@ -111,7 +134,11 @@ def _sets_semantics(tree: ast.Module) -> bool:
     """Whether an MXNet program works with NumPy's semantics: it sets them, or d2l does."""
     for node in ast.walk(tree):
         match node:
-            case ast.Attribute(attr="set_np") | ast.Name(id="set_np") | ast.ImportFrom(module="d2l"):
+            case (
+                ast.Attribute(attr="set_np")
+                | ast.Name(id="set_np")
+                | ast.ImportFrom(module="d2l")
+            ):
                 return True
     return False
 

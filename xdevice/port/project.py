@@ -37,7 +37,9 @@ class Function:
         self.positional = [arg.arg for arg in (*parameters.posonlyargs, *parameters.args)]
         self.keywords = [arg.arg for arg in parameters.kwonlyargs]
         self.globals: set[str] = set()
-        self.locals = {arg.arg for arg in (*self.args, parameters.vararg, parameters.kwarg) if arg}
+        self.locals = {
+            arg.arg for arg in (*self.args, parameters.vararg, parameters.kwarg) if arg
+        }
         body = self.node.body
         for node in _nodes_of_scope(body if isinstance(body, list) else [body]):
             if isinstance(node, ast.Global):
@@ -69,7 +71,11 @@ def _names_bound_by(node: ast.AST) -> Iterable[str]:
     match node:
         case ast.Name(id=name, ctx=ast.Store() | ast.Del()):
             return [name]
-        case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+        case (
+            ast.FunctionDef(name=name)
+            | ast.AsyncFunctionDef(name=name)
+            | ast.ClassDef(name=name)
+        ):
             return [name]
         case ast.ExceptHandler(name=str(name)):
             return [name]
@@ -122,7 +128,9 @@ class Class:
         before = self.lineage, self.foreign_bases
         self.lineage = tuple(self._find_lineage())
         atoms = {atom for cls in self.lineage for atom in cls.bases if atom.kind != "class"}
-        self.foreign_bases = frozenset(atom.subject if atom.kind == "foreign" else "?" for atom in atoms)
+        self.foreign_bases = frozenset(
+            atom.subject if atom.kind == "foreign" else "?" for atom in atoms
+        )
         return before != (self.lineage, self.foreign_bases)
 
     def _find_lineage(self) -> dict[Class, None]:
@@ -133,7 +141,9 @@ class Class:
             cls = waiting.pop()
             if cls not in classes:
                 classes[cls] = None
-                waiting += reversed([atom.subject for atom in cls.bases if atom.kind == "class"])
+                waiting += reversed(
+                    [atom.subject for atom in cls.bases if atom.kind == "class"]
+                )
         return classes
 
     def method(self, name: str, is_super: bool = False) -> Function | None:
@@ -145,7 +155,9 @@ class Class:
 
     def inner_class(self, name: str, is_super: bool = False) -> Class | None:
         """The class of this name in the body of the class, or else of a base."""
-        return next((cls.inner[name] for cls in self.lineage[is_super:] if name in cls.inner), None)
+        return next(
+            (cls.inner[name] for cls in self.lineage[is_super:] if name in cls.inner), None
+        )
 
 
 class Project:
@@ -153,7 +165,9 @@ class Project:
 
     def __init__(self, modules: Iterable[PythonModule]) -> None:
         self.modules = list(modules)
-        packages = {module.path.parent for module in self.modules if module.path.name == "__init__.py"}
+        packages = {
+            module.path.parent for module in self.modules if module.path.name == "__init__.py"
+        }
         self._by_last_name: dict[str, list[PythonModule]] = {}
         for module in self.modules:
             module.name = _full_name(module.path, packages)
@@ -209,7 +223,9 @@ def frameworks_of(module: PythonModule) -> set[str]:
 def _full_name(path: PurePosixPath, packages: set[PurePosixPath]) -> str:
     parts = [] if path.name == "__init__.py" else [path.stem]
     folder = path.parent
-    while folder in packages and folder.name:  # the root of the call may be a package too, of a name not known here
+    while (
+        folder in packages and folder.name
+    ):  # the root of the call may be a package too, of a name not known here
         parts.insert(0, folder.name)
         folder = folder.parent
     return ".".join(parts)

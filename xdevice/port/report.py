@@ -41,7 +41,10 @@ def document(examined: Examined) -> dict[str, Any]:
         "totals": totals(examined.sites),
         "unsettled": examined.unsettled,
         "codes": {code: totals(sites) for code, sites in by_code(examined.sites)},
-        "files": [_file(examined, source) for source in sorted(examined.sources, key=lambda source: source.path)],
+        "files": [
+            _file(examined, source)
+            for source in sorted(examined.sources, key=lambda source: source.path)
+        ],
         "unreadable": [{"path": path, "why": why} for path, why in sorted(examined.unreadable)],
     }
 

@@ -27,7 +27,8 @@ _ASKS_THE_SELECTED: Final = {"XD101", "XD102", "XD108", "XD110", "XD111", "XD151
 _OF_PYTORCH: Final = ("word", "text")
 """Rules that write PyTorch's own words, where the file has several frameworks."""
 _OF_TENSORFLOW_1: Final = {
-    f"tensorflow.{name}" for name in ("placeholder", "Session", "get_variable", "variable_scope", "contrib")
+    f"tensorflow.{name}"
+    for name in ("placeholder", "Session", "get_variable", "variable_scope", "contrib")
 }
 _NO_OBJECTS: Final = ("foreign", "module", "class", "namespace")
 
@@ -48,7 +49,9 @@ class JudgedSites(JudgedModule):
                     consumed.update(ast.walk(part))
         stays = {use.node: use for use, judgement in uses if _has_one_vendor(use, judgement)}
         for use, judgement in uses:
-            yield self._site(use, self._as_a_test(use, stays) or judgement if judgement.edits else judgement)
+            yield self._site(
+                use, self._as_a_test(use, stays) or judgement if judgement.edits else judgement
+            )
 
     def _as_a_test(self, use: Use, stays: dict[Any, Use]) -> Judgement | None:
         """The judgement on `torch.cuda.is_available()`, `d.type == "cuda"` and the like where they guard what only CUDA
@@ -59,12 +62,20 @@ class JudgedSites(JudgedModule):
         for inner in inside:
             if inner in stays:
                 return left_open(f"guards {stays[inner].idiom.name}, which only one vendor has")
-        if parts and tells_vendors_apart(use.node, self.parents) and not all(map(_only_chooses, parts)):
+        if (
+            parts
+            and tells_vendors_apart(use.node, self.parents)
+            and not all(map(_only_chooses, parts))
+        ):
             return Judgement("neutral", "code that tells vendors apart")
         return None
 
     def has_uses(self, node: ast.AST) -> bool:
-        return any(self._judge(inner) is not None for inner in ast.walk(node) if not isinstance(inner, ast.keyword))
+        return any(
+            self._judge(inner) is not None
+            for inner in ast.walk(node)
+            if not isinstance(inner, ast.keyword)
+        )
 
     def _site(self, use: Use, judgement: Judgement) -> Site:
         node, idiom = use.node, use.idiom
@@ -73,7 +84,9 @@ class JudgedSites(JudgedModule):
         if judgement.edits:
             judgement = self._hindrance(where, idiom) or judgement
         position = node.lineno, node.col_offset
-        if isinstance(node, ast.Call) and idiom.name.startswith("."):  # several calls on one line have a position each
+        if isinstance(node, ast.Call) and idiom.name.startswith(
+            "."
+        ):  # several calls on one line have a position each
             position = self.source.position(use.dot)
         full_name = self.full_name(node.func) if isinstance(node, ast.Call) else ""
         framework = framework_of(full_name)
@@ -124,17 +137,27 @@ class JudgedSites(JudgedModule):
             return use, STARS if judgement.edits and use.has_stars else judgement
         name = full_name.rpartition(".")[2]
         # the project has its own try_gpu(): the body is rewritten, and the calls stay as they are
-        if name in idioms.HELPERS and not framework_of(full_name) and not full_name.startswith("xdevice."):
+        if (
+            name in idioms.HELPERS
+            and not framework_of(full_name)
+            and not full_name.startswith("xdevice.")
+        ):
             helper = Use(self, node, Idiom(name, "XD101", "helper"))
-            return helper, Judgement("neutral", "a function of the project: its body is rewritten")
+            return helper, Judgement(
+                "neutral", "a function of the project: its body is rewritten"
+            )
         if isinstance(node.func, ast.Attribute) and node.func.attr in idioms.METHODS:
-            return self._judge_method(Use(self, node, idioms.METHODS[node.func.attr]), full_name)
+            return self._judge_method(
+                Use(self, node, idioms.METHODS[node.func.attr]), full_name
+            )
         return None
 
     def _judge_word(self, node: ast.Call, full_name: str) -> Judged | None:
         """The judgement on a call of a name that has a row in the table of words, or that only CUDA has."""
         row = rules_of_words.row_of(full_name)
-        if not full_name.startswith("torch.") or (row is None and not full_name.startswith("torch.cuda.")):
+        if not full_name.startswith("torch.") or (
+            row is None and not full_name.startswith("torch.cuda.")
+        ):
             return None
         use = Use(self, node, _idiom_of_word(full_name))
         return use, rules_of_words.word(use)
@@ -142,17 +165,25 @@ class JudgedSites(JudgedModule):
     def _judge_name(self, node: ast.Attribute | ast.Name) -> Judged | None:
         """The judgement on a name of CUDA's that is not called here: it is handed on, or an annotation."""
         parent = self.parents.get(node)
-        if isinstance(parent, ast.Attribute) or (isinstance(parent, ast.Call) and parent.func is node):
+        if isinstance(parent, ast.Attribute) or (
+            isinstance(parent, ast.Call) and parent.func is node
+        ):
             return None
         if isinstance(parent, ast.Call) and ast.unparse(parent.func) == "hasattr":
             return None  # it asks what this release has
-        full_name = self.full_name(node) if hasattr(node, "means") else self._annotated_name(node)
+        full_name = (
+            self.full_name(node) if hasattr(node, "means") else self._annotated_name(node)
+        )
         row = rules_of_words.row_of(full_name)
-        is_vendors = full_name.startswith("torch.cuda.") or (full_name.startswith("torch.") and row is not None)
+        is_vendors = full_name.startswith("torch.cuda.") or (
+            full_name.startswith("torch.") and row is not None
+        )
         if not is_vendors or not isinstance(node.ctx, ast.Load):
             return None
         use = Use(self, node, _idiom_of_word(full_name))
-        return use, left_open("no neutral word is known for it") if row is None else rules_of_words.value(use, row)
+        return use, left_open(
+            "no neutral word is known for it"
+        ) if row is None else rules_of_words.value(use, row)
 
     def _annotated_name(self, node: ast.AST) -> str:
         """The full name of what an annotation names, which is not interpreted; "" for anything else."""
@@ -166,17 +197,25 @@ class JudgedSites(JudgedModule):
 
     def _judge_method(self, use: Use, full_name: str) -> Judged | None:
         receiver = means_of(use.receiver)
-        if full_name and (framework_of(full_name) is None or not may_be(receiver, ("foreign",))):
+        if full_name and (
+            framework_of(full_name) is None or not may_be(receiver, ("foreign",))
+        ):
             return None
         # `tvm.cpu()` where tvm is loaded by a helper, so that no import says that it is a module
         if isinstance(use.receiver, ast.Name) and use.receiver.id in idioms.MODULES:
             return None
         if may_be(receiver, (*_NO_OBJECTS, "dict", "list", "tuple")):
             is_other = Judgement("not a device", "a name of a module or a container")
-            return (use, is_other) if use.idiom.rule not in ("neutral", "read_as_list") else None
+            return (
+                (use, is_other) if use.idiom.rule not in ("neutral", "read_as_list") else None
+            )
         if use.idiom.rule == "to" and not use.args and "device" not in use.keywords:
             is_nothing = use.method == "to" and not use.keywords
-            return None if is_nothing else (use, Judgement("not a device", "no device among the arguments"))
+            return (
+                None
+                if is_nothing
+                else (use, Judgement("not a device", "no device among the arguments"))
+            )
         return use, METHOD_RULES[use.idiom.rule](use)
 
     # what is no call
@@ -187,7 +226,11 @@ class JudgedSites(JudgedModule):
             return None
         callee = self.full_name(call.func)
         is_move = isinstance(call.func, ast.Attribute) and call.func.attr in ("to", "cuda")
-        if is_move or callee in idioms.CALLS or callee.startswith(("xdevice.", "argparse", "builtins")):
+        if (
+            is_move
+            or callee in idioms.CALLS
+            or callee.startswith(("xdevice.", "argparse", "builtins"))
+        ):
             return None
         use = Use(self, node, Idiom(f"{node.arg}=", "XD111", "keyword"))
         text = text_of(node.value)
@@ -199,7 +242,9 @@ class JudgedSites(JudgedModule):
         if self.sets_current and ":" not in text:
             if not self.current_gpu:
                 return use, OTHER_GPU
-            return use, proven("the GPU that set_device has chosen", use.replace(self.current_gpu, node.value))
+            return use, proven(
+                "the GPU that set_device has chosen", use.replace(self.current_gpu, node.value)
+            )
         edits = use.replace(f"xdevice.native.gpu({text.partition(':')[2]})", node.value)
         return use, proven("a text that names it, for a function of the framework", edits)
 
@@ -208,8 +253,12 @@ class JudgedSites(JudgedModule):
         if not is_usual_choice(node, self.full_name) or "torch" not in self.frameworks:
             return None
         use = Use(self, node, Idiom('"cuda" if ... else "cpu"', "XD101", "choice"))
-        if text_of(node.body) == "cuda:0" or not self.text_origins.isdisjoint((node.body, node.orelse)):
-            return use, Judgement("open", "a text that is read as text, too", "XD169", consumed=(node.test,))
+        if text_of(node.body) == "cuda:0" or not self.text_origins.isdisjoint(
+            (node.body, node.orelse)
+        ):
+            return use, Judgement(
+                "open", "a text that is read as text, too", "XD169", consumed=(node.test,)
+            )
         why = "the same text, and right where the GPU is called something else"
         return use, proven(why, use.replace("xdevice.native.try_gpu().type"), node.test)
 
@@ -223,11 +272,17 @@ class JudgedSites(JudgedModule):
             ) if only(means_of(owner), ("device",)):
                 use = Use(self, node, Idiom(f".{name} == {text}", "XD112", "comparison"))
                 if text == "cpu":
-                    return use, Judgement("neutral", "a CPU is called cpu everywhere", consumed=(node.left,))
+                    return use, Judgement(
+                        "neutral", "a CPU is called cpu everywhere", consumed=(node.left,)
+                    )
                 (literal,) = node.comparators
                 edits = use.replace(self.accelerator_name, literal)
                 why = "the kind of the present accelerator"
-                judgement = proven(why, edits, node.left) if text == "cuda" else left_open("PyTorch has no such kind")
+                judgement = (
+                    proven(why, edits, node.left)
+                    if text == "cuda"
+                    else left_open("PyTorch has no such kind")
+                )
                 return use, replace(judgement, since="2.6")
         return None
 
@@ -255,7 +310,9 @@ class JudgedSites(JudgedModule):
         if text_of(node) != "nccl":
             return None
         use = Use(self, node, Idiom('"nccl"', "XD153", "text"))
-        return use, left_open("the collectives of CUDA; without a backend init_process_group takes the right one")
+        return use, left_open(
+            "the collectives of CUDA; without a backend init_process_group takes the right one"
+        )
 
     _JUDGES: ClassVar[dict[type, Any]] = {
         ast.Attribute: _judge_attribute,
@@ -284,26 +341,42 @@ class JudgedSites(JudgedModule):
         if self.source.path.endswith("setup.py"):
             return Judgement("neutral", "decides what to build")
         # https://github.com/python/cpython/issues/104608: before 3.12 all parts have the position of the whole
-        if any(isinstance(outer, ast.JoinedStr) for outer in around) and not self.is_exact(node):
-            return left_open("inside an f-string whose parts this version of Python cannot locate", "XD165")
+        if any(isinstance(outer, ast.JoinedStr) for outer in around) and not self.is_exact(
+            node
+        ):
+            return left_open(
+                "inside an f-string whose parts this version of Python cannot locate", "XD165"
+            )
         asks = idiom.code in _ASKS_THE_SELECTED or idiom.rule == "wait"
         asks = asks and idiom.rule not in _OF_PYTORCH and self.goal.target == "xdevice"
         if "tensorflow" in self.frameworks and self.is_of_tensorflow_1:
-            return left_open("a program for TensorFlow 1, which xdevice does not run on", "XD167")
+            return left_open(
+                "a program for TensorFlow 1, which xdevice does not run on", "XD167"
+            )
         if asks and len(self.frameworks) > 1:
-            return left_open("several frameworks in this file: the selected one would be asked", "XD168")
+            return left_open(
+                "several frameworks in this file: the selected one would be asked", "XD168"
+            )
         if idiom.code == "XD101" and _is_by_identity(around[0]):
-            return left_open("compared by identity, which another object of the same device may pass", "XD169")
+            return left_open(
+                "compared by identity, which another object of the same device may pass",
+                "XD169",
+            )
         if self._is_printed(node, around):
             return left_open("an f-string with = prints the expression itself", "XD169")
         if any(self._is_scripted(outer) for outer in around):
-            return left_open("TorchScript compiles this function, and knows no other module", "XD167")
+            return left_open(
+                "TorchScript compiles this function, and knows no other module", "XD167"
+            )
         return None
 
     @cached_property
     def is_of_tensorflow_1(self) -> bool:
         """Whether the module uses names that TensorFlow 2 does not have."""
-        return any(isinstance(node, ast.Attribute) and self.full_name(node) in _OF_TENSORFLOW_1 for node in self.nodes)
+        return any(
+            isinstance(node, ast.Attribute) and self.full_name(node) in _OF_TENSORFLOW_1
+            for node in self.nodes
+        )
 
     def _is_printed(self, node: ast.AST, around: list[ast.AST]) -> bool:
         for inner, outer in zip([node, *around], around, strict=False):
@@ -314,7 +387,10 @@ class JudgedSites(JudgedModule):
 
     def _is_scripted(self, node: ast.AST) -> bool:
         decorators = getattr(node, "decorator_list", ())
-        return any(self.full_name(d) in ("torch.jit.script", "torch.jit.script_method") for d in decorators)
+        return any(
+            self.full_name(d) in ("torch.jit.script", "torch.jit.script_method")
+            for d in decorators
+        )
 
 
 def _only_chooses(node: ast.AST) -> bool:
@@ -349,13 +425,20 @@ def _vendor_of(use: Use) -> str:
 def _has_one_vendor(use: Use, judgement: Judgement) -> bool:
     """Whether only one vendor's devices will have a use: what stays, and DataParallel, whose copies PyTorch has in its
     builds for CUDA alone."""
-    return (judgement.verdict == "open" and bool(_vendor_of(use))) or use.idiom.name == "torch.nn.DataParallel"
+    return (
+        judgement.verdict == "open" and bool(_vendor_of(use))
+    ) or use.idiom.name == "torch.nn.DataParallel"
 
 
 def _idiom_of_word(full_name: str) -> Idiom:
     """An idiom for a name of the table of words, with the code and link that the table of calls has for it, if any."""
     listed = idioms.CALLS.get(full_name)
-    return Idiom(full_name, listed.code if listed is not None else "XD156", "word", link=listed.link if listed else "")
+    return Idiom(
+        full_name,
+        listed.code if listed is not None else "XD156",
+        "word",
+        link=listed.link if listed else "",
+    )
 
 
 def _is_by_identity(node: ast.AST) -> bool:

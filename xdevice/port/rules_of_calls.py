@@ -58,14 +58,18 @@ def replaced(use: Use) -> Judgement:
     if use.arguments:
         return left_open("the neutral word takes no argument", "XD166")
     text = use.idiom.text
-    return proven(NAMED, use.replace(f"({text})" if " " in text and not stands_loose(use) else text))
+    return proven(
+        NAMED, use.replace(f"({text})" if " " in text and not stands_loose(use) else text)
+    )
 
 
 def asks_build(use: Use) -> Judgement:
     judgement = replaced(use)
     if not judgement.edits:
         return judgement
-    return safe("asks the machine, where the old name asks how the framework was built", judgement.edits)
+    return safe(
+        "asks the machine, where the old name asks how the framework was built", judgement.edits
+    )
 
 
 def stands_loose(use: Use) -> bool:
@@ -88,11 +92,19 @@ def torch_device(use: Use) -> Judgement:
     argument = use.only_argument
     if argument is None:
         return left_open("not the form torch.device(text)", "XD166")
-    if isinstance(argument, ast.Attribute) and argument.attr == "type" and only(means_of(argument.value), ("device",)):
+    if (
+        isinstance(argument, ast.Attribute)
+        and argument.attr == "type"
+        and only(means_of(argument.value), ("device",))
+    ):
         return Judgement("neutral", "the kind of a device")
     judgement = _device_of_text(use, argument)
     # with an index both print the same
-    if not judgement.edits or _has_index(argument) or (text_of(argument) or "").lower().startswith("cpu"):
+    if (
+        not judgement.edits
+        or _has_index(argument)
+        or (text_of(argument) or "").lower().startswith("cpu")
+    ):
         return judgement
     return _without_index(use, judgement, is_gpu=names_no_index(argument))
 
@@ -108,7 +120,9 @@ def _device_of_text(use: Use, argument: ast.expr) -> Judgement:
         return proven(_A_TEXT, use.replace(f"{_native(name)}({index})"))
     before, filled = _filled_in(use, argument)
     if filled is not None and before == "cuda:":
-        return _by_index(filled, use.replace(f"xdevice.native.gpu({use.module.segment(filled)})"))
+        return _by_index(
+            filled, use.replace(f"xdevice.native.gpu({use.module.segment(filled)})")
+        )
     if isinstance(argument, ast.IfExp) and is_usual_choice(argument, use.full_name):
         return proven("the usual choice", use.replace("xdevice.native.try_gpu()"), argument)
     means = means_of(argument)
@@ -145,7 +159,9 @@ def _has_index(node: ast.AST) -> bool:
     if isinstance(node, ast.IfExp):
         return _has_index(node.body) and _has_index(node.orelse)
     text = text_of(node)
-    return isinstance(node, ast.JoinedStr) or (text is not None and (":" in text or text.lower() == "cpu"))
+    return isinstance(node, ast.JoinedStr) or (
+        text is not None and (":" in text or text.lower() == "cpu")
+    )
 
 
 def _without_index(use: Use, judgement: Judgement, is_gpu: bool) -> Judgement:
@@ -161,7 +177,9 @@ def _without_index(use: Use, judgement: Judgement, is_gpu: bool) -> Judgement:
     while isinstance(root, ast.Attribute):
         root = root.value
     if not isinstance(root, ast.Name) or use.full_name(root) != "torch":
-        return left_open("flows into text, or follows set_device, and torch has another name here", "XD169")
+        return left_open(
+            "flows into text, or follows set_device, and torch has another name here", "XD169"
+        )
     why = "flows into text" if in_text else "follows set_device"
     edits = use.replace(f"{root.id}.device(xdevice.native.gpu().type)")
     return proven(f"{judgement.why}; without an index, because it {why}", edits)
@@ -172,7 +190,11 @@ def accelerator(use: Use) -> Judgement:
         return OTHER_ARGUMENTS
     if not getattr(use.node, "has_gpu", False):
         return left_open("no test shows that there is one, and without one it is None", "XD170")
-    return _without_index(use, proven("a test has shown that there is one", use.replace(use.idiom.text)), is_gpu=True)
+    return _without_index(
+        use,
+        proven("a test has shown that there is one", use.replace(use.idiom.text)),
+        is_gpu=True,
+    )
 
 
 def device_with_index(use: Use) -> Judgement:
@@ -194,7 +216,9 @@ def _by_index(argument: ast.expr, edits: Edits) -> Judgement:
 
 def helper_scope(use: Use) -> Judgement:
     if not isinstance(use.parent, ast.withitem):
-        return left_open("TensorFlow's helper gives a scope, where a neutral device is needed", "XD164")
+        return left_open(
+            "TensorFlow's helper gives a scope, where a neutral device is needed", "XD164"
+        )
     return proven("a scope, as a neutral device is", use.renamed)
 
 
@@ -209,7 +233,9 @@ def scope(use: Use) -> Judgement:
         return left_open("not a text that names one device", "XD165")
     native = _native(match[1])
     if filled is not None:
-        return _by_index(filled, use.replace(f"{native}({use.module.segment(filled)})", argument))
+        return _by_index(
+            filled, use.replace(f"{native}({use.module.segment(filled)})", argument)
+        )
     index = match[2] or ""
     if isinstance(use.parent, ast.withitem) and native == "xdevice.native.cpu":
         return proven(_A_TEXT, use.replace(f"xdevice.cpu({index})"))
@@ -239,11 +265,18 @@ def device_list(use: Use) -> Judgement:
         return left_open("lists devices in the framework's own way", "XD155")
     match use.parent:
         case ast.Call(func=ast.Name(id="len")):
-            return proven("only its length is used", use.replace("xdevice.num_gpus()", use.parent))
+            return proven(
+                "only its length is used", use.replace("xdevice.num_gpus()", use.parent)
+            )
         case ast.If() | ast.UnaryOp() | ast.IfExp(test=use.node):
-            return proven("only asked whether there is one", use.replace("xdevice.num_gpus() > 0"))
+            return proven(
+                "only asked whether there is one", use.replace("xdevice.num_gpus() > 0")
+            )
         case ast.Subscript(slice=index) if is_number(index) and use.idiom.name == "jax.devices":
-            return proven("one of the list", use.replace_around(index, "xdevice.native.gpu(", ")", use.parent))
+            return proven(
+                "one of the list",
+                use.replace_around(index, "xdevice.native.gpu(", ")", use.parent),
+            )
     return left_open("a list of the framework's own objects", "XD155")
 
 
@@ -316,7 +349,11 @@ def split_and_load(use: Use) -> Judgement:
 
 
 def scatter(use: Use) -> Judgement:
-    if len(use.args) != 2 or use.keywords or not _is_list_of_devices(use, means_of(use.args[1])):
+    if (
+        len(use.args) != 2
+        or use.keywords
+        or not _is_list_of_devices(use, means_of(use.args[1]))
+    ):
         return left_open("not the form scatter(tensor, devices)", "XD166")
     if not only(means_of(use.args[0]), ("tensor",)):
         return left_open("what is scattered is not proven to be a tensor", "XD162")
@@ -324,7 +361,9 @@ def scatter(use: Use) -> Judgement:
     # the new argument is put before the last bracket, where a comma would end up double
     if use.span(use.args[1])[1] != end:
         return left_open("brackets or a comma behind the arguments", "XD166")
-    return proven("a tensor, and a list of devices", (*use.renamed, use.edit(end, end, ", even=False")))
+    return proven(
+        "a tensor, and a list of devices", (*use.renamed, use.edit(end, end, ", even=False"))
+    )
 
 
 def _is_list_of_devices(use: Use, means: Value) -> bool:
@@ -337,7 +376,9 @@ def split_batch(use: Use) -> Judgement:
         isinstance(target, ast.Tuple) and len(target.elts) == 2 for target in use.parent.targets
     )
     if len(use.args) != 3 or use.keywords or not is_unpacked:
-        return left_open("split_batch gives one pair for each device, where d2l's gives two lists", "XD166")
+        return left_open(
+            "split_batch gives one pair for each device, where d2l's gives two lists", "XD166"
+        )
     middle, end = use.span(use.args[1])[1], use.end
     start = use.rename_with_bracket(f"zip(*{use.idiom.text}((")
     return proven(NAMED, (start, use.edit(middle, middle, ")"), use.edit(end - 1, end, "))")))
@@ -378,5 +419,7 @@ _RULES: Final = (
     split_batch,
     memory,
 )
-CALL_RULES: Final[dict[str, Callable[[Use], Judgement]]] = {rule.__name__: rule for rule in _RULES}
+CALL_RULES: Final[dict[str, Callable[[Use], Judgement]]] = {
+    rule.__name__: rule for rule in _RULES
+}
 """The rules that `idioms.CALLS` names."""

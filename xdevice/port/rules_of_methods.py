@@ -33,7 +33,9 @@ _SAME_ANYWHERE: Final = {
 }
 """Methods that give the same on the CPU as on a device."""
 _DTYPE: Final = re.compile(r"\.(b?float|u?int|complex|half|double|long|bool|short)\d*$")
-_MODEL_NAME: Final = re.compile(r"(\w*_)?(net|model|module|encoder|decoder|generator|discriminator)\w*")
+_MODEL_NAME: Final = re.compile(
+    r"(\w*_)?(net|model|module|encoder|decoder|generator|discriminator)\w*"
+)
 
 
 def to(use: Use) -> Judgement:
@@ -45,8 +47,12 @@ def to(use: Use) -> Judgement:
     if _is_dtype(device, use.full_name) and "device" not in use.keywords:
         return Judgement("not a device", "a dtype")
     named = [*([None] * len(use.args)), *use.keywords]
-    if named[0] not in (None, "device", "ctx") or any(name != "non_blocking" for name in named[1:]):
-        return left_open("to_device takes the device first, and of the rest only non_blocking=", "XD166")
+    if named[0] not in (None, "device", "ctx") or any(
+        name != "non_blocking" for name in named[1:]
+    ):
+        return left_open(
+            "to_device takes the device first, and of the rest only non_blocking=", "XD166"
+        )
     if means == TENSOR:
         return left_open("moves to where another tensor is, and to its dtype", "XD161")
     if use.sets_current and names_no_index(device):
@@ -60,7 +66,9 @@ def to(use: Use) -> Judgement:
     if only(means, DEVICES):
         return _moved(use, proven(_A_DEVICE, edits))
     if use.method in ONLY_MXNET and not is_known(means) and _is_mxnets(use):
-        return _moved(use, proven("only arrays of MXNet have this method, and it takes a device", edits))
+        return _moved(
+            use, proven("only arrays of MXNet have this method, and it takes a device", edits)
+        )
     if only(means, ("dtype", "float", "tensor", "model", "array")):
         return Judgement("not a device", "the argument is something else")
     return _moved(use, safe(_NO_DEVICE, edits))
@@ -93,7 +101,9 @@ def _moved(use: Use, judgement: Judgement) -> Judgement:
     if _MODEL_NAME.fullmatch(name) and not is_known(means):
         why = "the name says that it is a model; its result is thrown away"
         return replace(judgement, why=why, code="XD163", grade="likely")
-    return left_open("the result is thrown away, and the receiver is not proven to be a model", "XD163")
+    return left_open(
+        "the result is thrown away, and the receiver is not proven to be a model", "XD163"
+    )
 
 
 def _can_move(atom: Atom) -> bool:
@@ -103,12 +113,22 @@ def _can_move(atom: Atom) -> bool:
 def _moves_in_place(atom: Atom) -> bool:
     if atom.kind == "model":
         return str(atom.subject).startswith(IN_PLACE)
-    return _can_move(atom)  # a tensor whose result is thrown away moves nowhere, with the old text and with the new
+    return _can_move(
+        atom
+    )  # a tensor whose result is thrown away moves nowhere, with the old text and with the new
 
 
 def _is_thrown_away(node: ast.AST, parents: dict[ast.AST, ast.AST]) -> bool:
     # the nodes that hand a result on to what is around them
-    passing = ast.ListComp | ast.List | ast.Tuple | ast.Await | ast.IfExp | ast.BoolOp | ast.GeneratorExp
+    passing = (
+        ast.ListComp
+        | ast.List
+        | ast.Tuple
+        | ast.Await
+        | ast.IfExp
+        | ast.BoolOp
+        | ast.GeneratorExp
+    )
     parent = parents.get(node)
     while parent is not None and isinstance(parent, passing):
         parent = parents.get(parent)
@@ -147,7 +167,9 @@ def _to_default_device(use: Use, maker: str) -> Judgement:
     if use.keywords:
         [non_blocking] = use.keywords.values()  # it stays, behind the device
         end, text = use.span(non_blocking)[0], f"{new}, "
-    return _moved(use, proven(_A_DEVICE, use.call_with_receiver("xdevice.to_device", end, text)))
+    return _moved(
+        use, proven(_A_DEVICE, use.call_with_receiver("xdevice.to_device", end, text))
+    )
 
 
 def _read_around(use: Use, node: ast.AST) -> Judgement | None:
@@ -177,7 +199,10 @@ def reset(use: Use) -> Judgement:
         return left_open("not the form reset_ctx(device)", "XD166")
     (device,) = use.arguments
     if not is_device(device):
-        return left_open("a list of devices, or not proven to be one: replicate makes copies on several", "XD151")
+        return left_open(
+            "a list of devices, or not proven to be one: replicate makes copies on several",
+            "XD151",
+        )
     return proven(_A_MODEL, use.move_to(device))
 
 
@@ -211,7 +236,10 @@ def read(use: Use) -> Judgement:
     if isinstance(parent, ast.Subscript) and isinstance(parent.ctx, ast.Store):
         return left_open("writes into the memory of the tensor", "XD163")
     if _is_scalar_in_tensorflow(use):
-        return left_open("TensorFlow gives a number or a text here, and to_numpy an array of no axes", "XD165")
+        return left_open(
+            "TensorFlow gives a number or a text here, and to_numpy an array of no axes",
+            "XD165",
+        )
     # `x.numpy(force=True)` detaches, as xdevice.to_numpy always does; so the keyword goes
     edits = use.call_with_receiver(use.idiom.text, use.end - 1, comma="")
     if means == TENSOR:
@@ -229,7 +257,9 @@ def read(use: Use) -> Judgement:
             return proven("only arrays of MXNet have this method", edits)
     if is_known(means) and not may_be(means, ("tensor", "result", "array")):
         return Judgement("not a device", "the receiver is something else")
-    return safe("the receiver is not proven to be a tensor; anything else raises", edits, "XD162")
+    return safe(
+        "the receiver is not proven to be a tensor; anything else raises", edits, "XD162"
+    )
 
 
 def _is_scalar_in_tensorflow(use: Use) -> bool:
@@ -248,7 +278,9 @@ def _is_scalar_in_tensorflow(use: Use) -> bool:
 def _is_mxnets(use: Use) -> bool:
     """Whether no other framework that this module imports has a method of this name."""
     has_namesakes = use.method in use.module.inference.methods
-    return use.module.frameworks == {"mxnet"} and not has_namesakes and not use.module.other_arrays
+    return (
+        use.module.frameworks == {"mxnet"} and not has_namesakes and not use.module.other_arrays
+    )
 
 
 def read_as_list(use: Use) -> Judgement:
@@ -258,10 +290,13 @@ def read_as_list(use: Use) -> Judgement:
     if means != TENSOR or use.arguments:
         return left_open("the receiver is not proven to be a tensor", "XD162")
     start, dot = use.start, use.dot
-    return proven(_A_TENSOR, (use.edit(start, start, "xdevice.to_numpy("), use.edit(dot, dot + 1, ").")))
+    return proven(
+        _A_TENSOR, (use.edit(start, start, "xdevice.to_numpy("), use.edit(dot, dot + 1, ")."))
+    )
 
 
 METHOD_RULES: Final[dict[str, Callable[[Use], Judgement]]] = {
-    rule.__name__: rule for rule in (to, to_vendor, reset, copy_to, sync, read, read_as_list, neutral)
+    rule.__name__: rule
+    for rule in (to, to_vendor, reset, copy_to, sync, read, read_as_list, neutral)
 }
 """The rules that `idioms.METHODS` names."""

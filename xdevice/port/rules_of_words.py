@@ -13,13 +13,25 @@ from dataclasses import replace
 from typing import Final
 
 from .guards import block_of, known_at
-from .judging import OF_CUDA_STREAMS, OTHER_ARGUMENTS, STARS, Edits, Judgement, Use, left_open, proven, safe, text_of
+from .judging import (
+    OF_CUDA_STREAMS,
+    OTHER_ARGUMENTS,
+    STARS,
+    Edits,
+    Judgement,
+    Use,
+    left_open,
+    proven,
+    safe,
+    text_of,
+)
 from .rules_of_calls import stands_loose
 from .values import DEVICES, NUMBERS, Value, is_known, may_be, means_of, only
 from .words import ROWS, Row
 
 _HANDLES: Final = left_open(
-    "this file needs CUDA's own streams: default_stream, ExternalStream, cuda_stream or cuda_event", "XD162"
+    "this file needs CUDA's own streams: default_stream, ExternalStream, cuda_stream or cuda_event",
+    "XD162",
 )
 NAMED: Final = "the table of words has it"
 TOO_NEW: Final = "XD171"
@@ -32,13 +44,26 @@ _STREAMS: Final = {
 }
 """Calls that give a stream."""
 _WITH_HANDLES: Final = ("torch.cuda.Stream", "torch.cuda.current_stream", "torch.cuda.Event")
-_OF_CUDAS_PROPERTIES: Final = {"major", "minor", "multi_processor_count", "gcnArchName", "warp_size", "L2_cache_size"}
+_OF_CUDAS_PROPERTIES: Final = {
+    "major",
+    "minor",
+    "multi_processor_count",
+    "gcnArchName",
+    "warp_size",
+    "L2_cache_size",
+}
 _SETTINGS: Final = {
     "torch.cuda.Event": ("enable_timing", "blocking", "interprocess"),
     "torch.cuda.amp.autocast": ("enabled", "dtype", "cache_enabled"),
     "torch.autocast": ("device_type", "dtype", "enabled", "cache_enabled"),
     "torch.amp.autocast": ("device_type", "dtype", "enabled", "cache_enabled"),
-    "torch.cuda.amp.GradScaler": ("init_scale", "growth_factor", "backoff_factor", "growth_interval", "enabled"),
+    "torch.cuda.amp.GradScaler": (
+        "init_scale",
+        "growth_factor",
+        "backoff_factor",
+        "growth_interval",
+        "enabled",
+    ),
     "torch.amp.GradScaler": (
         "device",
         "init_scale",
@@ -57,7 +82,15 @@ _ALIKE: Final = {
 }
 """Functions whose row is about one value of an argument."""
 _LOOSER_THAN_AND: Final = (ast.IfExp, ast.BoolOp, ast.NamedExpr, ast.Lambda)
-_REPEATABLE: Final = (ast.Name, ast.Attribute, ast.Constant, ast.BinOp, ast.UnaryOp, ast.operator, ast.unaryop)
+_REPEATABLE: Final = (
+    ast.Name,
+    ast.Attribute,
+    ast.Constant,
+    ast.BinOp,
+    ast.UnaryOp,
+    ast.operator,
+    ast.unaryop,
+)
 
 
 WITH_DEVICES: Final = frozenset(_ALIKE)
@@ -94,7 +127,9 @@ def value(use: Use, row: Row) -> Judgement:
     is_class = row.name in ("torch.cuda.Stream", "torch.cuda.Event")
     if is_class or (row.rule == "renamed" and row.idle is None):
         return replace(proven(NAMED, use.replace(_callee(use, row))), since=row.since)
-    return left_open("it is handed on, and the word takes other arguments or needs a GPU", "XD166")
+    return left_open(
+        "it is handed on, and the word takes other arguments or needs a GPU", "XD166"
+    )
 
 
 def has_gpu(use: Use) -> bool:
@@ -123,7 +158,10 @@ def guarded(use: Use, edits: Edits, idle: str | None) -> Edits:
     indent = use.indent
     if use.is_statement and indent is not None:
         inner = indent + ("\t" if "\t" in indent else "    ")
-        return (use.edit(use.start, use.start, f"if {test}:{use.module.source.newline}{inner}"), *edits)
+        return (
+            use.edit(use.start, use.start, f"if {test}:{use.module.source.newline}{inner}"),
+            *edits,
+        )
     start, end = ("", "") if _stands_free(use) else ("(", ")")
     before = (use.edit(use.start, use.start, start),) if start else ()
     return (*before, *edits, use.edit(use.end, use.end, f" if {test} else {idle}{end}"))
@@ -134,7 +172,9 @@ def _stands_free(use: Use) -> bool:
     match use.parent:
         case ast.Call(func=func):
             return use.node is not func
-    return isinstance(use.parent, ast.If | ast.While | ast.Assign | ast.Return | ast.keyword | ast.Expr)
+    return isinstance(
+        use.parent, ast.If | ast.While | ast.Assign | ast.Return | ast.keyword | ast.Expr
+    )
 
 
 def _renamed(use: Use, row: Row) -> Judgement:
@@ -162,7 +202,10 @@ def _event(use: Use, row: Row) -> Judgement:
     names = _SETTINGS[row.name]
     if not _is_plain(use) or not use.keywords.keys() <= set(names):
         return OTHER_ARGUMENTS
-    inserted = {use.span(argument)[0]: f"{name}=" for argument, name in zip(use.args, names, strict=False)}
+    inserted = {
+        use.span(argument)[0]: f"{name}="
+        for argument, name in zip(use.args, names, strict=False)
+    }
     return proven(NAMED, (*use.rename(_callee(use, row)), *_insertions(use, inserted)))
 
 
@@ -193,7 +236,9 @@ def _device_scope(use: Use, row: Row) -> Judgement:
         return proven("the index is a number", edits)
     match re.fullmatch(r"cuda:(\d+)", text_of(argument) or ""):
         case re.Match() as text:
-            return proven("a text that names the index", (*edits, *use.replace(text[1], argument)))
+            return proven(
+                "a text that names the index", (*edits, *use.replace(text[1], argument))
+            )
     if only(means, ("device",)) and isinstance(argument, ast.Name | ast.Attribute | ast.Call):
         _, end = use.span(argument)
         return proven("the argument is a device", (*edits, use.edit(end, end, ".index")))
@@ -214,7 +259,9 @@ def _stream_scope(use: Use, row: Row) -> Judgement:
 
 
 def _is_stream(means: Value) -> bool:
-    return bool(means) and all(atom.kind == "result" and atom.subject in _STREAMS for atom in means)
+    return bool(means) and all(
+        atom.kind == "result" and atom.subject in _STREAMS for atom in means
+    )
 
 
 def _seed(use: Use, row: Row) -> Judgement:
@@ -223,7 +270,8 @@ def _seed(use: Use, row: Row) -> Judgement:
         return OTHER_ARGUMENTS
     if use.is_statement and _is_seeded_before(use, seed):
         return proven(
-            "the line before has set this seed on all devices", use.rename(use.module.named("torch.manual_seed"))
+            "the line before has set this seed on all devices",
+            use.rename(use.module.named("torch.manual_seed")),
         )
     name = row.name.rpartition(".")[2]
     edits = use.rename(use.module.named(f"torch.get_device_module().{name}"))
@@ -239,7 +287,9 @@ def _is_seeded_before(use: Use, seed: ast.expr) -> bool:
         block = block_of(statement, use.module.parents)
         for other in reversed(block[: block.index(statement)]):
             match other:
-                case ast.Expr(value=ast.Call(func=func, args=[argument])) if ast.unparse(func).endswith("seed"):
+                case ast.Expr(value=ast.Call(func=func, args=[argument])) if ast.unparse(
+                    func
+                ).endswith("seed"):
                     is_all = use.full_name(func) == "torch.manual_seed"
                     if is_all and ast.dump(argument) == ast.dump(seed):
                         return True
@@ -267,7 +317,11 @@ def _with_device(use: Use, name: str, callee: str) -> Judgement:
     """Gives a function of mixed precision the device that there is, and switches it off where there is none, as the
     old name does for CUDA."""
     names = _SETTINGS[use.called]
-    if not _is_plain(use) or not use.keywords.keys() <= set(names) or len(use.args) > len(names):
+    if (
+        not _is_plain(use)
+        or not use.keywords.keys() <= set(names)
+        or len(use.args) > len(names)
+    ):
         return OTHER_ARGUMENTS
     settings = dict(zip(names, use.args, strict=False))
     settings.update((str(key), keyword.value) for key, keyword in use.keywords.items())
@@ -282,15 +336,23 @@ def _with_device(use: Use, name: str, callee: str) -> Judgement:
     edits = use.rename(use.module.named(callee))
     inserted: dict[int, str] = {}
     if device is None:
-        inserted[use.find(b"(", use.span(use.node.func)[1]) + 1] = text + (", " if use.arguments else "")
+        inserted[use.find(b"(", use.span(use.node.func)[1]) + 1] = text + (
+            ", " if use.arguments else ""
+        )
     else:
         edits = (*edits, *use.replace(text, device))
     for setting, argument in settings.items():
         start, end = use.span(argument)
         if argument in use.args:
             inserted[start] = f"{inserted.get(start, '')}{setting}="
-        if setting == "enabled" and not has_gpu(use) and getattr(argument, "value", None) is not False:
-            opening, closing = ("(", ")") if isinstance(argument, _LOOSER_THAN_AND) else ("", "")
+        if (
+            setting == "enabled"
+            and not has_gpu(use)
+            and getattr(argument, "value", None) is not False
+        ):
+            opening, closing = (
+                ("(", ")") if isinstance(argument, _LOOSER_THAN_AND) else ("", "")
+            )
             inserted[start] = f"{inserted.get(start, '')}{test} and {opening}"
             if closing:
                 inserted[end] = closing
@@ -303,15 +365,23 @@ def _nccl(use: Use, row: Row) -> Judgement:
     if backend is None or text_of(backend) != "nccl":
         return Judgement("neutral", "takes what it is given")
     text = f"{use.module.torch_name}.distributed.get_default_backend_for_device({use.module.accelerator})"
-    return proven("the collectives of the present accelerator", use.replace(text, backend), backend)
+    return proven(
+        "the collectives of the present accelerator", use.replace(text, backend), backend
+    )
 
 
 def move(use: Use) -> Judgement:
     """The judgement on `.cuda()`, which becomes `.to()`: what has the one has the other, and moves in the same way."""
-    if use.has_stars or not use.keywords.keys() <= {"non_blocking", "device"} or len(use.args) > 1:
+    if (
+        use.has_stars
+        or not use.keywords.keys() <= {"non_blocking", "device"}
+        or len(use.args) > 1
+    ):
         return OTHER_ARGUMENTS
     receiver = means_of(use.receiver)
-    if any(atom.kind == "instance" and atom.subject.method("cuda") is not None for atom in receiver):
+    if any(
+        atom.kind == "instance" and atom.subject.method("cuda") is not None for atom in receiver
+    ):
         return Judgement("neutral", "a method of the project: its body is rewritten")
     device = use.args[0] if use.args else getattr(use.keywords.get("device"), "value", None)
     _, end = use.span(use.node.func)
@@ -324,7 +394,9 @@ def move(use: Use) -> Judgement:
         return left_open("it may be None, which .to() takes for no move", "XD161")
     judgement = proven("what has .cuda() has .to(), and moves in the same way", edits)
     if not is_known(receiver) and "cuda" in use.module.inference.methods:
-        judgement = safe("it may be an object of the project that has .cuda() alone", edits, "XD162")
+        judgement = safe(
+            "it may be an object of the project that has .cuda() alone", edits, "XD162"
+        )
     return replace(judgement, since="2.6")
 
 
@@ -341,7 +413,9 @@ def is_cuda(use: Use) -> Judgement:
         edits = (use.edit(use.start, use.start, "("), use.edit(dot + 1, use.end, f"{text})"))
     if only(means, ("tensor",)):
         return replace(proven("the kind of the present accelerator", edits), since="2.6")
-    return replace(safe("the receiver is not proven to be a tensor", edits, "XD162"), since="2.6")
+    return replace(
+        safe("the receiver is not proven to be a tensor", edits, "XD162"), since="2.6"
+    )
 
 
 WORD_RULES: Final[dict[str, Callable[[Use, Row], Judgement]]] = {

@@ -123,9 +123,13 @@ class Source:
     encoding: str = "utf-8"
     cells: list[Cell] | None = None  # None: a script
     modules: list[PythonModule] = field(default_factory=list)
-    broken: list[tuple[int, str]] = field(default_factory=list)  # (line, why) of cells that are not Python
+    broken: list[tuple[int, str]] = field(
+        default_factory=list
+    )  # (line, why) of cells that are not Python
     default_tabs: tuple[str, ...] = ()  # the tabs that a cell without a mark belongs to
-    tokens: list[_Token] = field(default_factory=list)  # of a notebook: the strings of JSON that `text` is made of
+    tokens: list[_Token] = field(
+        default_factory=list
+    )  # of a notebook: the strings of JSON that `text` is made of
 
     def __post_init__(self) -> None:
         self.starts = [0, *(match.end() for match in _NEWLINE.finditer(self.text))]
@@ -179,7 +183,10 @@ def read_all(
 
 
 def read_each(
-    paths: Iterable[Path], root: Path, unreadable: list[tuple[str, str]], progress: Progress = unseen
+    paths: Iterable[Path],
+    root: Path,
+    unreadable: list[tuple[str, str]],
+    progress: Progress = unseen,
 ) -> Iterator[Source]:
     """Reads the files one after the other; (path, why) of those that cannot be read are added to `unreadable`."""
     files = list(files_in(paths))
@@ -187,7 +194,11 @@ def read_each(
         progress("reading", number, len(files))
         shown = _show(path, root)
         try:
-            yield parse(sys.stdin.buffer.read(), "<stdin>") if str(path) == "-" else read(path, shown)
+            yield (
+                parse(sys.stdin.buffer.read(), "<stdin>")
+                if str(path) == "-"
+                else read(path, shown)
+            )
         except UnreadableError as error:
             unreadable.append((shown, str(error)))
 
@@ -196,7 +207,9 @@ def _show(path: Path, root: Path) -> str:
     try:
         return path.resolve().relative_to(root.resolve()).as_posix()
     except ValueError:
-        return path.resolve().as_posix()  # absolute, so that joining it with the root gives this file, too
+        return (
+            path.resolve().as_posix()
+        )  # absolute, so that joining it with the root gives this file, too
 
 
 def files_in(paths: Iterable[Path]) -> Iterator[Path]:
@@ -251,7 +264,9 @@ def parse(raw: bytes, shown: str) -> Source:
             return _text_with_tabs(raw, shown)
         return _script(raw, shown)
     except SyntaxError as error:
-        raise UnreadableError(f"line {error.lineno}: {error.msg}" if error.lineno else str(error.msg)) from error
+        raise UnreadableError(
+            f"line {error.lineno}: {error.msg}" if error.lineno else str(error.msg)
+        ) from error
     except (ValueError, LookupError, RecursionError) as error:
         raise UnreadableError(str(error)) from error
 
@@ -266,7 +281,9 @@ def _script(raw: bytes, shown: str) -> Source:
 
 def _tree(text: str) -> ast.Module:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # warnings about escapes in strings are for the file's author
+        warnings.simplefilter(
+            "ignore"
+        )  # warnings about escapes in strings are for the file's author
         # notebooks await in cells, and `dont_inherit` keeps this file's __future__ out
         flags = ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
         tree = compile(text, "<script>", "exec", flags, dont_inherit=True)
@@ -286,7 +303,9 @@ def _text_with_tabs(raw: bytes, shown: str) -> Source:
     default = source.default_tabs = _default_tabs(source.cells)
     tabs = {tab for cell in source.cells for tab in cell.tabs if tab != "all"} | set(default)
     for tab in (tab for tab in TABS if tab in tabs):
-        cells = [cell for cell in source.cells if tab in (cell.tabs or default) or "all" in cell.tabs]
+        cells = [
+            cell for cell in source.cells if tab in (cell.tabs or default) or "all" in cell.tabs
+        ]
         _add_module(source, tab, cells)
     return source
 

@@ -33,7 +33,10 @@ STATES: Final = {
 
 
 def part_of(site: Site) -> str:
-    return next((part for part, names in PARTS.items() if re.search(names, site.idiom, re.IGNORECASE)), _REST)
+    return next(
+        (part for part, names in PARTS.items() if re.search(names, site.idiom, re.IGNORECASE)),
+        _REST,
+    )
 
 
 def summary(examined: Examined) -> dict[str, Any]:
@@ -49,7 +52,9 @@ def summary(examined: Examined) -> dict[str, Any]:
         "parts": _parts(must_change),
         "reasons": dict(reasons.most_common()),
         "states": _states(examined),
-        "vendors": dict(Counter(site.vendor for site in must_change if site.vendor).most_common()),
+        "vendors": dict(
+            Counter(site.vendor for site in must_change if site.vendor).most_common()
+        ),
     }
 
 
@@ -101,11 +106,18 @@ def head(examined: Examined) -> list[str]:
     lines += [f"  of {vendor}: {count:,}" for vendor, count in figures["vendors"].items()]
     lines += ["", f"{'part':32}{'sites':>8}{'mechanical':>12}{'person':>8}"]
     for part, counts in figures["parts"].items():
-        lines.append(f"{part:32}{counts['sites']:>8,}{counts['mechanical']:>12,}{counts['person']:>8,}")
+        lines.append(
+            f"{part:32}{counts['sites']:>8,}{counts['mechanical']:>12,}{counts['person']:>8,}"
+        )
     lines += ["", "why a person is needed"]
-    lines += [f"{count:>8,}  {code} {CODES.get(code, '')}" for code, count in figures["reasons"].items()]
+    lines += [
+        f"{count:>8,}  {code} {CODES.get(code, '')}"
+        for code, count in figures["reasons"].items()
+    ]
     lines += ["", "files with uses of devices"]
-    lines += [f"{len(paths):>8,}  {STATES[state]}" for state, paths in figures["states"].items()]
+    lines += [
+        f"{len(paths):>8,}  {STATES[state]}" for state, paths in figures["states"].items()
+    ]
     return lines
 
 
@@ -115,7 +127,9 @@ def _files(examined: Examined) -> list[str]:
         sites = [site for site in examined.of(source) if site.verdict in ("rewritten", "open")]
         if sites:
             counts = _split(sites)
-            lines.append(f"{source.path}: {counts['mechanical']} mechanical, {counts['person']} for a person")
+            lines.append(
+                f"{source.path}: {counts['mechanical']} mechanical, {counts['person']} for a person"
+            )
             lines += [f"  {source.place(site.line)[0]}: {_of_site(site)}" for site in sites]
     return lines
 
@@ -152,21 +166,34 @@ def page(examined: Examined) -> str:
         "<h2>Why a person is needed</h2>",
         _table(
             ("reason", "sites"),
-            [(f"{code} {CODES.get(code, '')}", count) for code, count in figures["reasons"].items()],
+            [
+                (f"{code} {CODES.get(code, '')}", count)
+                for code, count in figures["reasons"].items()
+            ],
         ),
         "<h2>Files</h2>",
-        _table(("state", "files"), [(STATES[state], len(paths)) for state, paths in figures["states"].items()]),
+        _table(
+            ("state", "files"),
+            [(STATES[state], len(paths)) for state, paths in figures["states"].items()],
+        ),
         *_opened_files(examined),
     ]
     head = f'<meta charset="utf-8"><title>{title}</title><style>{_STYLE}</style>'
-    return f'<!doctype html>\n<html lang="en"><head>{head}</head><body>\n' + "\n".join(body) + "\n</body></html>\n"
+    return (
+        f'<!doctype html>\n<html lang="en"><head>{head}</head><body>\n'
+        + "\n".join(body)
+        + "\n</body></html>\n"
+    )
 
 
 def _table(names: tuple[str, ...], rows: list[tuple[Any, ...]]) -> str:
     lines = ["<table><tr>", *(f"<th>{escape(name)}</th>" for name in names), "</tr>"]
     for row in rows:
         cells = [
-            f'<td class="n">{cell:,}</td>' if isinstance(cell, int) else f"<td>{escape(cell)}</td>" for cell in row
+            f'<td class="n">{cell:,}</td>'
+            if isinstance(cell, int)
+            else f"<td>{escape(cell)}</td>"
+            for cell in row
         ]
         lines += ["<tr>", *cells, "</tr>"]
     return "".join([*lines, "</table>"])
@@ -179,6 +206,11 @@ def _opened_files(examined: Examined) -> list[str]:
         if sites:
             counts = _split(sites)
             title = f"{escape(source.path)}: {counts['mechanical']} mechanical, {counts['person']} for a person"
-            items = [f"<li>{source.place(site.line)[0]}: <code>{escape(_of_site(site))}</code></li>" for site in sites]
-            lines.append(f"<details><summary>{title}</summary><ul>{''.join(items)}</ul></details>")
+            items = [
+                f"<li>{source.place(site.line)[0]}: <code>{escape(_of_site(site))}</code></li>"
+                for site in sites
+            ]
+            lines.append(
+                f"<details><summary>{title}</summary><ul>{''.join(items)}</ul></details>"
+            )
     return lines

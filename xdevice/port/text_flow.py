@@ -50,7 +50,11 @@ def _devices_in(node: ast.AST, inference: Inference) -> list[ast.expr]:
     parts = [keyword.value for keyword in node.keywords if keyword.arg in _TAKING_DEVICES]
     name = inference.full_name(node.func)
     method = node.func.attr if isinstance(node.func, ast.Attribute) else ""
-    takes_first = method in ("to", "cuda") or name in ("torch.device", "torch.Generator", "torch.set_default_device")
+    takes_first = method in ("to", "cuda") or name in (
+        "torch.device",
+        "torch.Generator",
+        "torch.set_default_device",
+    )
     if takes_first or (name in idioms.CALLS and idioms.CALLS[name].code == "XD154"):
         parts += node.args[:1]
     return parts
@@ -69,7 +73,9 @@ def _parts_in_text(node: ast.AST, inference: Inference) -> Sequence[ast.expr]:
     """The expressions that a node makes a text of, or reads as a text."""
     match node:
         # f"{'cuda'}" is a text already, whatever device there is
-        case ast.FormattedValue(value=ast.Constant(value=str(text))) if SPELLING.fullmatch(text):
+        case ast.FormattedValue(value=ast.Constant(value=str(text))) if SPELLING.fullmatch(
+            text
+        ):
             return ()
         case ast.FormattedValue(value=value):
             return (value,)
@@ -79,7 +85,9 @@ def _parts_in_text(node: ast.AST, inference: Inference) -> Sequence[ast.expr]:
         case ast.Compare(left=left, comparators=others):
             return left, *others
         case ast.Call():
-            return _arguments_in_text(node, inference.full_name(node.func).removeprefix("builtins."))
+            return _arguments_in_text(
+                node, inference.full_name(node.func).removeprefix("builtins.")
+            )
     return ()
 
 
@@ -94,6 +102,8 @@ def _arguments_in_text(call: ast.Call, name: str) -> list[ast.expr]:
     parts = [keyword.value for keyword in call.keywords if keyword.arg == "device_type"]
     if method in _READING_METHODS:
         parts.append(call.func.value)  # type: ignore[attr-defined]
-    if name in idioms.CALLS and idioms.CALLS[name].code == "XD154":  # autocast takes a kind of device as text
+    if (
+        name in idioms.CALLS and idioms.CALLS[name].code == "XD154"
+    ):  # autocast takes a kind of device as text
         parts += call.args
     return parts

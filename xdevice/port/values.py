@@ -128,7 +128,9 @@ def tuple_of(values: Iterable[Value]) -> Value:
 
 def _is_deep(value: Value) -> bool:
     inside = [inner for atom in value if atom.kind == "tuple" for inner in atom.subject]
-    return len(inside) > _MOST or any(atom.kind == "tuple" for inner in inside for atom in inner)
+    return len(inside) > _MOST or any(
+        atom.kind == "tuple" for inner in inside for atom in inner
+    )
 
 
 def _merge_tuples(value: Value) -> Value:

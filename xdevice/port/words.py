@@ -67,7 +67,9 @@ class Row(NamedTuple):
 
     def is_too_new(self, goal: Goal) -> bool:
         """Whether the oldest PyTorch that is wanted does not have the word yet."""
-        return goal.minimum is not None and bool(self.since) and version(self.since) > goal.minimum
+        return (
+            goal.minimum is not None and bool(self.since) and version(self.since) > goal.minimum
+        )
 
     def word(self, target: Target) -> str:
         """The word that is written for a target; empty if there is none."""
@@ -80,14 +82,23 @@ class Row(NamedTuple):
         if self.xdevice:
             words.append(self.xdevice)
         if self.accelerator:
-            words.append(f"{self.accelerator} (PyTorch {self.since})" if self.since else self.accelerator)
+            words.append(
+                f"{self.accelerator} (PyTorch {self.since})" if self.since else self.accelerator
+            )
         return " or ".join(words) if words else f"there is no neutral word: {self.differs}"
 
 
 def _same(names: str, since: str, idle: str | None = None, differs: str = "") -> list[Row]:
     """Functions of `torch.cuda` that `torch.accelerator` has under the same name."""
     return [
-        Row(f"torch.cuda.{name}", f"torch.accelerator.{name}()", since, rule="renamed", idle=idle, differs=differs)
+        Row(
+            f"torch.cuda.{name}",
+            f"torch.accelerator.{name}()",
+            since,
+            rule="renamed",
+            idle=idle,
+            differs=differs,
+        )
         for name in names.split()
     ]
 
@@ -97,7 +108,8 @@ def _of_module(names: str, idle: str | None = None) -> list[Row]:
     differs = "asks torch.cuda, torch.xpu and so on; a module without it raises AttributeError"
     word = "torch.get_device_module()"
     return [
-        Row(f"torch.cuda.{name}", f"{word}.{name}()", "2.4", "", "renamed", idle, differs) for name in names.split()
+        Row(f"torch.cuda.{name}", f"{word}.{name}()", "2.4", "", "renamed", idle, differs)
+        for name in names.split()
     ]
 
 
@@ -123,7 +135,13 @@ _TORCH: Final = (
         "renamed",
         differs="true on any vendor's accelerator",
     ),
-    Row("torch.cuda.device_count", "torch.accelerator.device_count()", "2.6", "xdevice.num_gpus()", "renamed"),
+    Row(
+        "torch.cuda.device_count",
+        "torch.accelerator.device_count()",
+        "2.6",
+        "xdevice.num_gpus()",
+        "renamed",
+    ),
     Row(
         'torch.device("cuda")',
         ACCELERATOR,
@@ -149,7 +167,9 @@ _TORCH: Final = (
         differs="the same text on CUDA",
     ),
     Row('x.to("cuda")', f"x.to({ACCELERATOR})", "2.6", "xdevice.to_device(x, device)", "text"),
-    Row("x.cuda()", f"x.to({ACCELERATOR})", "2.6", "xdevice.to_device(x, xdevice.gpu())", "move"),
+    Row(
+        "x.cuda()", f"x.to({ACCELERATOR})", "2.6", "xdevice.to_device(x, xdevice.gpu())", "move"
+    ),
     Row(
         "x.is_cuda",
         f"x.device.type == str({ACCELERATOR})",
@@ -165,7 +185,13 @@ _TORCH: Final = (
         "text",
     ),
     # the current device, waiting, streams
-    Row("torch.cuda.current_device", "torch.accelerator.current_device_index()", "2.7", "", "renamed"),
+    Row(
+        "torch.cuda.current_device",
+        "torch.accelerator.current_device_index()",
+        "2.7",
+        "",
+        "renamed",
+    ),
     Row("torch.cuda.set_device", "torch.accelerator.set_device_index(i)", "2.7", "", "renamed"),
     Row(
         "torch.cuda.device",
@@ -175,7 +201,13 @@ _TORCH: Final = (
         "device_scope",
         differs="takes an index, so a device becomes its index",
     ),
-    Row("torch.cuda.synchronize", "torch.accelerator.synchronize()", "2.6", "xdevice.sync()", "renamed"),
+    Row(
+        "torch.cuda.synchronize",
+        "torch.accelerator.synchronize()",
+        "2.6",
+        "xdevice.sync()",
+        "renamed",
+    ),
     *_same("current_stream", "2.6", differs="has native_handle (2.12) in place of cuda_stream"),
     *_same("set_stream", "2.6"),
     Row(
@@ -194,7 +226,14 @@ _TORCH: Final = (
         "renamed",
         differs="has native_handle (2.12) in place of cuda_stream",
     ),
-    Row("torch.cuda.Event", "torch.Event()", "2.7", "", "event", differs="takes its settings by name only"),
+    Row(
+        "torch.cuda.Event",
+        "torch.Event()",
+        "2.7",
+        "",
+        "event",
+        differs="takes its settings by name only",
+    ),
     Row(
         "torch.cuda.is_current_stream_capturing",
         "torch.accelerator.current_stream().is_capturing()",
@@ -210,27 +249,96 @@ _TORCH: Final = (
     ),
     # memory
     *_same("empty_cache", "2.9", "None"),
-    *_same("memory_allocated max_memory_allocated memory_reserved max_memory_reserved", "2.9", "0"),
+    *_same(
+        "memory_allocated max_memory_allocated memory_reserved max_memory_reserved", "2.9", "0"
+    ),
     *_same("memory_stats", "2.9", "{}"),
     *_same("reset_peak_memory_stats reset_accumulated_memory_stats", "2.9"),
-    Row("torch.cuda.mem_get_info", "torch.accelerator.get_memory_info()", "2.10", "", "renamed"),
-    Row("torch.cuda.memory_cached", "torch.accelerator.memory_reserved()", "2.9", "", "renamed", "0"),
-    Row("torch.cuda.max_memory_cached", "torch.accelerator.max_memory_reserved()", "2.9", "", "renamed", "0"),
-    Row("torch.cuda.reset_max_memory_allocated", "torch.accelerator.reset_peak_memory_stats()", "2.9", "", "renamed"),
-    Row("torch.cuda.reset_max_memory_cached", "torch.accelerator.reset_peak_memory_stats()", "2.9", "", "renamed"),
-    Row("torch.cuda.OutOfMemoryError", "torch.OutOfMemoryError", "2.5", "", "renamed", differs="the same class"),
-    *_none("torch.cuda.memory_summary torch.cuda.memory_snapshot torch.cuda.ipc_collect", "CUDA's allocator has it"),
+    Row(
+        "torch.cuda.mem_get_info", "torch.accelerator.get_memory_info()", "2.10", "", "renamed"
+    ),
+    Row(
+        "torch.cuda.memory_cached",
+        "torch.accelerator.memory_reserved()",
+        "2.9",
+        "",
+        "renamed",
+        "0",
+    ),
+    Row(
+        "torch.cuda.max_memory_cached",
+        "torch.accelerator.max_memory_reserved()",
+        "2.9",
+        "",
+        "renamed",
+        "0",
+    ),
+    Row(
+        "torch.cuda.reset_max_memory_allocated",
+        "torch.accelerator.reset_peak_memory_stats()",
+        "2.9",
+        "",
+        "renamed",
+    ),
+    Row(
+        "torch.cuda.reset_max_memory_cached",
+        "torch.accelerator.reset_peak_memory_stats()",
+        "2.9",
+        "",
+        "renamed",
+    ),
+    Row(
+        "torch.cuda.OutOfMemoryError",
+        "torch.OutOfMemoryError",
+        "2.5",
+        "",
+        "renamed",
+        differs="the same class",
+    ),
+    *_none(
+        "torch.cuda.memory_summary torch.cuda.memory_snapshot torch.cuda.ipc_collect",
+        "CUDA's allocator has it",
+    ),
     Row("x.pin_memory()", differs="neutral as it is: it pins for the present accelerator"),
     # random numbers
     *(
-        Row(f"torch.cuda.{name}", f"torch.get_device_module().{name}(seed)", "2.4", "", "seed", "None", _SEED)
+        Row(
+            f"torch.cuda.{name}",
+            f"torch.get_device_module().{name}(seed)",
+            "2.4",
+            "",
+            "seed",
+            "None",
+            _SEED,
+        )
         for name in ("manual_seed", "manual_seed_all")
     ),
-    Row("torch.cuda.get_rng_state", "torch.accelerator.random.get_rng_state()", "2.14", "", "renamed"),
-    Row("torch.cuda.get_rng_state_all", "torch.accelerator.random.get_rng_state_all()", "2.14", "", "renamed", "[]"),
-    Row("torch.cuda.initial_seed", "torch.accelerator.random.initial_seed()", "2.14", "", "renamed"),
+    Row(
+        "torch.cuda.get_rng_state",
+        "torch.accelerator.random.get_rng_state()",
+        "2.14",
+        "",
+        "renamed",
+    ),
+    Row(
+        "torch.cuda.get_rng_state_all",
+        "torch.accelerator.random.get_rng_state_all()",
+        "2.14",
+        "",
+        "renamed",
+        "[]",
+    ),
+    Row(
+        "torch.cuda.initial_seed",
+        "torch.accelerator.random.initial_seed()",
+        "2.14",
+        "",
+        "renamed",
+    ),
     *_of_module("set_rng_state set_rng_state_all", "None"),
-    *_none("torch.cuda.seed torch.cuda.seed_all", "torch.seed() draws a new seed for the CPU, too"),
+    *_none(
+        "torch.cuda.seed torch.cuda.seed_all", "torch.seed() draws a new seed for the CPU, too"
+    ),
     # mixed precision
     Row(
         "torch.cuda.amp.autocast",
@@ -271,12 +379,27 @@ _TORCH: Final = (
     # what a device is and can do
     *_of_module("get_device_name get_device_properties is_initialized"),
     *_of_module("is_bf16_supported", "False"),
-    *_none("torch.cuda.get_device_capability", "the numbers of CUDA's architectures, which other vendors lack"),
+    *_none(
+        "torch.cuda.get_device_capability",
+        "the numbers of CUDA's architectures, which other vendors lack",
+    ),
     *_none("torch.cuda.init", "every accelerator is initialized at its first use"),
-    *_none("torch.cuda.utilization torch.cuda.temperature torch.cuda.power_draw", "asks NVIDIA's library"),
-    *_none("torch.cuda.FloatTensor torch.cuda.LongTensor torch.cuda.HalfTensor", "torch.tensor(..., device=device)"),
-    *_none("torch.cuda.nvtx.range_push torch.cuda.nvtx.range_pop", "torch.profiler.record_function names a block"),
-    *_none("torch.profiler.ProfilerActivity.CUDA", "torch.profiler.supported_activities() lists those that there are"),
+    *_none(
+        "torch.cuda.utilization torch.cuda.temperature torch.cuda.power_draw",
+        "asks NVIDIA's library",
+    ),
+    *_none(
+        "torch.cuda.FloatTensor torch.cuda.LongTensor torch.cuda.HalfTensor",
+        "torch.tensor(..., device=device)",
+    ),
+    *_none(
+        "torch.cuda.nvtx.range_push torch.cuda.nvtx.range_pop",
+        "torch.profiler.record_function names a block",
+    ),
+    *_none(
+        "torch.profiler.ProfilerActivity.CUDA",
+        "torch.profiler.supported_activities() lists those that there are",
+    ),
     *_none(
         "torch.cuda",
         "torch.get_device_module() is the module of the present accelerator, or of the CPU if there is none",
@@ -304,10 +427,20 @@ _PADDLE: Final = (
     ),
     Row("paddle.device.cuda.device_count", xdevice="xdevice.num_gpus()", differs=_OWN),
     Row("paddle.device.cuda.synchronize", xdevice="xdevice.sync()", differs=_OWN),
-    Row("paddle.device.cuda.memory_allocated", xdevice="xdevice.memory(device).allocated", differs=_OWN),
-    Row("paddle.device.cuda.max_memory_allocated", xdevice="xdevice.memory(device).peak", differs=_OWN),
+    Row(
+        "paddle.device.cuda.memory_allocated",
+        xdevice="xdevice.memory(device).allocated",
+        differs=_OWN,
+    ),
+    Row(
+        "paddle.device.cuda.max_memory_allocated",
+        xdevice="xdevice.memory(device).peak",
+        differs=_OWN,
+    ),
     Row("paddle.CUDAPlace", xdevice="xdevice.native.gpu(i)", differs=_OWN),
-    Row('paddle.set_device("gpu:0")', xdevice="xdevice.set_default_device(device)", differs=_OWN),
+    Row(
+        'paddle.set_device("gpu:0")', xdevice="xdevice.set_default_device(device)", differs=_OWN
+    ),
     *_none(
         "paddle.device.cuda.Stream paddle.device.cuda.Event paddle.device.cuda.stream_guard",
         "xdevice.accelerator.Stream and xdevice.accelerator.Event have other methods",
@@ -337,13 +470,27 @@ _TENSORFLOW: Final = (
         xdevice="xdevice.num_gpus() > 0",
         differs="asks the machine, not the build: with --only safe",
     ),
-    Row('tensorflow.device("/GPU:1")', xdevice="tensorflow.device(xdevice.native.gpu(1))", differs=_NEUTRAL),
-    *_none("tensorflow.config.experimental.set_memory_growth", "TensorFlow's own allocator has it"),
+    Row(
+        'tensorflow.device("/GPU:1")',
+        xdevice="tensorflow.device(xdevice.native.gpu(1))",
+        differs=_NEUTRAL,
+    ),
+    *_none(
+        "tensorflow.config.experimental.set_memory_growth", "TensorFlow's own allocator has it"
+    ),
 )
 
 _JAX: Final = (
-    Row('jax.devices("gpu")[i]', xdevice="xdevice.native.gpu(i)", differs="jax.devices()[i] is of the default kind"),
-    Row('jax.device_count("gpu")', xdevice="xdevice.num_gpus()", differs="JAX raises where there are none"),
+    Row(
+        'jax.devices("gpu")[i]',
+        xdevice="xdevice.native.gpu(i)",
+        differs="jax.devices()[i] is of the default kind",
+    ),
+    Row(
+        'jax.device_count("gpu")',
+        xdevice="xdevice.num_gpus()",
+        differs="JAX raises where there are none",
+    ),
     Row("jax.device_put", xdevice="xdevice.to_device(x, device)", differs=_NEUTRAL),
     *_none("jax.default_backend", "names the vendor's platform"),
     *_none("jax.local_devices", "lists devices in the framework's own way"),

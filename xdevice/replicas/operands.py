@@ -47,7 +47,11 @@ def leaves_in(x: Any, name: str, verb: str) -> list[Operand]:
     tree = trees.Tree(x)
     tree.refuse_sparse(name, verb)
     owned = [(leaf, registry.kind_of(type(leaf.value))) for leaf in tree.named_leaves()]
-    return [Operand(name + leaf.path, leaf.value, *owner) for leaf, owner in owned if owner is not None]
+    return [
+        Operand(name + leaf.path, leaf.value, *owner)
+        for leaf, owner in owned
+        if owner is not None
+    ]
 
 
 def tensors_in(x: Any, name: str, verb: str) -> list[Operand]:
@@ -85,7 +89,9 @@ def summands_in(x: Any, name: str, who: str = "this replica") -> list[Operand]:
         if operand.kind != "model":
             refuse_symbol(operand)
             refuse_sparse(operand, "all_reduce")
-        owner.backend.device_of(read(operand))  # raises for a tensor that is spread over devices
+        owner.backend.device_of(
+            read(operand)
+        )  # raises for a tensor that is spread over devices
         rows.append(operand)
     return rows
 
@@ -119,7 +125,9 @@ def require_built(operands: Iterable[Operand]) -> None:
 
 
 def read(operand: Operand) -> Any:
-    return operand.backend.tensor_of(operand.value) if operand.kind == "model" else operand.value
+    return (
+        operand.backend.tensor_of(operand.value) if operand.kind == "model" else operand.value
+    )
 
 
 def rebuilt(x: Any, row: list[Operand], new: list[Any]) -> Any:
@@ -135,7 +143,9 @@ def length_of(operands: list[Operand]) -> int:
     for operand in operands:
         shape = tuple(operand.value.shape)
         if not shape:
-            raise ShapeError(f"{operand.name} is a single number and has no first axis to split")
+            raise ShapeError(
+                f"{operand.name} is a single number and has no first axis to split"
+            )
         if shape[0] is None:
             raise ShapeError(
                 f"the length of {operand.name} is not known while {operand.backend.name} traces a function"
@@ -182,7 +192,9 @@ def check_sum(operand: Operand, op: str) -> None:
     if dtype in SHORT_FLOATS:
         raise DTypeError(f"{operand.name} is {dtype}, which has no {op}; make it float16 first")
     if op == "mean" and dtype not in (*FLOATS, *PARTS):
-        raise DTypeError(f"{operand.name} is {dtype}, which cannot hold a mean; make it float32 first, or take the sum")
+        raise DTypeError(
+            f"{operand.name} is {dtype}, which cannot hold a mean; make it float32 first, or take the sum"
+        )
 
 
 def refuse_overlaps(operands: list[Operand]) -> None:
@@ -202,7 +214,9 @@ def first_overlap(operands: list[Operand]) -> tuple[str, str] | None:
         tensor = read(operand)
         block = _block(operand, tensor) if operand.backend.can_write(tensor) else None
         if block is not None:
-            blocks.setdefault((operand.backend, operand.backend.device_of(tensor)), {})[id(operand.value)] = block
+            blocks.setdefault((operand.backend, operand.backend.device_of(tensor)), {})[
+                id(operand.value)
+            ] = block
     for together in blocks.values():
         twins = overlaps.first_overlap(together.values())
         if twins is not None:

@@ -86,7 +86,10 @@ def split_batch(x: Any, devices: Iterable[object], even: bool = True) -> list[An
             pieces[id(operand.value)] = [
                 _on(operand, part, place, x) for part, place in zip(parts, places, strict=True)
             ]
-    return [rebuilt(x, operands, [pieces[id(operand.value)][i] for operand in operands]) for i in range(len(places))]
+    return [
+        rebuilt(x, operands, [pieces[id(operand.value)][i] for operand in operands])
+        for i in range(len(places))
+    ]
 
 
 def gather(parts: Iterable[Any], device: object) -> Any:
@@ -258,26 +261,38 @@ def all_reduce(tensors: Iterable[Any], op: str = "sum") -> list[Any]:
         if _ids(column) not in reduced:
             reduced[_ids(column)] = _reduce(column, op)
     results = [reduced[_ids(column)] for column in columns]
-    return [rebuilt(x, rows[i], [values[i] for values in results]) for i, x in enumerate(listed)]
+    return [
+        rebuilt(x, rows[i], [values[i] for values in results]) for i, x in enumerate(listed)
+    ]
 
 
 # checking the arguments
 
 
 def _places(devices: Iterable[object]) -> list[Device]:
-    if isinstance(devices, str | Device) or registry.owner_of(type(devices)) or not hasattr(devices, "__iter__"):
+    if (
+        isinstance(devices, str | Device)
+        or registry.owner_of(type(devices))
+        or not hasattr(devices, "__iter__")
+    ):
         raise DeviceError(
             f"expected a list of devices, as ['cpu', 'gpu:0'] or xdevice.try_all_gpus(), not {shown(devices)}; "
             "several tensors come as one argument: (X, y)"
         )
     places = [_devices.parse(device) for device in devices]
     if not places:
-        raise ArgumentError("the list of devices is empty; expected one or more, as xdevice.try_all_gpus() gives")
+        raise ArgumentError(
+            "the list of devices is empty; expected one or more, as xdevice.try_all_gpus() gives"
+        )
     return places
 
 
 def _as_list(things: Iterable[Any], name: str) -> list[Any]:
-    if isinstance(things, str | dict) or registry.owner_of(type(things)) or not hasattr(things, "__iter__"):
+    if (
+        isinstance(things, str | dict)
+        or registry.owner_of(type(things))
+        or not hasattr(things, "__iter__")
+    ):
         raise NotATensorError(
             f"expected a list, with one of the {name} for each device, not {shown(things)} of type "
             f"{type(things).__qualname__}"
@@ -315,7 +330,10 @@ def _ids(column: Iterable[Operand]) -> tuple[int, ...]:
 
 
 def _check_structures(listed: list[Any], rows: list[list[Operand]], name: str) -> None:
-    paths = [[operand.name.removeprefix(f"{name}[{i}]") for operand in row] for i, row in enumerate(rows)]
+    paths = [
+        [operand.name.removeprefix(f"{name}[{i}]") for operand in row]
+        for i, row in enumerate(rows)
+    ]
     for i, own in enumerate(paths):
         if own == paths[0] and (own != [""] or is_leaf(listed[i]) is is_leaf(listed[0])):
             continue
@@ -348,7 +366,9 @@ def _check_others(parts: list[Any]) -> None:
 
 
 def _is_same(one: Any, other: Any) -> bool:
-    return bool(one is other or one == other or (one != one and other != other))  # a NaN is unequal to itself
+    return bool(
+        one is other or one == other or (one != one and other != other)
+    )  # a NaN is unequal to itself
 
 
 def _check_alike(column: Sequence[Operand], start: int = 0) -> None:
@@ -363,10 +383,14 @@ def _check_alike(column: Sequence[Operand], start: int = 0) -> None:
                 "is; gather and all_reduce work within one framework"
             )
         if operand.value.dtype != dtype:
-            raise DTypeError(f"{operand.name} is {dtype_of(operand)}, expected {dtype_of(first)} as {first.name} is")
+            raise DTypeError(
+                f"{operand.name} is {dtype_of(operand)}, expected {dtype_of(first)} as {first.name} is"
+            )
         there = shape_of(operand)
         if len(there) != len(shape) or there[start:] != shape[start:]:
-            raise ShapeError(f"{operand.name} has the shape {there}, and {first.name} has {shape}: they do not fit")
+            raise ShapeError(
+                f"{operand.name} has the shape {there}, and {first.name} has {shape}: they do not fit"
+            )
 
 
 def _check_ties(columns: Iterable[Sequence[Operand]]) -> None:
@@ -377,7 +401,9 @@ def _check_ties(columns: Iterable[Sequence[Operand]]) -> None:
         for operand in column:
             other = columns_by_id.setdefault(id(operand.value), column)
             if _ids(other) != _ids(column):
-                twin = next(candidate for candidate in other if candidate.value is operand.value)
+                twin = next(
+                    candidate for candidate in other if candidate.value is operand.value
+                )
                 raise ContainerError(
                     f"{twin.name} and {operand.name} are one tensor, and are not in the other replicas; "
                     "tie the weights in all replicas or in none"
@@ -392,9 +418,16 @@ def _models(operands: list[Operand]) -> list[Operand]:
     itself."""
     owners: dict[int, Operand] = {}
     models: list[Operand] = []
-    unique = {id(operand.value): operand for operand in operands if operand.kind == "model"}.values()
-    sized = [(operand, [] if _is_alone(operands) else [id(v) for _, v in _variables(operand)]) for operand in unique]
-    for operand, variables in sorted(sized, key=lambda pair: (-len(pair[1]), id(pair[0].value) in pair[1])):
+    unique = {
+        id(operand.value): operand for operand in operands if operand.kind == "model"
+    }.values()
+    sized = [
+        (operand, [] if _is_alone(operands) else [id(v) for _, v in _variables(operand)])
+        for operand in unique
+    ]
+    for operand, variables in sorted(
+        sized, key=lambda pair: (-len(pair[1]), id(pair[0].value) in pair[1])
+    ):
         if id(operand.value) in owners:
             continue
         for variable in variables:
@@ -440,5 +473,6 @@ def _reduce(column: Sequence[Operand], op: str) -> list[Any]:
         if operand.kind == "model" and result is not tensor:
             operand.backend.write(operand.value, result)
     return [
-        operand.value if operand.kind == "model" else result for operand, result in zip(column, results, strict=True)
+        operand.value if operand.kind == "model" else result
+        for operand, result in zip(column, results, strict=True)
     ]

@@ -67,7 +67,9 @@ def transfer(x: Any, target: Device, one: One, verb: str) -> Any:
         if owned is not None:
             place = owned.backend.require(target)
             refuse_lacking(array, place, (owned.backend,))
-            return x if array is not x else one(*owned, x, place)  # a scalar of NumPy: nobody can write into it
+            return (
+                x if array is not x else one(*owned, x, place)
+            )  # a scalar of NumPy: nobody can write into it
     walk = None
     if batch is None:
         walk = flatten(x, whole=True, once=True)
@@ -103,7 +105,9 @@ def where(x: Any) -> set[Device] | None:
     device_set: set[Device] = set()
     try:
         for cls, backend in backends.items():
-            device_set |= backend.devices_of(cls, tensors if len(backends) == 1 else _of_type(cls, tensors))
+            device_set |= backend.devices_of(
+                cls, tensors if len(backends) == 1 else _of_type(cls, tensors)
+            )
     except UnsupportedError:
         return None
     return device_set
@@ -115,17 +119,27 @@ def places(x: Any, name: str) -> Iterator[Location]:
     content = _Sorted(x)
     for i, value, backend, kind in content.owned:
         if id(value) not in content.data:
-            yield from leaves.places(backend, kind, value, partial(_name, name, content.tree, i))
+            yield from leaves.places(
+                backend, kind, value, partial(_name, name, content.tree, i)
+            )
     for i, stranger in content.strangers:
         type_name = type(stranger.x).__qualname__
         remedy = stranger.remedy("or give it its own way: move=...")
         hint = f"xdevice does not know a {type_name}, so it stays where it is: {remedy}"
         for inner, place in stranger.places():
-            yield partial(_name, name, content.tree, i, inner), place, "" if stranger.moves else hint
+            yield (
+                partial(_name, name, content.tree, i, inner),
+                place,
+                "" if stranger.moves else hint,
+            )
         for part in stranger.parts if not stranger.moves else ():
             if part.kind == "model":
                 for inner, place in unlisted.Unlisted(part.backend, part.value).places():
-                    yield partial(_name, name, content.tree, i, f"{part.path}.{inner}"), place, hint
+                    yield (
+                        partial(_name, name, content.tree, i, f"{part.path}.{inner}"),
+                        place,
+                        hint,
+                    )
 
 
 def _name(name: str, tree: Tree, i: int, inner: str = "") -> str:
@@ -153,7 +167,11 @@ def _only_tensors(walk: Walked) -> Batch | None:
         backends = {cls: _movable[cls] for number, cls in kinds.items() if number not in PLAIN}
     except Exception:  # another type, or a metaclass whose types cannot be hashed
         return None
-    return leaves if len(backends) == len(kinds) else [x for x in leaves if type(x) in backends], backends, {}
+    return (
+        leaves if len(backends) == len(kinds) else [x for x in leaves if type(x) in backends],
+        backends,
+        {},
+    )
 
 
 def _of_type(cls: type, tensors: list[Any]) -> list[Any]:
@@ -172,21 +190,28 @@ class _Sorted:
         self._kept: list[Any] = []
         """The parts of models, kept alive because they are looked up by their `id`s, also after other objects
         have replaced them in their models."""
-        kinds: dict[int, Owned | None] = {number: registry.kind_of(cls) for number, cls in tree.kinds.items()}
+        kinds: dict[int, Owned | None] = {
+            number: registry.kind_of(cls) for number, cls in tree.kinds.items()
+        }
         for i, value in enumerate(tree.leaves):
             owned = kinds[id(type(value))]
             if owned is not None:
                 self.owned.append((i, value, owned.backend, owned.kind))
         backends = {backend for _, _, backend, _ in self.owned}
-        binding = {backend for backend in backends if backend.is_host_only or _may_be_bound(backend)}
+        binding = {
+            backend for backend in backends if backend.is_host_only or _may_be_bound(backend)
+        }
         if any(backend.is_host_only for backend in binding):
             self._set_objects_apart()
         data = {
             id(value)
             for _, value, backend, kind in self.owned
-            if backend in binding and (backend.is_host_only or (kind == "tensor" and backend.is_host_bound(value)))
+            if backend in binding
+            and (backend.is_host_only or (kind == "tensor" and backend.is_host_bound(value)))
         }
-        is_alone = not self.strangers and all(id(value) in data for _, value, _, _ in self.owned)
+        is_alone = not self.strangers and all(
+            id(value) in data for _, value, _, _ in self.owned
+        )
         self.data = set() if is_alone else data
         """The `id`s of what can only be on the host, and stands beside tensors that can be elsewhere."""
 
@@ -225,7 +250,9 @@ class _Sorted:
         [x] = self.tree.leaves
         hint = "xdevice.tensor(data) makes a tensor of numbers"
         if self.strangers:
-            hint = "it holds tensors: " + self.strangers[0][1].remedy("or give it its own way: move=...")
+            hint = "it holds tensors: " + self.strangers[0][1].remedy(
+                "or give it its own way: move=..."
+            )
         raise NotATensorError(
             f"cannot {verb} {shown(x)} of type {type(x).__qualname__}: expected a tensor, a model, or a container of "
             f"them; {hint}"
@@ -242,7 +269,9 @@ class _Sorted:
         """The tensors that are not on the device. Raises an error for a leaf that cannot be on the device, or whose
         tensors would stay behind."""
         tree, place = self.tree, devices.plain(target)
-        tensors = [leaf for leaf in self.owned if leaf[3] == "tensor" and id(leaf[1]) not in self.data]
+        tensors = [
+            leaf for leaf in self.owned if leaf[3] == "tensor" and id(leaf[1]) not in self.data
+        ]
         backends = {type(value): backend for _, value, backend, _ in tensors}
         batch: Batch = [value for _, value, _, _ in tensors], backends, {}
         away = _locate(self.x, batch, target, place, is_copy, may_be_bound=False) or {}
@@ -272,7 +301,11 @@ class _Sorted:
 
     def _ids_of_models(self) -> set[int]:
         """The `id`s of the models in the container, which move in place, and of their parts."""
-        return {id(one) for _, model, backend, _ in self._models() for one in (model, *_parts(backend, model))}
+        return {
+            id(one)
+            for _, model, backend, _ in self._models()
+            for one in (model, *_parts(backend, model))
+        }
 
     def _refuse_shared(self) -> None:
         """Raises `UnsupportedError` if two models share a part: they are copied one by one, and their copies would not
@@ -285,7 +318,9 @@ class _Sorted:
             parts = _parts(backend, model)
             for part in parts:
                 if part is not model and id(part) in owners:
-                    one, other = (self.tree.path(index) for index in sorted((owners[id(part)], i)))
+                    one, other = (
+                        self.tree.path(index) for index in sorted((owners[id(part)], i))
+                    )
                     raise UnsupportedError(
                         f"{one} and {other} share a {type(part).__qualname__}, which copies of them would not; "
                         "put them into one model"
@@ -298,7 +333,9 @@ class _Sorted:
         data, which goes to the host."""
         is_copy = one is leaves.copy
         done: dict[int, Any] = {}
-        for _, value, backend, kind in self._models() + [leaf for leaf in self.owned if not _is_model(leaf)]:
+        for _, value, backend, kind in self._models() + [
+            leaf for leaf in self.owned if not _is_model(leaf)
+        ]:
             is_data = id(value) in self.data
             if id(value) in done or (kind == "tensor" and not is_data):
                 continue
@@ -310,7 +347,11 @@ class _Sorted:
             parts = _parts(backend, value) if kind == "model" and len(self.owned) > 1 else []
             self._kept += parts
             if moves_model:
-                undo.append(partial(leaves.take_back, backend, value, leaves.model_places(backend, value)))
+                undo.append(
+                    partial(
+                        leaves.take_back, backend, value, leaves.model_places(backend, value)
+                    )
+                )
                 done[id(value)] = leaves.move_model(backend, value, place)
             else:
                 done[id(value)] = one(backend, kind, value, place)
@@ -318,12 +359,16 @@ class _Sorted:
                 _pair(backend, parts, done[id(value)], done)
         return done
 
-    def _move_strangers(self, target: Device, is_copy: bool, done: dict[int, Any], undo: Undo) -> None:
+    def _move_strangers(
+        self, target: Device, is_copy: bool, done: dict[int, Any], undo: Undo
+    ) -> None:
         """Moves or copies the objects of other types that can move themselves. A move in place cannot be taken back:
         after an error, a note says where such an object is now."""
         for _, stranger in self.strangers:
             if stranger.moves and id(stranger.x) not in done:
-                done[id(stranger.x)] = moved = stranger.copy_to(target) if is_copy else stranger.move_to(target)
+                done[id(stranger.x)] = moved = (
+                    stranger.copy_to(target) if is_copy else stranger.move_to(target)
+                )
                 if moved is stranger.x:
                     text = f"a {type(moved).__qualname__} that moves itself is on {target} now"
                     undo.append(partial(note, text=text))
@@ -353,7 +398,12 @@ def _parts(backend: Backend, model: Any) -> list[Any]:
 
 
 def _locate(
-    x: Any, batch: Batch, target: Device, place: Device, is_copy: bool, may_be_bound: bool = True
+    x: Any,
+    batch: Batch,
+    target: Device,
+    place: Device,
+    is_copy: bool,
+    may_be_bound: bool = True,
 ) -> _Away | None:
     """The tensors of `x` that are not on `place`, or do not say where they are; for a copy all tensors. Raises an error
     if their backend lacks the target. With `may_be_bound`, returns None if one of them cannot leave the host."""
@@ -365,15 +415,23 @@ def _locate(
         if not is_copy:
             try:
                 here: set[Any] = backend.devices_of(cls, some)
-            except UnsupportedError:  # a tensor is on several devices, or on an unknown one: ask each
+            except (
+                UnsupportedError
+            ):  # a tensor is on several devices, or on an unknown one: ask each
                 here = {place, None}
             if place in here:
                 if len(here) == 1 and place is target:
                     continue
-                some = [] if len(here) == 1 else [x for x in some if not leaves.is_on(backend, x, place)]
+                some = (
+                    []
+                    if len(here) == 1
+                    else [x for x in some if not leaves.is_on(backend, x, place)]
+                )
         if may_be_bound and _may_be_bound(backend) and any(map(backend.is_host_bound, some)):
             return None
-        if some or place is not target:  # hardware that `target` names is checked even if nothing moves
+        if (
+            some or place is not target
+        ):  # hardware that `target` names is checked even if nothing moves
             _require(backend, target, x, leaf)
         if some:
             away[backend] = [*away[backend], *some] if backend in away else some
@@ -387,10 +445,14 @@ def _require(owner: Backend | Stranger, target: Device, x: Any, leaf: Any) -> No
     except DeviceNotFoundError as error:
         tree = Tree(x, whole=True, once=True)
         path = tree.path(next(i for i, one in enumerate(tree.leaves) if one is leaf))
-        raise DeviceNotFoundError(f"{path} cannot be there: {error}" if path else str(error)) from None
+        raise DeviceNotFoundError(
+            f"{path} cannot be there: {error}" if path else str(error)
+        ) from None
 
 
-def _move(away: _Away, target: Device, one: One, done: dict[int, Any], old: Sequence[Any] = ()) -> list[Any]:
+def _move(
+    away: _Away, target: Device, one: One, done: dict[int, Any], old: Sequence[Any] = ()
+) -> list[Any]:
     """Moves or copies each tensor once, and puts the new tensor into `done`, by the `id` of the old one. Returns the
     leaves `old` with the new tensors in the places of the old ones."""
     for backend, tensors in away.items():
@@ -404,7 +466,10 @@ def _move(away: _Away, target: Device, one: One, done: dict[int, Any], old: Sequ
         else:
             moved = backend.move_all(once, target)
             if any(map(is_, moved, once)):
-                moved = [leaves.another(backend, x, new, "moving") for x, new in zip(once, moved, strict=True)]
+                moved = [
+                    leaves.another(backend, x, new, "moving")
+                    for x, new in zip(once, moved, strict=True)
+                ]
         if once is old:  # looking them up by their `id`s would take a tenth longer
             return moved
         done.update(zip(map(id, once), moved, strict=True))

@@ -15,7 +15,14 @@ from xdevice.base import devices
 from xdevice.base.dtypes import host_dtype
 from xdevice.contract import Backend, dlpack
 from xdevice.core import registry
-from xdevice.errors import ArgumentError, DeviceNotFoundError, NotATensorError, SharingError, UnsupportedError, shown
+from xdevice.errors import (
+    ArgumentError,
+    DeviceNotFoundError,
+    NotATensorError,
+    SharingError,
+    UnsupportedError,
+    shown,
+)
 
 from . import leaves
 from .leaves import dtype_of
@@ -31,7 +38,12 @@ may copy."""
 
 
 def convert(
-    x: Any, backend: str | Backend | None = None, *, device: object = None, like: Any = None, copy: bool | None = None
+    x: Any,
+    backend: str | Backend | None = None,
+    *,
+    device: object = None,
+    like: Any = None,
+    copy: bool | None = None,
 ) -> Any:
     """Returns `x` as a tensor of another framework, in the same memory if both can use it.
 
@@ -97,7 +109,9 @@ def convert(
     return trees.map_leaves(x, all_of, copies=copy is True)
 
 
-def _target(backend: str | Backend | None, device: object, like: Any) -> tuple[Backend, Device | None]:
+def _target(
+    backend: str | Backend | None, device: object, like: Any
+) -> tuple[Backend, Device | None]:
     """The backend and the device that the result is to have; None for the device that a tensor has."""
     if (backend is None) == (like is None) or (like is not None and device is not None):
         raise ArgumentError(
@@ -107,7 +121,9 @@ def _target(backend: str | Backend | None, device: object, like: Any) -> tuple[B
     if backend is None:
         owned = registry.kind_of(type(registry.as_array(like)))
         if owned is None:
-            raise NotATensorError(f"like= takes a tensor, not {shown(like)} of type {type(like).__qualname__}")
+            raise NotATensorError(
+                f"like= takes a tensor, not {shown(like)} of type {type(like).__qualname__}"
+            )
         _refuse_non_tensor(*owned, like)
         return owned.backend, owned.backend.device_of(registry.as_array(like))
     target = registry.load(backend.name if isinstance(backend, Backend) else backend)
@@ -124,19 +140,31 @@ def _require_all(values: list[Any], target: Backend, place: Device, copy: bool |
             _require_there(owned.backend, array, target, place, copy)
 
 
-def _require_there(source: Backend, x: Any, target: Backend, place: Device, copy: bool | None) -> None:
+def _require_there(
+    source: Backend, x: Any, target: Backend, place: Device, copy: bool | None
+) -> None:
     require_dtype(target, dtype_of(source, x), "the tensor", "cast it first", place=place)
     if copy is False and source.device_of(x) is not place:
-        raise SharingError(f"the tensor is on {source.device_of(x)}, and its memory cannot be shared on {place}")
+        raise SharingError(
+            f"the tensor is on {source.device_of(x)}, and its memory cannot be shared on {place}"
+        )
 
 
 def _convert_one(
-    source: Backend, kind: str, x: Any, array: Any, target: Backend, place: Device | None, copy: bool | None
+    source: Backend,
+    kind: str,
+    x: Any,
+    array: Any,
+    target: Backend,
+    place: Device | None,
+    copy: bool | None,
 ) -> Any:
     """Converts one leaf `x`. `array` is `x` itself, or the array that a NumPy scalar `x` stands for: a scalar stays as
     it is if NumPy is the target, since nobody can write into it, and is copied otherwise."""
     if array is not x and source is not target and copy is False:
-        raise SharingError(f"a {type(x).__qualname__} of NumPy has no memory to share; copy=None copies here")
+        raise SharingError(
+            f"a {type(x).__qualname__} of NumPy has no memory to share; copy=None copies here"
+        )
     if place is not None and kind == "tensor" and source.device_of(array) is not place:
         return _elsewhere(source, array, target, place, copy)
     if array is x:
@@ -144,7 +172,9 @@ def _convert_one(
     return x if source is target else _convert(source, kind, array, target, True)
 
 
-def _elsewhere(source: Backend, x: Any, target: Backend, place: Device, copy: bool | None) -> Any:
+def _elsewhere(
+    source: Backend, x: Any, target: Backend, place: Device, copy: bool | None
+) -> Any:
     """`x` as a tensor of the target on another device: converted where it is and then moved if the target knows that
     device, else through the host."""
     _require_there(source, x, target, place, copy)
@@ -231,12 +261,21 @@ def _shared(source: Backend, x: Any, target: Backend, device: Device, dtype: str
         raise BufferError(f"{target.name} {target.version} cannot take over memory")
     for backend in (source, target):
         if not backend.shares(device):
-            raise BufferError(f"other frameworks cannot see the memory of {device} of {backend.name}")
+            raise BufferError(
+                f"other frameworks cannot see the memory of {device} of {backend.name}"
+            )
     with source.lending(x):
         return _taken_over(source, dlpack.Lent(source.export(x)), takes, target, device, dtype)
 
 
-def _taken_over(source: Backend, lent: dlpack.Lent, takes: Takes, target: Backend, device: Device, dtype: str) -> Any:
+def _taken_over(
+    source: Backend,
+    lent: dlpack.Lent,
+    takes: Takes,
+    target: Backend,
+    device: Device,
+    dtype: str,
+) -> Any:
     hindrance = _hindrance(lent, takes, device, dtype)
     if hindrance is not None:
         raise BufferError(f"{hindrance}, and {target.name} could not work in it")
@@ -248,7 +287,9 @@ def _taken_over(source: Backend, lent: dlpack.Lent, takes: Takes, target: Backen
     else:
         result = target.adopt(lent, dtype)
     if target.device_of(result) is not device:
-        raise BufferError(f"{target.name} mistakes memory of {device} for that of {target.device_of(result)}")
+        raise BufferError(
+            f"{target.name} mistakes memory of {device} for that of {target.device_of(result)}"
+        )
     return result
 
 

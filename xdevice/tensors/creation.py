@@ -29,7 +29,9 @@ _MOST_BYTES = 2**63 - 1
 _EXACT_IN_FLOAT64 = 2.0**53
 
 
-def tensor(data: Any, *, device: object = None, dtype: object = None, **spelling: NoReturn) -> Any:
+def tensor(
+    data: Any, *, device: object = None, dtype: object = None, **spelling: NoReturn
+) -> Any:
     """A new tensor of the selected backend, never an alias of `data`.
 
     Args:
@@ -73,7 +75,12 @@ def tensor_of(backend: Backend, data: Any, device: object, dtype: object) -> Any
     return backend.from_numpy(floats.jitter(_cast(_exact(data, array, wanted), wanted)), place)
 
 
-def ones(*shape: int | Sequence[int], device: object = None, dtype: object = None, **spelling: NoReturn) -> Any:
+def ones(
+    *shape: int | Sequence[int],
+    device: object = None,
+    dtype: object = None,
+    **spelling: NoReturn,
+) -> Any:
     """A tensor of ones, `ones(2, 3)` or `ones((2, 3))`; float32 unless `dtype` says otherwise. Made on the device.
 
     Arguments and errors are those of `tensor`, and `ShapeError`: no shape, or more bytes than can be addressed.
@@ -87,7 +94,12 @@ def ones(*shape: int | Sequence[int], device: object = None, dtype: object = Non
     return _full(shape, 1, device, dtype)
 
 
-def zeros(*shape: int | Sequence[int], device: object = None, dtype: object = None, **spelling: NoReturn) -> Any:
+def zeros(
+    *shape: int | Sequence[int],
+    device: object = None,
+    dtype: object = None,
+    **spelling: NoReturn,
+) -> Any:
     """A tensor of zeros, `zeros(2, 3)` or `zeros((2, 3))`; float32 unless `dtype` says otherwise. Made on the device.
 
     Arguments and errors are those of `ones`.
@@ -120,7 +132,9 @@ def is_dtype_supported(dtype: object, device: object = None) -> bool:
     place, name = place_for(backend, device), dtype_name(dtype)
     if name in backend.lacks(place):
         return False
-    return name in backend.short_floats or (name in backend.dtypes and backend.dtype_refusal(name) is None)
+    return name in backend.short_floats or (
+        name in backend.dtypes and backend.dtype_refusal(name) is None
+    )
 
 
 def to_numpy(x: Any) -> Any:
@@ -165,7 +179,9 @@ def to_numpy(x: Any) -> Any:
         raise NotATensorError(
             f"cannot read {shown(x)} of type {type(x).__qualname__} as numbers; expected a tensor or a container"
         )
-    return trees.map_leaves(x, lambda values: [_read_leaf(value) for value in values], copies=True)
+    return trees.map_leaves(
+        x, lambda values: [_read_leaf(value) for value in values], copies=True
+    )
 
 
 def item(x: Any) -> Any:
@@ -185,10 +201,14 @@ def item(x: Any) -> Any:
     owned = registry.kind_of(type(x))
     inner = _tensor_of(x)
     if owned is None or inner is None:
-        raise NotATensorError(f"item takes one tensor, not {shown(x)} of type {type(x).__qualname__}")
+        raise NotATensorError(
+            f"item takes one tensor, not {shown(x)} of type {type(x).__qualname__}"
+        )
     array = owned.backend.to_numpy(inner)
     if array.size != 1:
-        raise ShapeError(f"item takes a tensor of one element, not of shape {tuple(array.shape)}")
+        raise ShapeError(
+            f"item takes a tensor of one element, not of shape {tuple(array.shape)}"
+        )
     value = array.item()
     if isinstance(value, bool | int | float | complex):
         return value
@@ -197,7 +217,9 @@ def item(x: Any) -> Any:
     return float(value)  # a longdouble, which Python has no type for
 
 
-def as_numbers(backend: Backend, array: np.ndarray[Any, Any], place: Device) -> np.ndarray[Any, Any] | None:
+def as_numbers(
+    backend: Backend, array: np.ndarray[Any, Any], place: Device
+) -> np.ndarray[Any, Any] | None:
     """A NumPy array, cast to the dtype that `tensor` gives it on the device; None if the array holds no numbers."""
     if not _is_numbers(array) or array.dtype.name in SHORT_FLOATS:
         return None
@@ -235,7 +257,9 @@ def _tensor_of(x: Any) -> Any | None:
     return x if owned.kind == "tensor" else owned.backend.tensor_of(x)
 
 
-def _full(shape: tuple[int | Sequence[int], ...], value: float, device: object, dtype: object) -> Any:
+def _full(
+    shape: tuple[int | Sequence[int], ...], value: float, device: object, dtype: object
+) -> Any:
     backend = selection.current()
     place = place_for(backend, device)
     wanted = dtype_name(dtype) if dtype is not None else usual(backend, place)
@@ -261,14 +285,24 @@ def shape_of(shape: tuple[int | Sequence[int], ...], dtype: str) -> tuple[int, .
     """The sizes that the arguments of `ones`, `random.uniform` and the like give, as `(2, 3)` or `((2, 3),)`. Raises
     `ShapeError` for anything that is not a shape."""
     sizes: Any = listed(shape[0]) if len(shape) == 1 else shape
-    if any([isinstance(size, bool) or not hasattr(type(size), "__index__") or size < 0 for size in sizes]):  # noqa: C419
-        raise ShapeError(f"a shape consists of ints of 0 or more, as in (2, 3) or ((2, 3)), not of {shown(sizes)}")
+    is_wrong = [
+        isinstance(size, bool) or not hasattr(type(size), "__index__") or size < 0
+        for size in sizes
+    ]
+    if any(is_wrong):
+        raise ShapeError(
+            f"a shape consists of ints of 0 or more, as in (2, 3) or ((2, 3)), not of {shown(sizes)}"
+        )
     whole = tuple([size.__index__() for size in sizes])
     nbytes = host_dtype(dtype).itemsize
     for size in whole:
-        nbytes *= size or 1  # a 0 does not count: frameworks overflow, or refuse, also where there are no elements
+        nbytes *= (
+            size or 1
+        )  # a 0 does not count: frameworks overflow, or refuse, also where there are no elements
     if nbytes > _MOST_BYTES:
-        raise ShapeError(f"{dtype} of the shape {shown(whole)} would take 2**63 bytes or more, which nothing can hold")
+        raise ShapeError(
+            f"{dtype} of the shape {shown(whole)} would take 2**63 bytes or more, which nothing can hold"
+        )
     return whole
 
 
@@ -290,7 +324,12 @@ def _with_arrays(data: Any, levels: int = 64) -> Any:
     classes = set(map(type, data))
     if not any(issubclass(cls, list | tuple) or _is_read(cls) for cls in classes):
         return data
-    return [owned.backend.to_numpy(x) if (owned := _is_read(type(x))) else _with_arrays(x, levels - 1) for x in data]
+    return [
+        owned.backend.to_numpy(x)
+        if (owned := _is_read(type(x)))
+        else _with_arrays(x, levels - 1)
+        for x in data
+    ]
 
 
 def _taken_as_it_is(data: Any) -> str | None:
@@ -323,11 +362,17 @@ def _host_array(data: Any) -> np.ndarray[Any, Any]:
     if owned is not None:
         _refuse_symbol(owned, type(data))
     try:
-        array = owned.backend.to_numpy(data) if owned is not None and owned.kind == "tensor" else numpy.asarray(data)
+        array = (
+            owned.backend.to_numpy(data)
+            if owned is not None and owned.kind == "tensor"
+            else numpy.asarray(data)
+        )
     except (TypeError, ValueError) as error:
         raise DTypeError(f"cannot make a tensor of {shown(data)}: {error}") from error
     if array.ndim > _depth(data) and _holds_masked(data):
-        raise DTypeError(f"cannot make a tensor of {shown(data)}: masks would be lost; pass x.filled(...)")
+        raise DTypeError(
+            f"cannot make a tensor of {shown(data)}: masks would be lost; pass x.filled(...)"
+        )
     if not array.dtype.isnative:
         array = array.astype(array.dtype.newbyteorder("="))
     if array.dtype.kind == "O" and _is_number(data):
@@ -352,17 +397,23 @@ def _usual_for(backend: Backend, place: Device, data: Any, array: np.ndarray[Any
 def _default_dtype(data: Any, array: np.ndarray[Any, Any]) -> str:
     name = name_of(array.dtype)
     if name == "object":
-        raise DTypeError(f"Python ints become int64, and {shown(data)} does not fit; pass dtype='float64'")
+        raise DTypeError(
+            f"Python ints become int64, and {shown(data)} does not fit; pass dtype='float64'"
+        )
     if name == "float64":
         if array.size and abs(array).max() >= 2.0**63 and _is_whole(data):
-            raise DTypeError(f"Python ints become int64, and {shown(data)} does not fit; pass dtype='float64'")
+            raise DTypeError(
+                f"Python ints become int64, and {shown(data)} does not fit; pass dtype='float64'"
+            )
         return "float32"
     if hasattr(data, "dtype") or (array.dtype.kind == "c" and _holds_arrays(data)):
         return name
     if name == "complex128":
         return "complex64"
     if name == "uint64" and not _holds_arrays(data):
-        raise DTypeError(f"Python ints become int64, and {shown(data)} does not fit; pass dtype='uint64'")
+        raise DTypeError(
+            f"Python ints become int64, and {shown(data)} does not fit; pass dtype='uint64'"
+        )
     return name
 
 
@@ -395,13 +446,19 @@ def _holds_masked(data: Any) -> bool:
     if isinstance(data, list | tuple):
         return any(map(_holds_masked, data))
     mask = getattr(type(data), "mask", None)
-    return mask is not None and not callable(mask) and hasattr(data, "dtype")  # pandas has a method of that name
+    return (
+        mask is not None and not callable(mask) and hasattr(data, "dtype")
+    )  # pandas has a method of that name
 
 
 def _exact(data: Any, array: np.ndarray[Any, Any], name: str) -> np.ndarray[Any, Any]:
     """The array; or, if NumPy has rounded large ints to float64 because there is a float beside them, an array of the
     objects in `data`."""
-    if not (isinstance(data, list | tuple) and array.dtype.name == "float64" and host_dtype(name).kind in "iu"):
+    if not (
+        isinstance(data, list | tuple)
+        and array.dtype.name == "float64"
+        and host_dtype(name).kind in "iu"
+    ):
         return array
     import numpy
 
@@ -424,14 +481,22 @@ def _cast(array: np.ndarray[Any, Any], name: str) -> np.ndarray[Any, Any]:
         return _whole(array, target)
     with numpy.errstate(over="ignore", invalid="ignore"):
         try:
-            if array.dtype.kind == "O" and name == "bfloat16":  # ml_dtypes does not take ints beyond int64 and uint64
+            if (
+                array.dtype.kind == "O" and name == "bfloat16"
+            ):  # ml_dtypes does not take ints beyond int64 and uint64
                 array = array.astype("float64")
             cast = array.astype(target)
         except OverflowError as error:  # a Python int is too large
-            raise DTypeError(f"a value of {shown(array)} does not fit into {name}: {error}") from error
-        was_infinite = numpy.isinf(array.astype("float64") if array.dtype.kind == "O" else array)
+            raise DTypeError(
+                f"a value of {shown(array)} does not fit into {name}: {error}"
+            ) from error
+        was_infinite = numpy.isinf(
+            array.astype("float64") if array.dtype.kind == "O" else array
+        )
         if (numpy.isinf(cast) & ~was_infinite).any():
-            raise DTypeError(f"a value of {shown(array)} does not fit into {name}; name a wider dtype")
+            raise DTypeError(
+                f"a value of {shown(array)} does not fit into {name}; name a wider dtype"
+            )
     return cast
 
 
@@ -440,19 +505,26 @@ def _whole(array: np.ndarray[Any, Any], target: np.dtype[Any]) -> np.ndarray[Any
     import numpy
 
     if array.dtype.kind == "f":
-        array = numpy.trunc(array.astype(numpy.promote_types(array.dtype, "float64")))  # holds the limits
+        array = numpy.trunc(
+            array.astype(numpy.promote_types(array.dtype, "float64"))
+        )  # holds the limits
     elif array.dtype.kind == "O":
         try:
             array = numpy.asarray(numpy.frompyfunc(int, 1, 1)(array), "object")
         except (ValueError, OverflowError) as error:
-            raise DTypeError(f"a value of {shown(array)} does not fit into {target}: {error}") from error
+            raise DTypeError(
+                f"a value of {shown(array)} does not fit into {target}: {error}"
+            ) from error
     if array.size and array.dtype.kind != "b":
         limits = numpy.iinfo(target)
         least, most = array.min(), array.max()
         if array.dtype.kind != "f":
             fits = limits.min <= int(least) and int(most) <= limits.max
         else:  # false for NaN
-            fits = bool(least >= array.dtype.type(limits.min) and most < array.dtype.type(2.0) ** _bits(limits))
+            fits = bool(
+                least >= array.dtype.type(limits.min)
+                and most < array.dtype.type(2.0) ** _bits(limits)
+            )
         if not fits:
             what = f"{least}" if array.size == 1 else f"a value between {least} and {most}"
             raise DTypeError(f"{what} does not fit into {target}")

@@ -35,7 +35,11 @@ def dtype_of(backend: Backend, x: Any) -> str:
 
 def move(backend: Backend, kind: str, x: Any, target: Device) -> Any:
     if kind == "tensor":
-        return x if is_on(backend, x, target) else another(backend, x, backend.move(x, target), "moving")
+        return (
+            x
+            if is_on(backend, x, target)
+            else another(backend, x, backend.move(x, target), "moving")
+        )
     if kind == "symbol":
         return backend.move(x, target)
     return x if is_all_on(backend, x, target) else move_model(backend, x, target)
@@ -66,7 +70,9 @@ def move_model(backend: Backend, model: Any, target: Device) -> Any:
         raise
 
 
-def take_back(backend: Backend, model: Any, before: list[tuple[str, Device]], error: BaseException) -> None:
+def take_back(
+    backend: Backend, model: Any, before: list[tuple[str, Device]], error: BaseException
+) -> None:
     """Moves a model back to its device after a move that failed. If that fails too, a note on the error says which
     variables have moved."""
     from . import unlisted
@@ -83,7 +89,10 @@ def take_back(backend: Backend, model: Any, before: list[tuple[str, Device]], er
         if moved:
             left = listed(moved, 3)
             name = type(model).__qualname__
-            note(error, f"{len(moved)} of the {len(before)} variables of a {name} have moved and stay there: {left}")
+            note(
+                error,
+                f"{len(moved)} of the {len(before)} variables of a {name} have moved and stay there: {left}",
+            )
     except Exception:
         note(error, f"some of the variables of a {type(model).__qualname__} may have moved")
 

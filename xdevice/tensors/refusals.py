@@ -70,9 +70,13 @@ def require_dtype(
     if dtype in backend.dtypes:
         refusal = None if may_narrow else backend.dtype_refusal(dtype)
         if refusal is not None:
-            raise DTypeError(f"{what} is {dtype}, which {backend.name} would narrow; {instead}. {refusal}")
+            raise DTypeError(
+                f"{what} is {dtype}, which {backend.name} would narrow; {instead}. {refusal}"
+            )
     elif dtype in SHORT_FLOATS and not loads:
-        raise DTypeError(f"{what} is {dtype}, which xdevice only moves, saves and loads; {instead}")
+        raise DTypeError(
+            f"{what} is {dtype}, which xdevice only moves, saves and loads; {instead}"
+        )
     elif not (loads and dtype in backend.short_floats):
         there = ", ".join(name for name in DTYPES if name in backend.dtypes)
         raise DTypeError(f"{what} is {dtype}, and {backend.name} supports {there}; {instead}")
@@ -98,9 +102,18 @@ def refuse_lacking(x: Any, place: Device, backends: Iterable[Backend], name: str
             for inner, one in _variables(backend, value) if kind == "model" else [("", value)]:
                 dtype = _dtype_in(one)
                 if dtype in lacks:
-                    way = f"{name}{tree.path(i)}{path}.{inner}".strip(".") or f"the {type(value).__qualname__}"
+                    way = (
+                        f"{name}{tree.path(i)}{path}.{inner}".strip(".")
+                        or f"the {type(value).__qualname__}"
+                    )
                     makes = f"write xdevice.tensor(x, device={str(place)!r}, dtype={{!r}})"
-                    raise _lack(backend, dtype, place, way, "cast the model to {} first" if kind == "model" else makes)
+                    raise _lack(
+                        backend,
+                        dtype,
+                        place,
+                        way,
+                        "cast the model to {} first" if kind == "model" else makes,
+                    )
 
 
 def _held(tree: Tree, i: int) -> Iterable[tuple[str, Any, Backend, str]]:
@@ -115,15 +128,22 @@ def _held(tree: Tree, i: int) -> Iterable[tuple[str, Any, Backend, str]]:
 
 
 def _variables(backend: Backend, model: Any) -> Iterator[tuple[str, Any]]:
-    with suppress(NotBuiltError, UnsupportedError):  # a model that cannot be saved may be moved nevertheless
+    with suppress(
+        NotBuiltError, UnsupportedError
+    ):  # a model that cannot be saved may be moved nevertheless
         yield from backend.variables(model)
-    yield from (("", part) for part in backend.model_parts(model))  # what is not saved: a buffer that is not persistent
+    yield from (
+        ("", part) for part in backend.model_parts(model)
+    )  # what is not saved: a buffer that is not persistent
 
 
 def _dtype_in(x: Any) -> str | None:
     try:
         return dtype_name(x.dtype)
-    except (AttributeError, DTypeError):  # submodels, keys, texts and quantized numbers have none of our names
+    except (
+        AttributeError,
+        DTypeError,
+    ):  # submodels, keys, texts and quantized numbers have none of our names
         return None
 
 
@@ -131,8 +151,12 @@ def _lack(backend: Backend, dtype: str, place: Device, what: str, write: str) ->
     hardware = ("virtual",) if backend.virtual else sorted(backend.hardware())
     words = f" ({'/'.join(hardware)})" if place.kind == "gpu" else ""
     other = NARROWER.get(dtype)
-    instead = "" if other is None or other in backend.lacks(place) else f"{write.format(other)}, or "
-    return DTypeError(f"{what} is {dtype}, which {place} of {backend.name}{words} cannot hold; {instead}stay on cpu:0")
+    instead = (
+        "" if other is None or other in backend.lacks(place) else f"{write.format(other)}, or "
+    )
+    return DTypeError(
+        f"{what} is {dtype}, which {place} of {backend.name}{words} cannot hold; {instead}stay on cpu:0"
+    )
 
 
 def lack_of_memory(backend: Backend, variable: Any) -> str | None:

@@ -99,11 +99,17 @@ class Unlisted:
         attributes = [attribute for attribute in attributes if _holds(attribute)]
         if not attributes:
             return
-        holding = _Holding(attributes, Tree([attribute.value for attribute in attributes], True, True))
+        holding = _Holding(
+            attributes, Tree([attribute.value for attribute in attributes], True, True)
+        )
         self._holdings.append(holding)
         own = self._known  # listed now, because a move may replace what is listed
         for inner, value, owned in holding.owned():
-            if owned.kind == "model" and id(value) not in own and not self._is_owner(owned.backend, value):
+            if (
+                owned.kind == "model"
+                and id(value) not in own
+                and not self._is_owner(owned.backend, value)
+            ):
                 self._add(inner, owned.backend, value)
 
     def _is_owner(self, backend: Backend, model: Any) -> bool:
@@ -140,7 +146,10 @@ class Unlisted:
                     yield from ((name + path, place) for path, place in mover.places())
         for name, backend, model in self.models[1:]:
             with suppress(NotBuiltError):  # its variables will be made where it is used
-                yield from ((f"{name}.{inner}".rstrip("."), place) for inner, place in backend.model_devices(model))
+                yield from (
+                    (f"{name}.{inner}".rstrip("."), place)
+                    for inner, place in backend.model_devices(model)
+                )
 
     def is_on(self, target: Device) -> bool:
         try:
@@ -181,10 +190,18 @@ class Unlisted:
                 owner.move_model(one, target)
             now += owner.model_parts(one)
         listed = self._listed
-        twins = {id(old): new for old, new in zip(listed, now, strict=False)} if len(now) == len(listed) else {}
+        twins = (
+            {id(old): new for old, new in zip(listed, now, strict=False)}
+            if len(now) == len(listed)
+            else {}
+        )
         done: dict[int, Any] = {}
         for old, new in zip(self._holdings, other._holdings, strict=False):
-            before = old.tree.leaves if len(old.tree.leaves) == len(new.tree.leaves) else new.tree.leaves
+            before = (
+                old.tree.leaves
+                if len(old.tree.leaves) == len(new.tree.leaves)
+                else new.tree.leaves
+            )
             leaves = [
                 twins[id(was)] if id(was) in twins else _arrived(value, target, done)
                 for was, value in zip(before, new.tree.leaves, strict=True)
@@ -224,12 +241,22 @@ def copy(backend: Backend, model: Any, target: Device) -> Any:
     return twin
 
 
-def refuse(backend: Backend, model: Any, verb: str = "saving", only_trained: bool = False) -> None:
+def refuse(
+    backend: Backend, model: Any, verb: str = "saving", only_trained: bool = False
+) -> None:
     """Raises `UnsupportedError` for a model that holds layers or parameters which the framework does not list, and
     which `verb`, such as "saving", would therefore miss."""
     rest = Unlisted(backend, model)
-    instead = "" if only_trained else "; or take only what is listed, without it: by the model's own state dict"
-    layers = [(name, one) for name, owner, one in rest.models[1:] if not only_trained or list(owner.gradients(one))]
+    instead = (
+        ""
+        if only_trained
+        else "; or take only what is listed, without it: by the model's own state dict"
+    )
+    layers = [
+        (name, one)
+        for name, owner, one in rest.models[1:]
+        if not only_trained or list(owner.gradients(one))
+    ]
     parameters = [(name, x) for name, x, owner in rest.tensors() if owner.is_parameter(x)]
     for name, x in (*layers, *parameters):
         raise backend.unsupported(
@@ -279,12 +306,21 @@ def _holds(attribute: _Attribute) -> bool:
     except ContainerError as error:
         if not looks.search(value):
             return False
-        raise ContainerError(f"{attribute.name} holds tensors, and cannot be walked: {error}") from error
-    return any(registry.kind_of(type(leaf)) is not None or trees.mover(leaf) is not None for leaf in tree.leaves)
+        raise ContainerError(
+            f"{attribute.name} holds tensors, and cannot be walked: {error}"
+        ) from error
+    return any(
+        registry.kind_of(type(leaf)) is not None or trees.mover(leaf) is not None
+        for leaf in tree.leaves
+    )
 
 
 def _moves(owned: Owned, value: Any) -> bool:
-    return owned.kind == "tensor" and not owned.backend.is_host_only and not owned.backend.is_host_bound(value)
+    return (
+        owned.kind == "tensor"
+        and not owned.backend.is_host_only
+        and not owned.backend.is_host_bound(value)
+    )
 
 
 def _arrived(value: Any, target: Device, done: dict[int, Any]) -> Any:

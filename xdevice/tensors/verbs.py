@@ -6,10 +6,18 @@ from functools import partial
 
 from xdevice.base import devices, spellings
 from xdevice.base.devices import CPU, Named
-from xdevice.base.devices import Device as Device  # here, because scopes makes `with device:` work
+from xdevice.base.devices import (
+    Device as Device,
+)  # here, because scopes makes `with device:` work
 from xdevice.containers import trees
 from xdevice.core import registry, scopes, selection
-from xdevice.errors import DeviceError, DeviceMismatchError, NotATensorError, UnsupportedError, shown
+from xdevice.errors import (
+    DeviceError,
+    DeviceMismatchError,
+    NotATensorError,
+    UnsupportedError,
+    shown,
+)
 
 from . import contents, leaves
 from .refusals import refuse_non_container
@@ -151,10 +159,14 @@ def _counted() -> Backend:
 
 def _index(i: object) -> int:
     if isinstance(i, bool) or not hasattr(type(i), "__index__"):
-        raise DeviceError(f"a device index must be an int of 0 or more, not {shown(i)} of type {type(i).__qualname__}")
+        raise DeviceError(
+            f"a device index must be an int of 0 or more, not {shown(i)} of type {type(i).__qualname__}"
+        )
     index = int(i.__index__())  # type: ignore[attr-defined]
     if index < 0:
-        raise DeviceError(f"a device index must be an int of 0 or more, not {index}; the first GPU is 0")
+        raise DeviceError(
+            f"a device index must be an int of 0 or more, not {index}; the first GPU is 0"
+        )
     return index
 
 
@@ -193,18 +205,26 @@ def to_device(x: T, device: object, non_blocking: bool = False, **spelling: NoRe
     if type(device) is Device:
         target = device
     else:
-        target = (_spelled.get(device) if type(device) is str else None) or devices.parse(device)
+        target = (_spelled.get(device) if type(device) is str else None) or devices.parse(
+            device
+        )
     probe = _probes.get(type(x))
     try:
         if probe is not None:
             here = probe(x)
             if here is target:
                 return x
-            if type(target) is Named and here is target.plain and target.word in _movable[type(x)].answered:
+            if (
+                type(target) is Named
+                and here is target.plain
+                and target.word in _movable[type(x)].answered
+            ):
                 return x
     except UnsupportedError:
         pass  # on several devices, or on one of an unknown kind, so not on `target`: it is moved
-    moved: T = contents.transfer(x, target, leaves.start_move if non_blocking else leaves.move, "move")
+    moved: T = contents.transfer(
+        x, target, leaves.start_move if non_blocking else leaves.move, "move"
+    )
     return moved
 
 
@@ -271,7 +291,9 @@ def _device_of(x: object) -> Device:
         refuse_non_container(x, "find the device of")
         shared = _common(contents.places(x, ""))
     if shared is None:
-        raise NotATensorError(f"{shown(x)} of type {type(x).__qualname__} holds no tensor, so it has no device")
+        raise NotATensorError(
+            f"{shown(x)} of type {type(x).__qualname__} holds no tensor, so it has no device"
+        )
     return shared
 
 
@@ -373,4 +395,6 @@ def _common(places: Iterable[Location]) -> Device | None:
 
 def _mismatch(place: Location, first: Location) -> DeviceMismatchError:
     hint = place[2] or first[2] or f"move it with xdevice.to_device(..., {str(first[1])!r})"
-    return DeviceMismatchError(f"{place[0]()} is on {place[1]}, expected {first[1]} where {first[0]()} is; {hint}")
+    return DeviceMismatchError(
+        f"{place[0]()} is on {place[1]}, expected {first[1]} where {first[0]()} is; {hint}"
+    )

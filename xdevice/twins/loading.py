@@ -52,17 +52,27 @@ def load(
         {'x': array([1., 1.], dtype=float32)}
     """
     if into is not None and (device is not None or backend is not None):
-        raise StateError("into= already says which devices and backend; leave out device= and backend=")
+        raise StateError(
+            "into= already says which devices and backend; leave out device= and backend="
+        )
     if isinstance(source, Mapping):
         return _load_named(source, into, strict)
     if not strict:
-        raise ArgumentError("strict=False is for tensors by name: load(load(path), into=model, strict=False)")
-    return files.load_file(source, device, backend) if into is None else files.load_file_into(source, into)
+        raise ArgumentError(
+            "strict=False is for tensors by name: load(load(path), into=model, strict=False)"
+        )
+    return (
+        files.load_file(source, device, backend)
+        if into is None
+        else files.load_file_into(source, into)
+    )
 
 
 def _load_named(state: Mapping[str, Any], into: Any, strict: bool) -> Any:
     if into is None:
-        raise ArgumentError("tensors by name are loaded into a model, and none was given: load(state, into=model)")
+        raise ArgumentError(
+            "tensors by name are loaded into a model, and none was given: load(state, into=model)"
+        )
     from .models.state import write_named  # a program that only reads files does not need it
 
     write_named(into, state, strict=strict)

@@ -16,6 +16,10 @@ def backend_of_model(x: object) -> Backend | None:
     owner = registry.kind_of(type(x))
     if owner is not None:
         return owner.backend if owner.kind == "model" else None
-    for root in {base.__module__.partition(".")[0] for base in type(x).__mro__} & set(frameworks.LIBRARIES):
-        registry.load(frameworks.LIBRARIES[root])  # the program may have used the framework without its backend
+    for root in {base.__module__.partition(".")[0] for base in type(x).__mro__} & set(
+        frameworks.LIBRARIES
+    ):
+        registry.load(
+            frameworks.LIBRARIES[root]
+        )  # the program may have used the framework without its backend
     return next((backend for backend in registry.list_loaded() if backend.has_layers(x)), None)

@@ -44,6 +44,8 @@ def virtual_gpus(n: int | str, *, force: bool = False) -> None:
     """
     is_number = isinstance(n, int) and not isinstance(n, bool) and n > 0
     if not (is_number or (isinstance(n, str) and ":" in n)):
-        raise ArgumentError(f"virtual_gpus() takes an int of 1 or more, or a text such as '2:mps', not {shown(n)}")
+        raise ArgumentError(
+            f"virtual_gpus() takes an int of 1 or more, or a text such as '2:mps', not {shown(n)}"
+        )
     environment.ask_for_virtual_gpus(str(n), registry.list_loaded(), force=force)
     registry.forget_types()

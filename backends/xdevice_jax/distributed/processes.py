@@ -34,7 +34,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from xdevice.distributed.contract.collectives import address, free_port, own_part, refusal_of_order, require_fit
+from xdevice.distributed.contract.collectives import (
+    address,
+    free_port,
+    own_part,
+    refusal_of_order,
+    require_fit,
+)
 from xdevice.distributed.contract.processes import Engine, Processes
 from xdevice.errors import LaunchError
 from xdevice_jax import conversion, unstarted
@@ -81,7 +87,9 @@ class JaxEngine(Engine):
         numbers = group.exchange(str(own.id))
         everywhere = {native.id: native for native in jax.devices(own.platform)}
         self._natives = tuple(everywhere[int(number)] for number in numbers)
-        self.all_reduce(backend.full((1,), 0, group.device, "float32"), "sum")  # connects all ranks
+        self.all_reduce(
+            backend.full((1,), 0, group.device, "float32"), "sum"
+        )  # connects all ranks
 
     def refusal(self, verb: str, op: str | None, dtype: str) -> str | None:
         if verb in ("send", "recv") and not self._is_first:
@@ -99,7 +107,11 @@ class JaxEngine(Engine):
         return list(self._called(_all_gather, count, x)) if x.size else [x] * count
 
     def reduce_scatter(self, x: jax.Array, op: str) -> jax.Array:
-        return self._called(_reduce_scatter, op, x) if x.size else own_part(x, self._rank, len(self._natives))
+        return (
+            self._called(_reduce_scatter, op, x)
+            if x.size
+            else own_part(x, self._rank, len(self._natives))
+        )
 
     def send(self, x: jax.Array, to: int) -> None:
         pair = (self._natives[self._rank], self._natives[to])
@@ -126,11 +138,15 @@ class JaxEngine(Engine):
         if service is not None:
             service.shutdown()
 
-    def _called(self, verb: Any, how: object, x: jax.Array, natives: tuple[Any, ...] | None = None) -> Any:
+    def _called(
+        self, verb: Any, how: object, x: jax.Array, natives: tuple[Any, ...] | None = None
+    ) -> Any:
         with _64_bit(x):
             function, sharding = _compiled(verb, how, natives or self._natives)
             count = len(natives or self._natives)
-            part = _on(self._natives[self._rank], x if x.ndim else x.reshape(1))  # the host's arrays go by the GPU
+            part = _on(
+                self._natives[self._rank], x if x.ndim else x.reshape(1)
+            )  # the host's arrays go by the GPU
             whole = (count * part.shape[0], *part.shape[1:])
             spread = function(jax.make_array_from_single_device_arrays(whole, sharding, [part]))
             # waits in this thread, which may hang if a peer has died: otherwise the caller's thread would wait and hang
@@ -173,7 +189,9 @@ def _initialize(group: Group) -> bool:
     `LaunchError` if JAX has been started, except if that was for an earlier group in which each process had the same
     rank."""
     is_shared = unstarted.is_started() or jax.distributed.is_initialized()
-    answers = group.exchange(f"{int(is_shared)} {address(group.host, 0 if group.rank else free_port(group.host))}")
+    answers = group.exchange(
+        f"{int(is_shared)} {address(group.host, 0 if group.rank else free_port(group.host))}"
+    )
     _, _, coordinator = answers[0].partition(" ")
     started = [rank for rank, text in enumerate(answers) if text.startswith("1")]
     if not started:
@@ -188,7 +206,10 @@ def _initialize(group: Group) -> bool:
             coordinator_bind_address=coordinator if group.rank == 0 else None,
         )
         return True
-    is_ours = is_shared and (jax.process_index(), jax.process_count()) == (group.rank, group.size)
+    is_ours = is_shared and (jax.process_index(), jax.process_count()) == (
+        group.rank,
+        group.size,
+    )
     if "0" in group.exchange(str(int(is_ours))):
         raise LaunchError(
             f"JAX has already been used on rank {', '.join(map(str, started))}, and it meets other processes only "
@@ -201,7 +222,9 @@ def _initialize(group: Group) -> bool:
 
 
 @lru_cache(256)
-def _compiled(verb: Any, how: Any, natives: tuple[Any, ...]) -> tuple[Callable[[jax.Array], Any], NamedSharding]:
+def _compiled(
+    verb: Any, how: Any, natives: tuple[Any, ...]
+) -> tuple[Callable[[jax.Array], Any], NamedSharding]:
     mesh = Mesh(np.array(natives), ("rank",))
     function = shard_map(verb(how), mesh=mesh, in_specs=_SPREAD, out_specs=_SPREAD)
     return jax.jit(function), NamedSharding(mesh, _SPREAD)
@@ -233,7 +256,9 @@ def _reduce_scatter(op: str) -> Callable[[jax.Array], jax.Array]:
         if op == "sum":
             return jax.lax.psum_scatter(x, "rank", tiled=True)
         length = x.shape[0] // jax.lax.psum(1, "rank")
-        return jax.lax.dynamic_slice_in_dim(_REDUCED_BY[op](x, "rank"), jax.lax.axis_index("rank") * length, length)
+        return jax.lax.dynamic_slice_in_dim(
+            _REDUCED_BY[op](x, "rank"), jax.lax.axis_index("rank") * length, length
+        )
 
     return function
 

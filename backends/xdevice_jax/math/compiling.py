@@ -27,7 +27,9 @@ _is_committed = attrgetter("committed")
 
 class JaxCompiling(Compiling):
     def compile(self, call: Traced, device: Device) -> Traced:
-        program: Callable[[list[Any]], dict[Any, list[Any]]] = jax.jit(lambda tensors: dict([call(tensors)]))
+        program: Callable[[list[Any]], dict[Any, list[Any]]] = jax.jit(
+            lambda tensors: dict([call(tensors)])
+        )
 
         def compiled(tensors: list[Any]) -> tuple[Any, list[Any]]:
             try:

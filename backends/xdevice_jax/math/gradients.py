@@ -43,13 +43,19 @@ class JaxGradients(Gradients):
     def stop_gradient(self, x: Any) -> Any:
         return jax.lax.stop_gradient(x)
 
-    def update(self, rows: list[tuple[Any, ...]], rule: Callable[..., Any], nested: bool, writes: bool) -> list[Any]:
+    def update(
+        self, rows: list[tuple[Any, ...]], rule: Callable[..., Any], nested: bool, writes: bool
+    ) -> list[Any]:
         return [rule(*row) for row in rows]
 
 
 def _beside(x: Any, g: Any) -> Any:
     """Returns `g`, the gradient for the input `x`, on the device of `x`; unchanged if one of them is traced, and so has
     no device."""
-    if isinstance(g, jax.core.Tracer) or isinstance(x, jax.core.Tracer) or g.sharding == x.sharding:
+    if (
+        isinstance(g, jax.core.Tracer)
+        or isinstance(x, jax.core.Tracer)
+        or g.sharding == x.sharding
+    ):
         return g
     return jax.device_put(g, x.sharding)

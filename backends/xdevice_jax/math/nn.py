@@ -70,7 +70,9 @@ def one_hot(indices: Array, n: int, name: str) -> Array:
 
 @partial(jax.jit, static_argnames=("stride", "padding"))
 def conv2d(x: Array, kernel: Array, bias: Array | None, stride: Pair, padding: Pair) -> Array:
-    result = lax.conv_general_dilated(x, kernel, stride, _around(padding), dimension_numbers=("NCHW", "OIHW", "NCHW"))
+    result = lax.conv_general_dilated(
+        x, kernel, stride, _around(padding), dimension_numbers=("NCHW", "OIHW", "NCHW")
+    )
     return result if bias is None else result + bias[:, None, None]
 
 
@@ -85,7 +87,14 @@ def avg_pool2d(x: Array, size: Pair, stride: Pair, padding: Pair) -> Array:
     return _pooled(x, 0.0, lax.add, size, stride, padding) / (height * width)
 
 
-def _pooled(x: Array, start: float, reduce: Callable[..., Array], size: Pair, stride: Pair, padding: Pair) -> Array:
+def _pooled(
+    x: Array,
+    start: float,
+    reduce: Callable[..., Array],
+    size: Pair,
+    stride: Pair,
+    padding: Pair,
+) -> Array:
     around = [(0, 0), (0, 0), *_around(padding)]
     return lax.reduce_window(x, start, reduce, (1, 1, *size), (1, 1, *stride), around)
 

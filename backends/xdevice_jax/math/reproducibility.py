@@ -20,5 +20,13 @@ class JaxReproducibility(Reproducibility):
 
     @contextmanager
     def deterministic(self) -> Iterator[list[str]]:
-        needs_flag = self.count("gpu") and not self.virtual and _FLAG not in os.environ.get("XLA_FLAGS", "")
-        yield [f"sums on a GPU: put {_FLAG} into XLA_FLAGS before JAX starts"] if needs_flag else []
+        needs_flag = (
+            self.count("gpu")
+            and not self.virtual
+            and _FLAG not in os.environ.get("XLA_FLAGS", "")
+        )
+        yield (
+            [f"sums on a GPU: put {_FLAG} into XLA_FLAGS before JAX starts"]
+            if needs_flag
+            else []
+        )

@@ -19,7 +19,10 @@ enable_x64 = jax.enable_x64 if hasattr(jax, "enable_x64") else jax.experimental.
 
 class JaxParallel(Parallel):
     def thread_state(self) -> Callable[[], AbstractContextManager[Any]]:
-        place, precision = jax.config.jax_default_device, jax.config.jax_default_matmul_precision
+        place, precision = (
+            jax.config.jax_default_device,
+            jax.config.jax_default_matmul_precision,
+        )
         is_64_bit = jax.config.jax_enable_x64
 
         @contextmanager

@@ -19,4 +19,8 @@ class JaxPrefetch(Prefetch):
             return self.from_numpy(x, device)
         require_values(x)
         # an array that is there would be shared, and a step that donates its batch would delete the source's
-        return self.copy(x, device) if x.sharding.device_set == {self.to_native(device)} else self.move(x, device)
+        return (
+            self.copy(x, device)
+            if x.sharding.device_set == {self.to_native(device)}
+            else self.move(x, device)
+        )

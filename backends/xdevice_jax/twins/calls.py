@@ -37,7 +37,9 @@ class JaxCalls(Calls):
                 yield watch.calls
             return
         inner = list(walk(model))
-        paths = {id(module): path for path, module in inner if path in layer_paths and is_nnx(module)}
+        paths = {
+            id(module): path for path, module in inner if path in layer_paths and is_nnx(module)
+        }
         # no class is common to all modules that has `__call__`
         classes = {_owner(type(module)) for _, module in inner if id(module) in paths}
         watch = common.Watch(self, paths)
@@ -47,7 +49,8 @@ class JaxCalls(Calls):
 
     def outermost(self, around: Around) -> AbstractContextManager[Any]:
         raise self.unsupported(
-            "seeing the calls of all models of a program", "name the model: xdevice.parity.capture_intermediates(model)"
+            "seeing the calls of all models of a program",
+            "name the model: xdevice.parity.capture_intermediates(model)",
         )
 
     @contextmanager
@@ -71,7 +74,9 @@ class JaxCalls(Calls):
         with jax.disable_jit(), Patches() as patches:
             patches.replace(jax, "grad", partial(_with_leaves, leaf, False))
             patches.replace(jax, "value_and_grad", partial(_with_leaves, leaf, True))
-            patches.replace(*private.place("jax._src.core.EvalTrace.process_primitive"), replaced)
+            patches.replace(
+                *private.place("jax._src.core.EvalTrace.process_primitive"), replaced
+            )
             yield
 
     def infer(self, model: Any, inputs: tuple[Any, ...], /, **named: Any) -> Any:
@@ -80,7 +85,12 @@ class JaxCalls(Calls):
         if not is_nnx(model):
             library: Any = equinox()
             return jax.vmap(library.nn.inference_mode(model))(*inputs, **named)
-        before = [(m, name, getattr(m, name)) for _, m in walk(model) for name in MODES if hasattr(m, name)]
+        before = [
+            (m, name, getattr(m, name))
+            for _, m in walk(model)
+            for name in MODES
+            if hasattr(m, name)
+        ]
         model.eval()
         try:
             return model(*inputs, **named)
@@ -103,8 +113,16 @@ def _with_leaves(leaf: common.Leaf, gives_value: bool, original: Any) -> Any:
         def differentiated(*args: Any, **kwargs: Any) -> Any:
             result = compute(*args, **kwargs)
             gradients = result[1] if gives_value else result[0] if has_aux else result
-            values = args[argnums] if isinstance(argnums, int) else tuple(args[number] for number in argnums)
-            pairs = zip(jax.tree_util.tree_leaves_with_path(values), jax.tree.leaves(gradients), strict=True)
+            values = (
+                args[argnums]
+                if isinstance(argnums, int)
+                else tuple(args[number] for number in argnums)
+            )
+            pairs = zip(
+                jax.tree_util.tree_leaves_with_path(values),
+                jax.tree.leaves(gradients),
+                strict=True,
+            )
             for (path, x), gradient in reversed(list(pairs)):
                 if not isinstance(gradient, jax.core.Tracer):
                     leaf(x, gradient, jax.tree_util.keystr(path))

@@ -40,19 +40,33 @@ def _of_nnx(module: Any) -> _Kind | None:
             kind, settings = "conv", _of_conv(module)
         case library.ConvTranspose:
             kind, settings = "conv_transpose", _of_transposed(module)
-            return kind, dialects.flax(kind, {"transpose_kernel": module.transpose_kernel}), settings
+            return (
+                kind,
+                dialects.flax(kind, {"transpose_kernel": module.transpose_kernel}),
+                settings,
+            )
         case library.BatchNorm:
-            kind, settings = "batch_norm", {"eps": module.epsilon, "momentum": 1 - module.momentum}
+            kind, settings = (
+                "batch_norm",
+                {"eps": module.epsilon, "momentum": 1 - module.momentum},
+            )
         case library.LayerNorm:
             kind, settings = "layer_norm", {"eps": module.epsilon}
         case library.RMSNorm:
             kind, settings = "rms_norm", {"eps": module.epsilon}
         case library.GroupNorm:
-            kind, settings = "group_norm", {"eps": module.epsilon, "num_groups": module.num_groups}
+            kind, settings = (
+                "group_norm",
+                {"eps": module.epsilon, "num_groups": module.num_groups},
+            )
         case library.Embed:
             kind, settings = "embedding", {"padding_idx": None, "max_norm": None}
         case library.MultiHeadAttention:
-            return layouts.ATTENTION, _attention(module.num_heads, module.head_dim), _of_attention(module)
+            return (
+                layouts.ATTENTION,
+                _attention(module.num_heads, module.head_dim),
+                _of_attention(module),
+            )
         case library.RNN if isinstance(module.cell, library.OptimizedLSTMCell):
             return "lstm", dialects.FLAX_CELL, _of_recurrent(module)
         case _:
@@ -64,18 +78,30 @@ def _of_transposed(module: Any) -> dict[str, object]:
     """The settings of a ConvTranspose in PyTorch's terms. JAX states how many zeros are added to both ends of the
     spread input; PyTorch adds the size of the window less 1, less `padding`."""
     axes = len(module.kernel_size)
-    stride, dilation = (layouts.per_axis(one or 1, axes) for one in (module.strides, module.kernel_dilation))
-    settings: dict[str, object] = {"stride": stride, "dilation": dilation, "groups": 1, "padding_mode": "zeros"}
+    stride, dilation = (
+        layouts.per_axis(one or 1, axes) for one in (module.strides, module.kernel_dilation)
+    )
+    settings: dict[str, object] = {
+        "stride": stride,
+        "dilation": dilation,
+        "groups": 1,
+        "padding_mode": "zeros",
+    }
     settings |= _masked(module)
     sizes = [step * (size - 1) for size, step in zip(module.kernel_size, dilation, strict=True)]
     added = _zeros(module.padding, sizes, stride)
     if added is None:
         return settings | {"padding": str(module.padding).lower()}
     pads = tuple(size - first for size, (first, _) in zip(sizes, added, strict=True))
-    return settings | {"padding": pads, "output_padding": tuple(last - first for first, last in added)}
+    return settings | {
+        "padding": pads,
+        "output_padding": tuple(last - first for first, last in added),
+    }
 
 
-def _zeros(padding: Any, sizes: Sequence[int], stride: Sequence[int]) -> list[tuple[int, int]] | None:
+def _zeros(
+    padding: Any, sizes: Sequence[int], stride: Sequence[int]
+) -> list[tuple[int, int]] | None:
     """How many zeros `jax.lax.conv_transpose` adds to both ends of each axis; None for a text that it does not know."""
     if not isinstance(padding, str):
         each = layouts.per_axis(padding, len(sizes))
@@ -85,13 +111,18 @@ def _zeros(padding: Any, sizes: Sequence[int], stride: Sequence[int]) -> list[tu
     if padding != "SAME":
         return None
     totals = [size + step - 1 for size, step in zip(sizes, stride, strict=True)]
-    firsts = [size if step > size else -(-total // 2) for size, step, total in zip(sizes, stride, totals, strict=True)]
+    firsts = [
+        size if step > size else -(-total // 2)
+        for size, step, total in zip(sizes, stride, totals, strict=True)
+    ]
     return [(first, total - first) for first, total in zip(firsts, totals, strict=True)]
 
 
 def _of_conv(module: Any) -> dict[str, object]:
     axes = len(module.kernel_size)
-    stride, dilation = (layouts.per_axis(one or 1, axes) for one in (module.strides, module.kernel_dilation))
+    stride, dilation = (
+        layouts.per_axis(one or 1, axes) for one in (module.strides, module.kernel_dilation)
+    )
     padding = module.padding
     if padding == "SAME":
         padding = layouts.same_padding(module.kernel_size, stride, dilation)
@@ -116,7 +147,9 @@ def _padding(padding: Any, axes: int) -> object:
     each = layouts.per_axis(padding, axes)
     if isinstance(each, str):
         return each
-    return layouts.sides([side for one in each for side in (one if isinstance(one, tuple) else (one, one))], axes)
+    return layouts.sides(
+        [side for one in each for side in (one if isinstance(one, tuple) else (one, one))], axes
+    )
 
 
 def _attention(heads: int, size: int) -> tuple[Part, ...]:
@@ -124,7 +157,11 @@ def _attention(heads: int, size: int) -> tuple[Part, ...]:
 
 
 def _of_attention(module: Any) -> dict[str, object]:
-    return {"num_heads": module.num_heads, "dropout": float(module.dropout_rate), "batch_first": True}
+    return {
+        "num_heads": module.num_heads,
+        "dropout": float(module.dropout_rate),
+        "batch_first": True,
+    }
 
 
 def _of_recurrent(module: Any) -> dict[str, object]:
@@ -148,13 +185,20 @@ def _of_equinox(module: Any) -> _Kind | None:
         bias = layouts.shaped((-1,) + (1,) * module.num_spatial_dims)
         return "conv", layouts.parts("conv", settings, {}, {"conv": {"bias": bias}}), settings
     elif isinstance(module, library.LayerNorm | library.RMSNorm):
-        kind, settings = "layer_norm" if isinstance(module, library.LayerNorm) else "rms_norm", {"eps": module.eps}
+        kind, settings = (
+            "layer_norm" if isinstance(module, library.LayerNorm) else "rms_norm",
+            {"eps": module.eps},
+        )
     elif isinstance(module, library.GroupNorm):
         kind, settings = "group_norm", {"eps": module.eps, "num_groups": module.groups}
     elif isinstance(module, library.Embedding):
         kind, settings = "embedding", {"padding_idx": None, "max_norm": None}
     elif isinstance(module, library.LSTMCell):
-        return "lstm", _OF_CELL, {"layers": 1, "bidirectional": False, "projection": 0, "dropout": 0.0}
+        return (
+            "lstm",
+            _OF_CELL,
+            {"layers": 1, "bidirectional": False, "projection": 0, "dropout": 0.0},
+        )
     else:
         return None
     return kind, layouts.parts(kind, settings), settings
@@ -174,7 +218,10 @@ def _of_linen(layer: linen.LinenLayer, names: Container[str]) -> Layer | None:
         own = _attention(*layer.heads)
     elif layer.kind == "lstm":
         cell = "cell." if layouts.join(layer.path, dialects.FLAX_CELL[0].name) in names else ""
-        own = tuple(part._replace(name=cell + part.name.removeprefix("cell.")) for part in dialects.FLAX_CELL)
+        own = tuple(
+            part._replace(name=cell + part.name.removeprefix("cell."))
+            for part in dialects.FLAX_CELL
+        )
         settings = {"layers": 1, "bidirectional": False, "projection": 0}
     else:
         own = dialects.flax(layer.kind, settings)
@@ -188,7 +235,9 @@ def _described(model: Any, names: Container[str]) -> Iterator[Layer]:
             continue
         kind, own, settings = description
         dtype, own_dtype = (getattr(module, name, None) for name in ("dtype", "param_dtype"))
-        if None not in (dtype, own_dtype) and jax.numpy.dtype(dtype) != jax.numpy.dtype(own_dtype):
+        if None not in (dtype, own_dtype) and jax.numpy.dtype(dtype) != jax.numpy.dtype(
+            own_dtype
+        ):
             settings = {**settings, layouts.COMPUTES_IN: jax.numpy.dtype(dtype).name}
         yield from filter(None, [layouts.bound(path, kind, own, names, settings)])
 
@@ -201,7 +250,9 @@ class JaxLayers(Layers):
 
     def write_layers(self, model: Any, values: Mapping[str, Any]) -> None:
         if linen.is_linen(model) and linen.is_frozen(model):
-            raise self.unsupported("writing into a FrozenDict", "bind flax.core.unfreeze(variables)")
+            raise self.unsupported(
+                "writing into a FrozenDict", "bind flax.core.unfreeze(variables)"
+            )
         for one in list(variables(model)):
             if one.name in values:
                 one.write(values[one.name])

@@ -61,7 +61,11 @@ def arrays(module: Any) -> Iterator[tuple[str, jax.Array, Callable[[jax.Array], 
             elif last[1] == _GATES[0]:
                 holders = [groups[layouts.join(owner, last[0] + gate)][name] for gate in _GATES]
                 whole = jax.numpy.concatenate([one[name] for one in holders], axis=-1)
-                yield layouts.join(owner, f"dense_{last[0]}.{name}"), whole, _into(holders, name)
+                yield (
+                    layouts.join(owner, f"dense_{last[0]}.{name}"),
+                    whole,
+                    _into(holders, name),
+                )
 
 
 def layers(module: Any) -> Iterator[LinenLayer]:
@@ -85,7 +89,9 @@ def layers(module: Any) -> Iterator[LinenLayer]:
             yield LinenLayer(path, kind)
 
 
-def intercepting(layer_paths: Container[str], run: Callable[..., Any]) -> AbstractContextManager[None]:
+def intercepting(
+    layer_paths: Container[str], run: Callable[..., Any]
+) -> AbstractContextManager[None]:
     """Returns a context manager. While its block is open, `run` makes the calls of the layers at `layer_paths`, but not
     those in a `scan`, as of the cell of an LSTM, where there are no values."""
 
@@ -94,7 +100,12 @@ def intercepting(layer_paths: Container[str], run: Callable[..., Any]) -> Abstra
         is_traced = any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves((args, kwargs)))
         if is_traced or call.method_name != "__call__" or path not in layer_paths:
             return go(*args, **kwargs)
-        return run(call.module, path, (args, kwargs), lambda arguments: go(*arguments[0], **arguments[1]))
+        return run(
+            call.module,
+            path,
+            (args, kwargs),
+            lambda arguments: go(*arguments[0], **arguments[1]),
+        )
 
     library: Any = sys.modules["flax.linen"]
     blocks: AbstractContextManager[None] = library.intercept_methods(intercept)

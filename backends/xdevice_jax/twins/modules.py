@@ -77,7 +77,10 @@ def walk(model: Any) -> Iterator[tuple[str, Any]]:
         visited.add(id(thing))
         if _is_module(thing):
             yield path, thing
-        stack += [(layouts.join(path, name), child) for name, _, child in reversed(list(_children(thing)))]
+        stack += [
+            (layouts.join(path, name), child)
+            for name, _, child in reversed(list(_children(thing)))
+        ]
 
 
 def _is_module(thing: Any) -> bool:
@@ -114,7 +117,9 @@ def _inside(path: str, thing: Any, put: Callable[[Any], None]) -> Iterator[Varia
             write = partial(_write_in_tuple, items, key, type(thing), put)
         if _is_variable(value):
             yield from _of_variable(way, value)
-        elif isinstance(value, jax.Array) and not jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key):
+        elif isinstance(value, jax.Array) and not jax.dtypes.issubdtype(
+            value.dtype, jax.dtypes.prng_key
+        ):
             yield Variable(way, value, write)
         elif not _is_module(value):
             yield from _inside(way, value, write)
@@ -122,14 +127,18 @@ def _inside(path: str, thing: Any, put: Callable[[Any], None]) -> Iterator[Varia
 
 def _write(holder: Any, key: Any, value: Any) -> None:
     if is_equinox(holder):
-        object.__setattr__(holder, key, value)  # object's own, because a module of Equinox refuses assignments
+        object.__setattr__(
+            holder, key, value
+        )  # object's own, because a module of Equinox refuses assignments
     elif _is_module(holder):
         vars(holder)[key] = value
     else:
         holder[key] = value
 
 
-def _write_in_tuple(items: list[Any], key: int, cls: Any, put: Callable[[Any], None], value: Any) -> None:
+def _write_in_tuple(
+    items: list[Any], key: int, cls: Any, put: Callable[[Any], None], value: Any
+) -> None:
     items[key] = value
     put(cls(*items) if hasattr(cls, "_fields") else cls(items))
 
@@ -172,13 +181,17 @@ class JaxModels(Models):
             try:
                 return serialization.msgpack_restore(file.read())
             except Exception as error:  # msgpack has errors of its own
-                raise FileFormatError(f"{path} is not a msgpack file of Flax: {error}") from error
+                raise FileFormatError(
+                    f"{path} is not a msgpack file of Flax: {error}"
+                ) from error
 
     def _library(self, module: str, package: str) -> ModuleType:
         try:
             return importlib.import_module(module)
         except ImportError:
-            raise self.unsupported(f"reading this file without {package}", f"pip install {package}") from None
+            raise self.unsupported(
+                f"reading this file without {package}", f"pip install {package}"
+            ) from None
 
     def model_devices(self, model: Any) -> Iterable[tuple[str, Device]]:
         return ((one.name, self.device_of(one.value)) for one in variables(model))
@@ -191,4 +204,6 @@ class JaxModels(Models):
             one.write(self.move(one.value, device))
 
     def copy_model(self, model: Any, device: Device) -> Any:
-        return jax.tree.map(lambda x: self.copy(x, device) if isinstance(x, jax.Array) else x, model)
+        return jax.tree.map(
+            lambda x: self.copy(x, device) if isinstance(x, jax.Array) else x, model
+        )

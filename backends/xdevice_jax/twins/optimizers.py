@@ -38,7 +38,12 @@ def _rms(values: _Values) -> dict[str, object]:
     _require(values, bias_correction=False, initial_scale=0.0)
     inside = values.get("eps_in_sqrt", True)
     where = terms.INSIDE if inside else terms.ADDED
-    return {"kind": "rmsprop", "alpha": values["decay"], "eps": values["eps"], "eps_enters": where}
+    return {
+        "kind": "rmsprop",
+        "alpha": values["decay"],
+        "eps": values["eps"],
+        "eps_enters": where,
+    }
 
 
 def _rss(values: _Values) -> dict[str, object]:
@@ -101,7 +106,13 @@ class _Step:
 def _closure(function: Any) -> _Values:
     code = getattr(function, "__code__", None)
     names = code.co_freevars if code is not None else ()
-    return dict(zip(names, (cell.cell_contents for cell in getattr(function, "__closure__", None) or ()), strict=True))
+    return dict(
+        zip(
+            names,
+            (cell.cell_contents for cell in getattr(function, "__closure__", None) or ()),
+            strict=True,
+        )
+    )
 
 
 def _settings(transformation: Any) -> dict[str, Any]:
@@ -113,7 +124,9 @@ def _settings(transformation: Any) -> dict[str, Any]:
         if "momentum" in step:
             step["momentum_holds"] = terms.STEPS if "lr" in stated else terms.GRADIENTS
         if "weight_decay" in step:
-            step["decay"] = terms.DECOUPLED if "kind" in stated or "momentum" in stated else terms.COUPLED
+            step["decay"] = (
+                terms.DECOUPLED if "kind" in stated or "momentum" in stated else terms.COUPLED
+            )
         if twice := stated.keys() & step.keys():
             raise _UnknownError(f"{name}, which sets {', '.join(sorted(twice))} a second time")
         stated |= step
@@ -131,7 +144,9 @@ class JaxOptimizers(Optimizers):
 
     def optimizer(self, optimizer: Any) -> Optimizer:
         if not self.has_optimizer(optimizer):
-            raise self.unsupported(f"reading a {type(optimizer).__qualname__}", "give a transformation of optax")
+            raise self.unsupported(
+                f"reading a {type(optimizer).__qualname__}", "give a transformation of optax"
+            )
         try:
             stated = _settings(optimizer)
         except (_UnknownError, LookupError, AttributeError, TypeError) as error:
@@ -139,7 +154,10 @@ class JaxOptimizers(Optimizers):
                 f"reading a chain of optax that has {error}", f"it knows {', '.join(_STEPS)}"
             ) from error
         kind = stated.pop("kind")
-        plain = {name: float(x) if isinstance(x, int) and not isinstance(x, bool) else x for name, x in stated.items()}
+        plain = {
+            name: float(x) if isinstance(x, int) and not isinstance(x, bool) else x
+            for name, x in stated.items()
+        }
         settings = terms.settings(kind, **plain)
         arguments = {name: own for name, own in _ARGUMENTS.items() if name in settings}
         arguments |= _ROOT if kind == "rmsprop" else {}

@@ -36,7 +36,12 @@ _FAST_PATH = private.place("jax._src.pjit._get_fastpath_data")
 _PLACE = private.place("jax._src.interpreters.pxla.batched_device_put")
 _put = private["jax._src.dispatch.device_put_p"]
 
-_TYPES: Final = {"float64": "f64", "complex128": "complex<f64>", "int64": "i64", "uint64": "ui64"}
+_TYPES: Final = {
+    "float64": "f64",
+    "complex128": "complex<f64>",
+    "int64": "i64",
+    "uint64": "ui64",
+}
 """The names that compiled programs have for the dtypes that a device may lack."""
 
 
@@ -116,7 +121,9 @@ class JaxVirtualGpus(LimitedGpus, VirtualGpus):
     def _counting(self, execute: Callable[..., Any]) -> Callable[..., Any]:
         def counted(program: Any, *args: Any) -> Any:
             results = execute(program, *args)
-            self._count({native for x in results if hasattr(x, "devices") for native in x.devices()})
+            self._count(
+                {native for x in results if hasattr(x, "devices") for native in x.devices()}
+            )
             return results
 
         return counted
@@ -129,14 +136,18 @@ class JaxVirtualGpus(LimitedGpus, VirtualGpus):
             if place is not None and place.kind == "gpu":
                 self.ledger.see(place.index, alive(native))
 
-    def take_for_cuda(self, device: Device, has_default: Callable[[FrameType], bool] | None = None) -> bool:
+    def take_for_cuda(
+        self, device: Device, has_default: Callable[[FrameType], bool] | None = None
+    ) -> bool:
         private.require("--xd-cuda")
         find, chosen = jax.devices, self.to_native(device)
 
         def devices(backend: Any = None) -> list[Any]:
             if backend not in ("cuda", "gpu"):
                 return find(backend)
-            others = [native for native in map(self.to_native, self.devices()[1:]) if native != chosen]
+            others = [
+                native for native in map(self.to_native, self.devices()[1:]) if native != chosen
+            ]
             return [chosen, *others]
 
         jax.devices = devices

@@ -37,7 +37,9 @@ if TYPE_CHECKING:
     def __getattr__(name: str) -> Any: ...  # the kernels that tables list
 
 
-TAKE_NUMBERS = frozenset(["add", "divide", "greater", "greater_equal", "less", "less_equal", "multiply", "subtract"])
+TAKE_NUMBERS = frozenset(
+    ["add", "divide", "greater", "greater_equal", "less", "less_equal", "multiply", "subtract"]
+)
 ONE_DEVICE = True
 RESHAPE_IS_VIEW = False
 TAKES_MASKS = True
@@ -94,7 +96,9 @@ def _is_recorded(x: Any) -> bool:
         return False
     try:
         mx.autograd.get_symbol(x)
-    except mx.MXNetError:  # "NDArray is not part of a computation graph": MXNet has no function that asks
+    except (
+        mx.MXNetError
+    ):  # "NDArray is not part of a computation graph": MXNet has no function that asks
         return False
     return True
 
@@ -104,9 +108,13 @@ def _by_numpy(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(function)
     def kernel(x: Any, *rest: Any) -> Any:
-        if [part for part in rest if isinstance(part, mx.nd.NDArray) and part.ctx != x.ctx]:  # `any` is a kernel here
+        if [
+            part for part in rest if isinstance(part, mx.nd.NDArray) and part.ctx != x.ctx
+        ]:  # `any` is a kernel here
             raise ValueError("tensors on two devices")
-        values = (part.asnumpy() if isinstance(part, mx.nd.NDArray) else part for part in (x, *rest))
+        values = (
+            part.asnumpy() if isinstance(part, mx.nd.NDArray) else part for part in (x, *rest)
+        )
         with np.errstate(all="ignore"):
             return constant(np.asarray(function(*values)), x)
 
@@ -129,7 +137,11 @@ def _shaping(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(function)
     def kernel(x: Any, *rest: Any) -> Any:
-        return function(x, *rest) if x.dtype != np.bool_ else function(x.astype("int8"), *rest).astype("bool")
+        return (
+            function(x, *rest)
+            if x.dtype != np.bool_
+            else function(x.astype("int8"), *rest).astype("bool")
+        )
 
     return _kernel(kernel)
 
@@ -230,7 +242,11 @@ def remainder(x1: Any, x2: Any) -> Any:
     if not _is_float(x1):
         return _whole_remainder(x1, x2)
     # MXNet's own `mod` is 0 for a divisor of 0 and for infinities
-    return where(logical_or(x2 == 0, _np.isinf(x1)), number(np.nan, dtype_name(x1.dtype), x1), _np.mod(x1, x2))
+    return where(
+        logical_or(x2 == 0, _np.isinf(x1)),
+        number(np.nan, dtype_name(x1.dtype), x1),
+        _np.mod(x1, x2),
+    )
 
 
 _whole_remainder = _by_numpy(np.remainder)
@@ -302,11 +318,17 @@ prod = _reducing(operator("np", "prod"), 1)
 def sum(x: Any, axes: tuple[int, ...] | None, keepdims: bool) -> Any:
     shape = x.shape  # read once: MXNet builds the tuple each time
     if 0 in shape:
-        return (_linked_sum_of_nothing if mx.autograd.is_recording() else _sum_of_nothing)(x, axes, keepdims)
+        return (_linked_sum_of_nothing if mx.autograd.is_recording() else _sum_of_nothing)(
+            x, axes, keepdims
+        )
     if not shape:
         return copy(x)
     total = sums.total(x, shape, tuple(range(len(shape))) if axes is None else axes)
-    return total if not keepdims else total.reshape(tuple(1 if i in (axes or ()) else n for i, n in enumerate(shape)))
+    return (
+        total
+        if not keepdims
+        else total.reshape(tuple(1 if i in (axes or ()) else n for i, n in enumerate(shape)))
+    )
 
 
 _sum_of_nothing = _reducing(_np.sum, 0)
@@ -322,7 +344,14 @@ def _linked_sum_of_nothing(x: Any, axes: tuple[int, ...] | None, keepdims: bool)
         x = _np.concatenate([x, blank], axis)
     total = sum(x, axes, keepdims)
     axes_of_total = range(len(x.shape)) if keepdims else left
-    return total[tuple([slice(0) if axis in empty and axis in left else slice(None) for axis in axes_of_total])]
+    return total[
+        tuple(
+            [
+                slice(0) if axis in empty and axis in left else slice(None)
+                for axis in axes_of_total
+            ]
+        )
+    ]
 
 
 @_by_numpy
@@ -391,7 +420,9 @@ def flip(x: Any, axes: tuple[int, ...]) -> Any:
 
 @_kernel
 def matmul(x1: Any, x2: Any) -> Any:
-    dtype = np.dtype(x1.dtype)  # read once, as the shapes: MXNet makes each anew, in a microsecond
+    dtype = np.dtype(
+        x1.dtype
+    )  # read once, as the shapes: MXNet makes each anew, in a microsecond
     if dtype.kind != "f":
         return _whole_product(x1, x2)
     shape1, shape2 = x1.shape, x2.shape
@@ -449,7 +480,9 @@ view = reshape
 def _svd(x: Any, full_matrices: bool) -> tuple[Any, Any, Any]:
     rows, columns = x.shape[-2:]
     if full_matrices and rows != columns:
-        raise UnsupportedError("mxnet does not support linalg.svd with full matrices; pass full_matrices=False")
+        raise UnsupportedError(
+            "mxnet does not support linalg.svd with full matrices; pass full_matrices=False"
+        )
     if rows <= columns:  # MXNet takes no others
         return tuple(_np.linalg.svd(x))
     # of the transposed matrix U and V change places
@@ -460,7 +493,10 @@ def _svd(x: Any, full_matrices: bool) -> tuple[Any, Any, Any]:
 _FACTORIZATIONS = ("cholesky", "det", "inv", "slogdet", "solve")
 linalg = SimpleNamespace(
     **{name: _kernel(getattr(_np.linalg, name)) for name in _FACTORIZATIONS},
-    **{name: _refusing(f"linalg.{name}", _kernel(getattr(_np.linalg, name))) for name in ("eigh", "eigvalsh")},
+    **{
+        name: _refusing(f"linalg.{name}", _kernel(getattr(_np.linalg, name)))
+        for name in ("eigh", "eigvalsh")
+    },
     svd=_svd,
     svdvals=lambda x: _svd(x, False)[1],
 )

@@ -60,7 +60,9 @@ def _gradients(loss: Any, inputs: list[Any]) -> list[Any]:
         try:
             dense = operators.gradients(loss, [inputs[i] for i in places])
         except mx.MXNetError as error:
-            if "not in a computational graph" in str(error):  # the loss depends on nothing that was recorded
+            if "not in a computational graph" in str(
+                error
+            ):  # the loss depends on nothing that was recorded
                 break
             del places[_unreachable(error)]
             continue
@@ -91,17 +93,25 @@ class MxnetGradients(Gradients):
         if not mx.util.is_np_shape():
             with mx.util.np_shape(True):
                 return self.value_and_grad(leaves, call, nested)
-        inputs = list(map(arithmetic.copy, leaves))  # MXNet refuses writes in place only after it has written
+        inputs = list(
+            map(arithmetic.copy, leaves)
+        )  # MXNet refuses writes in place only after it has written
         mx.autograd.mark_variables(inputs, [_blank(self.device_of(x), x) for x in inputs])
         with mx.autograd.record():
             loss, rest = call(inputs)
         gradients = _gradients(loss, inputs)
-        return loss.detach(), gradients, [x.detach() if isinstance(x, mx.nd.NDArray) else x for x in rest]
+        return (
+            loss.detach(),
+            gradients,
+            [x.detach() if isinstance(x, mx.nd.NDArray) else x for x in rest],
+        )
 
     def stop_gradient(self, x: Any) -> Any:
         return x.detach()
 
-    def update(self, rows: list[tuple[Any, ...]], rule: Callable[..., Any], nested: bool, writes: bool) -> list[Any]:
+    def update(
+        self, rows: list[tuple[Any, ...]], rule: Callable[..., Any], nested: bool, writes: bool
+    ) -> list[Any]:
         arithmetic.enter()
         with mx.util.np_shape(True), nullcontext() if nested else mx.autograd.pause():
             return [rule(*map(arithmetic.copy, row)) if writes else rule(*row) for row in rows]

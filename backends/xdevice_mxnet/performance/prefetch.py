@@ -22,7 +22,11 @@ class MxnetPrefetch(Replicas, Prefetch):
         with mx.util.np_shape(True), mx.autograd.pause():
             native = self.to_native(device)
             if native.device_type != "gpu":
-                return x.copyto(native) if isinstance(x, mx.nd.NDArray) else self.from_numpy(x, device)
+                return (
+                    x.copyto(native)
+                    if isinstance(x, mx.nd.NDArray)
+                    else self.from_numpy(x, device)
+                )
             stage = staging.moved if isinstance(x, mx.nd.NDArray) else staging.put
             staged = stage(x, native, self)
             if staged is not None:

@@ -41,14 +41,20 @@ class MxnetTransfers(Transfers):
         private.require("transfers")
 
         def target(x: Any, other: Any) -> Device | None:
-            return self.device_of(other) if isinstance(other, mx.nd.NDArray) else self.from_native(other)
+            return (
+                self.device_of(other)
+                if isinstance(other, mx.nd.NDArray)
+                else self.from_native(other)
+            )
 
         with Hooks(self, report, _size) as hooks:
             hooks.verbs()
             hooks.numpy_reads()
             # arrays of NumPy's interface and sparse ones are subclasses, with methods of their own
             for cls in _family(mx.nd.NDArray):
-                hooks.reads(cls, *(name for name in (*READS, *NUMPY_READS) if name in vars(cls)))
+                hooks.reads(
+                    cls, *(name for name in (*READS, *NUMPY_READS) if name in vars(cls))
+                )
                 for name in (*MOVES, *NUMPY_MOVES):
                     if name in vars(cls):
                         hooks.moves(cls, name, target)

@@ -86,7 +86,9 @@ class MxnetSamples(Samples):
     def models(self) -> Mapping[str, Callable[[], Any]]:
         return {
             "layer": lambda: _built(nn.Dense(1, in_units=4)),
-            "running statistics": lambda: _built(nn.Dense(3, in_units=4), nn.BatchNorm(in_channels=3)),
+            "running statistics": lambda: _built(
+                nn.Dense(3, in_units=4), nn.BatchNorm(in_channels=3)
+            ),
             "hybridized": _hybridized,
             "deferred": lambda: _run(_built(nn.Dense(3))),
             "legacy arrays": _legacy,

@@ -33,7 +33,11 @@ if TYPE_CHECKING:
 def _tapped(result: Any, numbers: Iterator[int], put: Callable[[int, Any], None]) -> Any:
     if isinstance(result, list | tuple):
         return type(result)(_tapped(x, numbers, put) for x in result)
-    return _GradientTap(next(numbers), put)(result) if isinstance(result, mx.nd.NDArray) else result
+    return (
+        _GradientTap(next(numbers), put)(result)
+        if isinstance(result, mx.nd.NDArray)
+        else result
+    )
 
 
 _is_active = private.field("mxnet.gluon.HybridBlock._active")
@@ -87,7 +91,14 @@ class MxnetCalls(Calls):
     def infer(self, model: Any, inputs: tuple[Any, ...], /, **named: Any) -> Any:
         if named:  # `Block.__call__` takes none
             raise self.unsupported("calling models with keywords", "give inputs= as a tuple")
-        first = next((each for parameter in model.collect_params().values() for each in parameter.list_data()), None)
+        first = next(
+            (
+                each
+                for parameter in model.collect_params().values()
+                for each in parameter.list_data()
+            ),
+            None,
+        )
         # a block takes the kind of arrays that its parameters are: legacy ones or mx.np's
         is_np = mx.util.is_np_array() if first is None else isinstance(first, mx.np.ndarray)
         arrays = [x.as_np_ndarray() if is_np else x.as_nd_ndarray() for x in inputs]
@@ -95,5 +106,7 @@ class MxnetCalls(Calls):
             return model(*arrays)
 
     def has_channels_last(self, model: Any) -> bool | None:
-        ordered = (block for _, block in blocks(model) if isinstance(block, (*CONVOLUTIONS, *POOLS)))
+        ordered = (
+            block for _, block in blocks(model) if isinstance(block, (*CONVOLUTIONS, *POOLS))
+        )
         return next((not options(block)["layout"].startswith("NC") for block in ordered), None)

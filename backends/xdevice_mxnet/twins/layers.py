@@ -75,12 +75,21 @@ def _kind(block: Any) -> tuple[str, Settings]:
         return ("conv_transpose" if isinstance(block, _TRANSPOSED) else "conv"), _of_conv(block)
     if isinstance(block, nn.BatchNorm):
         kwargs = options(block)
-        settings = {"eps": kwargs["eps"], "momentum": 1 - kwargs["momentum"], **_axis_of_norm(kwargs["axis"], 1)}
-        return "batch_norm", settings | ({"weight": "1, whatever gamma is"} if kwargs["fix_gamma"] else {})
+        settings = {
+            "eps": kwargs["eps"],
+            "momentum": 1 - kwargs["momentum"],
+            **_axis_of_norm(kwargs["axis"], 1),
+        }
+        return "batch_norm", settings | (
+            {"weight": "1, whatever gamma is"} if kwargs["fix_gamma"] else {}
+        )
     if isinstance(block, nn.Embedding):
         return "embedding", {"padding_idx": None, "max_norm": None}
     if isinstance(block, nn.LayerNorm):
-        return "layer_norm", {"eps": options(block)["eps"], **_axis_of_norm(options(block)["axis"], -1)}
+        return "layer_norm", {
+            "eps": options(block)["eps"],
+            **_axis_of_norm(options(block)["axis"], -1),
+        }
     if isinstance(block, nn.PReLU):
         return "prelu", {"axis": "channels"}
     if isinstance(block, nn.GroupNorm):
@@ -121,7 +130,9 @@ def _of_conv(block: Any) -> dict[str, object]:
         "padding_mode": "zeros",
         "activation": _activation(block),
     }
-    return settings | ({"output_padding": tuple(kwargs["adj"])} if isinstance(block, _TRANSPOSED) else {})
+    return settings | (
+        {"output_padding": tuple(kwargs["adj"])} if isinstance(block, _TRANSPOSED) else {}
+    )
 
 
 def _activation(block: Any) -> str | None:
@@ -148,14 +159,18 @@ def _pool(path: str, block: Any) -> Layer:
 
 
 def _pad(path: str, block: Any) -> Layer:
-    width = _padding(block)  # (batch, batch, channels, channels, top, bottom, left, right), or one number for all
+    width = _padding(
+        block
+    )  # (batch, batch, channels, channels, top, bottom, left, right), or one number for all
     sides = (width,) * 4 if isinstance(width, int) else tuple(width)[4:]
     return ops.pad(path, list(zip(sides[::2], sides[1::2], strict=True)), "reflect")
 
 
 def _pixel_shuffle(path: str, block: Any) -> Layer:
     factors = set(_factors(block))
-    return ops.plain(path, "pixel_shuffle", factor=factors.pop() if len(factors) == 1 else _factors(block))
+    return ops.plain(
+        path, "pixel_shuffle", factor=factors.pop() if len(factors) == 1 else _factors(block)
+    )
 
 
 _TABLE: Final = ops.Table(
@@ -187,7 +202,9 @@ def _module(path: str, block: Any) -> ops.Module:
 class MxnetLayers(Operations):
     def layers(self, model: Any) -> Iterable[Layer]:
         if not isinstance(model, Block):
-            raise self.unsupported(f"layers in a {type(model).__qualname__}", "give the Block itself")
+            raise self.unsupported(
+                f"layers in a {type(model).__qualname__}", "give the Block itself"
+            )
         return layouts.all_bound(list(self._layers(model)), dict(self.variables(model)))
 
     def _layers(self, model: Any) -> Iterator[Layer]:

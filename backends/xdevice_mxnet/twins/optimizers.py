@@ -53,10 +53,14 @@ _COMMON_NAMES: Final = {
 
 def _require_plain(trainer: Any, backend: Optimizers) -> None:
     if _compression(trainer):
-        raise backend.unsupported("reading a Trainer that compresses gradients", "make one without compression_params")
+        raise backend.unsupported(
+            "reading a Trainer that compresses gradients", "make one without compression_params"
+        )
 
 
-def _parameter(optimizer: Any, kind: str, shared: Mapping[str, Any], index: int, parameter: Any) -> terms.Parameter:
+def _parameter(
+    optimizer: Any, kind: str, shared: Mapping[str, Any], index: int, parameter: Any
+) -> terms.Parameter:
     settings: dict[str, object] = {
         **shared,
         "lr": shared["lr"] * parameter.lr_mult,
@@ -64,8 +68,12 @@ def _parameter(optimizer: Any, kind: str, shared: Mapping[str, Any], index: int,
     }
     variable = models.array_of(parameter)
     half = optimizer.multi_precision and str(parameter.dtype) == "float16"
-    slots = {} if half else _slots(optimizer, kind)  # a 16-bit parameter has the state of its 32-bit copy
-    return terms.Parameter(variable, settings, {slot: f"{index}.{own}" for slot, own in slots.items()})
+    slots = (
+        {} if half else _slots(optimizer, kind)
+    )  # a 16-bit parameter has the state of its 32-bit copy
+    return terms.Parameter(
+        variable, settings, {slot: f"{index}.{own}" for slot, own in slots.items()}
+    )
 
 
 def _settings(optimizer: Any, kind: str) -> dict[str, object]:
@@ -88,7 +96,9 @@ def _clip(optimizer: Any) -> str | None:
     if not limit:
         return None
     together = optimizer.wd and isinstance(optimizer, mx.optimizer.Adam | mx.optimizer.RMSProp)
-    return f"to values from {-limit:.6g} to {limit:.6g}" + (", together with the decay" if together else "")
+    return f"to values from {-limit:.6g} to {limit:.6g}" + (
+        ", together with the decay" if together else ""
+    )
 
 
 _OWN: Final[Mapping[type, Mapping[str, object]]] = {
@@ -108,7 +118,9 @@ def _chosen(optimizer: Any) -> dict[str, object]:
     if not isinstance(optimizer, mx.optimizer.RMSProp):
         return {}
     if optimizer.clip_weights:
-        raise UnsupportedError("mxnet does not support reading an RMSProp with clip_weights; clip the weights yourself")
+        raise UnsupportedError(
+            "mxnet does not support reading an RMSProp with clip_weights; clip the weights yourself"
+        )
     return {"momentum": float(optimizer.gamma2) if optimizer.centered else 0.0}
 
 
@@ -120,7 +132,9 @@ def _slots(optimizer: Any, kind: str) -> dict[str, str]:
         return {"exp_avg": "0", "exp_avg_sq": "1", terms.STEP: trainers.UPDATES}
     if kind == "adagrad":
         return {"sum": "0"}
-    return {"square_avg": "0"} | ({"grad_avg": "1", "-lr * momentum_buffer": "2"} if optimizer.centered else {})
+    return {"square_avg": "0"} | (
+        {"grad_avg": "1", "-lr * momentum_buffer": "2"} if optimizer.centered else {}
+    )
 
 
 class MxnetOptimizers(Optimizers):
@@ -139,13 +153,18 @@ class MxnetOptimizers(Optimizers):
         if not isinstance(optimizer, mx.gluon.Trainer):
             return
         private.require("optimizers")
-        if trainers.store(optimizer) is None:  # before the first step, or for good: starting it again makes none then
+        if (
+            trainers.store(optimizer) is None
+        ):  # before the first step, or for good: starting it again makes none then
             _start_store(optimizer)()
         updater, rule = trainers.updater(optimizer), optimizer.optimizer
         own = trainers.parameters(optimizer)
         for index in {int(name.partition(".")[0]) for name in state}:
             if index not in updater.states:
-                updater.states[index], updater.states_synced[index] = _made(optimizer, index), True
+                updater.states[index], updater.states_synced[index] = (
+                    _made(optimizer, index),
+                    True,
+                )
                 for part, array in enumerate(trainers.arrays(updater.states[index])):
                     state[f"{index}.{part}"].copyto(array)
             for native in own[index].list_ctx():
@@ -165,5 +184,9 @@ class MxnetOptimizers(Optimizers):
                 for index, parameter in enumerate(trainers.parameters(optimizer))
                 if parameter.grad_req != "null"
             )
-        arguments = _NAMES[kind] | _COMMON_NAMES | {"clip": "clip_gradient is the value to clip to"}
-        return terms.Optimizer(kind, type(rule).__name__, settings, tuple(parameters), arguments)
+        arguments = (
+            _NAMES[kind] | _COMMON_NAMES | {"clip": "clip_gradient is the value to clip to"}
+        )
+        return terms.Optimizer(
+            kind, type(rule).__name__, settings, tuple(parameters), arguments
+        )

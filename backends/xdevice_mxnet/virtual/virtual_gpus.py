@@ -34,7 +34,9 @@ from xdevice_mxnet.private import private
 if TYPE_CHECKING:
     from xdevice.base.devices import Device
 
-_get_context = ctypes.PyDLL(library._name).MXNDArrayGetContext  # an object of its own, because of its types
+_get_context = ctypes.PyDLL(
+    library._name
+).MXNDArrayGetContext  # an object of its own, because of its types
 _get_context.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p]
 
 _MAKE = private.place("mxnet.ndarray._internal.NDArrayBase.__init__")
@@ -50,8 +52,12 @@ def refuse_mixed_devices() -> None:
     if hasattr(call, "refuses_mixed"):
         return
 
-    def invoke(operator: Any, count: Any, handles: Any, outputs: Any, results: Any, *rest: Any) -> int:
-        written = outputs._obj.value  # the number of arrays in `out=`, which MXNet would write to on any device
+    def invoke(
+        operator: Any, count: Any, handles: Any, outputs: Any, results: Any, *rest: Any
+    ) -> int:
+        written = (
+            outputs._obj.value
+        )  # the number of arrays in `out=`, which MXNet would write to on any device
         if count.value + written > 1:
             arrays = [*handles[: count.value], *results._obj[:written]] if written else handles
             places = _places(arrays)
@@ -62,7 +68,9 @@ def refuse_mixed_devices() -> None:
     invoke.refuses_mixed = True  # type: ignore[attr-defined]
     library.MXImperativeInvokeEx = invoke
     library.MXAutogradBackwardEx = _with_gradients(library.MXAutogradBackwardEx, "backward", 0)
-    library.MXAutogradMarkVariables = _with_gradients(library.MXAutogradMarkVariables, "mark_variables", 1)
+    library.MXAutogradMarkVariables = _with_gradients(
+        library.MXAutogradMarkVariables, "mark_variables", 1
+    )
 
 
 def _is_null(pointer: object) -> bool:
@@ -168,7 +176,12 @@ class MxnetVirtualGpus(LimitedGpus, VirtualGpus):
                 return
             self.refuse_lacking(index - 1, [np.dtype(array.dtype).name])
             if self.ledger is not None and array.stype == "default":
-                self.ledger.hold(handle.value, index - 1, _address(handle), array.size * np.dtype(array.dtype).itemsize)
+                self.ledger.hold(
+                    handle.value,
+                    index - 1,
+                    _address(handle),
+                    array.size * np.dtype(array.dtype).itemsize,
+                )
 
         return checked
 
@@ -177,7 +190,9 @@ class MxnetVirtualGpus(LimitedGpus, VirtualGpus):
         for a real GPU, and for a CPU device beyond the virtual GPUs."""
 
         if native.device_type == "gpu":
-            raise self.unsupported(f"{native} while its GPUs are virtual", "use xdevice.gpu(i).native")
+            raise self.unsupported(
+                f"{native} while its GPUs are virtual", "use xdevice.gpu(i).native"
+            )
         is_gpu = native.device_type == "cpu" and native.device_id > 0
         if is_gpu and native.device_id > self.virtual:
             raise DeviceNotFoundError(

@@ -138,7 +138,9 @@ prod = _reducing(np.multiply.reduce)
 
 
 def mean(x: Array, axes: tuple[int, ...], keepdims: bool) -> Array:
-    with np.errstate(all="ignore"):  # this does not silence np.mean, which warns if there are no elements
+    with np.errstate(
+        all="ignore"
+    ):  # this does not silence np.mean, which warns if there are no elements
         total = np.asarray(np.add.reduce(x, axis=axes, keepdims=keepdims))
         return np.asarray(total / total.dtype.type(x.size / total.size if total.size else 1))
 
@@ -196,7 +198,9 @@ take_along_axis = np.take_along_axis
 
 @_silent
 def clip(x: Array, min: float | None, max: float | None) -> Array:
-    bounds: Any = [None if bound is None else np.asarray(bound).astype(x.dtype) for bound in (min, max)]
+    bounds: Any = [
+        None if bound is None else np.asarray(bound).astype(x.dtype) for bound in (min, max)
+    ]
     return np.asarray(np.clip(x, *bounds))
 
 
@@ -240,7 +244,9 @@ def view(x: Array, shape: tuple[int, ...]) -> Array:
     result = np.reshape(x, shape)
     # NumPy copies silently where strides cannot describe the shape
     if x.size and not np.shares_memory(result, x):
-        raise ValueError(f"an array with the strides {x.strides} cannot be seen in the shape {shape}")
+        raise ValueError(
+            f"an array with the strides {x.strides} cannot be seen in the shape {shape}"
+        )
     return result
 
 
@@ -251,13 +257,26 @@ def _arrays(function: Callable[..., Any]) -> Callable[..., Any]:
     def kernel(*arguments: Any) -> Any:
         with np.errstate(all="ignore"):
             result = function(*arguments)
-        return tuple(map(np.asarray, result)) if isinstance(result, tuple) else np.asarray(result)
+        return (
+            tuple(map(np.asarray, result)) if isinstance(result, tuple) else np.asarray(result)
+        )
 
     return kernel
 
 
 fft = np.fft
-_FACTORIZATIONS = ("cholesky", "det", "eig", "eigh", "eigvalsh", "inv", "qr", "slogdet", "solve", "svd")
+_FACTORIZATIONS = (
+    "cholesky",
+    "det",
+    "eig",
+    "eigh",
+    "eigvalsh",
+    "inv",
+    "qr",
+    "slogdet",
+    "solve",
+    "svd",
+)
 linalg = SimpleNamespace(
     **{name: _arrays(getattr(np.linalg, name)) for name in _FACTORIZATIONS},
     svdvals=_arrays(partial(np.linalg.svd, compute_uv=False)),

@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     Pair = tuple[int, int]
 
 _erf = np.frompyfunc(math.erf, 1, 1)
-_view: Any = np.lib.stride_tricks.sliding_window_view  # as Any, because NumPy's types do not allow several axes
+_view: Any = (
+    np.lib.stride_tricks.sliding_window_view
+)  # as Any, because NumPy's types do not allow several axes
 
 
 def relu(x: Array) -> Array:
@@ -72,11 +74,17 @@ def dropout(x: Array, mask: Array, keep: float) -> Array:
     return np.asarray(x * mask / x.dtype.type(keep))
 
 
-def _windows(x: Array, size: tuple[int, ...], stride: Pair, padding: Pair, value: float) -> Array:
+def _windows(
+    x: Array, size: tuple[int, ...], stride: Pair, padding: Pair, value: float
+) -> Array:
     """Returns all windows of the padded images, as an array of the shape (N, C, rows, columns, height of a window,
     width of a window)."""
     # `pad` would copy the images even where nothing is added
     if padding != (0, 0):
-        x = np.pad(x, ((0, 0), (0, 0), *((length, length) for length in padding)), constant_values=value)
+        x = np.pad(
+            x,
+            ((0, 0), (0, 0), *((length, length) for length in padding)),
+            constant_values=value,
+        )
     rows, columns = stride
     return np.asarray(_view(x, size, (2, 3))[:, :, ::rows, ::columns])

@@ -30,7 +30,12 @@ from paddle.distributed.communication.group import Group as Members
 
 from xdevice.base.dtypes import dtype_name
 from xdevice.base.floats import PARTS
-from xdevice.distributed.contract.collectives import free_port, own_part, refusal_of_order, require_fit
+from xdevice.distributed.contract.collectives import (
+    free_port,
+    own_part,
+    refusal_of_order,
+    require_fit,
+)
 from xdevice.distributed.contract.processes import Engine, Processes
 from xdevice_paddle.private import private
 
@@ -45,7 +50,12 @@ _KINDS: Final = {
 }  # fmt: skip
 """Paddle's class for each engine, the best engine first. A build of Paddle only has the classes for its devices."""
 _OPS: Final = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX, "min": dist.ReduceOp.MIN}
-_REDUCED_AS: Final = {"float16": "float32", "bfloat16": "float32", "int16": "int32", "bool": "uint8"}
+_REDUCED_AS: Final = {
+    "float16": "float32",
+    "bfloat16": "float32",
+    "int16": "int32",
+    "bool": "uint8",
+}
 _GLOO_GIVES_UP: Final = 30.0
 
 
@@ -55,7 +65,11 @@ class PaddleProcesses(Processes):
 
     def engines(self) -> Sequence[str]:
         has_gpus = self._gpu == "gpu" and self.count("gpu") > 0
-        return tuple(name for name, kind in _KINDS.items() if kind is not None and (has_gpus or name != "nccl"))
+        return tuple(
+            name
+            for name, kind in _KINDS.items()
+            if kind is not None and (has_gpus or name != "nccl")
+        )
 
     def start_engine(self, name: str, group: Group) -> Engine:
         require_fit(self, name, group.device)
@@ -191,11 +205,17 @@ def _store(group: Group) -> tuple[Any, int]:
     the number is random, two groups that a process joins in turn do not have the same one."""
     port = free_port(group.host) if group.rank == 0 else 0
     number = 1 + int.from_bytes(os.urandom(2), "big") << 14
-    host, port_of_first, number_of_first = group.exchange(f"{group.host} {port} {number}")[0].split()
+    host, port_of_first, number_of_first = group.exchange(f"{group.host} {port} {number}")[
+        0
+    ].split()
     if group.rank:
-        time.sleep(0.2)  # rank 0 needs a moment to listen; a rank that comes too early loses 3 s
+        time.sleep(
+            0.2
+        )  # rank 0 needs a moment to listen; a rank that comes too early loses 3 s
     seconds = max(1, int(group.timeout))
-    return _Store(host, int(port_of_first), group.rank == 0, group.size, seconds), int(number_of_first)
+    return _Store(host, int(port_of_first), group.rank == 0, group.size, seconds), int(
+        number_of_first
+    )
 
 
 def _compact(x: paddle.Tensor) -> paddle.Tensor:

@@ -57,7 +57,9 @@ def dtype(name: str) -> Any:
 
 def astype(x: Any, name: str) -> Any:
     if paddle.is_floating_point(x) and not name.startswith(("float", "bfloat", "complex")):
-        x = x.detach()  # integers and bool have no gradient, but Paddle would pass one through them
+        x = (
+            x.detach()
+        )  # integers and bool have no gradient, but Paddle would pass one through them
     return paddle.cast(x, name)
 
 
@@ -115,7 +117,9 @@ def hypot(x1: Any, x2: Any) -> Any:
 def logaddexp(x1: Any, x2: Any) -> Any:
     # Paddle's own gives NaN for two equal infinities (3.3.1; no upstream issue known)
     large, small, are_equal = paddle.maximum(x1, x2), paddle.minimum(x1, x2), equal(x1, x2)
-    zeros = paddle.zeros_like(large)  # a difference of infinities would give NaN gradients, even where it is not taken
+    zeros = paddle.zeros_like(
+        large
+    )  # a difference of infinities would give NaN gradients, even where it is not taken
     apart = paddle.where(are_equal, zeros, small) - paddle.where(are_equal, zeros, large)
     return large + paddle.log1p(paddle.exp(apart))
 
@@ -214,7 +218,9 @@ def take_along_axis(x: Any, indices: Any, axis: int) -> Any:
     if x.dtype == paddle.bool:
         return paddle.cast(take_along_axis(paddle.cast(x, "int32"), indices, axis), "bool")
     if paddle.is_complex(x):
-        parts = (take_along_axis(part, indices, axis) for part in (paddle.real(x), paddle.imag(x)))
+        parts = (
+            take_along_axis(part, indices, axis) for part in (paddle.real(x), paddle.imag(x))
+        )
         return paddle.complex(*parts)
     return paddle.take_along_axis(x, indices, axis, broadcast=False)
 
@@ -230,7 +236,9 @@ expand_dims = paddle.unsqueeze
 
 
 def matmul(x1: Any, x2: Any) -> Any:
-    if x1.dtype is paddle.float32 or paddle.is_floating_point(x1):  # `is` first: the call takes as long as the product
+    if x1.dtype is paddle.float32 or paddle.is_floating_point(
+        x1
+    ):  # `is` first: the call takes as long as the product
         # of stacks of different ranks the gradient is an error (3.3.1)
         if 2 < x1.ndim < x2.ndim:
             x1 = _of_rank(x1, x2.ndim)
@@ -239,7 +247,9 @@ def matmul(x1: Any, x2: Any) -> Any:
         return product(x1, x2)
     if x1.ndim < 2 or x2.ndim < 2 or x1.shape[-1] != x2.shape[-2]:  # `multiply` would broadcast
         raise ValueError(f"no product of {x1.shape} and {x2.shape}")
-    return paddle.sum(paddle.multiply(paddle.unsqueeze(x1, -1), paddle.unsqueeze(x2, -3)), -2, dtype=x1.dtype)
+    return paddle.sum(
+        paddle.multiply(paddle.unsqueeze(x1, -1), paddle.unsqueeze(x2, -3)), -2, dtype=x1.dtype
+    )
 
 
 def _of_rank(x: Any, rank: int) -> Any:
@@ -261,7 +271,11 @@ view = reshape
 
 def solve(x1: Any, x2: Any) -> Any:
     # the kernel of Paddle's own gradient ends the process by SIGSEGV unless both gradients are computed (3.3.1)
-    if paddle.in_dynamic_mode() and paddle.is_grad_enabled() and not (x1.stop_gradient and x2.stop_gradient):
+    if (
+        paddle.in_dynamic_mode()
+        and paddle.is_grad_enabled()
+        and not (x1.stop_gradient and x2.stop_gradient)
+    ):
         return _Solve.apply(x1, x2)
     return paddle.linalg.solve(x1, x2)
 

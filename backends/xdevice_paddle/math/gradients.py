@@ -30,7 +30,9 @@ if TYPE_CHECKING:
 
     from xdevice.math.contract.gradients import Call, Outcome
 
-_kernel = private.place("paddle.base.core.eager.run_partial_grad")  # got at each call: `parallel.run` replaces it
+_kernel = private.place(
+    "paddle.base.core.eager.run_partial_grad"
+)  # got at each call: `parallel.run` replaces it
 _nothing = nullcontext()
 _is_leaf = attrgetter("is_leaf")
 _clone = methodcaller("clone")
@@ -40,7 +42,8 @@ _ARGUMENTS = (
     "dump_backward_graph_path",
 )  # fmt: skip
 _HAS_KERNEL = (
-    private.has("paddle.base.core.eager.run_partial_grad") and tuple(signature(paddle.grad).parameters) == _ARGUMENTS
+    private.has("paddle.base.core.eager.run_partial_grad")
+    and tuple(signature(paddle.grad).parameters) == _ARGUMENTS
 )
 """Whether Paddle has `run_partial_grad`, and `paddle.grad` takes these arguments and hands them on to it: with fewer it
 crashes the process."""
@@ -66,7 +69,8 @@ def _gradients(loss: Any, inputs: list[Any], goes_on: bool, backend: Gradients) 
         if "doesn't have any grad op" not in str(error):
             raise
         raise backend.unsupported(
-            "the gradient of this gradient: " + str(error).partition("(Unavailable) ")[2].partition(".")[0],
+            "the gradient of this gradient: "
+            + str(error).partition("(Unavailable) ")[2].partition(".")[0],
             "write the function in operations that have one (x * x for x ** 2)",
         ) from error
 
@@ -89,11 +93,17 @@ class PaddleGradients(Gradients):
                 gradients = _gradients(loss, inputs, goes_on, self)
         if goes_on:
             return loss, gradients, rest
-        return loss.detach(), gradients, [x.detach() if isinstance(x, paddle.Tensor) else x for x in rest]
+        return (
+            loss.detach(),
+            gradients,
+            [x.detach() if isinstance(x, paddle.Tensor) else x for x in rest],
+        )
 
     def stop_gradient(self, x: Any) -> Any:
         return x.detach()
 
-    def update(self, rows: list[tuple[Any, ...]], rule: Callable[..., Any], nested: bool, writes: bool) -> list[Any]:
+    def update(
+        self, rows: list[tuple[Any, ...]], rule: Callable[..., Any], nested: bool, writes: bool
+    ) -> list[Any]:
         with paddle.set_grad_enabled(nested and paddle.is_grad_enabled()):
             return [rule(*map(_clone, row)) if writes else rule(*row) for row in rows]

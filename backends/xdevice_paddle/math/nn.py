@@ -43,11 +43,15 @@ softmax = functional.softmax
 
 def log_softmax(x: Any, axis: int) -> Any:
     x = x - paddle.max(x.detach(), axis, keepdim=True)
-    return x - paddle.logsumexp(x, axis, keepdim=True)  # five times as fast as Paddle's own with 1000 classes
+    return x - paddle.logsumexp(
+        x, axis, keepdim=True
+    )  # five times as fast as Paddle's own with 1000 classes
 
 
 def refuses(labels: Any) -> bool:
-    if listening.get():  # then the core reads the labels itself, so that `transfers` sees the read
+    if (
+        listening.get()
+    ):  # then the core reads the labels itself, so that `transfers` sees the read
         return False
     return paddle.in_dynamic_mode() and labels.place.is_cpu_place()
 
@@ -56,14 +60,20 @@ def cross_entropy(logits: Any, labels: Any) -> Any:
     if paddle.in_dynamic_mode():
         column = paddle.unsqueeze(labels, 1)
         losses = _losses(logits, column)
-        if losses.place.is_gpu_place():  # no bound at -64 here, and the core has checked the labels
+        if (
+            losses.place.is_gpu_place()
+        ):  # no bound at -64 here, and the core has checked the labels
             return paddle.mean(losses)
-        _checked(paddle.index_sample, logits.detach(), column)  # raises for each label that is no class
+        _checked(
+            paddle.index_sample, logits.detach(), column
+        )  # raises for each label that is no class
         if not _may_be_at_the_bound(losses):
             return paddle.mean(losses)
     # the loss for the most probable classes, which is never near the bound, plus how far the labels' logits are off
     top = paddle.argmax(logits, 1, keepdim=True)
-    apart = paddle.index_sample(logits, top) - paddle.index_sample(logits, paddle.unsqueeze(labels, 1))
+    apart = paddle.index_sample(logits, top) - paddle.index_sample(
+        logits, paddle.unsqueeze(labels, 1)
+    )
     return functional.cross_entropy(logits, top) + paddle.mean(apart)
 
 
@@ -107,7 +117,9 @@ def dropout(x: Any, mask: Any, keep: float) -> Any:
     return x * paddle.cast(mask, x.dtype) / keep
 
 
-def adam(rows: Sequence[Any], step: Any, rate: Any, betas: tuple[float, float], eps: float) -> Any:
+def adam(
+    rows: Sequence[Any], step: Any, rate: Any, betas: tuple[float, float], eps: float
+) -> Any:
     if not _HAS_ADAM or not step.place.is_cpu_place() or 0 in betas:
         return NotImplemented
     with paddle.no_grad():
@@ -120,7 +132,23 @@ def adam(rows: Sequence[Any], step: Any, rate: Any, betas: tuple[float, float], 
         rate = rate * paddle.sqrt(root / (1.0 - power)) / (corrected * scale)
         result = [(p.clone(), g * scale, m.clone(), v.clone()) for p, g, m, v in rows]
         for p, g, m, v in result:
-            _adam(p, g, rate, m, v, None, nothing, power, None, None, *betas, eps, False, 1000, *_ADAM)
+            _adam(
+                p,
+                g,
+                rate,
+                m,
+                v,
+                None,
+                nothing,
+                power,
+                None,
+                None,
+                *betas,
+                eps,
+                False,
+                1000,
+                *_ADAM,
+            )
     return [(p, m, v) for p, _, m, v in result]
 
 

@@ -29,14 +29,24 @@ if TYPE_CHECKING:
 
 
 _ITERATOR = private["paddle.io.dataloader.dataloader_iter._DataLoaderIterMultiProcess"]
-_thread_loop = private["paddle.io.dataloader.dataloader_iter._DataLoaderIterMultiProcess._thread_loop"]
-_exit = private["paddle.io.dataloader.dataloader_iter._DataLoaderIterMultiProcess._exit_thread_unexpectedly"]
-_shut_down = private["paddle.io.dataloader.dataloader_iter._DataLoaderIterMultiProcess._try_shutdown_all"]
-_done = private.field("paddle.io.dataloader.dataloader_iter._DataLoaderIterMultiProcess._thread_done_event")
+_thread_loop = private[
+    "paddle.io.dataloader.dataloader_iter._DataLoaderIterMultiProcess._thread_loop"
+]
+_exit = private[
+    "paddle.io.dataloader.dataloader_iter._DataLoaderIterMultiProcess._exit_thread_unexpectedly"
+]
+_shut_down = private[
+    "paddle.io.dataloader.dataloader_iter._DataLoaderIterMultiProcess._try_shutdown_all"
+]
+_done = private.field(
+    "paddle.io.dataloader.dataloader_iter._DataLoaderIterMultiProcess._thread_done_event"
+)
 
 
 def _in_this_thread(loader: paddle.io.DataLoader) -> Iterator[Any]:
-    collate = loader.collate_fn or (default_collate_fn if loader.auto_collate_batch else default_convert_fn)
+    collate = loader.collate_fn or (
+        default_collate_fn if loader.auto_collate_batch else default_convert_fn
+    )
     for samples in _samples(loader):
         yield _as_tensors(collate(samples))
 
@@ -45,12 +55,20 @@ def _samples(loader: paddle.io.DataLoader) -> Iterator[Any]:
     """Yields what the loader collates at each step: a list of samples, or one sample if it does not make batches."""
     is_iterable = isinstance(loader.dataset, paddle.io.IterableDataset)
     if not loader.auto_collate_batch:
-        yield from loader.dataset if is_iterable else map(loader.dataset.__getitem__, range(len(loader.dataset)))
+        yield from (
+            loader.dataset
+            if is_iterable
+            else map(loader.dataset.__getitem__, range(len(loader.dataset)))
+        )
         return
     samples = iter(loader.dataset) if is_iterable else None
     sampler: Any = loader.batch_sampler
     for indices in sampler:
-        batch = [loader.dataset[i] for i in indices] if samples is None else list(islice(samples, len(indices)))
+        batch = (
+            [loader.dataset[i] for i in indices]
+            if samples is None
+            else list(islice(samples, len(indices)))
+        )
         if not batch or (loader.drop_last and len(batch) < len(indices)):
             return  # an IterableDataset has ended
         yield batch
@@ -58,7 +76,11 @@ def _samples(loader: paddle.io.DataLoader) -> Iterator[Any]:
 
 def _as_tensors(batch: Any) -> Any:
     if isinstance(batch, paddle.Tensor | np.ndarray):
-        return batch if isinstance(batch, paddle.Tensor) else paddle.to_tensor(batch, place=paddle.CPUPlace())
+        return (
+            batch
+            if isinstance(batch, paddle.Tensor)
+            else paddle.to_tensor(batch, place=paddle.CPUPlace())
+        )
     if isinstance(batch, Mapping):
         return {key: _as_tensors(value) for key, value in batch.items()}
     if isinstance(batch, Sequence) and not isinstance(batch, str | bytes):
@@ -104,9 +126,18 @@ class PaddlePrefetch(Prefetch):
 
     def stage(self, x: Any, device: Device) -> paddle.Tensor:
         if self._gpu != "gpu":
-            return self.copy(x, device) if isinstance(x, paddle.Tensor) else self.from_numpy(x, device)
+            return (
+                self.copy(x, device)
+                if isinstance(x, paddle.Tensor)
+                else self.from_numpy(x, device)
+            )
         if isinstance(x, paddle.Tensor):
-            if device is devices.CPU or self.device_of(x) is not devices.CPU or not x.is_dense() or not x.stop_gradient:
+            if (
+                device is devices.CPU
+                or self.device_of(x) is not devices.CPU
+                or not x.is_dense()
+                or not x.stop_gradient
+            ):
                 return self.copy(x, device)
             staged = staging.to_gpu(x, self.to_native(device))
             if staged is not None:

@@ -27,5 +27,10 @@ class PaddleTransfers(Transfers):
         with Hooks(self, report, staging.size) as hooks:
             hooks.verbs()
             hooks.reads(_tensor, *READS, *NEWER_READS)
-            hooks.moves(_tensor, _move, lambda x, place, *args, **kwargs: self.from_native(place), how="to")
+            hooks.moves(
+                _tensor,
+                _move,
+                lambda x, place, *args, **kwargs: self.from_native(place),
+                how="to",
+            )
             yield

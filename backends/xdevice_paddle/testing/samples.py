@@ -23,7 +23,11 @@ class PaddleSamples(Samples):
     makes_memory_first = True
 
     def other_device(self) -> Device | None:
-        return devices.of("gpu") if paddle.device.cuda.device_count() or virtual_devices.registered() else None
+        return (
+            devices.of("gpu")
+            if paddle.device.cuda.device_count() or virtual_devices.registered()
+            else None
+        )
 
     def native_ones(self, *shape: int) -> paddle.Tensor:
         return paddle.ones(shape)
@@ -35,7 +39,9 @@ class PaddleSamples(Samples):
         leaf = self.marked(x)
         function(leaf).sum().backward()
         assert leaf.grad is not None
-        return leaf.grad.detach()  # Paddle's gradients have stop_gradient=False, although their graph is gone
+        return (
+            leaf.grad.detach()
+        )  # Paddle's gradients have stop_gradient=False, although their graph is gone
 
     def requires_grad(self, x: paddle.Tensor) -> bool:
         return not x.stop_gradient
@@ -87,7 +93,9 @@ class PaddleSamples(Samples):
     def optimized(self) -> tuple[Any, Any, Step]:
         half = paddle.nn.initializer.Constant(0.5)
         net = _on_cpu(lambda: paddle.nn.Linear(4, 1, weight_attr=half))
-        optimizer = paddle.optimizer.Momentum(learning_rate=0.1, momentum=0.9, parameters=net.parameters())
+        optimizer = paddle.optimizer.Momentum(
+            learning_rate=0.1, momentum=0.9, parameters=net.parameters()
+        )
 
         def step(x: paddle.Tensor, y: paddle.Tensor) -> float:
             # as in a user's own loop: after the model has been moved, the optimizer is moved
@@ -107,7 +115,9 @@ class PaddleSamples(Samples):
             return None
         # copies, because they need no kernel, and Paddle may not be built with kernels for this GPU
         place = paddle.CUDAPlace(device.index)
-        x = copying.copy_to(paddle.to_tensor([0.0] * 1024, place=paddle.CPUPlace()).tile([1 << 18]), place)
+        x = copying.copy_to(
+            paddle.to_tensor([0.0] * 1024, place=paddle.CPUPlace()).tile([1 << 18]), place
+        )
         result = x
         for _ in range(400):
             result = copying.copy_to(x, place, is_blocking=False)

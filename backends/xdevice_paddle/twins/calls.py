@@ -51,7 +51,9 @@ class PaddleCalls(Calls):
             if path in layer_paths or next(iter(layer.children()), None) is None:
                 paths[id(layer)] = path
         with ExitStack() as stack:
-            watch = common.Watch(self, paths, follow=common.GradientHooks(self, stack, _asks).follow)
+            watch = common.Watch(
+                self, paths, follow=common.GradientHooks(self, stack, _asks).follow
+            )
             stack.enter_context(common.recording(watch, Layer))
             yield watch.calls
 
@@ -67,7 +69,9 @@ class PaddleCalls(Calls):
                 @wraps(original)
                 def compute(*args: Any, **kwargs: Any) -> Any:
                     hooks.follow_leaves((args, kwargs), leaf)
-                    return run(name, (args, kwargs), lambda: original(*args, **kwargs), hooks.follow)
+                    return run(
+                        name, (args, kwargs), lambda: original(*args, **kwargs), hooks.follow
+                    )
 
                 return compute
 
@@ -114,4 +118,6 @@ class PaddleCalls(Calls):
     def has_channels_last(self, model: Any) -> bool | None:
         private.require("layers")
         formats = (data_format.get(layer) for layer in model.sublayers(include_self=True))
-        return next((not name.startswith("NC") for name in formats if isinstance(name, str)), None)
+        return next(
+            (not name.startswith("NC") for name in formats if isinstance(name, str)), None
+        )

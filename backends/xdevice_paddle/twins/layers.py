@@ -75,7 +75,9 @@ _BLOCKS: Final = (nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)
 
 def _setting(layer: Any, name: str) -> Any:
     """Returns a setting that Paddle's own class of a layer states in its `extra_repr`, which has all digits of it."""
-    cls: Any = next(cls for cls in type(layer).__mro__ if cls.__module__.partition(".")[0] == "paddle")
+    cls: Any = next(
+        cls for cls in type(layer).__mro__ if cls.__module__.partition(".")[0] == "paddle"
+    )
     stated = re.search(rf"(?:^|, ){name}=(\[.*?\]|\(.*?\)|[^,]*)", cls.extra_repr(layer))
     if stated is None:
         raise UnsupportedError(
@@ -108,13 +110,18 @@ def _layers(model: Any, blocks: dict[str, tuple[str, ...]]) -> Iterator[Layer]:
         elif isinstance(layer, tuple(_CELLS)):
             own = layouts.of_single_cell(kind)
         if kind == "layer_norm":
-            own = tuple(part._replace(rule=layouts.flat(_setting(layer, "normalized_shape"))) for part in own)
+            own = tuple(
+                part._replace(rule=layouts.flat(_setting(layer, "normalized_shape")))
+                for part in own
+            )
         norm = next((hook for hook in _pre_hooks(layer).values() if _is_norm(hook)), None)
         if norm is not None:
             axes = range(layer.weight_v.ndim)
             shape = [layer.weight_v.shape[axis] if axis == norm.dim else 1 for axis in axes]
             own = layouts.normed(own, layouts.NORMED, shape, layer.weight_g.shape)
-        spectral = next((hook for hook in _pre_hooks(layer).values() if _is_spectral(hook)), None)
+        spectral = next(
+            (hook for hook in _pre_hooks(layer).values() if _is_spectral(hook)), None
+        )
         if spectral is not None:
             own = layouts.spectral(own, _SPECTRAL)
             axis = 1 - spectral.dim if kind == "linear" else spectral.dim
@@ -126,7 +133,9 @@ def _axes_of_norms(model: Any) -> dict[int, Settings]:
     """Returns which axis a norm layer works over, by the `id` of the layer. Left out are norms over the axis on which
     all convolutions of the model have their channels; in a model without convolutions, norms over the second axis."""
     every = model.sublayers(include_self=True)
-    convs = {_has_channels_last(layer) for layer in every if isinstance(layer, CONVS)} or {False}
+    convs = {_has_channels_last(layer) for layer in every if isinstance(layer, CONVS)} or {
+        False
+    }
     return {
         id(layer): {layouts.AXIS: "the last" if _has_channels_last(layer) else "the second"}
         for layer in every
@@ -154,19 +163,31 @@ def _kind(layer: Any) -> tuple[str, Settings]:
     if isinstance(layer, CONVS):
         return ("conv_transpose" if isinstance(layer, _TRANSPOSED) else "conv"), _of_conv(layer)
     if isinstance(layer, BATCH_NORMS):
-        settings = {"eps": _epsilon(layer), "momentum": 1 - _momentum(layer), "activation": _act.get(layer)}
+        settings = {
+            "eps": _epsilon(layer),
+            "momentum": 1 - _momentum(layer),
+            "activation": _act.get(layer),
+        }
         always = use_global_stats(layer)
         # with None, the layer's mode decides, as in other frameworks; in the older nn.BatchNorm, which has another base
         # class, with False too
         by_mode = always is None or (not always and not isinstance(layer, _BY_MODE))
         return "batch_norm", settings | ({} if by_mode else {"use_global_stats": always})
     if isinstance(layer, nn.Embedding):
-        settings = {"padding_idx": _padding_idx(layer), "max_norm": _max_norm(layer) if _HAS_MAX_NORM else None}
-        return "embedding", settings | ({} if settings["padding_idx"] is None else {layouts.PADDED: layouts.ZEROS})
+        settings = {
+            "padding_idx": _padding_idx(layer),
+            "max_norm": _max_norm(layer) if _HAS_MAX_NORM else None,
+        }
+        return "embedding", settings | (
+            {} if settings["padding_idx"] is None else {layouts.PADDED: layouts.ZEROS}
+        )
     if isinstance(layer, nn.LayerNorm):
         return "layer_norm", {"eps": _setting(layer, "epsilon")}
     if isinstance(layer, nn.GroupNorm):
-        return "group_norm", {"eps": _setting(layer, "epsilon"), "num_groups": _setting(layer, "num_groups")}
+        return "group_norm", {
+            "eps": _setting(layer, "epsilon"),
+            "num_groups": _setting(layer, "num_groups"),
+        }
     if isinstance(layer, _INSTANCE_NORMS):
         return "instance_norm", {"eps": _setting(layer, "epsilon"), "running_stats": False}
     if isinstance(layer, nn.PReLU):
@@ -174,7 +195,9 @@ def _kind(layer: Any) -> tuple[str, Settings]:
     if isinstance(layer, nn.MultiHeadAttention):
         return layouts.ATTENTION, _of_attention(layer)
     if cell := next((kind for cls, kind in _CELLS.items() if isinstance(layer, cls)), ""):
-        nonlinearity = {"nonlinearity": layer.activation} if isinstance(layer, nn.SimpleRNNCell) else {}
+        nonlinearity = (
+            {"nonlinearity": layer.activation} if isinstance(layer, nn.SimpleRNNCell) else {}
+        )
         return cell, {**layouts.ONE_CELL, **nonlinearity}
     kind = next((kind for cls, kind in _RECURRENT.items() if isinstance(layer, cls)), "")
     return kind, _of_recurrent(layer) if kind else {}
@@ -188,7 +211,9 @@ def _of_recurrent(layer: Any) -> dict[str, object]:
         "batch_first": not layer.time_major,
         "dropout": layouts.between(layer.num_layers, layer.dropout),
     }
-    return settings | ({"nonlinearity": layer.activation} if isinstance(layer, nn.SimpleRNN) else {})
+    return settings | (
+        {"nonlinearity": layer.activation} if isinstance(layer, nn.SimpleRNN) else {}
+    )
 
 
 def _of_attention(layer: Any) -> dict[str, object]:
@@ -208,7 +233,10 @@ def _order(layer: Any) -> tuple[str, ...]:
 def _of_block(layer: Any) -> dict[int, Settings]:
     """Returns settings of a whole Transformer layer, by the `id` of the layer inside it under which they are listed."""
     return {
-        id(layer.norm1): {"norm_first": layer.normalize_before, "block_dropout": float(layer.dropout1.p)},
+        id(layer.norm1): {
+            "norm_first": layer.normalize_before,
+            "block_dropout": float(layer.dropout1.p),
+        },
         id(layer.linear1): {"activation": layer.activation.__name__.lstrip("_")},
     }
 
@@ -226,7 +254,9 @@ def _of_conv(layer: Any) -> dict[str, object]:
         "stride": layouts.per_axis(_stride(layer), axes),
         "padding": _padding(layer, axes),
         # Paddle's "SAME" sets the dilation to 1
-        "dilation": (1,) * axes if _is_same(layer) else layouts.per_axis(_dilation(layer), axes),
+        "dilation": (1,) * axes
+        if _is_same(layer)
+        else layouts.per_axis(_dilation(layer), axes),
         "groups": _groups(layer),
         "padding_mode": _padding_mode(layer),
     }
@@ -242,7 +272,9 @@ def _padding(layer: Any, axes: int) -> object:
     if padding == "valid":
         return (0,) * axes
     if padding == "same":
-        return layouts.same_padding(layer.weight.shape[2:], layouts.per_axis(_stride(layer), axes), (1,) * axes)
+        return layouts.same_padding(
+            layer.weight.shape[2:], layouts.per_axis(_stride(layer), axes), (1,) * axes
+        )
     if isinstance(padding, list | tuple) and not isinstance(
         padding[0], int
     ):  # a pair for each axis, also for batch and channels
@@ -259,7 +291,10 @@ def _is_same(layer: Any) -> bool:
 
 def _stated(*names: str, **renamed: str) -> dict[str, Callable[[Any], Any]]:
     """Returns how settings are read that `extra_repr` states, by their common names."""
-    return {name: partial(_setting, name=own) for name, own in (*zip(names, names, strict=True), *renamed.items())}
+    return {
+        name: partial(_setting, name=own)
+        for name, own in (*zip(names, names, strict=True), *renamed.items())
+    }
 
 
 def _ceil_mode(pool: Any) -> object:
@@ -276,7 +311,14 @@ def _max_pool(axes: int, path: str, pool: Any) -> Layer:
 
 def _avg_pool(axes: int, path: str, pool: Any) -> Layer:
     window = (_kernel(pool), pool.stride, pool.padding)
-    return ops.avg_pool(path, axes, *window, _ceil_mode(pool), not pool.exclusive, getattr(pool, "divisor", None))
+    return ops.avg_pool(
+        path,
+        axes,
+        *window,
+        _ceil_mode(pool),
+        not pool.exclusive,
+        getattr(pool, "divisor", None),
+    )
 
 
 def _adaptive_pool(kind: str, axes: int, path: str, pool: Any) -> Layer:
@@ -284,31 +326,49 @@ def _adaptive_pool(kind: str, axes: int, path: str, pool: Any) -> Layer:
 
 
 def _upsample(path: str, layer: Any) -> Layer:
-    corners = "as align_mode=1" if layer.align_mode and not layer.align_corners else layer.align_corners
+    corners = (
+        "as align_mode=1"
+        if layer.align_mode and not layer.align_corners
+        else layer.align_corners
+    )
     return ops.upsample(path, None, layer.size, layer.scale_factor, layer.mode.lower(), corners)
 
 
 def _upsample_image(mode: str, path: str, layer: Any) -> Layer:
-    return ops.upsample(path, 2, layer.size, layer.scale_factor, mode, align_corners=mode != "nearest")
+    return ops.upsample(
+        path, 2, layer.size, layer.scale_factor, mode, align_corners=mode != "nearest"
+    )
 
 
 def _pad(path: str, layer: Any) -> Layer:
     return ops.pad(
-        path, ops.last_axis_first([int(size) for size in layer.padding]), _setting(layer, "mode"), layer.value
+        path,
+        ops.last_axis_first([int(size) for size in layer.padding]),
+        _setting(layer, "mode"),
+        layer.value,
     )
 
 
 def _gelu(path: str, layer: Any) -> Layer:
-    return ops.activation(path, "gelu", approximate="tanh" if _setting(layer, "approximate") else "none")
+    return ops.activation(
+        path, "gelu", approximate="tanh" if _setting(layer, "approximate") else "none"
+    )
 
 
 def _dropout(path: str, layer: Any) -> Layer:
     axes = "each number" if layer.axis is None else layer.axis
-    return ops.dropout(path, layer.p, layer.mode, tuple(axes) if isinstance(axes, list | tuple) else axes)
+    return ops.dropout(
+        path, layer.p, layer.mode, tuple(axes) if isinstance(axes, list | tuple) else axes
+    )
 
 
 def _layer_norm(path: str, layer: Any) -> Layer:
-    return ops.plain(path, "layer_norm", eps=_setting(layer, "epsilon"), axes=len(_setting(layer, "normalized_shape")))
+    return ops.plain(
+        path,
+        "layer_norm",
+        eps=_setting(layer, "epsilon"),
+        axes=len(_setting(layer, "normalized_shape")),
+    )
 
 
 def _activation_behind(layer: Layer) -> Iterator[Layer]:
@@ -365,7 +425,9 @@ _TABLE: Final = ops.Table(
 
 
 def _module(path: str, layer: Any) -> ops.Module:
-    children = [(name, child) for name, child in _sub_layers(layer).items() if child is not None]
+    children = [
+        (name, child) for name, child in _sub_layers(layer).items() if child is not None
+    ]
     hooks = *_pre_hooks(layer).values(), *_post_hooks(layer).values()
     owned = *layer.named_buffers(include_sublayers=False), *vars(layer).items()
     tensors = [(name, x) for name, x in owned if isinstance(x, paddle.Tensor)]
@@ -376,7 +438,9 @@ def _module(path: str, layer: Any) -> ops.Module:
 class PaddleLayers(Operations):
     def layers(self, model: Any) -> Iterable[Layer]:
         if not isinstance(model, nn.Layer):
-            raise self.unsupported(f"layers in a {type(model).__qualname__}", "give the model itself")
+            raise self.unsupported(
+                f"layers in a {type(model).__qualname__}", "give the model itself"
+            )
         private.require("layers")
         return _bound(model, dict(self.variables(model)))
 
@@ -386,7 +450,9 @@ class PaddleLayers(Operations):
     def operations(self, model: Any) -> Iterable[Layer]:
         private.require("layers")
         variables = dict(self.variables(model))
-        modules = [_module(path, layer) for path, layer in model.named_sublayers(include_self=True)]
+        modules = [
+            _module(path, layer) for path, layer in model.named_sublayers(include_self=True)
+        ]
         return ops.read(modules, _bound(model, variables), _TABLE, variables.values())
 
 

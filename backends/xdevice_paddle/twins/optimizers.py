@@ -53,8 +53,12 @@ _NAMES: Final = {
 }  # fmt: skip
 """The argument of an optimizer's class for each setting."""
 _COMMON_NAMES: Final = {"lr": "learning_rate", "weight_decay": "weight_decay"}
-_CLIP: Final = {"clip": "grad_clip takes a paddle.nn.ClipGradByGlobalNorm, ClipGradByNorm or ClipGradByValue"}
-_DECAY: Final = {"decay": "paddle.optimizer.Adam couples it, and paddle.optimizer.AdamW does not"}
+_CLIP: Final = {
+    "clip": "grad_clip takes a paddle.nn.ClipGradByGlobalNorm, ClipGradByNorm or ClipGradByValue"
+}
+_DECAY: Final = {
+    "decay": "paddle.optimizer.Adam couples it, and paddle.optimizer.AdamW does not"
+}
 _SLOTS: Final = {
     "sgd": {"momentum_buffer": "velocity"},
     "adam": {
@@ -66,14 +70,22 @@ _SLOTS: Final = {
 }  # fmt: skip
 
 
-def _settings(optimizer: Any, kind: str, p: Any, group: dict[str, Any], backend: Optimizers) -> dict[str, object]:
+def _settings(
+    optimizer: Any, kind: str, p: Any, group: dict[str, Any], backend: Optimizers
+) -> dict[str, object]:
     stated = _stated(optimizer) | group
     if stated.get("rescale_grad", 1.0) != 1:
-        raise backend.unsupported("reading rescale_grad, which does nothing on the CPU", "multiply the loss instead")
+        raise backend.unsupported(
+            "reading rescale_grad, which does nothing on the CPU", "multiply the loss instead"
+        )
     settings: dict[str, object] = {}
     for name, own in _NAMES.items():
         if name in terms.settings_of(kind) and own in stated:
-            settings[name] = bool(stated[own]) if name in ("nesterov", "centered", "amsgrad") else float(stated[own])
+            settings[name] = (
+                bool(stated[own])
+                if name in ("nesterov", "centered", "amsgrad")
+                else float(stated[own])
+            )
     if kind == "rmsprop":
         settings |= {"eps_enters": terms.INSIDE, "momentum_holds": terms.STEPS}
     settings["lr"] = optimizer.get_lr() * p.optimize_attr["learning_rate"]
@@ -95,20 +107,34 @@ def _stated(optimizer: Any) -> dict[str, Any]:
     return stated
 
 
-def _coupled(optimizer: Any, p: Any, group: Any, stated: Any, backend: Optimizers) -> dict[str, object]:
+def _coupled(
+    optimizer: Any, p: Any, group: Any, stated: Any, backend: Optimizers
+) -> dict[str, object]:
     decay = p.regularizer if p.regularizer is not None else optimizer.regularization
     if decay is None:  # Momentum keeps the coefficient of its L2Decay instead
-        return {"weight_decay": float((states.default_dict(optimizer) | group).get("regularization_coeff", 0.0))}
+        return {
+            "weight_decay": float(
+                (states.default_dict(optimizer) | group).get("regularization_coeff", 0.0)
+            )
+        }
     if not isinstance(decay, paddle.regularizer.L1Decay | paddle.regularizer.L2Decay):
-        raise backend.unsupported(f"reading a {type(decay).__qualname__}", "it knows L1Decay and L2Decay")
+        raise backend.unsupported(
+            f"reading a {type(decay).__qualname__}", "it knows L1Decay and L2Decay"
+        )
     sign = isinstance(decay, paddle.regularizer.L1Decay)
-    return {"weight_decay": float(_coeff(decay)), "decay": terms.SIGN if sign else terms.COUPLED}
+    return {
+        "weight_decay": float(_coeff(decay)),
+        "decay": terms.SIGN if sign else terms.COUPLED,
+    }
 
 
-def _decoupled(optimizer: Any, p: Any, group: Any, stated: dict[str, object], backend: Optimizers) -> dict[str, object]:
+def _decoupled(
+    optimizer: Any, p: Any, group: Any, stated: dict[str, object], backend: Optimizers
+) -> dict[str, object]:
     if p.regularizer is not None:
         raise backend.unsupported(
-            f"reading an AdamW whose parameter {p.name} has a regularizer too", "set its regularizer to None"
+            f"reading an AdamW whose parameter {p.name} has a regularizer too",
+            "set its regularizer to None",
         )
     ratio, is_decayed = _lr_ratio(optimizer), _apply_decay_param_fun(optimizer)
     if ratio is not None:
@@ -125,17 +151,25 @@ def _clip(clip: Any, backend: Optimizers) -> str:
         return f"to a norm of each of {clip.clip_norm:.6g}"
     if type(clip) is paddle.nn.ClipGradByValue:
         return f"to values from {clip.min:.6g} to {clip.max:.6g}"
-    raise backend.unsupported(f"reading a {type(clip).__qualname__}", "it knows the three of paddle.nn")
+    raise backend.unsupported(
+        f"reading a {type(clip).__qualname__}", "it knows the three of paddle.nn"
+    )
 
 
 def _state(kind: str, p: Any, number: int, settings: Mapping[str, object]) -> dict[str, str]:
     if p.dtype in (paddle.float16, paddle.bfloat16):
         return {}  # the state may be that of its copy in 32 bits, and have another dtype
-    return {slot: f"{number}.{own}" for slot, own in _SLOTS[kind].items() if terms.keeps(slot, settings)}
+    return {
+        slot: f"{number}.{own}"
+        for slot, own in _SLOTS[kind].items()
+        if terms.keeps(slot, settings)
+    }
 
 
 class PaddleOptimizers(Optimizers):
-    def state_to_come(self, optimizer: Any, names: Sequence[str]) -> Mapping[str, paddle.Tensor]:
+    def state_to_come(
+        self, optimizer: Any, names: Sequence[str]
+    ) -> Mapping[str, paddle.Tensor]:
         if not isinstance(optimizer, paddle.optimizer.Optimizer):
             return {}
         numbers = {name.partition(".")[0] for name in names}
@@ -147,7 +181,12 @@ class PaddleOptimizers(Optimizers):
         states.opti_name_list.set(twin, [])
         states.already_created.set(twin, set())
         states.make(
-            twin, [p for number, p in enumerate(states.parameters_of(optimizer)) if str(number) in numbers - existing]
+            twin,
+            [
+                p
+                for number, p in enumerate(states.parameters_of(optimizer))
+                if str(number) in numbers - existing
+            ],
         )
         return dict(states.variables(twin))
 
@@ -167,14 +206,24 @@ class PaddleOptimizers(Optimizers):
 
     def optimizer(self, optimizer: Any) -> Optimizer:
         kind = terms.kind_of(optimizer, _KINDS, self.unsupported)
-        groups = [group for group in states.parameter_list(optimizer) if isinstance(group, dict)]
+        groups = [
+            group for group in states.parameter_list(optimizer) if isinstance(group, dict)
+        ]
         grouped = [(p, group) for group in groups for p in group["params"]]
         parameters = []
-        for number, (p, group) in enumerate(grouped or [(p, {}) for p in states.parameter_list(optimizer)]):
+        for number, (p, group) in enumerate(
+            grouped or [(p, {}) for p in states.parameter_list(optimizer)]
+        ):
             settings = _settings(optimizer, kind, p, group, self)
             parameters.append(terms.Parameter(p, settings, _state(kind, p, number, settings)))
         stated = _stated(optimizer)
-        arguments = {name: own for name, own in _NAMES.items() if name in terms.settings_of(kind) and own in stated}
+        arguments = {
+            name: own
+            for name, own in _NAMES.items()
+            if name in terms.settings_of(kind) and own in stated
+        }
         arguments |= _COMMON_NAMES | _CLIP | (_DECAY if kind == "adam" else {})
         first = parameters[0].settings
-        return terms.Optimizer(kind, type(optimizer).__name__, first, tuple(parameters), arguments)
+        return terms.Optimizer(
+            kind, type(optimizer).__name__, first, tuple(parameters), arguments
+        )

@@ -94,9 +94,16 @@ def _register(n: int, kind: str) -> None:
     load = getattr(ctypes.CDLL(str(root / _LIBRARY), mode=sys.getdlopenflags()), _LOAD)
     load.argtypes, load.restype = [ctypes.c_void_p] * 4, None
     interface = _interface(_Slots(header), n)
-    parameters = _Parameters(ctypes.sizeof(_Parameters), interface, _VERSION, kind.encode(), b"virtual")
+    parameters = _Parameters(
+        ctypes.sizeof(_Parameters), interface, _VERSION, kind.encode(), b"virtual"
+    )
     owner, origin = ctypes.c_void_p(interface), b"xdevice"
-    load(ctypes.byref(parameters), ctypes.byref(owner), ctypes.byref(_String(origin, len(origin))), None)
+    load(
+        ctypes.byref(parameters),
+        ctypes.byref(owner),
+        ctypes.byref(_String(origin, len(origin))),
+        None,
+    )
 
 
 class _Parameters(ctypes.Structure):
@@ -115,11 +122,18 @@ class _Parameters(ctypes.Structure):
 class _String(ctypes.Structure):
     """A `std::string` as libstdc++ lays it out in memory. C++ may only read it."""
 
-    _fields_ = (("text", ctypes.c_char_p), ("length", ctypes.c_size_t), ("short", ctypes.c_char * 16))
+    _fields_ = (
+        ("text", ctypes.c_char_p),
+        ("length", ctypes.c_size_t),
+        ("short", ctypes.c_char * 16),
+    )
 
 
 def _version(header: str) -> tuple[int, ...]:
-    return tuple(int(x) for x in re.findall(r"#define PADDLE_CUSTOM_RUNTIME_[A-Z]+_VERSION (\d+)", header))
+    return tuple(
+        int(x)
+        for x in re.findall(r"#define PADDLE_CUSTOM_RUNTIME_[A-Z]+_VERSION (\d+)", header)
+    )
 
 
 class _Slots:
@@ -131,7 +145,9 @@ class _Slots:
         body = re.sub(r"/\*.*?\*/|//[^\n]*", "", body, flags=re.DOTALL)
         self.words = 0
         self.places: dict[str, int] = {}
-        for name, length in re.findall(r"(?:\(\s*\*\s*|\bsize_t |\bvoid\* )(\w+)(?:\[(\d+)\])?(?:;|\)\()", body):
+        for name, length in re.findall(
+            r"(?:\(\s*\*\s*|\bsize_t |\bvoid\* )(\w+)(?:\[(\d+)\])?(?:;|\)\()", body
+        ):
             self.places[name] = self.words
             self.words += int(length or 1)
 
@@ -172,7 +188,9 @@ def _functions(page: machine_code.Page, n: int) -> dict[str, int]:
         "record_event": done,
         "destroy_event": done,
         "synchronize_event": done,
-        "device_memory_allocate": page.call("posix_memalign", Argument(1), _ALIGNMENT, Argument(2), is_status=True),
+        "device_memory_allocate": page.call(
+            "posix_memalign", Argument(1), _ALIGNMENT, Argument(2), is_status=True
+        ),
         "device_memory_deallocate": page.call("free", Argument(1)),
         "device_memory_set": page.call("memset", Argument(1), Argument(2), Argument(3)),
         "memory_copy_h2d": copy,

@@ -49,7 +49,12 @@ class Page:
     def __init__(self) -> None:
         self._libc = ctypes.CDLL(None, use_errno=True)
         self._libc.mmap.restype = ctypes.c_void_p
-        self._libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+        self._libc.mmap.argtypes = [
+            ctypes.c_void_p,
+            ctypes.c_size_t,
+            *[ctypes.c_int] * 3,
+            ctypes.c_long,
+        ]
         self._libc.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
         self._libc.malloc.restype = ctypes.c_void_p
         self._libc.malloc.argtypes = [ctypes.c_size_t]
@@ -74,8 +79,14 @@ class Page:
         """
         places = list(zip(_REGISTERS, passed, strict=False))
         # the constants last, because they overwrite registers whose arguments are still to be moved
-        moved = [_move(register, _REGISTERS[x.number]) for register, x in places if isinstance(x, Argument)]
-        constants = [_load(register, x) for register, x in places if not isinstance(x, Argument)]
+        moved = [
+            _move(register, _REGISTERS[x.number])
+            for register, x in places
+            if isinstance(x, Argument)
+        ]
+        constants = [
+            _load(register, x) for register, x in places if not isinstance(x, Argument)
+        ]
         code = [_ALIGN_STACK, *moved, *constants, self._call(name)]
         return self._add(b"".join([*code, b"" if is_status else _RETURN_0, _RESTORE_STACK]))
 
@@ -91,8 +102,23 @@ class Page:
         if status != 0:
             raise OSError(status, "no key for values of threads (pthread_key_create)")
         load_key = _load(_REGISTERS[0], key.value)
-        keep = [_ALIGN_STACK, _READ_INT, load_key, self._call("pthread_setspecific"), _RETURN_0, _RESTORE_STACK]
-        write = [_PUSH_RDI, load_key, self._call("pthread_getspecific"), _POP_RDI, _WRITE_INT, _RETURN_0, _RETURN]
+        keep = [
+            _ALIGN_STACK,
+            _READ_INT,
+            load_key,
+            self._call("pthread_setspecific"),
+            _RETURN_0,
+            _RESTORE_STACK,
+        ]
+        write = [
+            _PUSH_RDI,
+            load_key,
+            self._call("pthread_getspecific"),
+            _POP_RDI,
+            _WRITE_INT,
+            _RETURN_0,
+            _RETURN,
+        ]
         return self._add(b"".join(keep)), self._add(b"".join(write))
 
     def finish(self) -> None:
@@ -102,7 +128,10 @@ class Page:
             OSError: the system does not let programs make code.
         """
         if self._libc.mprotect(self._code, mmap.PAGESIZE, mmap.PROT_READ | mmap.PROT_EXEC) != 0:
-            raise OSError(ctypes.get_errno(), "this system lets no program make code at run time (mprotect)")
+            raise OSError(
+                ctypes.get_errno(),
+                "this system lets no program make code at run time (mprotect)",
+            )
 
     def _call(self, name: str) -> bytes:
         target = ctypes.cast(getattr(self._libc, name), ctypes.c_void_p).value
@@ -111,7 +140,9 @@ class Page:
 
     def _page(self) -> int:
         private = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
-        address: int = self._libc.mmap(None, mmap.PAGESIZE, mmap.PROT_READ | mmap.PROT_WRITE, private, -1, 0)
+        address: int = self._libc.mmap(
+            None, mmap.PAGESIZE, mmap.PROT_READ | mmap.PROT_WRITE, private, -1, 0
+        )
         if address == ctypes.c_void_p(-1).value:
             raise OSError(ctypes.get_errno(), "no memory for a page of code (mmap)")
         return address

@@ -41,7 +41,9 @@ class PaddleVirtualGpus(LimitedGpus, VirtualGpus):
         self._gpu, self._gpus = virtual_devices.KIND, n
         for index in range(n):  # so that xdevice takes the names that paddle.get_device() gives
             devices.spell(f"{virtual_devices.KIND}:{index}", devices.of("gpu", index))
-        self.short_floats = frozenset()  # they are made by Tensor.view, which has no kernel without strides
+        self.short_floats = (
+            frozenset()
+        )  # they are made by Tensor.view, which has no kernel without strides
         virtual_operations.refuse_mixed_devices()
 
     def limit(self) -> None:
@@ -62,7 +64,9 @@ class PaddleVirtualGpus(LimitedGpus, VirtualGpus):
         usage = self.memory(devices.of("gpu", index))
         if usage.free is not None and usage.free < 0:
             more = x.size * x.element_size()
-            raise self.memory_error(out_of_memory(index, more, usage.total or 0, (usage.allocated or 0) - more))
+            raise self.memory_error(
+                out_of_memory(index, more, usage.total or 0, (usage.allocated or 0) - more)
+            )
 
     def _settled(self, x: paddle.Tensor, device: Device) -> paddle.Tensor:
         settled: paddle.Tensor = super()._settled(x, device)  # type: ignore[misc]

@@ -42,7 +42,9 @@ def refuse_mixed_devices() -> None:
 
     for module in (private["paddle._C_ops"], private["paddle._legacy_C_ops"]):
         for name, call in list(vars(module).items()):
-            if isinstance(call, BuiltinFunctionType) and not any(move in name for move in _MOVES):
+            if isinstance(call, BuiltinFunctionType) and not any(
+                move in name for move in _MOVES
+            ):
                 setattr(module, name, _checked(name, call))
     for name in (*CHECKED, *NEWER_CHECKED):
         method: Any = getattr(paddle.Tensor, name, None)
@@ -88,7 +90,11 @@ def check_results(check: Callable[[Any, int], None]) -> None:
     global _check
     _check = check
     # they make tensors without the functions of `_C_ops`
-    for owner, name in ((paddle, "to_tensor"), (paddle.Tensor, "_copy_to"), (paddle.Tensor, "to")):
+    for owner, name in (
+        (paddle, "to_tensor"),
+        (paddle.Tensor, "_copy_to"),
+        (paddle.Tensor, "to"),
+    ):
         setattr(owner, name, _checking(getattr(owner, name)))
 
 

@@ -24,7 +24,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import tensorflow as tf
 
-from xdevice.distributed.contract.collectives import address, free_port, own_part, refusal_of_order, require_fit
+from xdevice.distributed.contract.collectives import (
+    address,
+    free_port,
+    own_part,
+    refusal_of_order,
+    require_fit,
+)
 from xdevice.distributed.contract.processes import Engine, Processes
 from xdevice.errors import LaunchError
 from xdevice_tensorflow import accelerators
@@ -48,7 +54,9 @@ As = tuple[str | None, str | None]
 """How tensors of a dtype are sent: the dtype as which their bits are read, and the dtype to which they are then cast.
 None leaves out the step."""
 _PLAIN: Final[As] = (None, None)
-_SMALL: Final[dict[str, As]] = dict.fromkeys(("bool", "int8", "int16", "uint8", "uint16"), (None, "int32"))
+_SMALL: Final[dict[str, As]] = dict.fromkeys(
+    ("bool", "int8", "int16", "uint8", "uint16"), (None, "int32")
+)
 _REDUCED_AS: Final[dict[str, As]] = {
     **_SMALL,
     "float16": (None, "float32"),
@@ -98,7 +106,11 @@ class TensorflowEngine(Engine):
         with tf.device(self._native):
             sent = _carried(x, self._reduced_as)
             result = tf.raw_ops.CollectiveReduceV2(
-                input=sent, merge_op=_OPS[op], final_op="Id", ordering_token=[], **self._call(_ALL, self._size)
+                input=sent,
+                merge_op=_OPS[op],
+                final_op="Id",
+                ordering_token=[],
+                **self._call(_ALL, self._size),
             )
             return self._done(_unpacked(result, x, self._reduced_as))
 
@@ -110,7 +122,9 @@ class TensorflowEngine(Engine):
             return [x] * self._size
         with tf.device(self._native):
             sent = _carried(x, self._moved_as)[tf.newaxis]
-            result = tf.raw_ops.CollectiveGatherV2(input=sent, ordering_token=[], **self._call(_ALL, self._size))
+            result = tf.raw_ops.CollectiveGatherV2(
+                input=sent, ordering_token=[], **self._call(_ALL, self._size)
+            )
             return self._done([_unpacked(one, x, self._moved_as) for one in tf.unstack(result)])
 
     def reduce_scatter(self, x: Any, op: str) -> Any:
@@ -138,7 +152,12 @@ class TensorflowEngine(Engine):
     def _call(self, key: int, size: int) -> dict[str, Any]:
         _calls[key] += 1
         instance = _calls[key]
-        return {"group_size": size, "group_key": key, "instance_key": instance, "communication_hint": self._hint}
+        return {
+            "group_size": size,
+            "group_key": key,
+            "instance_key": instance,
+            "communication_hint": self._hint,
+        }
 
     def _pair(self, source: int, to: int) -> int:
         return _ALL + 1 + source * self._size + to
@@ -151,7 +170,9 @@ class TensorflowEngine(Engine):
             if is_source:
                 result = tf.raw_ops.CollectiveBcastSendV2(input=sent, **call)
             else:
-                result = tf.raw_ops.CollectiveBcastRecvV2(shape=sent.shape, T=sent.dtype, **call)
+                result = tf.raw_ops.CollectiveBcastRecvV2(
+                    shape=sent.shape, T=sent.dtype, **call
+                )
             return self._done(_unpacked(result, x, self._moved_as))
 
     def _done(self, result: Any) -> Any:
@@ -164,7 +185,10 @@ class TensorflowEngine(Engine):
 
 def _on_gpu(table: Mapping[str, As]) -> dict[str, As]:
     """Returns a table of dtypes for NCCL: int64 in place of int32, which NCCL does not support."""
-    wider = {dtype: (bits, "int64" if "int32" in (bits, wide) else wide) for dtype, (bits, wide) in table.items()}
+    wider = {
+        dtype: (bits, "int64" if "int32" in (bits, wide) else wide)
+        for dtype, (bits, wide) in table.items()
+    }
     return {**wider, "int32": (None, "int64")}
 
 
@@ -183,7 +207,9 @@ def _unpacked(result: Any, x: Any, table: Mapping[str, As]) -> Any:
 def _join(group: Group, name: str, is_started: bool) -> None:
     here = address(group.host, free_port(group.host))
     is_ready = _cluster == [(group.rank, group.size)]
-    answers = [text.split() for text in group.exchange(f"{int(is_ready)} {int(is_started)} {here}")]
+    answers = [
+        text.split() for text in group.exchange(f"{int(is_ready)} {int(is_started)} {here}")
+    ]
     if all(ready == "1" for ready, _, _ in answers):
         return
     started = [str(rank) for rank, (_, started, _) in enumerate(answers) if started == "1"]
@@ -192,7 +218,9 @@ def _join(group: Group, name: str, is_started: bool) -> None:
             f"TensorFlow has already been used on rank {', '.join(started)}, and it meets other processes only "
             "before its first tensor: enter xdevice.distributed.processes() first, or choose engine='torch:gloo'"
         )
-    cluster = tf.train.ClusterSpec({"worker": [there for _, _, there in answers]}).as_cluster_def()
+    cluster = tf.train.ClusterSpec(
+        {"worker": [there for _, _, there in answers]}
+    ).as_cluster_def()
     _configure(
         _context(),
         collective_leader="/job:worker/replica:0/task:0",
@@ -223,6 +251,8 @@ class TensorflowProcesses(Processes):
         private.require("several processes")
         require_fit(self, name, group.device)
         engine = TensorflowEngine(name, group, self.to_native(group.device), is_started())
-        if not self.virtual:  # TensorFlow sees other GPUs now; the number of virtual ones is set by the program
+        if (
+            not self.virtual
+        ):  # TensorFlow sees other GPUs now; the number of virtual ones is set by the program
             self._counts.clear()
         return engine

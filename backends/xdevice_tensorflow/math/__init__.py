@@ -39,4 +39,9 @@ class TensorflowArithmetic(Arithmetic):
         return nn
 
 
-MIXINS: Final = (TensorflowArithmetic, TensorflowGradients, TensorflowCompiling, TensorflowReproducibility)
+MIXINS: Final = (
+    TensorflowArithmetic,
+    TensorflowGradients,
+    TensorflowCompiling,
+    TensorflowReproducibility,
+)

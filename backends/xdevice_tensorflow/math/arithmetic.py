@@ -126,7 +126,9 @@ def hypot(x1: Any, x2: Any) -> Any:
     # the square of the larger one might overflow
     large, small = tf.maximum(x1, x2), tf.minimum(x1, x2)
     result = large * tf.sqrt(1 + tf.square(tf.math.divide_no_nan(small, large)))
-    return tf.where(tf.math.is_inf(x1) | tf.math.is_inf(x2), tf.constant(math.inf, x1.dtype), result)
+    return tf.where(
+        tf.math.is_inf(x1) | tf.math.is_inf(x2), tf.constant(math.inf, x1.dtype), result
+    )
 
 
 @_placed
@@ -168,7 +170,9 @@ def floor_divide(x1: Any, x2: Any) -> Any:
     rounded, rest = x1 / x2, tf.truncatemod(x1, x2)
     is_one_less = (rest != 0) & ((rest < 0) != (x2 < 0))
     times = (x1 - rest) / x2 - tf.cast(is_one_less, x1.dtype)
-    times = tf.where(times == 0, rounded * 0, tf.round(times))  # `rounded * 0` has the sign of the quotient
+    times = tf.where(
+        times == 0, rounded * 0, tf.round(times)
+    )  # `rounded * 0` has the sign of the quotient
     # it is constant but for steps
     return tf.stop_gradient(tf.where(x2 == 0, rounded, times))
 
@@ -198,7 +202,9 @@ argmin = _placed(tf.argmin)
 def argsort(x: Any, axis: int, descending: bool) -> Any:
     keys = _last(_keys(x), axis)
     # top_k puts the first of equal values first; the complement reverses the order of integers
-    places = tf.math.top_k(keys if descending else tf.bitwise.invert(keys), tf.shape(keys)[-1]).indices
+    places = tf.math.top_k(
+        keys if descending else tf.bitwise.invert(keys), tf.shape(keys)[-1]
+    ).indices
     return _last(places, axis)
 
 
@@ -257,7 +263,9 @@ def put(x: Any, indices: Any, values: Any) -> Any:
 @_placed
 def take_along_axis(x: Any, indices: Any, axis: int) -> Any:
     last = len(x.shape) - 1
-    return _last(tf.gather(_last(x, axis), _last(indices, axis), axis=last, batch_dims=last), axis)
+    return _last(
+        tf.gather(_last(x, axis), _last(indices, axis), axis=last, batch_dims=last), axis
+    )
 
 
 # of shapes
@@ -292,7 +300,9 @@ linalg = SimpleNamespace(
 )
 
 
-def _transform(function: Callable[..., Any], of_length: Callable[[int], int]) -> Callable[..., Any]:
+def _transform(
+    function: Callable[..., Any], of_length: Callable[[int], int]
+) -> Callable[..., Any]:
     """Makes a kernel of one of TensorFlow's transforms along the last axis, which scale the inverse alone."""
 
     @_placed
@@ -302,7 +312,11 @@ def _transform(function: Callable[..., Any], of_length: Callable[[int], int]) ->
         x = x[..., :length]
         missing = length - x.shape[-1]
         x = tf.pad(x, [*[(0, 0)] * (len(x.shape) - 1), (0, missing)])
-        result = function(x) if function not in (tf.signal.rfft, tf.signal.irfft) else function(x, [n])
+        result = (
+            function(x)
+            if function not in (tf.signal.rfft, tf.signal.irfft)
+            else function(x, [n])
+        )
         is_inverse = function in (tf.signal.ifft, tf.signal.irfft)
         power = {"backward": 0.0, "ortho": 0.5, "forward": 1.0}[norm]
         scale = float(n) ** (power if is_inverse else -power)

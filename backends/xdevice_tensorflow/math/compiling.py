@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from xdevice.base.devices import Device
     from xdevice.math.contract.compiling import Traced
 
-_call_flat = private.get("tensorflow.python.eager.polymorphic_function.concrete_function.ConcreteFunction._call_flat")
+_call_flat = private.get(
+    "tensorflow.python.eager.polymorphic_function.concrete_function.ConcreteFunction._call_flat"
+)
 
 
 class TensorflowCompiling(Compiling):
@@ -32,7 +34,9 @@ class TensorflowCompiling(Compiling):
             if entry is None:
                 entry = programs[key] = _traced(call, tensors, native)
             note, program = entry
-            if _call_flat is None:  # sorts arguments anew: 150 us of a call with four tensors, and 400 of 27
+            if (
+                _call_flat is None
+            ):  # sorts arguments anew: 150 us of a call with four tensors, and 400 of 27
                 return note, program(tensors)
             return note, _call_flat(program, tensors, program.captured_inputs)
 

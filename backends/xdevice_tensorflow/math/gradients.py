@@ -54,13 +54,19 @@ class TensorflowGradients(Gradients):
                 tape.watch(inputs)
                 loss, rest = call(inputs)
             gradients = tape.gradient(loss, inputs)
-        return loss, [_settled(g, x, self) for g, x in zip(gradients, leaves, strict=True)], rest
+        return (
+            loss,
+            [_settled(g, x, self) for g, x in zip(gradients, leaves, strict=True)],
+            rest,
+        )
 
     def stop_gradient(self, x: Any) -> Any:
         with _beside(x):
             return tf.stop_gradient(x)
 
-    def update(self, rows: list[tuple[Any, ...]], rule: Callable[..., Any], nested: bool, writes: bool) -> list[Any]:
+    def update(
+        self, rows: list[tuple[Any, ...]], rule: Callable[..., Any], nested: bool, writes: bool
+    ) -> list[Any]:
         new = []
         for row in rows:
             with _beside(row[0]):

@@ -93,7 +93,9 @@ def conv2d(x: Any, kernel: Any, bias: Any, stride: Pair, padding: Pair) -> Any:
 @placed
 def max_pool2d(x: Any, size: Pair, stride: Pair, padding: Pair) -> Any:
     def pool(images: Any, data_format: str = "NHWC") -> Any:
-        return tf.nn.max_pool2d(images, size, stride, _around(padding, data_format), data_format)
+        return tf.nn.max_pool2d(
+            images, size, stride, _around(padding, data_format), data_format
+        )
 
     return _each_channel(pool, x)
 
@@ -105,7 +107,9 @@ def avg_pool2d(x: Any, size: Pair, stride: Pair, padding: Pair) -> Any:
         x = tf.pad(
             x, [[0, 0], [0, 0], [height, height], [width, width]]
         )  # TensorFlow's own padding is left out of the mean
-    return _each_channel(partial(tf.nn.avg_pool2d, ksize=size, strides=stride, padding="VALID"), x)
+    return _each_channel(
+        partial(tf.nn.avg_pool2d, ksize=size, strides=stride, padding="VALID"), x
+    )
 
 
 @placed

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
 class TensorflowReproducibility(Reproducibility):
     def seed_generators(self, n: int) -> None:
-        keras.utils.set_random_seed(n)  # TensorFlow's generators, and that of Keras's own layers
+        keras.utils.set_random_seed(
+            n
+        )  # TensorFlow's generators, and that of Keras's own layers
         tf.random.set_seed(n)
 
     @contextmanager

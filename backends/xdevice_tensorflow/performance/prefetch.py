@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from xdevice.base.devices import Device
 
 _RAISED = re.compile(
-    r"^(?:\{\{.*?\}\} )?(?P<type>[A-Za-z]+): (?P<text>.*?)\nTraceback \(most recent call last\)", re.DOTALL
+    r"^(?:\{\{.*?\}\} )?(?P<type>[A-Za-z]+): (?P<text>.*?)\nTraceback \(most recent call last\)",
+    re.DOTALL,
 )
 
 
@@ -46,7 +47,9 @@ def _original(error: tf.errors.OpError) -> Exception | None:
         return None
     try:
         return cls(match["text"])
-    except TypeError:  # some types take more than a text: UnicodeDecodeError takes five arguments
+    except (
+        TypeError
+    ):  # some types take more than a text: UnicodeDecodeError takes five arguments
         return None
 
 
@@ -58,7 +61,11 @@ class TensorflowPrefetch(Prefetch):
     def stage(self, x: Any, device: Device) -> Any:
         if not hasattr(x, "backing_device") and not isinstance(x, COMPOSITES):
             return self.from_numpy(x, device)
-        return self._settled(x, device) if hasattr(x, "backing_device") else self.move(x, device)
+        return (
+            self._settled(x, device) if hasattr(x, "backing_device") else self.move(x, device)
+        )
 
     def iterate(self, source: Any) -> Iterator[Any]:
-        return _unwrapping(iter(source)) if isinstance(source, tf.data.Dataset) else iter(source)
+        return (
+            _unwrapping(iter(source)) if isinstance(source, tf.data.Dataset) else iter(source)
+        )

@@ -79,21 +79,38 @@ class TensorflowTransfers(Transfers):
             return devices.parse(device_name) if device_name else None
 
         def report_operands(
-            op_type: str, inputs: Any, attrs: Any, outputs: Any, op_name: Any = None, graph: Any = None
+            op_type: str,
+            inputs: Any,
+            attrs: Any,
+            outputs: Any,
+            op_name: Any = None,
+            graph: Any = None,
         ) -> None:
             # with a graph, the operation is written down by tf.function, and not run
-            if graph is not None or not listening.get() or not outputs or not hasattr(outputs[0], "backing_device"):
+            if (
+                graph is not None
+                or not listening.get()
+                or not outputs
+                or not hasattr(outputs[0], "backing_device")
+            ):
                 return
             place = devices.parse(outputs[0].device)
             for x in inputs:
-                if hasattr(x, "backing_device") and x.dtype not in _ON_THE_HOST and not _is_number(self, x):
+                if (
+                    hasattr(x, "backing_device")
+                    and x.dtype not in _ON_THE_HOST
+                    and not _is_number(self, x)
+                ):
                     hooks.report(hooks.move(op_type, x, place))
 
         def place(x: Any) -> Device | None:
             is_of_host = x.dtype in _ON_THE_HOST and _is_read_by_a_gradient()
             return None if is_of_host else self.device_of(x)
 
-        with Hooks(self, report, _size, place) as hooks, _watched.on(partial(call_back, report_operands)):
+        with (
+            Hooks(self, report, _size, place) as hooks,
+            _watched.on(partial(call_back, report_operands)),
+        ):
             hooks.verbs()
             hooks.numpy_reads()
             hooks.reads(tf.__internal__.EagerTensor, *READS)

@@ -88,7 +88,10 @@ class TensorflowSamples(Samples):
         return tape.gradient(total, x)
 
     def draw(self) -> list[Any]:
-        return [tf.random.uniform([5]).numpy().tolist(), keras.random.uniform([5]).numpy().tolist()]
+        return [
+            tf.random.uniform([5]).numpy().tolist(),
+            keras.random.uniform([5]).numpy().tolist(),
+        ]
 
     def determinism(self) -> object:
         is_on = private.get("tensorflow.python.framework.config.is_op_determinism_enabled")
@@ -101,8 +104,12 @@ class TensorflowSamples(Samples):
     def settings(self) -> Any:
         kl = keras.layers
         with tf.device("/CPU:0"):
-            block = keras.Sequential([keras.Input((3, 3, 4)), kl.Dropout(0.375), kl.MaxPooling2D((3, 2), (1, 2))])
-            return keras.Sequential([keras.Input((3, 3, 3)), kl.Dense(4), kl.LeakyReLU(0.25), block])
+            block = keras.Sequential(
+                [keras.Input((3, 3, 4)), kl.Dropout(0.375), kl.MaxPooling2D((3, 2), (1, 2))]
+            )
+            return keras.Sequential(
+                [keras.Input((3, 3, 3)), kl.Dense(4), kl.LeakyReLU(0.25), block]
+            )
 
     def floats(self) -> Any:
         return keras.ops.ones(2)
@@ -122,7 +129,10 @@ class TensorflowSamples(Samples):
         return {name: _on_the_cpu(make) for name, make in kinds.items()}
 
     def variables(self, model: Any) -> Mapping[str, Any]:
-        return {f"{number}.{_label(variable)}": _read(variable) for number, variable in enumerate(_variables(model))}
+        return {
+            f"{number}.{_label(variable)}": _read(variable)
+            for number, variable in enumerate(_variables(model))
+        }
 
     def tied(self) -> tuple[Any, Callable[[Any], bool]]:
         with tf.device("/CPU:0"):
@@ -148,7 +158,9 @@ class TensorflowSamples(Samples):
 
     def trainable(self) -> tuple[Any, Step]:
         with tf.device("/CPU:0"):
-            net = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1, kernel_initializer="zeros")])
+            net = keras.Sequential(
+                [keras.Input((4,)), keras.layers.Dense(1, kernel_initializer="zeros")]
+            )
             net.compile(optimizer=keras.optimizers.SGD(0.05, momentum=0.9), loss="mse")
 
         def step(x: Any, y: Any) -> float:
@@ -215,7 +227,9 @@ def _label(variable: Any) -> str:
 
 def _read(variable: Any) -> Any:
     """The value of a variable of TensorFlow's, or of Keras's, on the device where it is."""
-    plain = variable if isinstance(variable, tf.Variable) else getattr(variable, "value", variable)
+    plain = (
+        variable if isinstance(variable, tf.Variable) else getattr(variable, "value", variable)
+    )
     with tf.device(plain.device):
         return plain.read_value()
 
@@ -226,7 +240,11 @@ def _built(layer: Any, shape: tuple[int | None, ...]) -> Any:
 
 
 def _sequential() -> Any:
-    layers = [keras.layers.Dense(3), keras.layers.BatchNormalization(), keras.layers.Dropout(0.5)]
+    layers = [
+        keras.layers.Dense(3),
+        keras.layers.BatchNormalization(),
+        keras.layers.Dropout(0.5),
+    ]
     return keras.Sequential([keras.Input((4,)), *layers])
 
 

@@ -36,7 +36,11 @@ def of_norms(model: Any) -> Mapping[int, Settings]:
     if not norms:
         return {}
     graph = pixels.graph_of(every)
-    return {id(layer): setting for layer in norms if (setting := _axis_setting(layer, _beside(layer, every, graph)))}
+    return {
+        id(layer): setting
+        for layer in norms
+        if (setting := _axis_setting(layer, _beside(layer, every, graph)))
+    }
 
 
 def _axis_setting(layer: Any, beside: Sequence[Any]) -> Settings:
@@ -74,12 +78,17 @@ def _beside(layer: Any, every: Sequence[Any], graph: pixels.Graph) -> list[Any]:
     """Returns the nearest layers before `layer` that make new features, such as convolutions and Dense layers; if there
     are none, the nearest ones after it."""
     if any(op is layer for op in graph.ops):
-        stops = {id(op) for op in graph.ops if pixels.is_reshape(op) or type(op).__name__ in _MOVES}
+        stops = {
+            id(op) for op in graph.ops if pixels.is_reshape(op) or type(op).__name__ in _MOVES
+        }
         ways = (pixels.reached(layer, way, stops) for way in (graph.before, graph.after))
     else:
         place = next(number for number, other in enumerate(every) if other is layer)
         ways = (_nearest(part) for part in (every[:place][::-1], every[place + 1 :]))
-    makers = ([own for own in map(pixels.inner, way) if isinstance(own, pixels.MAKERS)] for way in ways)
+    makers = (
+        [own for own in map(pixels.inner, way) if isinstance(own, pixels.MAKERS)]
+        for way in ways
+    )
     return next(filter(None, makers), [])
 
 

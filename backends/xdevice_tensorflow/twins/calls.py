@@ -52,7 +52,9 @@ def _asking_for_more(original: Any) -> Any:
         if not tf.executing_eagerly():
             return original(self, target, sources, *args, **kwargs)
         outputs = [pair for followed in _followed for pair in followed]
-        gradients, more = original(self, target, [sources, [x for x, _ in outputs]], *args, **kwargs)
+        gradients, more = original(
+            self, target, [sources, [x for x, _ in outputs]], *args, **kwargs
+        )
         for (_, put), dy in zip(outputs, more, strict=True):
             if dy is not None:
                 put(dy)
@@ -61,7 +63,11 @@ def _asking_for_more(original: Any) -> Any:
             pairs = list(zip(tf.nest.flatten(sources), tf.nest.flatten(gradients), strict=True))
             for x, dy in reversed(pairs):
                 if dy is not None:
-                    leaf(tf.convert_to_tensor(x), tf.convert_to_tensor(dy), getattr(x, "path", getattr(x, "name", "")))
+                    leaf(
+                        tf.convert_to_tensor(x),
+                        tf.convert_to_tensor(dy),
+                        getattr(x, "path", getattr(x, "name", "")),
+                    )
         return gradients
 
     return gradient
@@ -118,7 +124,9 @@ class TensorflowCalls(Calls):
         before = tf.config.functions_run_eagerly()
         with self._following() as follow:
 
-            def note(kind: Any, inputs: Any, attributes: Any, outputs: Any, *_: Any, **named: Any) -> None:
+            def note(
+                kind: Any, inputs: Any, attributes: Any, outputs: Any, *_: Any, **named: Any
+            ) -> None:
                 # what the tape runs is followed from the other side, where the program's line is known
                 if tf.executing_eagerly() and not common.is_called("imperative_grad"):
                     run(str(kind), tuple(inputs), lambda: list(outputs), follow)
@@ -137,7 +145,9 @@ class TensorflowCalls(Calls):
         return common.outermost(keras.Layer, around)
 
     def infer(self, model: Any, inputs: tuple[Any, ...], /, **named: Any) -> Any:
-        is_functional = bool(getattr(model, "inputs", None))  # it takes its inputs in one container
+        is_functional = bool(
+            getattr(model, "inputs", None)
+        )  # it takes its inputs in one container
         if named and is_functional:
             return model(named, training=False)
         if len(inputs) > 1 and is_functional:
@@ -146,4 +156,6 @@ class TensorflowCalls(Calls):
 
     def has_channels_last(self, model: Any) -> bool | None:
         formats = (getattr(layer, "data_format", None) for _, layer in names.layers(model))
-        return next((name == "channels_last" for name in formats if isinstance(name, str)), None)
+        return next(
+            (name == "channels_last" for name in formats if isinstance(name, str)), None
+        )

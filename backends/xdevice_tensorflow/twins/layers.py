@@ -61,7 +61,9 @@ _RMS: Final = getattr(kl, "RMSNormalization", None)
 _RECURRENT: Final = {kl.SimpleRNN: "rnn", kl.LSTM: "lstm", kl.GRU: "gru"}
 
 
-def _bound(layer: Any, kind: str, own: Sequence[Part], names: Mapping[int, str], settings: Settings) -> Layer | None:
+def _bound(
+    layer: Any, kind: str, own: Sequence[Part], names: Mapping[int, str], settings: Settings
+) -> Layer | None:
     there = []
     for part in own:
         variable = _variable(layer, part.name)
@@ -76,7 +78,11 @@ def _bound(layer: Any, kind: str, own: Sequence[Part], names: Mapping[int, str],
         return None
     # the layer's path is what is left of a variable's without its name, its cell, its projection or its direction
     way = there[0].name.split("/")
-    inside = 1 + (kind in (*layouts.RECURRENT, layouts.ATTENTION)) + isinstance(layer, kl.Bidirectional)
+    inside = (
+        1
+        + (kind in (*layouts.RECURRENT, layouts.ATTENTION))
+        + isinstance(layer, kl.Bidirectional)
+    )
     return Layer(".".join(way[:-inside]), kind, tuple(there), settings)
 
 
@@ -94,11 +100,17 @@ def _kind(layer: Any) -> _Kind | None:
     if isinstance(layer, kl.Dense):
         return _usual("linear", activation=_activation(layer))
     if isinstance(layer, _DEPTHWISE):
-        return "conv", _of_depthwise(layer), _of_conv(layer) | {"groups": int(layer.kernel.shape[-2])}
+        return (
+            "conv",
+            _of_depthwise(layer),
+            _of_conv(layer) | {"groups": int(layer.kernel.shape[-2])},
+        )
     if isinstance(layer, _CONVS):
         return _usual("conv", **_of_conv(layer), groups=layer.groups)
     if isinstance(layer, _TRANSPOSED):
-        return _usual("conv_transpose", **{**_of_conv(layer), "groups": 1, **_of_transposed(layer)})
+        return _usual(
+            "conv_transpose", **{**_of_conv(layer), "groups": 1, **_of_transposed(layer)}
+        )
     if isinstance(layer, kl.BatchNormalization):
         return _usual("batch_norm", eps=layer.epsilon, momentum=1 - layer.momentum)
     if isinstance(layer, kl.Embedding):
@@ -153,7 +165,9 @@ def _of_conv(layer: Any) -> dict[str, object]:
     if padding == "valid":
         padding = (0,) * axes
     elif padding == "same":
-        padding = layouts.same_padding(layer.kernel_size, stride, dilation, pixels.size_of_image(layer))
+        padding = layouts.same_padding(
+            layer.kernel_size, stride, dilation, pixels.size_of_image(layer)
+        )
     elif padding == "causal":
         padding = layouts.sides([dilation[0] * (layer.kernel_size[0] - 1), 0], 1)
     return {
@@ -170,14 +184,23 @@ def _of_transposed(layer: Any) -> dict[str, object]:
     of the output, and TensorFlow cuts surplus elements off both ends of each axis; an odd one off the far end."""
     axes = layer.rank
     sizes = layouts.per_axis(layer.output_padding, axes) or (None,) * axes
-    stride, dilation = (layouts.per_axis(value, axes) for value in (layer.strides, layer.dilation_rate))
-    cuts = [_cut(layer.padding, *each) for each in zip(layer.kernel_size, stride, dilation, sizes, strict=True)]
+    stride, dilation = (
+        layouts.per_axis(value, axes) for value in (layer.strides, layer.dilation_rate)
+    )
+    cuts = [
+        _cut(layer.padding, *each)
+        for each in zip(layer.kernel_size, stride, dilation, sizes, strict=True)
+    ]
     if None in cuts:
         return {"padding": layer.padding, "output_padding": tuple(size or 0 for size in sizes)}
-    return dict(zip(("padding", "output_padding"), zip(*filter(None, cuts), strict=True), strict=True))
+    return dict(
+        zip(("padding", "output_padding"), zip(*filter(None, cuts), strict=True), strict=True)
+    )
 
 
-def _cut(padding: str, kernel: int, stride: int, dilation: int, size: int | None) -> tuple[int, int] | None:
+def _cut(
+    padding: str, kernel: int, stride: int, dilation: int, size: int | None
+) -> tuple[int, int] | None:
     """Returns PyTorch's padding and output_padding along one axis. None if no such numbers exist: TensorFlow cuts the
     two ends of the axis differently, or the cut depends on the size of the input."""
     kernel = dilation * (kernel - 1) + 1
@@ -205,7 +228,9 @@ def _axes_of_norm(layer: Any) -> dict[str, object]:
     """Returns the setting `axis` with the axes that a LayerNormalization works over; an empty dict if they are the last
     axes, as in other frameworks."""
     rank = len(layer.get_build_config()["input_shape"])
-    axes = sorted(axis - rank if axis >= 0 else axis for axis in layouts.per_axis(layer.axis, 1))
+    axes = sorted(
+        axis - rank if axis >= 0 else axis for axis in layouts.per_axis(layer.axis, 1)
+    )
     return {} if axes == list(range(-len(axes), 0)) else {"axis": tuple(axes)}
 
 
@@ -221,7 +246,11 @@ def _of_image(layer: Any, own: tuple[Part, ...]) -> tuple[Part, ...]:
 
 def _of_groups(layer: Any) -> _Kind:
     # a layer made with groups=-1 has the number of channels as `groups` once it is built
-    channels = (layer.gamma if layer.gamma is not None else layer.beta).shape[0] if layer.weights else None
+    channels = (
+        (layer.gamma if layer.gamma is not None else layer.beta).shape[0]
+        if layer.weights
+        else None
+    )
     if layer.groups in (-1, channels):
         return _usual("instance_norm", eps=layer.epsilon, running_stats=False)
     return _usual("group_norm", eps=layer.epsilon, num_groups=layer.groups)
@@ -237,9 +266,13 @@ def _of_einsum(layer: Any) -> _Kind | None:
     taken, _, weights = taken.partition(",")
     summed = "".join(axis for axis in weights if axis not in output)
     kept = weights[len(summed) :]
-    is_matrix = bool(summed and kept) and weights.startswith(summed) and not set(kept) & set(taken)
+    is_matrix = (
+        bool(summed and kept) and weights.startswith(summed) and not set(kept) & set(taken)
+    )
     is_last = taken.endswith(summed) and output.endswith(kept)
-    if not (is_matrix and is_last and layer.built) or (layer.bias is not None and layer.bias_axes != kept):
+    if not (is_matrix and is_last and layer.built) or (
+        layer.bias is not None and layer.bias_axes != kept
+    ):
         return None
     shape = tuple(layer.kernel.shape)
     inputs = len(summed)
@@ -258,10 +291,14 @@ def _attention(layer: Any) -> _Kind:
         "batch_first": True,
     }
     sizes = {layer.num_heads * layer.key_dim, layer.num_heads * layer.value_dim}
-    if layer.built and sizes | {layer.output_dense.kernel.shape[-1]} != {layer.query_dense.kernel.shape[0]}:
+    if layer.built and sizes | {layer.output_dense.kernel.shape[-1]} != {
+        layer.query_dense.kernel.shape[0]
+    }:
         settings["head_dim"] = (layer.key_dim, layer.value_dim)
     axes = layer.attention_axes
-    settings |= {"attention_axes": tuple(axes)} if axes is not None and tuple(axes) != (1,) else {}
+    settings |= (
+        {"attention_axes": tuple(axes)} if axes is not None and tuple(axes) != (1,) else {}
+    )
     config = layer.get_config()
     for name in ("use_gate", "sliding_window"):  # settings that Keras 3.0 does not have yet
         settings |= {name: config[name]} if config.get(name) else {}
@@ -289,12 +326,18 @@ def _recurrent(layer: Any) -> _Kind | None:
     settings: dict[str, object] = {
         "layers": 1, "bidirectional": False, "projection": 0, "batch_first": True, "dropout": 0.0,
     }  # fmt: skip
-    own = tuple(part._replace(name=f"cell/{part.name}") for part in dialects.keras_cell(kind, "l0"))
+    own = tuple(
+        part._replace(name=f"cell/{part.name}") for part in dialects.keras_cell(kind, "l0")
+    )
     if kind == "gru" and not layer.reset_after:
-        own = tuple(part._replace(rule=layouts.SUMMED) if len(part.of) == 2 else part for part in own)
+        own = tuple(
+            part._replace(rule=layouts.SUMMED) if len(part.of) == 2 else part for part in own
+        )
         return (
             kind,
-            dialects.refused(own, "with reset_after=False it computes something other than a GRU elsewhere"),
+            dialects.refused(
+                own, "with reset_after=False it computes something other than a GRU elsewhere"
+            ),
             settings,
         )
     return kind, own, settings | _of_recurrent(layer)
@@ -307,7 +350,9 @@ def _bidirectional(layer: Any) -> _Kind | None:
         return None
     kind, forward, settings = one
     backward = tuple(
-        part._replace(name=f"backward_layer/{part.name}", of=tuple(f"{name}_reverse" for name in part.of))
+        part._replace(
+            name=f"backward_layer/{part.name}", of=tuple(f"{name}_reverse" for name in part.of)
+        )
         for part in two[1]
     )
     ahead = tuple(part._replace(name=f"forward_layer/{part.name}") for part in forward)
@@ -316,7 +361,11 @@ def _bidirectional(layer: Any) -> _Kind | None:
     # elsewhere both directions are set alike; Keras turns the second one round by its `go_backwards`
     behind = {name: value for name, value in two[2].items() if name != "go_backwards"}
     others = {name: behind.get(name) for name in dict.fromkeys((*settings, *behind))}
-    others = {f"{name} backwards": x for name, x in others.items() if not layouts.same_setting(settings.get(name), x)}
+    others = {
+        f"{name} backwards": x
+        for name, x in others.items()
+        if not layouts.same_setting(settings.get(name), x)
+    }
     return kind, tuple(chain(ahead, backward)), {**settings, **others, "bidirectional": True}
 
 
@@ -334,7 +383,9 @@ def _of_recurrent(layer: Any) -> dict[str, object]:
     # Keras drops inputs and state with one mask for all steps; PyTorch's `dropout` works between layers
     dropped = {"dropout_of_inputs": layer.dropout, "recurrent_dropout": layer.recurrent_dropout}
     changed |= {name: value for name, value in dropped.items() if value}
-    changed |= {"stateful": True} if layer.stateful else {}  # the next batch begins where this one ends
+    changed |= (
+        {"stateful": True} if layer.stateful else {}
+    )  # the next batch begins where this one ends
     return changed | ({"go_backwards": True} if layer.go_backwards else {})
 
 
@@ -363,11 +414,18 @@ def _lines(model: Any) -> dict[int, str]:
     the layer. A line is a chain of layers, each of which takes the output of the one before, while nothing else takes
     that output."""
     graph = pixels.graph_of(list(pixels.in_order(model)))
-    followers = {id(op): after[0] for op in graph.ops if len(after := list(graph.after(op))) == 1}
+    followers = {
+        id(op): after[0] for op in graph.ops if len(after := list(graph.after(op))) == 1
+    }
     lines: list[list[Any]] = []
     for op in graph.ops:
         before = list(graph.before(op))
-        if len(before) == 1 and followers.get(id(before[0])) is op and _is_layer(op) and _is_layer(before[0]):
+        if (
+            len(before) == 1
+            and followers.get(id(before[0])) is op
+            and _is_layer(op)
+            and _is_layer(before[0])
+        ):
             continue
         line = [op]
         while _is_layer(line[-1]) and (follower := followers.get(id(line[-1]))) is not None:
@@ -376,7 +434,11 @@ def _lines(model: Any) -> dict[int, str]:
             line.append(follower)
         lines.append(line)
     whole = len(lines) == 1
-    return {id(op): ops.WHOLE if whole else f"line {number}" for number, line in enumerate(lines) for op in line}
+    return {
+        id(op): ops.WHOLE if whole else f"line {number}"
+        for number, line in enumerate(lines)
+        for op in line
+    }
 
 
 def _is_layer(op: Any) -> bool:
@@ -398,7 +460,9 @@ def _operations(model: Any, backend: Operations) -> Iterator[Layer]:
                 yield ops.own_code(path, layer)
             yield from _other_merge(path, layer)
             yield from _called_with(path, layer)
-            function = getattr(layer, "activation", None)  # a Bidirectional has none: its layers have
+            function = getattr(
+                layer, "activation", None
+            )  # a Bidirectional has none: its layers have
             if layers[path].settings.get("activation") is not None and callable(function):
                 yield _with_axis(_by_function(f"{path}.activation", function), layer)
         elif not layer.weights and not has_layers:
@@ -406,7 +470,11 @@ def _operations(model: Any, backend: Operations) -> Iterator[Layer]:
             if operation is not None:
                 yield _with_axis(operation, layer)
             yield from _called_with(path, layer)
-        elif has_layers and not isinstance(layer, _CONTAINERS) and type(layer).__module__.startswith("keras."):
+        elif (
+            has_layers
+            and not isinstance(layer, _CONTAINERS)
+            and type(layer).__module__.startswith("keras.")
+        ):
             yield ops.other(path, layer, _own_config(layer))
 
 
@@ -418,7 +486,9 @@ def _other_merge(path: str, layer: Any) -> Iterator[Layer]:
     arguments = {"merge_mode": layer.merge_mode, "return_sequences": layer.return_sequences}
     usual = {"merge_mode": "concat", "return_sequences": True}
     if arguments != usual:
-        yield ops.other(f"{path}()", layer, ", ".join(f"{name}={arguments[name]}" for name in arguments))
+        yield ops.other(
+            f"{path}()", layer, ", ".join(f"{name}={arguments[name]}" for name in arguments)
+        )
 
 
 def _called_with(path: str, layer: Any) -> Iterator[Layer]:
@@ -441,7 +511,9 @@ def _max_pool(axes: int, path: str, layer: Any) -> Layer:
 
 def _avg_pool(axes: int, path: str, layer: Any) -> Layer:
     window = (layer.pool_size, layer.strides, layer.padding)
-    return ops.avg_pool(path, axes, *window, count_include_pad=False, image=pixels.size_of_image(layer))
+    return ops.avg_pool(
+        path, axes, *window, count_include_pad=False, image=pixels.size_of_image(layer)
+    )
 
 
 def _global_pool(kind: str, axes: int, path: str, layer: Any) -> Layer:
@@ -454,16 +526,24 @@ def _adaptive_pool(kind: str, axes: int, path: str, layer: Any) -> Layer:
 
 def _upsample(axes: int, path: str, layer: Any) -> Layer:
     mode = getattr(layer, "interpolation", "nearest")
-    return ops.upsample(path, axes, None, layouts.per_axis(layer.size, axes), _INTERPOLATIONS.get(mode, mode))
+    return ops.upsample(
+        path, axes, None, layouts.per_axis(layer.size, axes), _INTERPOLATIONS.get(mode, mode)
+    )
 
 
 def _pad(path: str, layer: Any) -> Layer:
-    sides: Any = layer.padding if isinstance(layer.padding[0], tuple | list) else (layer.padding,)
+    sides: Any = (
+        layer.padding if isinstance(layer.padding[0], tuple | list) else (layer.padding,)
+    )
     return ops.pad(path, [(one, two) for one, two in sides])
 
 
 def _dropout(path: str, layer: Any) -> Layer:
-    return ops.dropout(path, layer.rate, axes="each number" if layer.noise_shape is None else tuple(layer.noise_shape))
+    return ops.dropout(
+        path,
+        layer.rate,
+        axes="each number" if layer.noise_shape is None else tuple(layer.noise_shape),
+    )
 
 
 def _layer_norm(path: str, layer: Any) -> Layer:
@@ -488,12 +568,18 @@ def _with_axis(operation: Layer, layer: Any) -> Layer:
     place = axis % count
     if place and _gives_channels_last(layer):
         place = place % (count - 1) + 1  # PyTorch puts the channels first
-    return operation._replace(settings={**operation.settings, "axis": place - count, "ndim": count})
+    return operation._replace(
+        settings={**operation.settings, "axis": place - count, "ndim": count}
+    )
 
 
 def _gives_channels_last(layer: Any) -> bool:
     """Whether `layer` is a convolution with the channels last, or directly follows one."""
-    before = layer if isinstance(layer, pixels.CONVS) else nodes_of(layer)[0].parent_nodes[0].operation
+    before = (
+        layer
+        if isinstance(layer, pixels.CONVS)
+        else nodes_of(layer)[0].parent_nodes[0].operation
+    )
     return isinstance(before, pixels.CONVS) and before.data_format == "channels_last"
 
 
@@ -502,7 +588,11 @@ def _own_config(layer: Any) -> str:
     if isinstance(layer, kl.Lambda):  # its settings contain the user's code
         return ""
     config = layer.get_config()
-    return ", ".join(f"{name}={config[name]}" for name in sorted(config) if name not in ("name", "trainable", "dtype"))
+    return ", ".join(
+        f"{name}={config[name]}"
+        for name in sorted(config)
+        if name not in ("name", "trainable", "dtype")
+    )
 
 
 def _by_function(path: str, function: Any) -> Layer:
@@ -513,8 +603,13 @@ def _by_function(path: str, function: Any) -> Layer:
         return _TABLE.read(path, function) or ops.activation(path, "linear")
     if str(getattr(function, "__module__", "")).partition(".")[0] not in _PACKAGES:
         return ops.plain(path, ops.OTHER, type=name)
-    defaults = {name: parameter.default for name, parameter in inspect.signature(function).parameters.items()}
-    taken: dict[str, object] = {to: defaults[name] for name, to in _TAKES.items() if name in defaults}
+    defaults = {
+        name: parameter.default
+        for name, parameter in inspect.signature(function).parameters.items()
+    }
+    taken: dict[str, object] = {
+        to: defaults[name] for name, to in _TAKES.items() if name in defaults
+    }
     if ops.function_name(name) == "leaky_relu":
         taken = {"slope": taken.get("slope", taken.get("alpha"))}
     elif "approximate" in defaults:
@@ -528,16 +623,30 @@ def _by_function(path: str, function: Any) -> Layer:
 
 def _called(path: str, layer: Any) -> Layer | None:
     """Returns the entry for an `Activation` layer; None if its function is the identity."""
-    return None if layer.activation is keras.activations.linear else _by_function(path, layer.activation)
+    return (
+        None
+        if layer.activation is keras.activations.linear
+        else _by_function(path, layer.activation)
+    )
 
 
 def _of_relu(path: str, layer: Any) -> Layer:
-    most, slope, threshold = layer.max_value, float(layer.negative_slope), float(layer.threshold)
+    most, slope, threshold = (
+        layer.max_value,
+        float(layer.negative_slope),
+        float(layer.threshold),
+    )
     if threshold or (slope and most is not None):
-        return ops.activation(path, "thresholded_relu", slope=slope, max=most, threshold=threshold)
+        return ops.activation(
+            path, "thresholded_relu", slope=slope, max=most, threshold=threshold
+        )
     if slope:
         return ops.activation(path, "leaky_relu", slope=slope)
-    return ops.activation(path, "relu") if most is None else ops.activation(path, "hardtanh", min=0.0, max=float(most))
+    return (
+        ops.activation(path, "relu")
+        if most is None
+        else ops.activation(path, "hardtanh", min=0.0, max=float(most))
+    )
 
 
 _TABLE: Final = ops.Table(
@@ -576,7 +685,9 @@ _TABLE: Final = ops.Table(
 class TensorflowLayers(Operations):
     def layers(self, model: Any) -> Iterable[Layer]:
         if not isinstance(model, keras.Layer):
-            raise self.unsupported(f"layers in a {type(model).__qualname__}", "give the Keras model itself")
+            raise self.unsupported(
+                f"layers in a {type(model).__qualname__}", "give the Keras model itself"
+            )
         return layouts.stated_once(self._layers(model), layouts.COMPUTES_IN)
 
     def _layers(self, model: Any) -> Iterator[Layer]:
@@ -612,5 +723,7 @@ class TensorflowLayers(Operations):
         own = {path: id(layer) for path, layer in _names.layers(model)}
         for layer in _operations(model, self):
             path = layer.path.removesuffix("()")
-            line = lines.get(own.get(path, 0)) or lines.get(own.get(path.removesuffix(".activation"), 0))
+            line = lines.get(own.get(path, 0)) or lines.get(
+                own.get(path.removesuffix(".activation"), 0)
+            )
             yield layer._replace(line=line or "")

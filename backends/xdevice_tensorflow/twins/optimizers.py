@@ -38,7 +38,12 @@ _KINDS: Final = {
 _NAMES: Final = {
     "sgd": {"momentum": "momentum", "nesterov": "nesterov"},
     "adam": {"beta1": "beta_1", "beta2": "beta_2", "eps": "epsilon", "amsgrad": "amsgrad"},
-    "rmsprop": {"alpha": "rho", "eps": "epsilon", "momentum": "momentum", "centered": "centered"},
+    "rmsprop": {
+        "alpha": "rho",
+        "eps": "epsilon",
+        "momentum": "momentum",
+        "centered": "centered",
+    },
     "adagrad": {"eps": "epsilon", "initial_accumulator_value": "initial_accumulator_value"},
 }
 _OWN: Final = {
@@ -50,11 +55,20 @@ _OWN: Final = {
 _SLOTS: Final = {
     "sgd": {"momentum": "-lr * momentum_buffer"},
     "adam": {"momentum": "exp_avg", "velocity": "exp_avg_sq", "velocity_hat": "max_exp_avg_sq"},
-    "rmsprop": {"velocity": "square_avg", "momentum": "lr * momentum_buffer", "average_gradient": "grad_avg"},
+    "rmsprop": {
+        "velocity": "square_avg",
+        "momentum": "lr * momentum_buffer",
+        "average_gradient": "grad_avg",
+    },
     "adagrad": {"accumulator": "sum"},
 }
 """By the end of a variable's name: which state it is."""
-_NO_SLOTS: Final = {"iteration": terms.STEP, "learning_rate": None, "average": None, "gradient_accumulator": None}
+_NO_SLOTS: Final = {
+    "iteration": terms.STEP,
+    "learning_rate": None,
+    "average": None,
+    "gradient_accumulator": None,
+}
 """The same, for what is no state of a parameter, or none that another framework has."""
 _COMMON_NAMES: Final = {
     "lr": "learning_rate", "weight_decay": "weight_decay", "accumulation": "gradient_accumulation_steps",
@@ -88,7 +102,9 @@ def _constraint(variable: Any) -> str | None:
     has no constraint."""
     if variable.constraint is None:
         return None
-    config = variable.constraint.get_config() if hasattr(variable.constraint, "get_config") else {}
+    config = (
+        variable.constraint.get_config() if hasattr(variable.constraint, "get_config") else {}
+    )
     text = ", ".join(f"{name}={value}" for name, value in sorted(config.items()))
     return f"{type(variable.constraint).__name__}({text})"
 
@@ -113,24 +129,38 @@ class TensorflowOptimizers(Optimizers):
         parameters = []
         for place, variable in enumerate(trained):
             is_free = not _use_weight_decay(optimizer)(variable)
-            own = {**settings, "constraint": _constraint(variable)} | ({"weight_decay": 0.0} if is_free else {})
+            own = {**settings, "constraint": _constraint(variable)} | (
+                {"weight_decay": 0.0} if is_free else {}
+            )
             state = {slot: of[place] for slot, of in numbers.items()}
             parameters.append(terms.Parameter(parts.tf_variable(variable), own, state))
         return terms.Optimizer(
-            kind, type(optimizer).__name__, settings, tuple(parameters), {**_NAMES[kind], **_COMMON_NAMES}
+            kind,
+            type(optimizer).__name__,
+            settings,
+            tuple(parameters),
+            {**_NAMES[kind], **_COMMON_NAMES},
         )
 
-    def _numbers(self, optimizer: Any, slots: Mapping[str, str | None], count: int) -> dict[str, list[str]]:
+    def _numbers(
+        self, optimizer: Any, slots: Mapping[str, str | None], count: int
+    ) -> dict[str, list[str]]:
         """Returns the numbers of the variables of each kind of state, one for each of the `count` parameters."""
         numbers: dict[str, list[str]] = {}
         for number, variable in enumerate(optimizer.variables):
             # the longest counts: gradient_accumulator ends as Adagrad's accumulator does
             ends = [end for end in slots if f"_{variable.name}".endswith(f"_{end}")]
             if not ends:
-                raise self.unsupported(f"reading {variable.name!r} of this optimizer", "copy its state by hand")
+                raise self.unsupported(
+                    f"reading {variable.name!r} of this optimizer", "copy its state by hand"
+                )
             slot = slots[max(ends, key=len)]
             if slot is not None:
-                numbers.setdefault(slot, []).extend([str(number)] * (count if slot == terms.STEP else 1))
+                numbers.setdefault(slot, []).extend(
+                    [str(number)] * (count if slot == terms.STEP else 1)
+                )
         if any(len(of) != count for of in numbers.values()):
-            raise self.unsupported("reading an optimizer some of whose parameters have no state", "copy it by hand")
+            raise self.unsupported(
+                "reading an optimizer some of whose parameters have no state", "copy it by hand"
+            )
         return numbers

@@ -40,7 +40,15 @@ CONVS: Final = (
     kl.Conv1D, kl.Conv2D, kl.Conv3D, kl.Conv1DTranspose, kl.Conv2DTranspose, kl.Conv3DTranspose,
     kl.DepthwiseConv1D, kl.DepthwiseConv2D, kl.SeparableConv1D, kl.SeparableConv2D,
 )  # fmt: skip
-MAKERS: Final = (*CONVS, kl.Dense, kl.EinsumDense, kl.Embedding, kl.RNN, kl.Bidirectional, kl.MultiHeadAttention)
+MAKERS: Final = (
+    *CONVS,
+    kl.Dense,
+    kl.EinsumDense,
+    kl.Embedding,
+    kl.RNN,
+    kl.Bidirectional,
+    kl.MultiHeadAttention,
+)
 """Layers that compute new features, in an order of their own."""
 _KEEPERS: Final = (kl.BatchNormalization, kl.LayerNormalization, kl.PReLU)
 """Layers that keep the features of their input, and have a parameter for each."""
@@ -105,7 +113,12 @@ def orders(model: Any) -> dict[int, Order]:
     are, and why."""
     every = list(in_order(model))
     graph = graph_of(every)
-    reshapes = [reshape for op in graph.ops for node in nodes_of(op) if (reshape := _reshape_of(op, node, graph))]
+    reshapes = [
+        reshape
+        for op in graph.ops
+        for node in nodes_of(op)
+        if (reshape := _reshape_of(op, node, graph))
+    ]
     reshapes.sort(key=_is_last)
     by_id: dict[int, Order] = {}
     for reshape in reshapes:
@@ -115,12 +128,21 @@ def orders(model: Any) -> dict[int, Order]:
             order = _order(reshape)
             if between:
                 order = order._replace(why=f"{order.why}; {between}")
-            by_id.setdefault(id(inner(op)), order._replace(image=() if between else reshape.shape))
+            by_id.setdefault(
+                id(inner(op)), order._replace(image=() if between else reshape.shape)
+            )
     followed = {id(inner(op)) for op in graph.ops}
     has_conv = any(isinstance(layer, CONVS) for layer in every)
-    loose = [reshape for layer in every if id(layer) not in followed for reshape in _loose_reshapes(layer, has_conv)]
+    loose = [
+        reshape
+        for layer in every
+        if id(layer) not in followed
+        for reshape in _loose_reshapes(layer, has_conv)
+    ]
     for layer in every:
-        for reshape in sorted(loose if id(layer) in followed else reshapes + loose, key=_is_last):
+        for reshape in sorted(
+            loose if id(layer) in followed else reshapes + loose, key=_is_last
+        ):
             if _may_be_next(layer, reshape):
                 by_id.setdefault(id(layer), _order(reshape, "by its size "))
     return by_id
@@ -160,7 +182,11 @@ def graph_of(layers: list[Any]) -> Graph:
 
     def before(op: Any) -> list[Any]:
         nodes = chain.from_iterable(nodes_of(owner) for owner in inputs.get(id(op), [op]))
-        return list(chain.from_iterable(_ends(parent.operation) for node in nodes for parent in node.parent_nodes))
+        return list(
+            chain.from_iterable(
+                _ends(parent.operation) for node in nodes for parent in node.parent_nodes
+            )
+        )
 
     ops: dict[int, Any] = {}
     following: dict[int, list[Any]] = {}
@@ -192,7 +218,10 @@ def _ends(op: Any) -> Iterator[Any]:
 def _reshape_of(op: Any, node: Any, graph: Graph) -> _Reshape | None:
     if not is_reshape(op) or len(node.input_tensors) != 1 or len(node.output_tensors) != 1:
         return None
-    here, there = _put_last(op, tuple(node.input_tensors[0].shape[1:])), tuple(node.output_tensors[0].shape[1:])
+    here, there = (
+        _put_last(op, tuple(node.input_tensors[0].shape[1:])),
+        tuple(node.output_tensors[0].shape[1:]),
+    )
     if not here or not there or None in (here[-1], there[-1]) or here[-1] == there[-1]:
         return None
     opens = there[-1] < here[-1]
@@ -219,7 +248,11 @@ def _between_convs(reshape: _Reshape, graph: Graph) -> str:
             return f"{_named(op)} comes before it, which may move axes"
         convs += [op] if isinstance(op, CONVS) else []
         waiting += [] if isinstance(op, CONVS) else graph.before(op) or [None]
-    return "" if {is_first(conv) for conv in convs} == {is_first(reshape.op)} else "its axes are not the convolutions'"
+    return (
+        ""
+        if {is_first(conv) for conv in convs} == {is_first(reshape.op)}
+        else "its axes are not the convolutions'"
+    )
 
 
 def _named(op: Any) -> str:
@@ -270,17 +303,26 @@ def _is_as_built(layer: Any) -> bool:
                 if id(op) not in visited:
                     visited.add(id(op))
                     todo.append(op)
-                    if (hasattr(op, "strides") or hasattr(op, "layers")) and not _makes_its_shapes(op):
+                    if (
+                        hasattr(op, "strides") or hasattr(op, "layers")
+                    ) and not _makes_its_shapes(op):
                         return False
     return True
 
 
 def _makes_its_shapes(op: Any) -> bool:
-    if operations.is_rewritten(op, "keras", "call"):  # the user's own `call` may compute other shapes
+    if operations.is_rewritten(
+        op, "keras", "call"
+    ):  # the user's own `call` may compute other shapes
         return False
-    nodes = [node for node in nodes_of(op) if len(node.input_tensors) == len(node.output_tensors) == 1]
+    nodes = [
+        node
+        for node in nodes_of(op)
+        if len(node.input_tensors) == len(node.output_tensors) == 1
+    ]
     return all(
-        tuple(op.compute_output_shape(node.input_tensors[0].shape)) == tuple(node.output_tensors[0].shape)
+        tuple(op.compute_output_shape(node.input_tensors[0].shape))
+        == tuple(node.output_tensors[0].shape)
         for node in nodes
     )
 

@@ -83,7 +83,9 @@ class TensorflowVirtualGpus(LimitedGpus, VirtualGpus):
         cpus = tf.config.list_physical_devices("CPU")
         # a real GPU that stays visible would be where TensorFlow places operations by itself
         tf.config.set_visible_devices([], "GPU")
-        tf.config.set_logical_device_configuration(cpus[0], [tf.config.LogicalDeviceConfiguration()] * (n + 1))
+        tf.config.set_logical_device_configuration(
+            cpus[0], [tf.config.LogicalDeviceConfiguration()] * (n + 1)
+        )
         for cached in (self._places, self._natives, self._counts):
             cached.clear()
         self._counts.update(cpu=1, gpu=n)
@@ -136,7 +138,9 @@ class TensorflowVirtualGpus(LimitedGpus, VirtualGpus):
         if self.ledger is None:
             return
         key = object()
-        values = _values(x)() if owner is x and x.shape.rank else None  # of a 0-d tensor it makes a number
+        values = (
+            _values(x)() if owner is x and x.shape.rank else None
+        )  # of a 0-d tensor it makes a number
         address = key if values is None else values.ctypes.data
         self.ledger.hold(key, index, address, int(x.shape.num_elements()) * int(x.dtype.size))
         weakref.finalize(owner, self.ledger.drop, key).atexit = False

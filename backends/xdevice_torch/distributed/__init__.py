@@ -25,14 +25,19 @@ class TorchProcesses(Processes):
         from . import processes
 
         if name not in self.engines():
-            raise self.unsupported(f"an engine {name!r} here", f"choose one of {', '.join(self.engines()) or 'none'}")
+            raise self.unsupported(
+                f"an engine {name!r} here",
+                f"choose one of {', '.join(self.engines()) or 'none'}",
+            )
         return processes.TorchEngine(name, group, self.to_native(group.device))
 
     def start_native_group(self, group: Group) -> NativeGroup:
         from . import native_group
 
         if not self.engines():
-            raise self.unsupported("a process group here", f"install a build that has: {self.why_no_engine()}")
+            raise self.unsupported(
+                "a process group here", f"install a build that has: {self.why_no_engine()}"
+            )
         return native_group.start_native_group(group, self.to_native(group.device))
 
 

@@ -113,7 +113,9 @@ class TorchEngine(Engine):
             integers = self.all_reduce(_sortable(x, op), op)
             return x.copy_(_floats(integers, x.dtype))
         buffer = self._buffer(x)
-        self._wait(buffer, lambda group: group.allreduce([buffer], _options(dist.AllreduceOptions, op)))
+        self._wait(
+            buffer, lambda group: group.allreduce([buffer], _options(dist.AllreduceOptions, op))
+        )
         return _into(x, buffer)
 
     def broadcast(self, x: torch.Tensor, root: int) -> torch.Tensor:
@@ -136,8 +138,15 @@ class TorchEngine(Engine):
         buffer = self._buffer(x)
         parts = [part.contiguous() for part in buffer.chunk(self._size)]
         new = torch.empty_like(parts[self._rank])
-        self._wait(buffer, lambda group: group.reduce_scatter([new], [parts], _options(dist.ReduceScatterOptions, op)))
-        part = torch.empty((x.shape[0] // self._size, *x.shape[1:]), dtype=x.dtype, device=x.device)
+        self._wait(
+            buffer,
+            lambda group: group.reduce_scatter(
+                [new], [parts], _options(dist.ReduceScatterOptions, op)
+            ),
+        )
+        part = torch.empty(
+            (x.shape[0] // self._size, *x.shape[1:]), dtype=x.dtype, device=x.device
+        )
         return _into(part, new)
 
     def send(self, x: torch.Tensor, to: int) -> None:
@@ -154,7 +163,9 @@ class TorchEngine(Engine):
         if buffer.numel() == 0:
             return lambda: x
         # NCCL multiplies by 1 / size; this rounds as the division does only if size is a power of two
-        is_mean = buffer.is_cuda and divisor == self._size and self._size & (self._size - 1) == 0
+        is_mean = (
+            buffer.is_cuda and divisor == self._size and self._size & (self._size - 1) == 0
+        )
         options = _options(dist.AllreduceOptions, "mean" if is_mean else "sum", True)
         if buffer.is_cuda:
             with torch.cuda.device(buffer.device):
@@ -210,11 +221,15 @@ class TorchEngine(Engine):
     def abort(self) -> None:
         group = self._nccl
         if group is not None and hasattr(group, "abort"):
-            threading.Thread(target=group.abort, daemon=True).start()  # `abort` may wait for a kernel for ever
+            threading.Thread(
+                target=group.abort, daemon=True
+            ).start()  # `abort` may wait for a kernel for ever
 
     # the tensors that gloo or NCCL are given
 
-    def _wait(self, buffer: torch.Tensor, call: Callable[[Any], Any], in_steps: bool = True) -> None:
+    def _wait(
+        self, buffer: torch.Tensor, call: Callable[[Any], Any], in_steps: bool = True
+    ) -> None:
         if buffer.numel() == 0:
             return
         if buffer.is_cuda:
@@ -226,7 +241,9 @@ class TorchEngine(Engine):
         else:
             work.wait()
 
-    def _wait_on_gpu(self, buffer: torch.Tensor, call: Callable[[Any], Any], in_steps: bool) -> None:
+    def _wait_on_gpu(
+        self, buffer: torch.Tensor, call: Callable[[Any], Any], in_steps: bool
+    ) -> None:
         with torch.cuda.device(buffer.device):
             call(self._nccl).wait()  # the stream's wait, not the host's
             stream = torch.cuda.current_stream()
@@ -249,7 +266,9 @@ class TorchEngine(Engine):
         if x.is_complex():
             x = x.resolve_conj()
         flat = self._here(x.resolve_neg()).contiguous().reshape(-1)
-        return flat.as_strided((flat.numel(),), (1,)).view(torch.uint8)  # a single element may have any stride
+        return flat.as_strided((flat.numel(),), (1,)).view(
+            torch.uint8
+        )  # a single element may have any stride
 
     def _here(self, x: torch.Tensor) -> torch.Tensor:
         """Returns `x`, or a copy of it on the host if it is on a GPU and there is no NCCL."""
@@ -276,7 +295,9 @@ def _is_idle(stream: Any, seconds: float) -> bool:
         if now > until:
             return False
         if until - now > seconds - 0.001:
-            select.select((), (), (), 0)  # lets other threads run; in Python 3.11 to 3.13 `sleep(0)` takes 65 us
+            select.select(
+                (), (), (), 0
+            )  # lets other threads run; in Python 3.11 to 3.13 `sleep(0)` takes 65 us
         else:
             time.sleep(0.0002)
     return True
@@ -307,7 +328,9 @@ def _into(x: torch.Tensor, buffer: torch.Tensor) -> torch.Tensor:
     """Writes the result `held` into `x`, unless `held` is in the memory of `x` already, and returns `x`."""
     if buffer.data_ptr() == x.data_ptr() and buffer.device == x.device:
         if not x.is_inference():
-            torch.autograd.graph.increment_version(x)  # so that a backward pass which needs the old values raises
+            torch.autograd.graph.increment_version(
+                x
+            )  # so that a backward pass which needs the old values raises
         return x
     return x.copy_(_like(buffer, x))
 
@@ -342,9 +365,13 @@ def store_of(group: Group) -> Any:
         sock = socket.socket(family, socket.SOCK_STREAM)
         sock.bind((group.host, 0))
         sock.listen(1024)
-    host, port = group.exchange(f"{group.host} {sock.getsockname()[1]}" if sock is not None else "")[0].split()
+    host, port = group.exchange(
+        f"{group.host} {sock.getsockname()[1]}" if sock is not None else ""
+    )[0].split()
     if sock is None:
-        return _c10d.TCPStore(host, int(port), group.size, False, _DEADLINE, wait_for_workers=False)
+        return _c10d.TCPStore(
+            host, int(port), group.size, False, _DEADLINE, wait_for_workers=False
+        )
     serve = partial(
         _c10d.TCPStore, host, int(port), group.size, True, _DEADLINE, wait_for_workers=False,
         master_listen_fd=sock.detach(),

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 
 
 class TorchArithmetic(Arithmetic):
-    scopes = None if not SCOPES else Scopes(count_function_modes, set_scopes_aside, put_scopes_back)
+    scopes = (
+        None if not SCOPES else Scopes(count_function_modes, set_scopes_aside, put_scopes_back)
+    )
 
     def namespace(self) -> ModuleType:
         from . import arithmetic

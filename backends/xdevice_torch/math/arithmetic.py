@@ -165,8 +165,12 @@ def take_along_axis(x: Tensor, indices: Tensor, axis: int) -> Tensor:
 
 
 def clip(x: Tensor, min: float | None, max: float | None) -> Tensor:
-    if x.dtype is torch.float16:  # there a bound beyond the dtype is an error, and a tensor of it is infinity
-        low, high = (None if bound is None else number(bound, "float16", x) for bound in (min, max))
+    if (
+        x.dtype is torch.float16
+    ):  # there a bound beyond the dtype is an error, and a tensor of it is infinity
+        low, high = (
+            None if bound is None else number(bound, "float16", x) for bound in (min, max)
+        )
         return torch.clamp(x, low, high)
     return torch.clamp(x, min, max)
 
@@ -219,4 +223,6 @@ def view(x: Tensor, shape: tuple[int, ...]) -> Tensor:
     try:
         return x.view(shape)
     except RuntimeError as error:
-        raise ValueError(f"a tensor with the strides {x.stride()} cannot be seen in the shape {shape}") from error
+        raise ValueError(
+            f"a tensor with the strides {x.stride()} cannot be seen in the shape {shape}"
+        ) from error

@@ -73,7 +73,12 @@ class Symbol(torch.Tensor):
     @staticmethod
     def __new__(cls, value: torch.Tensor, variable: str) -> Symbol:
         self: Symbol = _make_symbol(
-            cls, value.shape, value.stride(), value.storage_offset(), dtype=value.dtype, device=value.device
+            cls,
+            value.shape,
+            value.stride(),
+            value.storage_offset(),
+            dtype=value.dtype,
+            device=value.device,
         )
         self.value, self.variable = value, variable
         _set_conj(self, value.is_conj())  # what is only marked, as a conjugate
@@ -102,8 +107,12 @@ class Symbol(torch.Tensor):
         return self.detach()
 
     @data.setter
-    def data(self, new: torch.Tensor) -> None:  # PyTorch itself would not come to the dispatcher
-        raise UnsupportedError(f"torch does not support setting the data of a tensor {_WHILE}; return a new tensor")
+    def data(
+        self, new: torch.Tensor
+    ) -> None:  # PyTorch itself would not come to the dispatcher
+        raise UnsupportedError(
+            f"torch does not support setting the data of a tensor {_WHILE}; return a new tensor"
+        )
 
 
 for _name in (
@@ -116,7 +125,9 @@ for _name in (
 class Reading(TorchFunctionMode):
     """Refuses reading a tensor of the program where that does not come to the dispatcher: a program would repeat it."""
 
-    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         if function in _READS and type(args[0]) is not Symbol:
             raise UnsupportedError(
                 f"torch does not support reading the memory or the gradient of a tensor of the program {_WHILE}; pass "
@@ -143,7 +154,10 @@ class Recorder(Mode):
         """The arguments that were written into, and their values before."""
         self.outside: list[torch.Tensor] = []
         """The tensors that are neither arguments nor made by an operation."""
-        symbols = {id(x): Symbol(x.detach(), next(self._variables)).requires_grad_(x.requires_grad) for x in tensors}
+        symbols = {
+            id(x): Symbol(x.detach(), next(self._variables)).requires_grad_(x.requires_grad)
+            for x in tensors
+        }
         self.arguments: list[Any] = [symbols[id(x)] for x in tensors]
 
     def note(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -170,7 +184,9 @@ class Recorder(Mode):
         result = func(*replaced(Symbol, _value_of, args), **replaced(Symbol, _value_of, kwargs))
         if torch.Tag.nondeterministic_seeded in func.tags:
             self._random = _random_state(self._inputs[0].device)
-        if func is _aten.lift_fresh.default:  # the function makes its argument anew at each call, the program once
+        if (
+            func is _aten.lift_fresh.default
+        ):  # the function makes its argument anew at each call, the program once
             line, result = f"{line}.clone()", result.clone()
         symbols, target = self._bound(result, argument_symbols)
         self._lines.append(line if target == "_" else f"{target} = {line}")
@@ -180,10 +196,14 @@ class Recorder(Mode):
 
     def _require_repeatable(self, func: Any, args: Any) -> None:
         if func.namespace != "aten":
-            raise self._refuse(f"compiling {func}, which is not its own operation", "call it outside")
+            raise self._refuse(
+                f"compiling {func}, which is not its own operation", "call it outside"
+            )
         depends = any(tag in func.tags for tag in _DEPENDS)
         if func is _aten.index.Tensor:  # only a mask makes the shape depend on values
-            depends = any(x is not None and x.dtype in (torch.bool, torch.uint8) for x in args[1])
+            depends = any(
+                x is not None and x.dtype in (torch.bool, torch.uint8) for x in args[1]
+            )
         gives = [str(one.type) for one in _schema(func).returns]
         is_value = bool(gives) and not any("Tensor" in one for one in gives)
         if depends or (is_value and func.__name__ not in _OF_SHAPES):
@@ -206,14 +226,18 @@ class Recorder(Mode):
 
     def _require_no_seed(self) -> None:
         if self._random != _random_state(self._inputs[0].device):
-            raise self._refuse(f"random numbers whose seed or state is set {_WHILE}", "set it outside")
+            raise self._refuse(
+                f"random numbers whose seed or state is set {_WHILE}", "set it outside"
+            )
 
     def undo(self) -> None:
         """Takes back what the function did, so that it can be called once more."""
         for x, before in self._before.values():
             x.copy_(before)
         if self._has_drawn and self._start:
-            _generator(self._inputs[0].device).set_state(torch.frombuffer(bytearray(self._start), dtype=torch.uint8))
+            _generator(self._inputs[0].device).set_state(
+                torch.frombuffer(bytearray(self._start), dtype=torch.uint8)
+            )
 
     def require_no_backward(self) -> None:
         """Raises `UnsupportedError` if the function has written gradients into tensors, which a program would not."""
@@ -222,17 +246,24 @@ class Recorder(Mode):
             if type(x.grad) is Symbol:
                 x.grad, wrote = None, True
         if wrote:
-            raise self._refuse(f"backward() {_WHILE}", "take the gradients by xdevice.math.value_and_grad")
+            raise self._refuse(
+                f"backward() {_WHILE}", "take the gradients by xdevice.math.value_and_grad"
+            )
 
     # what is written out
 
     def _reshaped(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Notes an operation that changes the shape of a tensor as the one that makes such a view of it."""
         symbol, (name, _, overload) = args[0], func.__name__.partition(".")
-        view = getattr(getattr(_aten, name.removesuffix("_")), "int" if func is _aten.transpose_.default else overload)
+        view = getattr(
+            getattr(_aten, name.removesuffix("_")),
+            "int" if func is _aten.transpose_.default else overload,
+        )
         is_own = type(symbol) is Symbol and not any(symbol is x for x in self.arguments)
         if not is_own or _schema(view).returns[0].alias_info is None:
-            raise self._refuse(f"changing the shape of a tensor ({func}) {_WHILE}", "make a new one")
+            raise self._refuse(
+                f"changing the shape of a tensor ({func}) {_WHILE}", "make a new one"
+            )
         new = self.note(view, (), args, kwargs)
         with _without_dispatch():
             func(*args, **kwargs)
@@ -240,7 +271,10 @@ class Recorder(Mode):
         return symbol
 
     def _called(self, func: Any, args: Any, kwargs: Any) -> str:
-        arguments = [*map(self._text, args), *(f"{name}={self._text(x)}" for name, x in kwargs.items())]
+        arguments = [
+            *map(self._text, args),
+            *(f"{name}={self._text(x)}" for name, x in kwargs.items()),
+        ]
         name = func.overloadpacket.__name__
         # without going through the overloads in Python
         own = getattr(torch, name) if not kwargs and name in _QUICK else _native(func)
@@ -258,7 +292,10 @@ class Recorder(Mode):
         if isinstance(x, torch.Tensor):
             self.outside.append(x)  # not an alias of it: its data may be set
         elif isinstance(x, torch.Generator):
-            raise self._refuse(f"drawing from a generator {_WHILE}", "draw outside, or set torch.manual_seed there")
+            raise self._refuse(
+                f"drawing from a generator {_WHILE}",
+                "draw outside, or set torch.manual_seed there",
+            )
         name = f"c{len(self._constants)}"
         self._constants[name] = x
         return name
@@ -268,7 +305,9 @@ class Recorder(Mode):
         if type(result) in (list, tuple):
             parts = [self._bound(part, argument_symbols) for part in result]
             target = "".join(f"{target}, " for _, target in parts)
-            return type(result)(symbol for symbol, _ in parts), f"({target})" if "v" in target else "_"
+            return type(result)(
+                symbol for symbol, _ in parts
+            ), f"({target})" if "v" in target else "_"
         if not isinstance(result, torch.Tensor):
             return result, "_"
         if id(result) in argument_symbols:
@@ -294,9 +333,15 @@ class Recorder(Mode):
             free[i] += f"; {variable} = None"
         lines = [f"    {line}{freed}" for line, freed in zip(self._lines, free, strict=True)]
         # names of parameters must differ
-        places = {id(x): i for i, x in reversed([*enumerate(self.arguments)])}  # one may be given twice
-        names = [x.variable if places[id(x)] == i else f"_{i}" for i, x in enumerate(self.arguments)]
-        code = "\n".join([f"def program({', '.join(names)}):", *lines, f"    return [{', '.join(texts)}]"])
+        places = {
+            id(x): i for i, x in reversed([*enumerate(self.arguments)])
+        }  # one may be given twice
+        names = [
+            x.variable if places[id(x)] == i else f"_{i}" for i, x in enumerate(self.arguments)
+        ]
+        code = "\n".join(
+            [f"def program({', '.join(names)}):", *lines, f"    return [{', '.join(texts)}]"]
+        )
         exec(code, self._constants)
         return list(values), self._constants["program"]
 
@@ -322,7 +367,9 @@ def _value_of(x: Symbol) -> torch.Tensor:
 
 
 def _memory(x: torch.Tensor) -> int:
-    return id(x.untyped_storage())  # PyTorch keeps one object for a storage as long as the storage lives
+    return id(
+        x.untyped_storage()
+    )  # PyTorch keeps one object for a storage as long as the storage lives
 
 
 def _generator(device: torch.device) -> torch.Generator:
@@ -406,7 +453,9 @@ def _recorded(call: Traced, tensors: list[Any], refuse: Refuse) -> tuple[Any, An
     except RuntimeError as error:
         if "not allocated yet" not in str(error) and "invalid python storage" not in str(error):
             raise
-        raise refuse(f"reading the memory of a tensor {_WHILE}", "return the tensor and read it outside") from error
+        raise refuse(
+            f"reading the memory of a tensor {_WHILE}", "return the tensor and read it outside"
+        ) from error
     finally:
         _active.remove(recorder)
     recorder.require_no_backward()
@@ -416,7 +465,9 @@ def _recorded(call: Traced, tensors: list[Any], refuse: Refuse) -> tuple[Any, An
         return None, None
     values, program = recorder.ended(results)
     if any(x.requires_grad for x in (*tensors, *recorder.outside)):
-        program = torch.no_grad()(program)  # not all, because it changes kernels, such as that of an LSTM on the CPU
+        program = torch.no_grad()(
+            program
+        )  # not all, because it changes kernels, such as that of an LSTM on the CPU
     return (note, values), (note, program)
 
 
@@ -437,4 +488,7 @@ def _is_all(tensors: list[Any]) -> bool:
         or not all(isinstance(mode, SCOPES) for mode in function_modes())
     ):
         return False
-    return all(type(x) in _PLAIN and x.grad_fn is None and x.grad is None and not x.__dict__ for x in tensors)
+    return all(
+        type(x) in _PLAIN and x.grad_fn is None and x.grad is None and not x.__dict__
+        for x in tensors
+    )

@@ -33,7 +33,11 @@ _foreach_mul = private.get("torch._foreach_mul")
 _transformation = private["torch._C._functorch.peek_interpreter_stack"]
 _is_leaf = attrgetter("is_leaf")
 _PLAIN = frozenset((torch.Tensor, torch.nn.Parameter))
-_is_inference, _detach, _require_grad = torch.Tensor.is_inference, torch.Tensor.detach, torch.Tensor.requires_grad_
+_is_inference, _detach, _require_grad = (
+    torch.Tensor.is_inference,
+    torch.Tensor.detach,
+    torch.Tensor.requires_grad_,
+)
 
 
 class TorchGradients(Gradients):
@@ -53,36 +57,62 @@ class TorchGradients(Gradients):
         goes_on = nested or not all(map(_is_leaf, leaves))
         if goes_on:
             # as new tensors, so that one that is given twice has two gradients
-            inputs = [x.view_as(x) if x.requires_grad else x.detach().requires_grad_() for x in leaves]
+            inputs = [
+                x.view_as(x) if x.requires_grad else x.detach().requires_grad_() for x in leaves
+            ]
         else:
             inputs = [*map(_require_grad, map(_detach, leaves))]
         loss, rest = call(inputs)
-        gradients = self._gradients(loss, inputs, goes_on) if loss.requires_grad else [None] * len(inputs)
+        gradients = (
+            self._gradients(loss, inputs, goes_on)
+            if loss.requires_grad
+            else [None] * len(inputs)
+        )
         if goes_on:
             return loss, gradients, rest
-        return loss.detach(), gradients, rest and [x.detach() if isinstance(x, torch.Tensor) else x for x in rest]
+        return (
+            loss.detach(),
+            gradients,
+            rest and [x.detach() if isinstance(x, torch.Tensor) else x for x in rest],
+        )
 
     def stop_gradient(self, x: Any) -> Any:
         return x.detach()
 
-    def _gradients(self, loss: torch.Tensor, inputs: list[torch.Tensor], goes_on: bool) -> list[Any]:
+    def _gradients(
+        self, loss: torch.Tensor, inputs: list[torch.Tensor], goes_on: bool
+    ) -> list[Any]:
         try:
             if not _has_engine or has_torch_function((loss, *inputs)):
-                gradients = torch.autograd.grad(loss, inputs, create_graph=goes_on, allow_unused=True)
+                gradients = torch.autograd.grad(
+                    loss, inputs, create_graph=goes_on, allow_unused=True
+                )
             else:
-                arguments = (loss,), (torch.ones_like(loss),), goes_on, goes_on, tuple(inputs), True
+                arguments = (
+                    (loss,),
+                    (torch.ones_like(loss),),
+                    goes_on,
+                    goes_on,
+                    tuple(inputs),
+                    True,
+                )
                 gradients = getattr(*_ENGINE)(*arguments, accumulate_grad=False)
         except RuntimeError as error:
             # PyTorch has no class of its own for that error
             if not str(error).startswith("derivative for "):
                 raise
             raise self.unsupported(
-                f"the gradient of this gradient: {error}", "write the function in operations that have one"
+                f"the gradient of this gradient: {error}",
+                "write the function in operations that have one",
             ) from error
         # the gradient of a sparse embedding is sparse
-        return [g if g is None or g.layout is torch.strided else g.to_dense() for g in gradients]
+        return [
+            g if g is None or g.layout is torch.strided else g.to_dense() for g in gradients
+        ]
 
-    def update(self, rows: list[tuple[Any, ...]], rule: Callable[..., Any], nested: bool, writes: bool) -> list[Any]:
+    def update(
+        self, rows: list[tuple[Any, ...]], rule: Callable[..., Any], nested: bool, writes: bool
+    ) -> list[Any]:
         before = torch.is_grad_enabled()
         torch.set_grad_enabled(nested and before)
         try:
@@ -94,8 +124,17 @@ class TorchGradients(Gradients):
 def _copied(rows: list[tuple[Any, ...]]) -> Iterable[Iterable[Any]]:
     """Copies of the tensors, recorded if gradients are; on a GPU in one kernel."""
     tensors = [*chain(*rows)]
-    is_quick = tensors[0].is_cuda and tensors[0].is_floating_point() and _PLAIN.issuperset(map(type, tensors))
-    if not is_quick or _foreach_mul is None or torch.is_grad_enabled() or _transformation() is not None:
+    is_quick = (
+        tensors[0].is_cuda
+        and tensors[0].is_floating_point()
+        and _PLAIN.issuperset(map(type, tensors))
+    )
+    if (
+        not is_quick
+        or _foreach_mul is None
+        or torch.is_grad_enabled()
+        or _transformation() is not None
+    ):
         return (map(torch.clone, row) for row in rows)
     copies = iter(_foreach_mul(tensors, 1))  # `_foreach_clone` is newer than 2.11
     return zip(*[copies] * len(rows[0]), strict=True)

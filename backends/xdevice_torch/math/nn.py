@@ -74,22 +74,32 @@ def _is_unread(indices: Tensor) -> bool:
 def _nan_where_wrong(function: Callable[[Tensor], Tensor], indices: Tensor, n: int) -> Tensor:
     wrong = (indices < 0) | (indices >= n)
     result = function(indices.masked_fill(wrong, 0))
-    return result.masked_fill(wrong.reshape(*wrong.shape, *[1] * (result.ndim - wrong.ndim)), nan)
+    return result.masked_fill(
+        wrong.reshape(*wrong.shape, *[1] * (result.ndim - wrong.ndim)), nan
+    )
 
 
 def _losses(logits: Tensor, labels: Tensor, reduction: str) -> Tensor:
     # -100 would be passed over silently, where a label out of range has to raise
     passed_over = _USUALLY_PASSED_OVER if _is_compiling() else _PASSED_OVER
-    return functional.cross_entropy(logits, labels.long(), ignore_index=passed_over, reduction=reduction)
+    return functional.cross_entropy(
+        logits, labels.long(), ignore_index=passed_over, reduction=reduction
+    )
 
 
 def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
-    return cross_entropies(logits, labels).mean() if _is_unread(labels) else _losses(logits, labels, "mean")
+    return (
+        cross_entropies(logits, labels).mean()
+        if _is_unread(labels)
+        else _losses(logits, labels, "mean")
+    )
 
 
 def cross_entropies(logits: Tensor, labels: Tensor) -> Tensor:
     if _is_unread(labels):
-        return _nan_where_wrong(lambda safe: _losses(logits, safe, "none"), labels, logits.shape[1])
+        return _nan_where_wrong(
+            lambda safe: _losses(logits, safe, "none"), labels, logits.shape[1]
+        )
     return _losses(logits, labels, "none")
 
 
@@ -99,14 +109,20 @@ def binary_cross_entropies(logits: Tensor, labels: Tensor) -> Tensor:
 
 def embedding(indices: Tensor, table: Tensor) -> Tensor:
     if _is_unread(indices):
-        return _nan_where_wrong(lambda safe: functional.embedding(safe, table), indices, table.shape[0])
+        return _nan_where_wrong(
+            lambda safe: functional.embedding(safe, table), indices, table.shape[0]
+        )
     return functional.embedding(indices, table)
 
 
 def one_hot(indices: Tensor, n: int, name: str) -> Tensor:
     if _is_unread(indices):
-        return (indices.unsqueeze(-1) == torch.arange(n, device=indices.device)).to(arithmetic.dtype(name))
-    result = torch.zeros((*indices.shape, n), dtype=arithmetic.dtype(name), device=indices.device)
+        return (indices.unsqueeze(-1) == torch.arange(n, device=indices.device)).to(
+            arithmetic.dtype(name)
+        )
+    result = torch.zeros(
+        (*indices.shape, n), dtype=arithmetic.dtype(name), device=indices.device
+    )
     return result.scatter_(-1, indices.long().unsqueeze(-1), 1)
 
 
@@ -120,7 +136,11 @@ def layer_norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float
 
 def attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool) -> Tensor:
     if causal and mask is not None:  # PyTorch takes only one of both
-        mask, causal = mask & torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool, device=q.device).tril(), False
+        mask, causal = (
+            mask
+            & torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool, device=q.device).tril(),
+            False,
+        )
     return functional.scaled_dot_product_attention(q, k, v, mask, is_causal=causal)
 
 
@@ -133,16 +153,28 @@ def dropout(x: Tensor, mask: Tensor, keep: float) -> Tensor:
     return x * mask / keep
 
 
-def adam(rows: Sequence[Any], step: Tensor, rate: Any, betas: tuple[float, float], eps: float) -> Any:
+def adam(
+    rows: Sequence[Any], step: Tensor, rate: Any, betas: tuple[float, float], eps: float
+) -> Any:
     params, grads, *means = zip(*rows, strict=True)
     # subclasses do not come through the kernel as themselves, and it was tried on these devices
-    if type(params[0]) not in (torch.Tensor, torch.nn.Parameter, Symbol) or not (step.is_cpu or step.is_cuda):
+    if type(params[0]) not in (torch.Tensor, torch.nn.Parameter, Symbol) or not (
+        step.is_cpu or step.is_cuda
+    ):
         return NotImplemented
     if _fused_adam is None or _transformation() is not None:
         return NotImplemented
     with torch.no_grad():  # the kernel writes, and takes the memory as it lies
-        p, m, v = ([x.clone(memory_format=torch.contiguous_format) for x in each] for each in (params, *means))
+        p, m, v = (
+            [x.clone(memory_format=torch.contiguous_format) for x in each]
+            for each in (params, *means)
+        )
         g, steps = [x.contiguous() for x in grads], [step.float() + 1.0] * len(p)
-        settings: dict[str, Any] = {"beta1": betas[0], "beta2": betas[1], "eps": eps, "weight_decay": 0.0}
+        settings: dict[str, Any] = {
+            "beta1": betas[0],
+            "beta2": betas[1],
+            "eps": eps,
+            "weight_decay": 0.0,
+        }
         _fused_adam(p, g, m, v, [], steps, lr=rate, **settings, amsgrad=False, maximize=False)
     return list(zip(p, m, v, strict=True))

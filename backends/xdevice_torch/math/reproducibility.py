@@ -24,7 +24,10 @@ class TorchReproducibility(Reproducibility):
     @contextmanager
     def deterministic(self) -> Iterator[list[str]]:
         cudnn = torch.backends.cudnn
-        before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+        before = (
+            torch.are_deterministic_algorithms_enabled(),
+            torch.is_deterministic_algorithms_warn_only_enabled(),
+        )
         flags = cudnn.deterministic, cudnn.benchmark
         torch.use_deterministic_algorithms(True)
         cudnn.deterministic, cudnn.benchmark = True, False
@@ -38,4 +41,6 @@ class TorchReproducibility(Reproducibility):
 def _lacking() -> list[str]:
     if not torch.cuda.is_available() or _WORKSPACE in os.environ:
         return []
-    return [f"products of matrices on a GPU: set {_WORKSPACE}=:4096:8 in the environment before the program starts"]
+    return [
+        f"products of matrices on a GPU: set {_WORKSPACE}=:4096:8 in the environment before the program starts"
+    ]

@@ -31,7 +31,10 @@ if TYPE_CHECKING:
 
 _clear_workspaces = private["torch._C._cuda_clearCublasWorkspaces"]
 _release_pool = private["torch._C._cuda_releasePool"]
-_end_pool = private.get("torch._C._cuda_endAllocateCurrentStreamToPool") or private["torch._C._cuda_endAllocateToPool"]
+_end_pool = (
+    private.get("torch._C._cuda_endAllocateCurrentStreamToPool")
+    or private["torch._C._cuda_endAllocateToPool"]
+)
 
 _one_at_a_time = threading.Lock()
 """Held while a graph is recorded: PyTorch allows only one recording at a time in a process."""
@@ -77,7 +80,9 @@ def _recording(graph: Any, stream: Any) -> Iterator[None]:
     pool = torch.cuda.graph_pool_handle()
     try:
         # with thread_local, other threads may allocate memory meanwhile
-        with torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local"):
+        with torch.cuda.graph(
+            graph, pool=pool, stream=stream, capture_error_mode="thread_local"
+        ):
             yield
     except BaseException:
         _abandon(graph, stream, pool)
@@ -86,7 +91,9 @@ def _recording(graph: Any, stream: Any) -> Iterator[None]:
 
 def _abandon(graph: Any, stream: Any, pool: Any) -> None:
     with torch.cuda.stream(stream), suppress(RuntimeError):
-        if torch.cuda.is_current_stream_capturing():  # another thread's wait broke the recording while it began
+        if (
+            torch.cuda.is_current_stream_capturing()
+        ):  # another thread's wait broke the recording while it began
             graph.capture_end()
     with suppress(RuntimeError):  # it raises if the recording has ended properly
         _end_pool(stream.device_index, pool)
@@ -146,9 +153,13 @@ class OnlyOn(Mode):
         """The memory on other devices that operations of the task itself have made: later ones may read it. The values
         keep it alive, since the key of memory that is freed may come again."""
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         operands = _tensors((args, kwargs))
-        self._require(func, [x for x in self._elsewhere(operands) if _memory(x)[0] not in self._allowed])
+        self._require(
+            func, [x for x in self._elsewhere(operands) if _memory(x)[0] not in self._allowed]
+        )
         result = func(*args, **kwargs or {})
         results = self._elsewhere(_tensors(result))
         if not operands:
@@ -177,7 +188,9 @@ class Inputs(Mode):
         self._results: set[Any] = set()
         self.memories: dict[Any, Any] = {}
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         for x in _tensors((args, kwargs)):
             key, memory = _memory(x)
             if key not in self._results:
@@ -196,7 +209,9 @@ def _memory(x: torch.Tensor) -> tuple[Any, Any]:
     if x.layout is not torch.strided:
         return id(x), x
     storage = x.untyped_storage()
-    return id(storage), storage  # PyTorch keeps one object for a storage as long as the storage lives
+    return id(
+        storage
+    ), storage  # PyTorch keeps one object for a storage as long as the storage lives
 
 
 class TorchGraphs(Graphs):
@@ -219,5 +234,7 @@ class TorchGraphs(Graphs):
 
     def replay(self, graph: Any) -> None:
         graph.replay()
-        if is_blocking():  # the dispatch mode of `blocking` does not see the operations of a replay
+        if (
+            is_blocking()
+        ):  # the dispatch mode of `blocking` does not see the operations of a replay
             self.synchronize(None)

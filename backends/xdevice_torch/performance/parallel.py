@@ -28,7 +28,9 @@ class TorchParallel(Parallel):
         place = torch.get_default_device()
         module: Any = getattr(torch, self._gpu, None)
         # CUDA has a current device per thread, and asking for it starts CUDA; Apple's MPS has one device only
-        is_started = hasattr(module, "device") and getattr(module, "is_initialized", lambda: True)()
+        is_started = (
+            hasattr(module, "device") and getattr(module, "is_initialized", lambda: True)()
+        )
         index = module.current_device() if is_started else None
 
         @contextmanager
@@ -41,7 +43,9 @@ class TorchParallel(Parallel):
                 stack.enter_context(torch.set_grad_enabled(grad))
                 for kind, dtype, cache in casts:
                     stack.enter_context(torch.autocast(kind, dtype, cache_enabled=cache))
-                if place.type != "cpu":  # the CPU is the default anyway, and a scope costs some us at every call
+                if (
+                    place.type != "cpu"
+                ):  # the CPU is the default anyway, and a scope costs some us at every call
                     stack.enter_context(place)
                 yield
 

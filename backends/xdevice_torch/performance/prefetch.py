@@ -45,7 +45,9 @@ def _pinned_array(values: np.ndarray[Any, Any], native: torch.device) -> torch.T
     dtype = getattr(torch, values.dtype.name)
     plain = values.view(BITS_AS[values.dtype.name]) if values.dtype.name in BITS_AS else values
     # the device is named, because inside `with gpu:` it would be the GPU, where nothing can be pinned
-    pinned = torch.empty(plain.shape, dtype=getattr(torch, plain.dtype.name), device="cpu", pin_memory=True)
+    pinned = torch.empty(
+        plain.shape, dtype=getattr(torch, plain.dtype.name), device="cpu", pin_memory=True
+    )
     numpy.copyto(pinned.numpy(), plain)
     return pinned.to(native, non_blocking=True).view(dtype)
 

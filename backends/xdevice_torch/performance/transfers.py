@@ -55,7 +55,9 @@ class _Watch(Mode):
         self._backend = backend
         self._hooks = hooks
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         kwargs = kwargs or {}
         if func in _ONE_VALUE or func in _A_SIZE or func in _COPIES:
             self._hooks.report(self._transfer(func, args, kwargs))
@@ -69,7 +71,11 @@ class _Watch(Mode):
             return self._hooks.move(how, args[1], _named(self._backend, x.device))
         if func in _COPIES:
             native = kwargs.get("device")
-            return None if native is None else self._hooks.move(how, x, _named(self._backend, native))
+            return (
+                None
+                if native is None
+                else self._hooks.move(how, x, _named(self._backend, native))
+            )
         read = self._hooks.read(how, x)
         if read is None:
             return None
@@ -102,7 +108,9 @@ def _is_an_optimizers_own(x: torch.Tensor) -> bool:
         if frame.f_code.co_filename.startswith(_OPTIMIZERS):
             owner = frame.f_locals.get("self")
             if isinstance(owner, torch.optim.Optimizer):
-                return any(x is value for state in owner.state.values() for value in state.values())
+                return any(
+                    x is value for state in owner.state.values() for value in state.values()
+                )
         frame = frame.f_back
     return False
 
@@ -123,16 +131,22 @@ class TorchTransfers(Transfers):
             argument: Any = args[0] if args else kwargs.get("device", kwargs.get("other"))
             if isinstance(argument, torch.Tensor):
                 return _named(self, argument.device)
-            return _named(self, torch.device(argument) if type(argument) in (int, str) else argument)
+            return _named(
+                self, torch.device(argument) if type(argument) in (int, str) else argument
+            )
 
-        def target_of_cuda(x: torch.Tensor, device: Any = None, *args: Any, **kwargs: Any) -> Device | None:
+        def target_of_cuda(
+            x: torch.Tensor, device: Any = None, *args: Any, **kwargs: Any
+        ) -> Device | None:
             return target_of_to(x, self._gpu if device is None else device)
 
         with Hooks(self, report, _size, source_of) as hooks:
             hooks.verbs()
             hooks.reads(torch.Tensor, *READS)
             hooks.moves(torch.Tensor, "to", target_of_to)
-            hooks.moves(torch.Tensor, "copy_", lambda x, *args, **kwargs: _named(self, x.device), at=1)
+            hooks.moves(
+                torch.Tensor, "copy_", lambda x, *args, **kwargs: _named(self, x.device), at=1
+            )
             hooks.moves(torch.Tensor, "cpu", lambda x, *args, **kwargs: CPU)
             # `cuda` and `xpu` exist on every build, and raise there; the accelerator's own name need not be one of them
             for name in dict.fromkeys(("cuda", "xpu", self._gpu)):

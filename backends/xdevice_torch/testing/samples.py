@@ -55,7 +55,11 @@ class TorchSamples(Samples):
 
     def determinism(self) -> tuple[bool, ...]:
         cudnn = torch.backends.cudnn
-        return torch.are_deterministic_algorithms_enabled(), cudnn.deterministic, not cudnn.benchmark
+        return (
+            torch.are_deterministic_algorithms_enabled(),
+            cudnn.deterministic,
+            not cudnn.benchmark,
+        )
 
     def network(self, inputs: int, outputs: int) -> nn.Module:
         return nn.Sequential(nn.Linear(inputs, outputs))

@@ -42,7 +42,8 @@ def _refuse_hidden(path: str, module: Module, backend: Calls) -> None:
     # the class that torch.compile wraps a module in is told by its name, because importing it takes 3 to 7 s
     if type(module).__name__ == "OptimizedModule" or _compiled_call(module) is not None:
         raise backend.unsupported(
-            f"seeing the layers of {name} that torch.compile has compiled", "trace the module before it is compiled"
+            f"seeing the layers of {name} that torch.compile has compiled",
+            "trace the module before it is compiled",
         )
     if isinstance(module, torch.nn.DataParallel) and len(module.device_ids) > 1:
         raise backend.unsupported(
@@ -63,7 +64,9 @@ class _Operations(TorchFunctionMode):
         super().__init__()
         self._run, self._leaf, self._hooks = run, leaf, hooks
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         named = kwargs or {}
         name = getattr(func, "__name__", "")
         if name in _NOT_COMPUTED or not callable(func):
@@ -86,10 +89,16 @@ class TorchCalls(Calls):
         }
         with ExitStack() as stack:
             for module in model.modules():
-                if isinstance(module, torch.nn.TransformerEncoder | torch.nn.TransformerEncoderLayer):
+                if isinstance(
+                    module, torch.nn.TransformerEncoder | torch.nn.TransformerEncoderLayer
+                ):
                     stack.callback(module.register_forward_pre_hook(lambda *_: None).remove)
-            watch = common.Watch(self, paths, follow=common.GradientHooks(self, stack, _asks).follow)
-            stack.enter_context(common.recording(watch, Module, is_compiling=torch.compiler.is_compiling))
+            watch = common.Watch(
+                self, paths, follow=common.GradientHooks(self, stack, _asks).follow
+            )
+            stack.enter_context(
+                common.recording(watch, Module, is_compiling=torch.compiler.is_compiling)
+            )
             yield watch.calls
 
     @contextmanager
@@ -97,7 +106,9 @@ class TorchCalls(Calls):
         with ExitStack() as stack:
             if hasattr(torch.compiler, "set_stance"):  # since 2.6
                 stack.enter_context(torch.compiler.set_stance("force_eager"))
-            stack.enter_context(_Operations(run, leaf, common.GradientHooks(self, stack, _asks)))
+            stack.enter_context(
+                _Operations(run, leaf, common.GradientHooks(self, stack, _asks))
+            )
             yield
 
     def outermost(self, around: Around) -> AbstractContextManager[Any]:

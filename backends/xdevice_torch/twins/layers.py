@@ -41,10 +41,15 @@ _pre_hooks = private.field("torch.nn.Module._forward_pre_hooks")
 _RECURRENT: Final = {nn.RNN: "rnn", nn.LSTM: "lstm", nn.GRU: "gru"}
 _CELLS: Final = {nn.RNNCell: "rnn", nn.LSTMCell: "lstm", nn.GRUCell: "gru"}
 _CONV1D: Final = "transformers.pytorch_utils.Conv1D"
-_OF_CONV1D: Final = (Part("weight", ("weight",), layouts.TRANSPOSED), Part("bias", ("bias",), layouts.SAME))
+_OF_CONV1D: Final = (
+    Part("weight", ("weight",), layouts.TRANSPOSED),
+    Part("bias", ("bias",), layouts.SAME),
+)
 
 
-def _layers(model: Any, variables: Mapping[str, Any], blocks: dict[str, tuple[str, ...]]) -> Iterator[Layer]:
+def _layers(
+    model: Any, variables: Mapping[str, Any], blocks: dict[str, tuple[str, ...]]
+) -> Iterator[Layer]:
     """Yields the layers of a model. The parts of a layer are () if they are those that PyTorch's layers of its kind
     usually have. Also fills
     `blocks`: for the path of each Transformer layer, the names of the layers inside it in the order in which they are
@@ -66,7 +71,9 @@ def _layers(model: Any, variables: Mapping[str, Any], blocks: dict[str, tuple[st
         norm = _norm_of(module)
         if norm is not None:  # g is a number if the norm is over all axes
             g, v = (variables[layouts.join(path, name)] for name in norm)
-            parts = layouts.normed(layouts.parts(kind, settings), norm, g.shape or (1,) * v.ndim, g.shape)
+            parts = layouts.normed(
+                layouts.parts(kind, settings), norm, g.shape or (1,) * v.ndim, g.shape
+            )
         spectral = _spectral_of(module)
         if spectral is not None:
             names, axis = spectral
@@ -91,7 +98,11 @@ def _spectral_of(module: Any) -> tuple[Sequence[str], int] | None:
     if len(ways) == 1 and isinstance(ways[0], _SpectralNorm) and ways[0].dim is not None:
         inside = "parametrizations.weight"
         return (f"{inside}.original", f"{inside}.0._u", f"{inside}.0._v"), ways[0].dim
-    hooks = [hook for hook in _pre_hooks(module).values() if isinstance(hook, SpectralNorm) and hook.name == "weight"]
+    hooks = [
+        hook
+        for hook in _pre_hooks(module).values()
+        if isinstance(hook, SpectralNorm) and hook.name == "weight"
+    ]
     return (("weight_orig", "weight_u", "weight_v"), hooks[0].dim) if hooks else None
 
 
@@ -105,13 +116,19 @@ def _kind(module: Any) -> tuple[str, Settings]:
     if isinstance(module, nn.Linear) or _is_conv1d(module):
         return "linear", {"activation": None}
     if isinstance(module, _CONVOLUTIONS + _TRANSPOSED):
-        return ("conv_transpose" if isinstance(module, _TRANSPOSED) else "conv"), _of_conv(module)
+        return ("conv_transpose" if isinstance(module, _TRANSPOSED) else "conv"), _of_conv(
+            module
+        )
     if isinstance(module, _INSTANCE_NORMS):
         return "instance_norm", {"eps": module.eps, "running_stats": module.track_running_stats}
     if isinstance(module, _BATCH_NORMS):
         return "batch_norm", {"eps": module.eps, "momentum": module.momentum}
     if isinstance(module, nn.Embedding):
-        return "embedding", {"padding_idx": module.padding_idx, "max_norm": module.max_norm, **_padded(module)}
+        return "embedding", {
+            "padding_idx": module.padding_idx,
+            "max_norm": module.max_norm,
+            **_padded(module),
+        }
     if isinstance(module, nn.LayerNorm):
         return "layer_norm", {"eps": module.eps}
     if isinstance(module, nn.RMSNorm):
@@ -123,7 +140,9 @@ def _kind(module: Any) -> tuple[str, Settings]:
     if isinstance(module, nn.MultiheadAttention):
         return layouts.ATTENTION, _of_attention(module)
     if cell := next((kind for cls, kind in _CELLS.items() if isinstance(module, cls)), ""):
-        nonlinearity = {"nonlinearity": module.nonlinearity} if isinstance(module, nn.RNNCell) else {}
+        nonlinearity = (
+            {"nonlinearity": module.nonlinearity} if isinstance(module, nn.RNNCell) else {}
+        )
         return cell, {**layouts.ONE_CELL, **nonlinearity}
     kind = next((kind for cls, kind in _RECURRENT.items() if isinstance(module, cls)), "")
     return kind, _of_recurrent(module) if kind else {}
@@ -140,7 +159,11 @@ def _padded(module: Any) -> dict[str, object]:
     has been overwritten; an empty dict for an embedding without `padding_idx` or without values."""
     if module.padding_idx is None or module.weight.is_meta:
         return {}
-    return {layouts.PADDED: layouts.ROW if module.weight[module.padding_idx].any() else layouts.ZEROS}
+    return {
+        layouts.PADDED: layouts.ROW
+        if module.weight[module.padding_idx].any()
+        else layouts.ZEROS
+    }
 
 
 def _of_recurrent(module: Any) -> dict[str, object]:
@@ -151,7 +174,9 @@ def _of_recurrent(module: Any) -> dict[str, object]:
         "batch_first": module.batch_first,
         "dropout": layouts.between(module.num_layers, module.dropout),
     }
-    return settings | ({"nonlinearity": module.nonlinearity} if isinstance(module, nn.RNN) else {})
+    return settings | (
+        {"nonlinearity": module.nonlinearity} if isinstance(module, nn.RNN) else {}
+    )
 
 
 def _of_attention(module: Any) -> dict[str, object]:
@@ -172,7 +197,10 @@ def _order(module: Any) -> tuple[str, ...]:
 def _of_block(module: Any) -> dict[int, Settings]:
     """Returns settings of a whole Transformer layer, by the `id` of the layer inside it under which they are listed."""
     return {
-        id(module.norm1): {"norm_first": module.norm_first, "block_dropout": float(module.dropout1.p)},
+        id(module.norm1): {
+            "norm_first": module.norm_first,
+            "block_dropout": float(module.dropout1.p),
+        },
         id(module.linear1): {"activation": _activation(module.activation)},
     }
 
@@ -180,7 +208,11 @@ def _of_block(module: Any) -> dict[int, Settings]:
 def _activation(way: Any) -> str:
     if isinstance(way, nn.GELU) and way.approximate == "tanh":
         return "gelu_tanh"
-    return type(way).__name__.lower() if isinstance(way, nn.Module) else getattr(way, "__name__", str(way))
+    return (
+        type(way).__name__.lower()
+        if isinstance(way, nn.Module)
+        else getattr(way, "__name__", str(way))
+    )
 
 
 def _of_conv(module: Any) -> dict[str, object]:
@@ -195,7 +227,9 @@ def _of_conv(module: Any) -> dict[str, object]:
         "groups": module.groups,
         "padding_mode": module.padding_mode,
     }
-    return settings | ({"output_padding": module.output_padding} if isinstance(module, _TRANSPOSED) else {})
+    return settings | (
+        {"output_padding": module.output_padding} if isinstance(module, _TRANSPOSED) else {}
+    )
 
 
 # what layers compute
@@ -217,11 +251,15 @@ def _adaptive_pool(kind: str, axes: int, path: str, pool: Any) -> Layer:
 
 
 def _upsample(path: str, layer: Any) -> Layer:
-    return ops.upsample(path, None, layer.size, layer.scale_factor, layer.mode, layer.align_corners)
+    return ops.upsample(
+        path, None, layer.size, layer.scale_factor, layer.mode, layer.align_corners
+    )
 
 
 def _pad(mode: str, axes: int, path: str, layer: Any) -> Layer:
-    return ops.pad(path, ops.last_axis_first(layer.padding), mode, getattr(layer, "value", None))
+    return ops.pad(
+        path, ops.last_axis_first(layer.padding), mode, getattr(layer, "value", None)
+    )
 
 
 def _dropout(axes: str, path: str, layer: Any) -> Layer:
@@ -301,7 +339,9 @@ def _module(path: str, module: Any) -> ops.Module:
 class TorchLayers(Operations):
     def layers(self, model: Any) -> Iterable[Layer]:
         if not isinstance(model, nn.Module):
-            raise self.unsupported(f"layers in a {type(model).__qualname__}", "give the model itself")
+            raise self.unsupported(
+                f"layers in a {type(model).__qualname__}", "give the model itself"
+            )
         return _bound(model, dict(self.variables(model)))
 
     def operations(self, model: Any) -> Iterable[Layer]:

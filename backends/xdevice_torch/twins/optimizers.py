@@ -42,7 +42,9 @@ def state_to_come(
     if not parameters:
         return {}
     twins = _twins_state(optimizer, parameters, backend)
-    on_device = any(group.get("fused") or group.get("capturable") for group in optimizer.param_groups)
+    on_device = any(
+        group.get("fused") or group.get("capturable") for group in optimizer.param_groups
+    )
     state = {}
     for number, p in parameters.items():
         for key, x in twins[number].items():
@@ -53,14 +55,18 @@ def state_to_come(
 
 
 def _twins_state(
-    optimizer: torch.optim.Optimizer, parameters: Mapping[int, torch.Tensor], backend: Optimizers
+    optimizer: torch.optim.Optimizer,
+    parameters: Mapping[int, torch.Tensor],
+    backend: Optimizers,
 ) -> dict[int, dict[str, Any]]:
     """Returns the state that the optimizer would create for these parameters in a step, by the number of the parameter.
     To find it, a copy of the optimizer takes a step with copies of the parameters on meta."""
     twins = {number: _on_meta(p) for number, p in enumerate(_parameters(optimizer))}
     for number in parameters:
         twins[number].grad = torch.empty_like(twins[number])
-    memo: dict[int, Any] = {id(p): twins[number] for number, p in enumerate(_parameters(optimizer))}
+    memo: dict[int, Any] = {
+        id(p): twins[number] for number, p in enumerate(_parameters(optimizer))
+    }
     memo[id(optimizer.state)] = defaultdict(dict)
     twin = copy.deepcopy(optimizer, memo)
     for group in twin.param_groups:
@@ -68,7 +74,9 @@ def _twins_state(
     try:
         twin.step()
     except Exception as error:
-        if not all(twin.state[twins[number]] for number in parameters):  # the step failed before it made the state
+        if not all(
+            twin.state[twins[number]] for number in parameters
+        ):  # the step failed before it made the state
             raise backend.unsupported(
                 f"loading into a {type(optimizer).__name__} that has not taken a step",
                 "take a step with gradients of zero first, then load model and optimizer",
@@ -129,7 +137,11 @@ def _plain(value: Any) -> object:
 
 class TorchOptimizers(Optimizers):
     def state_to_come(self, optimizer: Any, names: Sequence[str]) -> Mapping[str, torch.Tensor]:
-        return state_to_come(optimizer, names, self) if isinstance(optimizer, torch.optim.Optimizer) else {}
+        return (
+            state_to_come(optimizer, names, self)
+            if isinstance(optimizer, torch.optim.Optimizer)
+            else {}
+        )
 
     def take_state(self, optimizer: Any, state: Mapping[str, torch.Tensor]) -> None:
         if not isinstance(optimizer, torch.optim.Optimizer):
@@ -151,7 +163,9 @@ class TorchOptimizers(Optimizers):
                 slots += [terms.STEP] * (kind != "sgd")
                 state = {slot: f"{number}.{slot}" for slot in slots}
                 parameters.append(terms.Parameter(p, settings, state))
-        arguments = {name: own for name, own in _ARGUMENTS.items() if name in terms.settings_of(kind)}
+        arguments = {
+            name: own for name, own in _ARGUMENTS.items() if name in terms.settings_of(kind)
+        }
         return terms.Optimizer(
             kind,
             type(optimizer).__name__,

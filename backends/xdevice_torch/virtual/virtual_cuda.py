@@ -23,7 +23,9 @@ _COUNTS = ("memory_allocated", "max_memory_allocated")
 is CUDA calls them."""
 
 
-def take_for_cuda(device: torch.device, has_default: Callable[[FrameType], bool] | None) -> None:
+def take_for_cuda(
+    device: torch.device, has_default: Callable[[FrameType], bool] | None
+) -> None:
     """Makes "cuda" mean `device`, and "cuda:1" the virtual GPU 1, wherever a function of PyTorch takes a device, until
     the process ends; in this thread, as PyTorch's default device. Whoever asks whether there is CUDA is told so.
 
@@ -48,7 +50,9 @@ def take_for_cuda(device: torch.device, has_default: Callable[[FrameType], bool]
 
 
 class _Cuda(TorchFunctionMode):
-    def __init__(self, device: torch.device, has_default: Callable[[FrameType], bool] | None) -> None:
+    def __init__(
+        self, device: torch.device, has_default: Callable[[FrameType], bool] | None
+    ) -> None:
         super().__init__()
         self._device = device
         self._has_default = has_default
@@ -64,11 +68,19 @@ class _Cuda(TorchFunctionMode):
     def set_default(self, device: Any) -> None:
         self._default = None if device is None else torch.device(device)
 
-    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         # `x.cuda()` means CUDA even without an argument that says so; `to` can be given the virtual GPU
         if function is torch.Tensor.cuda:
-            place = args[1] if len(args) > 1 else (kwargs or {}).get("device")  # None is what Module.cuda passes
-            function, args, kwargs = torch.Tensor.to, (args[0], self._device if place is None else place), {}
+            place = (
+                args[1] if len(args) > 1 else (kwargs or {}).get("device")
+            )  # None is what Module.cuda passes
+            function, args, kwargs = (
+                torch.Tensor.to,
+                (args[0], self._device if place is None else place),
+                {},
+            )
         named = {name: self.meant(value) for name, value in (kwargs or {}).items()}
         # the frame that called PyTorch: a test's, or that of the library under test
         with self._default_of(sys._getframe(1)):

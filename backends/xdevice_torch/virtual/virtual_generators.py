@@ -42,7 +42,9 @@ def class_for(own: Any, name: str) -> Any:
     class Generator(own, metaclass=Kind):  # type: ignore[misc]
         def __new__(cls, place: torch.device) -> Any:
             if place.type != name:  # a program's subclass
-                raise UnsupportedError(f"a subclass of torch.Generator on {place} is not supported with virtual GPUs")
+                raise UnsupportedError(
+                    f"a subclass of torch.Generator on {place} is not supported with virtual GPUs"
+                )
             generator: Any = own.__new__(cls)
             address = _address(generator)
             _addresses.add(address)
@@ -50,7 +52,9 @@ def class_for(own: Any, name: str) -> Any:
             return generator
 
         def __init__(self, place: torch.device) -> None:
-            index = getattr(torch, name).current_device() if place.index is None else place.index
+            index = (
+                getattr(torch, name).current_device() if place.index is None else place.index
+            )
             self._place = torch.device(name, index)
 
         @property

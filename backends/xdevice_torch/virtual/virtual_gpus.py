@@ -64,7 +64,9 @@ _setup = private["torch.utils.backend_registration._setup_privateuseone_for_pyth
 _swap_contents = private["torch._C._swap_tensor_impl"]
 _hooks = private.field("torch.Tensor._backward_hooks")
 _hooks_after = private.field("torch.Tensor._post_accumulate_grad_hooks")
-_libraries: list[torch.library.Library] = []  # kept, because their kernels are removed with them
+_libraries: list[
+    torch.library.Library
+] = []  # kept, because their kernels are removed with them
 
 
 def why_not() -> str | None:
@@ -115,7 +117,10 @@ def _leaving_graphs(compile_graph: Callable[..., Any]) -> Callable[..., Any]:
         values = [*inputs, *(node.meta.get("example_value") for node in graph.graph.nodes)]
         if all(x.device.type != NAME for x in values if isinstance(x, torch.Tensor)):
             return compile_graph(compiler, graph, inputs)
-        warnings.warn("torch.compile does not compile for virtual GPUs: the graph runs as it is", stacklevel=2)
+        warnings.warn(
+            "torch.compile does not compile for virtual GPUs: the graph runs as it is",
+            stacklevel=2,
+        )
         return graph
 
     return run
@@ -187,11 +192,15 @@ class _Module:
     def _index(self, device: Any) -> int:
         """Returns the index of a device, that of the current device for None. Raises RuntimeError if no virtual GPU has
         that index."""
-        index = device if device is None or isinstance(device, int) else torch.device(device).index
+        index = (
+            device if device is None or isinstance(device, int) else torch.device(device).index
+        )
         if index is None:
             return self.current_device()
         if not 0 <= index < self._count:
-            raise RuntimeError(f"{NAME} error: invalid device ordinal {index}, there are {self._count}")
+            raise RuntimeError(
+                f"{NAME} error: invalid device ordinal {index}, there are {self._count}"
+            )
         return int(index)
 
 
@@ -239,7 +248,9 @@ def _memory_info(index: int) -> tuple[int, int]:
 
 
 def _no_stream(*args: Any) -> Any:
-    raise UnsupportedError("virtual GPUs of torch do not have streams: they work synchronously; leave the stream out")
+    raise UnsupportedError(
+        "virtual GPUs of torch do not have streams: they work synchronously; leave the stream out"
+    )
 
 
 def _no_communication(*args: Any) -> Any:
@@ -274,7 +285,9 @@ class _Indexed:
 
 
 def _with_index(device: Any) -> Any:
-    if (type(device) is str and device == NAME) or (type(device) is torch.device and device == torch.device(NAME)):
+    if (type(device) is str and device == NAME) or (
+        type(device) is torch.device and device == torch.device(NAME)
+    ):
         return torch.device(NAME, getattr(torch, NAME).current_device())
     return device
 
@@ -294,7 +307,9 @@ class _New(_Indexed):
     guard, which is always 0."""
 
     def __call__(self, x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        takes_device = not any(isinstance(value, torch.Tensor) for value in args)  # new(tensor) makes an alias
+        takes_device = not any(
+            isinstance(value, torch.Tensor) for value in args
+        )  # new(tensor) makes an alias
         device = _with_index(kwargs.get("device") or x.device)
         if torch.device(device).type != NAME or not takes_device:
             return self._function(x, *args, **kwargs)
@@ -337,22 +352,39 @@ def _set_data(x: torch.Tensor, new: torch.Tensor) -> None:
 _is_compatible = private["torch._has_compatible_shallow_copy_type"]
 
 
-def _can_have_contents(*tensors: torch.Tensor) -> bool:  # with *tensors, because torch.compile checks the signature
+def _can_have_contents(
+    *tensors: torch.Tensor,
+) -> bool:  # with *tensors, because torch.compile checks the signature
     return _is_compatible(*tensors) or NAME in {x.device.type for x in tensors}
 
 
 def _sent(x: torch.Tensor) -> Any:
     """Returns what pickle needs to send a tensor to another process. A tensor on a virtual GPU is sent as a copy in the
     host's shared memory."""
-    if x.device.type != NAME or x.layout is not torch.strided or (x.requires_grad and not x.is_leaf):
+    if (
+        x.device.type != NAME
+        or x.layout is not torch.strided
+        or (x.requires_grad and not x.is_leaf)
+    ):
         return reduce_tensor(x)
     values = x.detach().cpu()
-    return _received, (values, str(x.device), x.requires_grad, isinstance(x, torch.nn.Parameter))
+    return _received, (
+        values,
+        str(x.device),
+        x.requires_grad,
+        isinstance(x, torch.nn.Parameter),
+    )
 
 
-def _received(values: torch.Tensor, device: str, requires_grad: bool, is_parameter: bool) -> torch.Tensor:
+def _received(
+    values: torch.Tensor, device: str, requires_grad: bool, is_parameter: bool
+) -> torch.Tensor:
     there = values.to(device)
-    return torch.nn.Parameter(there, requires_grad) if is_parameter else there.requires_grad_(requires_grad)
+    return (
+        torch.nn.Parameter(there, requires_grad)
+        if is_parameter
+        else there.requires_grad_(requires_grad)
+    )
 
 
 # storages
@@ -366,7 +398,9 @@ def _making_storages(make: Callable[..., Any]) -> Callable[..., Any]:
         if device is None or torch.device(device).type != NAME:
             return make(cls, *args, device=device, **kwargs)
         index = getattr(torch, NAME)._index(device)
-        return operations.new_storage(make(cls, *args, device="cpu", **kwargs), torch.device(NAME, index))
+        return operations.new_storage(
+            make(cls, *args, device="cpu", **kwargs), torch.device(NAME, index)
+        )
 
     return new
 
@@ -388,7 +422,9 @@ _REPLACEMENTS: dict[tuple[Any, str], Callable[[Any], Any]] = {
     private.place("torch.Tensor.new"): _New,
     private.place("torch.Tensor.new_tensor"): _NewTensor,
     private.place("torch._has_compatible_shallow_copy_type"): lambda own: _can_have_contents,
-    private.place("torch.UntypedStorage.__new__"): lambda own: staticmethod(_making_storages(own)),
+    private.place("torch.UntypedStorage.__new__"): lambda own: staticmethod(
+        _making_storages(own)
+    ),
     private.place("torch.accelerator.empty_cache"): lambda own: lambda: None,
     private.place("torch.Generator"): lambda own: virtual_generators.class_for(own, NAME),
     private.place("torch.nn.parallel.comm.scatter"): lambda own: _no_communication,
@@ -416,7 +452,9 @@ class TorchVirtualGpus(LimitedGpus, VirtualGpus):
         self._synchronize = accelerators.waiter(NAME)
         self._places.clear()
         self._natives.clear()
-        devices.spell(NAME, devices.of("gpu"))  # xdevice takes a `device.type` as a name, as it takes "cuda"
+        devices.spell(
+            NAME, devices.of("gpu")
+        )  # xdevice takes a `device.type` as a name, as it takes "cuda"
         for index in range(n):
             devices.spell(f"{NAME}:{index}", devices.of("gpu", index))
 
@@ -427,7 +465,9 @@ class TorchVirtualGpus(LimitedGpus, VirtualGpus):
     def memory_error(self, text: str) -> Exception:
         return torch.OutOfMemoryError(text)
 
-    def take_for_cuda(self, device: Device, has_default: Callable[[FrameType], bool] | None = None) -> bool:
+    def take_for_cuda(
+        self, device: Device, has_default: Callable[[FrameType], bool] | None = None
+    ) -> bool:
         from . import virtual_cuda
 
         virtual_cuda.take_for_cuda(torch.device(NAME, device.index), has_default)

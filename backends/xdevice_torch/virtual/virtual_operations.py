@@ -58,7 +58,13 @@ _set_conj, _set_neg = private["torch._C._set_conj"], private["torch._C._set_neg"
 _schema = private.field("torch._ops.OpOverload._schema")
 
 # operations by their names: one that PyTorch has no more is never called
-_BETWEEN_DEVICES = ("_to_copy", "copy_", "_foreach_copy_", "_copy_from", "_copy_from_and_resize")
+_BETWEEN_DEVICES = (
+    "_to_copy",
+    "copy_",
+    "_foreach_copy_",
+    "_copy_from",
+    "_copy_from_and_resize",
+)
 _INDEX_PUTS = ("index_put", "index_put_", "_index_put_impl_")
 _FROM_HOST = {
     **dict.fromkeys(("index", *_INDEX_PUTS), ("indices",)),
@@ -161,7 +167,11 @@ def on_host(x: torch.Tensor, is_own: bool = True) -> torch.Tensor:
         host = _at_memory(storage)
     if host.dtype is not x.dtype:
         host = torch.empty(0, dtype=x.dtype, device=_HOST).set_(host.untyped_storage())
-    is_same = host.size() == x.size() and host.stride() == x.stride() and host.data_ptr() == x.data_ptr()
+    is_same = (
+        host.size() == x.size()
+        and host.stride() == x.stride()
+        and host.data_ptr() == x.data_ptr()
+    )
     if is_own or not is_same or x.is_conj() or x.is_neg():
         host = _marked_as(x, host.as_strided(x.size(), x.stride(), x.storage_offset()))
     return host
@@ -192,7 +202,9 @@ def _template(device: torch.device, dtype: torch.dtype) -> torch.Tensor:
     if str(dtype) in _QUANTIZED:
         raise _unsupported("quantized")
     limits.refuse_lacking(device.index, [str(dtype).removeprefix("torch.")])
-    with torch.inference_mode(False):  # a template made in inference mode could not be used outside it
+    with torch.inference_mode(
+        False
+    ):  # a template made in inference mode could not be used outside it
         to_capsule: Any = torch.utils.dlpack.to_dlpack  # type: ignore[attr-defined]
         capsule = to_capsule(torch.empty(0, dtype=torch.uint8, device=_HOST))
         about = _DLDevice.from_address(_pointer(capsule, b"dltensor"))
@@ -226,15 +238,29 @@ _pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)
 class _Facts:
     """The facts that `run` needs about an operation at each call. It is read from the operation's schema once."""
 
-    __slots__ = ("changes", "checks", "from_host", "generators", "is_copy", "is_put", "is_view", "names", "written")
+    __slots__ = (
+        "changes",
+        "checks",
+        "from_host",
+        "generators",
+        "is_copy",
+        "is_put",
+        "is_view",
+        "names",
+        "written",
+    )
 
     def __init__(self, op: Any) -> None:
         name, schema = op.overloadpacket.__name__, _schema(op)
         arguments = schema.arguments
         self.names = tuple(argument.name for argument in arguments)
-        self.written = frozenset(a.name for a in arguments if a.alias_info is not None and a.alias_info.is_write)
+        self.written = frozenset(
+            a.name for a in arguments if a.alias_info is not None and a.alias_info.is_write
+        )
         self.changes = schema.is_mutable
-        self.is_view = any(r.alias_info is not None and not r.alias_info.is_write for r in schema.returns)
+        self.is_view = any(
+            r.alias_info is not None and not r.alias_info.is_write for r in schema.returns
+        )
         self.is_copy, self.is_put = name == "copy_", name in _INDEX_PUTS
         self.checks = name not in _BETWEEN_DEVICES
         self.from_host = _FROM_HOST.get(name, ())
@@ -314,7 +340,9 @@ def _tensors(values: Any) -> Iterator[torch.Tensor]:
             yield from _tensors(value)
 
 
-def _check_devices(op: Any, facts: _Facts, tensors: list[torch.Tensor], args: Any, kwargs: dict[str, Any]) -> None:
+def _check_devices(
+    op: Any, facts: _Facts, tensors: list[torch.Tensor], args: Any, kwargs: dict[str, Any]
+) -> None:
     places = {x.device for x in tensors if x.device.type == NAME}
     places.update(x.device for x in _misplaced(facts, args, kwargs))
     if len(places) > 1:
@@ -337,7 +365,11 @@ def _misplaced(facts: _Facts, args: Any, kwargs: dict[str, Any]) -> Iterator[tor
 
 def _check_generator(kwargs: dict[str, Any], place: torch.device | None) -> None:
     for value in kwargs.values():  # PyTorch's operations take generators as keywords only
-        if place is not None and isinstance(value, torch.Generator) and not belongs_to_gpu(value):
+        if (
+            place is not None
+            and isinstance(value, torch.Generator)
+            and not belongs_to_gpu(value)
+        ):
             raise RuntimeError(
                 f"Expected a '{NAME}' device type for generator but found '{value.device.type}'; "
                 f"make it for the GPU: torch.Generator({str(place)!r})"
@@ -354,7 +386,9 @@ def _place(kwargs: dict[str, Any], place: torch.device | None) -> torch.device |
     if wanted.type != NAME or wanted in _there:
         return wanted if wanted.type == NAME else None
     place = torch.device(NAME, getattr(torch, NAME)._index(wanted))
-    if place == wanted:  # otherwise `wanted` is "vgpu", and the current device may be another next time
+    if (
+        place == wanted
+    ):  # otherwise `wanted` is "vgpu", and the current device may be another next time
         _there.add(place)
     return place
 
@@ -382,7 +416,10 @@ def _not_pinned() -> Exception:
 
 
 def _wrapped(
-    result: Any, place: torch.device, operands: dict[int, torch.Tensor] = _NOTHING, storages: dict[int, Any] = _NOTHING
+    result: Any,
+    place: torch.device,
+    operands: dict[int, torch.Tensor] = _NOTHING,
+    storages: dict[int, Any] = _NOTHING,
 ) -> Any:
     """Returns the result of an operation on the host as tensors on the virtual GPU `place`. A tensor that was written
     in place, or given as `out=`, is returned itself: `operands` has it by the `id` of its tensor on the host."""
@@ -391,7 +428,10 @@ def _wrapped(
             return operands[id(result)]
         is_shared = storages and result.layout is _STRIDED
         return _marked_as(
-            result, placed(result, place, storages.get(id(result.untyped_storage())) if is_shared else None)
+            result,
+            placed(
+                result, place, storages.get(id(result.untyped_storage())) if is_shared else None
+            ),
         )
     if type(result) in (list, tuple):
         return type(result)([_wrapped(one, place, operands, storages) for one in result])
@@ -404,11 +444,21 @@ def _follow_shape(x: torch.Tensor, host: torch.Tensor) -> None:
     if host.layout is not _STRIDED:
         set_data(x, placed(host, x.device))
         return
-    if x.size() == host.size() and x.stride() == host.stride() and x.storage_offset() == host.storage_offset():
+    if (
+        x.size() == host.size()
+        and x.stride() == host.stride()
+        and x.storage_offset() == host.storage_offset()
+    ):
         return
     storage, memory = x.untyped_storage(), host.untyped_storage()
-    is_same = storage.host.untyped_storage() is memory and storage.data_ptr() == memory.data_ptr()  # type: ignore[attr-defined]
-    set_data(x, placed(host, x.device, storage if is_same and storage.nbytes() == memory.nbytes() else None))
+    of_host = storage.host.untyped_storage()  # type: ignore[attr-defined]
+    is_same = of_host is memory and storage.data_ptr() == memory.data_ptr()
+    set_data(
+        x,
+        placed(
+            host, x.device, storage if is_same and storage.nbytes() == memory.nbytes() else None
+        ),
+    )
 
 
 set_data = torch.Tensor.data.__set__  # type: ignore[attr-defined]
@@ -421,7 +471,12 @@ def _placed_sparse(host: torch.Tensor, device: torch.device) -> torch.Tensor:
     if host.layout is not torch.sparse_coo:
         raise _unsupported(str(host.layout).removeprefix("torch."))
     parts = [placed(part, device) for part in (_indices.default(host), _values.default(host))]
-    about = {"dtype": host.dtype, "layout": host.layout, "device": device, "is_coalesced": host.is_coalesced()}
+    about = {
+        "dtype": host.dtype,
+        "layout": host.layout,
+        "device": device,
+        "is_coalesced": host.is_coalesced(),
+    }
     with getattr(torch, NAME).device(device):  # PyTorch makes it on the current device
         new: torch.Tensor = _make_sparse.default.redispatch(
             _sparse_keys(), host.sparse_dim(), host.dense_dim(), host.size(), *parts, **about
@@ -431,13 +486,19 @@ def _placed_sparse(host: torch.Tensor, device: torch.device) -> torch.Tensor:
 
 def _sparse_on_host(x: torch.Tensor) -> torch.Tensor:
     keys = _sparse_keys()
-    indices, values = (on_host(part.default.redispatch(keys, x)) for part in (_indices, _values))
+    indices, values = (
+        on_host(part.default.redispatch(keys, x)) for part in (_indices, _values)
+    )
     is_coalesced = _aten.is_coalesced.default.redispatch(keys, x)
-    return torch.sparse_coo_tensor(indices, values, x.size(), is_coalesced=is_coalesced, check_invariants=False)
+    return torch.sparse_coo_tensor(
+        indices, values, x.size(), is_coalesced=is_coalesced, check_invariants=False
+    )
 
 
 def _refuse_compressed(*parts: Any, layout: Any = None, **kwargs: Any) -> Any:
-    raise _unsupported("sparse compressed" if layout is None else str(layout).removeprefix("torch."))
+    raise _unsupported(
+        "sparse compressed" if layout is None else str(layout).removeprefix("torch.")
+    )
 
 
 @cache
@@ -445,7 +506,10 @@ def _sparse_keys() -> Any:
     return _keys(_key.SparseCPU)
 
 
-_zero, _pin = private["torch.ops.aten._efficientzerotensor"], private["torch.ops.aten._pin_memory"]
+_zero, _pin = (
+    private["torch.ops.aten._efficientzerotensor"],
+    private["torch.ops.aten._pin_memory"],
+)
 _packed = private["torch.ops.aten._pack_padded_sequence"]
 _operation_names = private["torch._C._dispatch_get_all_op_names"]
 _schema_of = private["torch._C._get_schema"]
@@ -456,7 +520,9 @@ _indices, _values = private["torch.ops.aten._indices"], private["torch.ops.aten.
 
 
 def _unsupported(kind: str) -> Exception:
-    return UnsupportedError(f"virtual GPUs of torch do not support {kind} tensors; keep them on the CPU, or dense")
+    return UnsupportedError(
+        f"virtual GPUs of torch do not support {kind} tensors; keep them on the CPU, or dense"
+    )
 
 
 def _refusing(kind: str) -> Callable[..., Any]:
@@ -489,8 +555,12 @@ def register() -> list[torch.library.Library]:
         "as_strided": _as_strided,
         "view": _view,
         "set_.source_Storage_storage_offset": _set,
-        "set_.source_Storage": lambda x, storage: _set(x, storage, 0, (storage.nbytes() // x.itemsize,)),
-        "set_.source_Tensor": lambda x, y: _set(x, y.untyped_storage(), y.storage_offset(), y.size(), y.stride()),
+        "set_.source_Storage": lambda x, storage: _set(
+            x, storage, 0, (storage.nbytes() // x.itemsize,)
+        ),
+        "set_.source_Tensor": lambda x, y: _set(
+            x, y.untyped_storage(), y.storage_offset(), y.size(), y.stride()
+        ),
     }
     for name in _composed():
         if name not in by_name:
@@ -517,7 +587,13 @@ def register() -> list[torch.library.Library]:
 
 
 _COMPOSED = ("CompositeExplicitAutograd", "CompositeExplicitAutogradNonFunctional")
-_OF_STORAGES = ("as_strided", "view", "set_.source_Storage_storage_offset", "set_.source_Storage", "set_.source_Tensor")
+_OF_STORAGES = (
+    "as_strided",
+    "view",
+    "set_.source_Storage_storage_offset",
+    "set_.source_Storage",
+    "set_.source_Tensor",
+)
 
 
 def _composed() -> Iterator[str]:
@@ -600,8 +676,16 @@ def _recurrent(op: Any) -> Callable[..., Any]:
     return kernel
 
 
-def _ctc_loss(scores: Any, targets: Any, lengths: torch.Tensor, target_lengths: torch.Tensor, *settings: Any) -> Any:
+def _ctc_loss(
+    scores: Any,
+    targets: Any,
+    lengths: torch.Tensor,
+    target_lengths: torch.Tensor,
+    *settings: Any,
+) -> Any:
     """Computes the CTC loss with the lengths as ints, as PyTorch does on CUDA. Otherwise PyTorch would divide by
     tensors of lengths, which are on the host."""
 
-    return _aten.ctc_loss.IntList(scores, targets, lengths.tolist(), target_lengths.tolist(), *settings)
+    return _aten.ctc_loss.IntList(
+        scores, targets, lengths.tolist(), target_lengths.tolist(), *settings
+    )

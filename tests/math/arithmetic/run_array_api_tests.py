@@ -64,7 +64,9 @@ NO_COMPLEX: Final = (
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], usage=__doc__.splitlines()[2].strip())
+    parser = argparse.ArgumentParser(
+        description=__doc__.splitlines()[0], usage=__doc__.splitlines()[2].strip()
+    )
     parser.add_argument("checkout", type=Path)
     parser.add_argument("backends", nargs="+", choices=BACKENDS, metavar="backend")
     parser.add_argument("--examples", type=int, default=5)
@@ -76,7 +78,11 @@ def main() -> int:
         command = [sys.executable, "-m", "pytest", "-q", "--disable-warnings"]
         command += [f"--timeout={120 + 5 * arguments.examples}"]
         command += ["-p", "no:cacheprovider", "-p", "no:xdevice", "-p", Path(__file__).stem]
-        command += ["--disable-deadline", "--derandomize", f"--max-examples={arguments.examples}"]
+        command += [
+            "--disable-deadline",
+            "--derandomize",
+            f"--max-examples={arguments.examples}",
+        ]
         files = (*FILES, *(OF_ARRAYS if arguments.arrays else ()))
         command += [f"array_api_tests/test_{name}.py" for name in files] + rest
         failed = []
@@ -93,7 +99,9 @@ def main() -> int:
 
 def _copy(checkout: Path, copied: Path) -> Path:
     if not (checkout / "array-api" / "src").exists():
-        raise SystemExit(f"{checkout} lacks the submodule array-api: git submodule update --init")
+        raise SystemExit(
+            f"{checkout} lacks the submodule array-api: git submodule update --init"
+        )
     shutil.copytree(checkout, copied, ignore=shutil.ignore_patterns(".git"))
     for file in (copied / "array_api_tests").glob("*.py"):
         text = file.read_text().replace(*NO_COMPLEX)
@@ -104,10 +112,19 @@ def _copy(checkout: Path, copied: Path) -> Path:
 
 
 def _environment(backend: str, device: str | None, arrays: bool) -> dict[str, str]:
-    environment = {**os.environ, "XDEVICE_BACKEND": backend, "JAX_ENABLE_X64": "1", DEVICE: device or ""}
+    environment = {
+        **os.environ,
+        "XDEVICE_BACKEND": backend,
+        "JAX_ENABLE_X64": "1",
+        DEVICE: device or "",
+    }
     environment[ARRAYS] = "1" if arrays else ""
-    environment["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent), environment.get("PYTHONPATH", "")])
-    environment["ARRAY_API_TESTS_MODULE"] = f"exec('from {Path(__file__).stem} import tested; xp = tested()')"
+    environment["PYTHONPATH"] = os.pathsep.join(
+        [str(Path(__file__).parent), environment.get("PYTHONPATH", "")]
+    )
+    environment["ARRAY_API_TESTS_MODULE"] = (
+        f"exec('from {Path(__file__).stem} import tested; xp = tested()')"
+    )
     environment["ARRAY_API_TESTS_SKIP_DTYPES"] = LACKING.get(backend, "")
     return environment
 
@@ -125,7 +142,10 @@ def tested():
     if not os.environ[DEVICE]:
         return xp
     xdevice.device(os.environ[DEVICE]).__enter__()  # for as long as the process lasts
-    kept = {name: getattr(xp, name) for name in ("__name__", "__array_api_version__", "__array_namespace_info__")}
+    kept = {
+        name: getattr(xp, name)
+        for name in ("__name__", "__array_api_version__", "__array_namespace_info__")
+    }
     checked = SimpleNamespace(**kept, **_all_checked(xp))
     for extension in {"fft", "linalg"} & {*dir(xp)}:
         setattr(checked, extension, SimpleNamespace(**_all_checked(getattr(xp, extension))))
@@ -142,14 +162,20 @@ def _checked(function):
 
     def places(values):
         found = (registry.kind_of(type(x)) for x in values)
-        return [str(one.backend.device_of(x)) for x, one in zip(values, found, strict=True) if one is not None]
+        return [
+            str(one.backend.device_of(x))
+            for x, one in zip(values, found, strict=True)
+            if one is not None
+        ]
 
     @wraps(function)
     def checked(*args, **kwargs):
         made = function(*args, **kwargs)
         # TensorFlow's operators, which the tests use too, give integers on the CPU: what is made of them is there
         here = places(args[0] if args and isinstance(args[0], list | tuple) else args)
-        wanted = [str(kwargs["device"])] if kwargs.get("device") else here or [os.environ[DEVICE]]
+        wanted = (
+            [str(kwargs["device"])] if kwargs.get("device") else here or [os.environ[DEVICE]]
+        )
         for place in places(made if isinstance(made, list | tuple) else [made]):
             assert place in wanted, f"{function.__name__} gave a tensor on {place}"
         return made
@@ -165,10 +191,14 @@ def pytest_collection_modifyitems(config, items) -> None:
     for section in sections:
         section.found = [item for item in kept if section.is_of(item.name)]
     out = {item for section in sections for item in section.found}
-    config.hook.pytest_deselected(items=[item for item in items if item in out or item not in set(kept)])
+    config.hook.pytest_deselected(
+        items=[item for item in items if item in out or item not in set(kept)]
+    )
     is_whole = {item.path.stem for item in items} >= {f"test_{name}" for name in FILES}
     items[:] = [item for item in kept if item not in out]
-    print(f"of functions: {len(items) + len(out)} tests; of operators and methods, not asked: {of_tensors}")
+    print(
+        f"of functions: {len(items) + len(out)} tests; of operators and methods, not asked: {of_tensors}"
+    )
     for section in sections:
         print(f"left out: {len(section.found)}: {section.reason}")
     wrong = [section.reason for section in sections if section.count != len(section.found)]
@@ -188,7 +218,8 @@ class _Section:
     def is_of(self, test: str) -> bool:
         _, _, case = test.partition("[")
         return any(
-            case.startswith(part) or test == part or (part.startswith("*") and part[1:] in test) for part in self.cases
+            case.startswith(part) or test == part or (part.startswith("*") and part[1:] in test)
+            for part in self.cases
         )
 
 
@@ -212,7 +243,9 @@ def _sections() -> list[_Section]:
 def _is_of_tensors(test: str) -> bool:
     """Whether a test is of an operator, a method or an attribute of tensors."""
     _, _, case = test.partition("[")
-    return case.startswith(("__", "array_method", "array_attribute")) or test.startswith("test_array_method")
+    return case.startswith(("__", "array_method", "array_attribute")) or test.startswith(
+        "test_array_method"
+    )
 
 
 if __name__ == "__main__":

@@ -12,7 +12,9 @@ DRAW = np.random.default_rng(0)
 X, Y = DRAW.normal(2.0, 3.0, size=(12, 5)), DRAW.normal(size=(4, 5))
 
 
-@pytest.fixture(params=sampled(xdevice.backends(), each_time=("numpy", "torch"), slow=SHIMS, others="long"))
+@pytest.fixture(
+    params=sampled(xdevice.backends(), each_time=("numpy", "torch"), slow=SHIMS, others="long")
+)
 def xp(request):
     """The namespace of a backend, with 64 bits in JAX."""
     with xdevice.use_backend(request.param), with_64_bit(request.param):
@@ -85,7 +87,8 @@ def by_numpy():
         standardized: (X - X.mean(0)) / X.std(0),
         first_component: vector * np.sign(vector.sum()),
         squared_distances: apart,
-        r2_score: 1 - ((X[:, 0] - X[:, -1]) ** 2).sum() / ((X[:, 0] - X[:, 0].mean()) ** 2).sum(),
+        r2_score: 1
+        - ((X[:, 0] - X[:, -1]) ** 2).sum() / ((X[:, 0] - X[:, 0].mean()) ** 2).sum(),
         entropy: -(p * np.log(p)).sum(1),
         kmeans_step: np.stack(centres),
     }
@@ -94,10 +97,16 @@ def by_numpy():
 def test_each_gives_what_numpy_gives(xp):
     x, y = xp.asarray(X, dtype=xp.float64), xp.asarray(Y, dtype=xp.float64)
     for algorithm, wanted in by_numpy().items():
-        found = algorithm(xp, x, y) if algorithm in (squared_distances, kmeans_step) else algorithm(xp, x)
+        found = (
+            algorithm(xp, x, y)
+            if algorithm in (squared_distances, kmeans_step)
+            else algorithm(xp, x)
+        )
         values = xdevice.to_numpy(found)
         if algorithm is first_component:
             values = values * np.sign(values.sum())
         assert values.dtype == "float64"
         assert values.shape == wanted.shape
-        np.testing.assert_allclose(values, wanted, rtol=1e-11, atol=1e-12, err_msg=algorithm.__name__)
+        np.testing.assert_allclose(
+            values, wanted, rtol=1e-11, atol=1e-12, err_msg=algorithm.__name__
+        )

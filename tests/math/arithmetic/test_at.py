@@ -39,7 +39,11 @@ def data(shape, dtype="float32"):
 
 
 def as_tensor(index):
-    return xdevice.tensor(index, dtype=str(index.dtype)) if isinstance(index, np.ndarray) else index
+    return (
+        xdevice.tensor(index, dtype=str(index.dtype))
+        if isinstance(index, np.ndarray)
+        else index
+    )
 
 
 @pytest.mark.parametrize("index", INDICES.values(), ids=INDICES)
@@ -48,7 +52,10 @@ def test_it_gives_what_numpy_gives(xd, index):
         before = data((3, 4), dtype)
         x = xdevice.tensor(before, dtype=dtype)
         whole = data(np.shape(before[index]), dtype)
-        for values in {whole.shape: whole, whole.shape[1:]: whole[0] if whole.ndim and len(whole) else whole}.values():
+        for values in {
+            whole.shape: whole,
+            whole.shape[1:]: whole[0] if whole.ndim and len(whole) else whole,
+        }.values():
             expected = before.copy()
             expected[index] = values
             made = xdevice.math.at(x)[as_tensor(index)].set(xdevice.tensor(values, dtype=dtype))
@@ -58,7 +65,12 @@ def test_it_gives_what_numpy_gives(xd, index):
                 expected = before.copy()
                 np.add.at(expected, index, values)
                 np.testing.assert_array_equal(
-                    read(xdevice.math.at(x)[as_tensor(index)].add(xdevice.tensor(values, dtype=dtype))), expected
+                    read(
+                        xdevice.math.at(x)[as_tensor(index)].add(
+                            xdevice.tensor(values, dtype=dtype)
+                        )
+                    ),
+                    expected,
                 )
         np.testing.assert_array_equal(read(x), before)
 
@@ -67,22 +79,44 @@ def test_it_takes_numbers_and_gives_new_memory(xd):
     x = xdevice.tensor([1.0, 2.0])
     assert read(xdevice.math.at(x)[0].set(5)).tolist() == [5.0, 2.0]
     assert read(xdevice.math.at(x)[xdevice.tensor([1, 1])].add(0.5)).tolist() == [1.0, 3.0]
-    assert read(xdevice.math.at(xdevice.tensor([True, False]))[1].set(True)).tolist() == [True, True]
+    assert read(xdevice.math.at(xdevice.tensor([True, False]))[1].set(True)).tolist() == [
+        True,
+        True,
+    ]
     assert read(xdevice.math.at(xdevice.tensor(3.0))[()].add(1)).tolist() == 4.0
     assert xdevice.math.at(x)[:0].set(1.0) is not x
 
 
 def test_what_is_wrong_is_named(xd):
     x, ints = xdevice.zeros(2, 3), xdevice.tensor([1, 2])
-    for index in (2, -3, (0, 3), [0, 2], (0, 0, 0), 1.0, "a", np.array([True]), xdevice.tensor([0.5]), [0.5]):
+    for index in (
+        2,
+        -3,
+        (0, 3),
+        [0, 2],
+        (0, 0, 0),
+        1.0,
+        "a",
+        np.array([True]),
+        xdevice.tensor([0.5]),
+        [0.5],
+    ):
         for change in (xdevice.math.at(x)[index].set, xdevice.math.at(x)[index].add):
-            with pytest.raises(IndexError, match=r"at\(x\)\[\.\.\.\]\.(set|add) of the shape \(2, 3\)"):
+            with pytest.raises(
+                IndexError, match=r"at\(x\)\[\.\.\.\]\.(set|add) of the shape \(2, 3\)"
+            ):
                 change(1.0)
-    with pytest.raises(xdevice.errors.ShapeError, match=r"shape \(2,\) do not broadcast to \(3,\)"):
+    with pytest.raises(
+        xdevice.errors.ShapeError, match=r"shape \(2,\) do not broadcast to \(3,\)"
+    ):
         xdevice.math.at(x)[0].set(xdevice.zeros(2))
-    with pytest.raises(xdevice.errors.DTypeError, match=r"0\.5 does not fit into a tensor of int"):
+    with pytest.raises(
+        xdevice.errors.DTypeError, match=r"0\.5 does not fit into a tensor of int"
+    ):
         xdevice.math.at(ints)[0].set(0.5)
-    with pytest.raises(xdevice.errors.DTypeError, match="float32 does not fit into a tensor of int"):
+    with pytest.raises(
+        xdevice.errors.DTypeError, match="float32 does not fit into a tensor of int"
+    ):
         xdevice.math.at(ints)[0].set(xdevice.tensor(1.0))
     with pytest.raises(xdevice.errors.DTypeError, match="takes numbers, not bool"):
         xdevice.math.at(xdevice.tensor([True]))[0].add(True)
@@ -107,15 +141,22 @@ def test_gradients_flow_to_both_compiled_too(name):
             ("set", [[0.0, 0.0, 600.0], [0.0, 10.0, 120.0]]),
             ("add", [[12.0, 240.0, 600.0], [240.0, 12.0, 240.0]]),
         ):
-            for step in (xdevice.math.grad(loss), xdevice.compile(lambda *given: xdevice.math.grad(loss)(*given))):
+            for step in (
+                xdevice.math.grad(loss),
+                xdevice.compile(lambda *given: xdevice.math.grad(loss)(*given)),
+            ):
                 assert [read(g).tolist() for g in step([x, v], change)] == expected
 
 
-@pytest.mark.parametrize("name", [name for name in ("jax", "tensorflow", "torch") if name in BACKENDS])
+@pytest.mark.parametrize(
+    "name", [name for name in ("jax", "tensorflow", "torch") if name in BACKENDS]
+)
 def test_an_index_that_is_traced_is_refused(name):
     with xdevice.use_backend(name):
         step = xdevice.compile(lambda x, i: xdevice.math.at(x)[i].set(1.0))
-        with pytest.raises(xdevice.errors.UnsupportedError, match="has no values yet; name the place outside"):
+        with pytest.raises(
+            xdevice.errors.UnsupportedError, match="has no values yet; name the place outside"
+        ):
             step(xdevice.zeros(3), xdevice.tensor([1]))
 
 
@@ -162,7 +203,8 @@ def test_a_matrix_of_numpy_is_refused_where_its_rules_would_count(cls):
             lambda: xdevice.nn.cross_entropy(x, np.array([0, 1])),
         ):
             with pytest.raises(
-                xdevice.errors.UnsupportedError, match=r"a matrix keeps two dimensions .*numpy.asarray\(x\)"
+                xdevice.errors.UnsupportedError,
+                match=r"a matrix keeps two dimensions .*numpy.asarray\(x\)",
             ):
                 call()
         assert type(xdevice.copy_to(x, "cpu")) is cls

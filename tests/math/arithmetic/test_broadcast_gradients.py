@@ -23,7 +23,14 @@ SQUARES = [
     ((3, 3), (3,)), ((3, 3), (3, 2)), ((2, 3, 3), (3,)), ((3, 3), (4, 3, 2)), ((4, 3, 3), (3, 1)),
     ((2, 1, 3, 3), (4, 3, 2)), ((1, 3, 3), (2, 3, 1)),
 ]  # fmt: skip
-PAIRS = [((2, 3), (3,)), ((2, 1), (1, 3)), ((4, 1, 3), (2, 1)), ((), (2, 3)), ((1, 1), (2,)), ((2, 3), (2, 3))]
+PAIRS = [
+    ((2, 3), (3,)),
+    ((2, 1), (1, 3)),
+    ((4, 1, 3), (2, 1)),
+    ((), (2, 3)),
+    ((1, 1), (2,)),
+    ((2, 3), (2, 3)),
+]
 LAST_OF_3 = [((2, 3), (3,)), ((2, 1, 3), (4, 3)), ((1, 3), (2, 3))]
 ELEMENTWISE = (
     "add", "atan2", "copysign", "divide", "hypot", "logaddexp", "maximum", "minimum", "multiply", "pow", "remainder",
@@ -80,7 +87,9 @@ def values(shape, first):
 def loss_of(function, xp, weights):
     def loss(operands):
         result = function(xp, *operands)
-        return xp.sum(xp.multiply(result, xp.asarray(weights(result.shape), dtype=result.dtype)))
+        return xp.sum(
+            xp.multiply(result, xp.asarray(weights(result.shape), dtype=result.dtype))
+        )
 
     return loss
 
@@ -112,16 +121,22 @@ def test_gradients_of_broadcast_operands_are_those_of_finite_differences(name, c
     function, shapes = CASES[case]
     wrong = []
     for pair in shapes:
-        operands = [values(shape, first) for shape, first in zip(pair, (0.0313, 0.2971), strict=True)]
+        operands = [
+            values(shape, first) for shape, first in zip(pair, (0.0313, 0.2971), strict=True)
+        ]
         with xdevice.use_backend("numpy"):
-            expected = differences(loss_of(function, xdevice.array_namespace(), weights), operands)
+            expected = differences(
+                loss_of(function, xdevice.array_namespace(), weights), operands
+            )
         # no gradient flows to where `copysign` takes only signs from
         for constant in (None, 1) if case == "copysign" else (None, 0, 1):
             tensors = [xdevice.tensor(x) for x in operands]
             loss = loss_of(function, xdevice.array_namespace(tensors[0]), weights)
             gradients = gradients_of(loss, tensors, constant)
             for i, gradient in gradients.items():
-                if gradient.shape != expected[i].shape or not np.allclose(gradient, expected[i], 1e-3, 1e-3):
+                if gradient.shape != expected[i].shape or not np.allclose(
+                    gradient, expected[i], 1e-3, 1e-3
+                ):
                     wrong.append(
                         f"{pair}, of operand {i}, constant {constant}: {gradient.tolist()} {expected[i].tolist()}"
                     )
@@ -148,11 +163,16 @@ def test_solve_has_second_gradients_where_paddle_has_none(constant):
     framework("paddle")
     with xdevice.use_backend("paddle"):
         xp = xdevice.array_namespace()
-        matrix, right = xdevice.tensor([[2.3, 0.2], [0.1, 2.7]]), xdevice.tensor([[1.0, 0.5], [0.3, 0.2]])
+        matrix, right = (
+            xdevice.tensor([[2.3, 0.2], [0.1, 2.7]]),
+            xdevice.tensor([[1.0, 0.5], [0.3, 0.2]]),
+        )
 
         def loss(t):
             operands = [matrix, right]
-            operands[1 - constant] = xp.add(operands[1 - constant], xp.multiply(right, xp.multiply(t, t)))
+            operands[1 - constant] = xp.add(
+                operands[1 - constant], xp.multiply(right, xp.multiply(t, t))
+            )
             return xp.sum(xp.square(xp.linalg.solve(*operands)))
 
         def slope(t):

@@ -54,19 +54,29 @@ def test_gradients_are_those_of_a_product(name):
             texts = text.replace(" ", "")
             weights = numbers([np.einsum(texts, *arrays).shape])[0]
             slopes = []
-            for i, array in enumerate(arrays):  # it is linear in each: its slope is its value at each unit
+            for i, array in enumerate(
+                arrays
+            ):  # it is linear in each: its slope is its value at each unit
                 units = np.eye(array.size, dtype="float32").reshape(array.size, *array.shape)
-                at_units = [np.einsum(texts, *arrays[:i], unit, *arrays[i + 1 :]) for unit in units]
-                slopes.append(np.reshape([np.sum(one * weights) for one in at_units], array.shape))
+                at_units = [
+                    np.einsum(texts, *arrays[:i], unit, *arrays[i + 1 :]) for unit in units
+                ]
+                slopes.append(
+                    np.reshape([np.sum(one * weights) for one in at_units], array.shape)
+                )
 
             def loss(given, weights, text=text):
                 return xp.sum(xp.multiply(xdevice.math.einsum(text, *given), weights))
 
             for step in (xdevice.math.grad(loss), xdevice.compile(xdevice.math.grad(loss))):
                 for g, slope in zip(
-                    step(list(map(xdevice.tensor, arrays)), xdevice.tensor(weights)), slopes, strict=True
+                    step(list(map(xdevice.tensor, arrays)), xdevice.tensor(weights)),
+                    slopes,
+                    strict=True,
                 ):
-                    np.testing.assert_allclose(xdevice.to_numpy(g), slope, rtol=1e-4, atol=1e-4, err_msg=text)
+                    np.testing.assert_allclose(
+                        xdevice.to_numpy(g), slope, rtol=1e-4, atol=1e-4, err_msg=text
+                    )
 
 
 @pytest.mark.parametrize(
@@ -75,15 +85,45 @@ def test_gradients_are_those_of_a_product(name):
         ("ij;jk", [(2, 3), (3, 4)], xdevice.errors.ArgumentError, "takes letters for the axes"),
         ("i..->i", [(2, 3)], xdevice.errors.ArgumentError, "takes letters for the axes"),
         (3, [(2, 3)], xdevice.errors.ArgumentError, "takes letters for the axes"),
-        ("ij,jk->ik", [(2, 3)], xdevice.errors.ArgumentError, "is for 2 tensors, and there are 1"),
-        ("ij->ik", [(2, 3)], xdevice.errors.ArgumentError, "names an axis twice, or one that no tensor has"),
-        ("ij->ijj", [(2, 3)], xdevice.errors.ArgumentError, "names an axis twice, or one that no tensor has"),
+        (
+            "ij,jk->ik",
+            [(2, 3)],
+            xdevice.errors.ArgumentError,
+            "is for 2 tensors, and there are 1",
+        ),
+        (
+            "ij->ik",
+            [(2, 3)],
+            xdevice.errors.ArgumentError,
+            "names an axis twice, or one that no tensor has",
+        ),
+        (
+            "ij->ijj",
+            [(2, 3)],
+            xdevice.errors.ArgumentError,
+            "names an axis twice, or one that no tensor has",
+        ),
         ("...i->i", [(2, 3)], xdevice.errors.ArgumentError, "lacks the axes of ..."),
         ("ij", [(2,)], xdevice.errors.ShapeError, "does not name the axes of the shape (2,)"),
-        ("i", [(2, 3)], xdevice.errors.ShapeError, "does not name the axes of the shape (2, 3)"),
-        ("ij,jk->ik", [(2, 3), (4, 4)], xdevice.errors.ShapeError, "'j' in 'ij,jk->ik' is 3 and 4"),
+        (
+            "i",
+            [(2, 3)],
+            xdevice.errors.ShapeError,
+            "does not name the axes of the shape (2, 3)",
+        ),
+        (
+            "ij,jk->ik",
+            [(2, 3), (4, 4)],
+            xdevice.errors.ShapeError,
+            "'j' in 'ij,jk->ik' is 3 and 4",
+        ),
         ("ij,j->ij", [(2, 3), (1,)], xdevice.errors.ShapeError, "'j' in 'ij,j->ij' is 3 and 1"),
-        ("...i,...i->...", [(2, 3), (4, 3)], xdevice.errors.ShapeError, "... in '...i,...i->...' is 2 and 4"),
+        (
+            "...i,...i->...",
+            [(2, 3), (4, 3)],
+            xdevice.errors.ShapeError,
+            "... in '...i,...i->...' is 2 and 4",
+        ),
     ],
 )
 def test_what_is_wrong_is_named(xd, text, shapes, error, said):
@@ -122,9 +162,15 @@ def test_the_greatest_come_first_and_equal_ones_in_order(xd):
     assert xdevice.to_numpy(values).tolist() == [[3, 3, 2], [-1, -2, -2]]
     assert xdevice.to_numpy(indices).tolist() == [[1, 3, 2], [0, 1, 3]]
     values, indices = xdevice.math.top_k(xdevice.tensor([1.0, float("nan"), 2.0]), 2)
-    assert (np.isnan(xdevice.to_numpy(values)).tolist(), xdevice.to_numpy(indices).tolist()) == ([True, False], [1, 2])
+    assert (
+        np.isnan(xdevice.to_numpy(values)).tolist(),
+        xdevice.to_numpy(indices).tolist(),
+    ) == ([True, False], [1, 2])
     values, indices = xdevice.math.top_k(xdevice.tensor([3, 5, 5, -1]), 4)
-    assert (xdevice.to_numpy(values).tolist(), xdevice.to_numpy(indices).tolist()) == ([5, 5, 3, -1], [1, 2, 0, 3])
+    assert (xdevice.to_numpy(values).tolist(), xdevice.to_numpy(indices).tolist()) == (
+        [5, 5, 3, -1],
+        [1, 2, 0, 3],
+    )
     for k in (0, 5, 1.0, True):
         with pytest.raises(xdevice.errors.ArgumentError, match="a k from 1 to 4"):
             xdevice.math.top_k(xdevice.tensor(x), k)

@@ -31,7 +31,9 @@ def test_gradients_are_finite_where_the_values_are(backend):
     with xdevice.use_backend(backend):
         pair = [xdevice.tensor([3e15, 3.0, 0.5]), xdevice.tensor([4e15, 4.0, 0.5])]
         xp = xdevice.array_namespace(pair[0])
-        _, gradients = xdevice.math.value_and_grad(lambda p: xp.sum(xp.hypot(*p) + xp.logaddexp(*p)))(pair)
+        _, gradients = xdevice.math.value_and_grad(
+            lambda p: xp.sum(xp.hypot(*p) + xp.logaddexp(*p))
+        )(pair)
         for gradient in gradients:
             assert np.isfinite(xdevice.to_numpy(gradient)).all()
 
@@ -86,7 +88,10 @@ def test_mxnet_refuses_only_what_would_need_the_gradient_that_it_lacks():
             lambda x: xp.nextafter(x, x),
         ]
         for call in calls:
-            with record(), pytest.raises(xdevice.errors.UnsupportedError, match="no gradient of"):
+            with (
+                record(),
+                pytest.raises(xdevice.errors.UnsupportedError, match="no gradient of"),
+            ):
                 call(x * 2)
             with record():
                 call(xdevice.math.stop_gradient(x * 2))

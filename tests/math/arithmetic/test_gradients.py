@@ -72,7 +72,9 @@ def test_gradients_come_in_a_container_as_the_parameters(xp):
         assert list(p) == ["w", "b", "a"]
         assert type(p["a"].second) is Layer
         whole = xp.sum(p["w"] * p["w"]) * p["b"][0]
-        return whole + xp.sum(p["b"][1][0] * 10.0) + xp.sum(p["a"].first * p["a"].second.w) * 100.0
+        return (
+            whole + xp.sum(p["b"][1][0] * 10.0) + xp.sum(p["a"].first * p["a"].second.w) * 100.0
+        )
 
     value, grads = xdevice.math.value_and_grad(loss)(params)
     assert xdevice.item(value) == 5 * 3 + 40 + 3000
@@ -125,7 +127,11 @@ def test_what_the_function_has_from_elsewhere_is_a_constant(xp):
 
 
 def test_a_parameter_that_is_not_used_has_zeros(xp):
-    params = [xdevice.tensor([1.0]), xdevice.tensor([[1.0, 2.0]], dtype="float16"), xdevice.zeros(0, 3)]
+    params = [
+        xdevice.tensor([1.0]),
+        xdevice.tensor([[1.0, 2.0]], dtype="float16"),
+        xdevice.zeros(0, 3),
+    ]
     _, unused, empty = xdevice.math.grad(lambda p: xp.sum(p[0]))(params)
     assert lists(unused) == [[0.0, 0.0]]
     assert (read(unused).dtype, read(empty).shape) == ("float16", (0, 3))
@@ -133,9 +139,15 @@ def test_a_parameter_that_is_not_used_has_zeros(xp):
 
 @pytest.mark.parametrize("function", ["ones_like", "empty_like", "matrix_power"])
 def test_a_constant_that_is_made_from_a_parameter_is_one(xp, function):
-    make = (lambda x: xp.linalg.matrix_power(x, 0)) if function == "matrix_power" else getattr(xp, function)
+    make = (
+        (lambda x: xp.linalg.matrix_power(x, 0))
+        if function == "matrix_power"
+        else getattr(xp, function)
+    )
     params = xdevice.tensor([[4.0, 1.0], [2.0, 3.0]])
-    value, grads = xdevice.math.value_and_grad(lambda x: xp.sum(xp.multiply(x, make(x))))(params)
+    value, grads = xdevice.math.value_and_grad(lambda x: xp.sum(xp.multiply(x, make(x))))(
+        params
+    )
     wanted = np.eye(2) if function == "matrix_power" else read(make(params))
     assert read(value) == np.sum(wanted * read(params))
     assert lists(grads) == wanted.tolist()
@@ -185,7 +197,10 @@ def test_dtypes_and_views(name, xp):
             assert slope.dtype == read(x).dtype
             assert slope.astype("float32").tolist() == [[0.0, 1.0], [0.0, 0.0]]
         turned = xp.matrix_transpose(xdevice.tensor([[1.0, 2.0], [3.0, 4.0]]))
-        assert lists(xdevice.math.grad(lambda x: xp.sum(x * x))(turned)) == [[2.0, 6.0], [4.0, 8.0]]
+        assert lists(xdevice.math.grad(lambda x: xp.sum(x * x))(turned)) == [
+            [2.0, 6.0],
+            [4.0, 8.0],
+        ]
 
 
 # what is left as it was
@@ -261,14 +276,21 @@ def test_a_rule_may_write_into_what_it_is_given(xp, squares):
     assert (lists(new["w"]), lists(new["b"][0])) == ([-1.0, -2.0], -2.0)
     assert (lists(params["w"]), lists(params["b"][0])) == ([1.0, 2.0], 3.0)
     assert (lists(grads["w"]), lists(grads["b"][0])) == ([4.0, 8.0], 10.0)
-    if hasattr(params["w"], "subtract_"):  # PyTorch's and Paddle's own, where `-=` makes a new tensor
-        assert lists(xdevice.math.update(params, grads, lambda p, g: p.subtract_(g))["w"]) == [-3.0, -6.0]
+    if hasattr(
+        params["w"], "subtract_"
+    ):  # PyTorch's and Paddle's own, where `-=` makes a new tensor
+        assert lists(xdevice.math.update(params, grads, lambda p, g: p.subtract_(g))["w"]) == [
+            -3.0,
+            -6.0,
+        ]
         assert lists(params["w"]) == [1.0, 2.0]
     velocity = xdevice.math.update(grads, grads, lambda v, g: 0.9 * v + g)
     assert lists(xdevice.math.update(params, velocity, lambda p, v: p - v)["b"][0]) == -16.0
 
 
-@pytest.mark.parametrize("backend", sampled(("torch", "mxnet", "paddle", "numpy"), each_time=("torch",)))
+@pytest.mark.parametrize(
+    "backend", sampled(("torch", "mxnet", "paddle", "numpy"), each_time=("torch",))
+)
 def test_what_a_rule_gives_back_is_not_the_parameter(backend):
     with xdevice.use_backend(backend):
         w, g = xdevice.tensor([1.0, 2.0]), xdevice.tensor([2.0, 4.0])
@@ -281,24 +303,48 @@ def test_what_a_rule_gives_back_is_not_the_parameter(backend):
 @pytest.mark.parametrize("backend", sampled(xdevice.backends(), each_time=("numpy", "torch")))
 def test_numbers_are_updated_on_numpy_too(backend):
     with xdevice.use_backend(backend):
-        new = xdevice.math.update((xdevice.tensor(1.0),), (xdevice.tensor(2.0),), lambda p, g: p - g)
+        new = xdevice.math.update(
+            (xdevice.tensor(1.0),), (xdevice.tensor(2.0),), lambda p, g: p - g
+        )
         assert lists(new[0]) == -1.0
         assert xdevice.backend().classify(type(new[0])) == "tensor"
 
 
 def test_rules_and_gradients_that_do_not_fit_are_refused(xp):
     params, array = {"w": xdevice.tensor([1.0, 2.0])}, np.ones(2, "float32")
-    xdevice.math.update(array, array, lambda p, g: p - g)  # then arrays have been parameters: of another backend
+    xdevice.math.update(
+        array, array, lambda p, g: p - g
+    )  # then arrays have been parameters: of another backend
     for rule, error, text in (
-        (lambda p, g: array, xdevice.errors.NotATensorError, r"the rule gave .*ndarray for params\['w'\]"),
-        (lambda p, g: None, xdevice.errors.NotATensorError, r"the rule gave None .* for params\['w'\]"),
-        (lambda p, g: xp.sum(p), xdevice.errors.ShapeError, r"the shape \(\) for params\['w'\], which has \(2,\)"),
-        (lambda p, g: xp.astype(p, xp.int32), xdevice.errors.DTypeError, r"int32 for params\['w'\], which is float32"),
+        (
+            lambda p, g: array,
+            xdevice.errors.NotATensorError,
+            r"the rule gave .*ndarray for params\['w'\]",
+        ),
+        (
+            lambda p, g: None,
+            xdevice.errors.NotATensorError,
+            r"the rule gave None .* for params\['w'\]",
+        ),
+        (
+            lambda p, g: xp.sum(p),
+            xdevice.errors.ShapeError,
+            r"the shape \(\) for params\['w'\], which has \(2,\)",
+        ),
+        (
+            lambda p, g: xp.astype(p, xp.int32),
+            xdevice.errors.DTypeError,
+            r"int32 for params\['w'\], which is float32",
+        ),
     ):
         with pytest.raises(error, match=text):
             xdevice.math.update(params, params, rule)
     for grads, error, text in (
-        ({"w": params["w"], "b": params["w"]}, xdevice.errors.ContainerError, r"grads\['b'\] has no parameter"),
+        (
+            {"w": params["w"], "b": params["w"]},
+            xdevice.errors.ContainerError,
+            r"grads\['b'\] has no parameter",
+        ),
         ({"v": params["w"]}, xdevice.errors.ContainerError, r"params\['w'\] has no gradient"),
         ([params["w"]], xdevice.errors.ContainerError, r"params\['w'\] has no gradient"),
         (params["w"], xdevice.errors.ContainerError, r"params\['w'\] has no gradient"),
@@ -318,11 +364,23 @@ def test_rules_and_gradients_that_do_not_fit_are_refused(xp):
 def test_parameters_that_are_not_floats_are_refused(xp):
     x = xdevice.tensor([1.0])
     for params, error, text in (
-        ({"w": x, "i": xdevice.tensor([1])}, xdevice.errors.DTypeError, r"params\['i'\] is int"),
+        (
+            {"w": x, "i": xdevice.tensor([1])},
+            xdevice.errors.DTypeError,
+            r"params\['i'\] is int",
+        ),
         (xdevice.tensor([True]), xdevice.errors.DTypeError, "params is bool"),
-        ({"w": x, "rate": 0.1}, xdevice.errors.NotATensorError, r"params\['rate'\] is 0.1 of type float"),
+        (
+            {"w": x, "rate": 0.1},
+            xdevice.errors.NotATensorError,
+            r"params\['rate'\] is 0.1 of type float",
+        ),
         ({"w": x, "b": None}, xdevice.errors.NotATensorError, r"params\['b'\] is None"),
-        ({"w": x, "a": np.ones(2, "float32")}, xdevice.errors.ArgumentError, r"params\['a'\] of numpy"),
+        (
+            {"w": x, "a": np.ones(2, "float32")},
+            xdevice.errors.ArgumentError,
+            r"params\['a'\] of numpy",
+        ),
         ({"w": []}, xdevice.errors.NotATensorError, "params hold no tensor"),
         ("w", xdevice.errors.NotATensorError, "expected a tensor"),
     ):
@@ -350,7 +408,9 @@ def test_a_loss_without_its_graph_is_refused(name, xp):
     framework = xdevice.backend().framework
     with pytest.raises(xdevice.errors.ArgumentError, match="does not depend on any parameter"):
         xdevice.math.grad(lambda p: xdevice.tensor(1.0))([x, x])
-    with pytest.raises(xdevice.errors.XDeviceError, match=r"does not depend on any parameter|has no values"):
+    with pytest.raises(
+        xdevice.errors.XDeviceError, match=r"does not depend on any parameter|has no values"
+    ):
         xdevice.math.grad(lambda p: xdevice.tensor(read(p).sum()))(x)
     cut = {
         "torch": lambda p: p.detach(),
@@ -367,7 +427,9 @@ def test_a_loss_without_its_graph_is_refused(name, xp):
 def test_numpy_has_no_gradients():
     with (
         xdevice.use_backend("numpy"),
-        pytest.raises(xdevice.errors.UnsupportedError, match="numpy does not support gradients"),
+        pytest.raises(
+            xdevice.errors.UnsupportedError, match="numpy does not support gradients"
+        ),
     ):
         xdevice.math.grad(lambda x: x.sum())(xdevice.ones(2))
 
@@ -379,7 +441,9 @@ def test_gradients_nest_or_are_refused(name, xp):
     x = xdevice.tensor(2.0)
     second = xdevice.math.grad(xdevice.math.grad(lambda x: x * x * x))
     # through the inner value, the inner gradient, and what the inner function has from outside
-    mixed = xdevice.math.grad(lambda x: _mixed(*xdevice.math.value_and_grad(lambda y: y * y * x)(x)))
+    mixed = xdevice.math.grad(
+        lambda x: _mixed(*xdevice.math.value_and_grad(lambda y: y * y * x)(x))
+    )
     step = xdevice.math.grad(lambda x: xdevice.math.update(x, x, lambda p, g: p * g))
     if name == "mxnet":
         for function in (second, mixed):
@@ -425,7 +489,10 @@ def test_the_frameworks_own_gradient_around_goes_through_or_raises(name, xp, squ
         assert lists(tape.gradient(y, x)) == [8.0, 16.0]
     if name == "mxnet":
         x.attach_grad()
-        with framework.autograd.record(), pytest.raises(xdevice.errors.UnsupportedError, match="while it records"):
+        with (
+            framework.autograd.record(),
+            pytest.raises(xdevice.errors.UnsupportedError, match="while it records"),
+        ):
             slope(x)
     if name == "torch":
         x.requires_grad_()
@@ -455,25 +522,33 @@ def test_what_has_no_second_gradient_on_torch_is_named(name, xp):
         pytest.skip("all other frameworks that nest have it, but for paddle")
     slope = xdevice.math.grad(lambda x: xp.sum(xdevice.nn.attention(x, x, x)))
     with pytest.raises(
-        xdevice.errors.UnsupportedError, match=r"gradient of this gradient: derivative for .*flash_attention"
+        xdevice.errors.UnsupportedError,
+        match=r"gradient of this gradient: derivative for .*flash_attention",
     ):
         xdevice.math.grad(lambda x: xp.sum(slope(x)))(xdevice.ones(1, 2, 3, 4))
     with suppress(
         xdevice.errors.UnsupportedError
     ):  # PyTorch 2.14 takes the same kernel for three dimensions, 2.13 did not
-        assert lists(xdevice.math.grad(lambda x: xp.sum(slope(x)))(xdevice.ones(1, 3, 4)))[0][0] == [0.0] * 4
+        assert (
+            lists(xdevice.math.grad(lambda x: xp.sum(slope(x)))(xdevice.ones(1, 3, 4)))[0][0]
+            == [0.0] * 4
+        )
 
 
 def test_gradients_in_threads(name, squares):
     x = xdevice.tensor([1.0, 2.0])
     slope = xdevice.math.grad(squares)
-    assert [lists(one) for one in xdevice.parallel.run(*[lambda: slope(x)] * 4)] == [[2.0, 4.0]] * 4
+    assert [lists(one) for one in xdevice.parallel.run(*[lambda: slope(x)] * 4)] == [
+        [2.0, 4.0]
+    ] * 4
     found = []
 
     def task():
         if name == "mxnet":
             xdevice.backend("mxnet").framework.npx.set_np()
-        found.extend(lists(slope(x)) for _ in range(50))  # two at once crashed Paddle after some
+        found.extend(
+            lists(slope(x)) for _ in range(50)
+        )  # two at once crashed Paddle after some
 
     threads = [threading.Thread(target=task) for _ in range(2)]
     for thread in threads:
@@ -534,8 +609,13 @@ def test_a_step_on_several_devices_is_one_on_all_of_the_batch(name, xp):
         found = [step(*replica) for replica in zip(replicas, xs, ys, strict=True)]
         assert [xdevice.device_of(one) for one in found] == gpus
         total = xdevice.parallel.all_reduce([grads for _, grads in found], "mean")
-        replicas = [xdevice.math.update(p, g, lambda p, g: p - 0.5 * g) for p, g in zip(replicas, total, strict=True)]
-        assert np.isclose(sum(xdevice.item(value) for value, _ in found) / 2, xdevice.item(value), rtol=1e-5)
+        replicas = [
+            xdevice.math.update(p, g, lambda p, g: p - 0.5 * g)
+            for p, g in zip(replicas, total, strict=True)
+        ]
+        assert np.isclose(
+            sum(xdevice.item(value) for value, _ in found) / 2, xdevice.item(value), rtol=1e-5
+        )
     assert [xdevice.device_of(replica) for replica in replicas] == gpus
     for replica in replicas:
         xdevice.assert_parity(replica, params)
@@ -544,12 +624,16 @@ def test_a_step_on_several_devices_is_one_on_all_of_the_batch(name, xp):
 @pytest.mark.parametrize("reduced", ["sum", "mean", "std", "var"])
 def test_one_number_is_reduced_with_a_gradient(xp, reduced):
     reduce = getattr(xp, reduced)
-    for _ in range(20):  # MXNet's einsum fails in its gradient for no dimensions by what it has seen before
+    for _ in range(
+        20
+    ):  # MXNet's einsum fails in its gradient for no dimensions by what it has seen before
         xdevice.math.grad(lambda x: xp.sum(xp.sum(x, axis=0)))(xp.ones((3, 4)))
-        value, slope = xdevice.math.value_and_grad(lambda x: xp.add(xp.sum(reduce(x)), xp.sum(xp.exp(x))))(
-            xdevice.tensor(0.0)
-        )
-        xdevice.sync(value, slope)  # what MXNet's engine failed at would be raised here, or later
+        value, slope = xdevice.math.value_and_grad(
+            lambda x: xp.add(xp.sum(reduce(x)), xp.sum(xp.exp(x)))
+        )(xdevice.tensor(0.0))
+        xdevice.sync(
+            value, slope
+        )  # what MXNet's engine failed at would be raised here, or later
         assert [xdevice.item(value)] == [1.0]
         assert reduced == "std" or xdevice.item(slope) == (1.0 if reduced == "var" else 2.0)
 
@@ -557,10 +641,13 @@ def test_one_number_is_reduced_with_a_gradient(xp, reduced):
 @pytest.mark.virtual
 def test_gradients_cross_devices_and_are_where_their_parameters_are(xp):
     gpus = xdevice.try_all_gpus()[:2]
-    params = [xdevice.tensor([float(i + 1), 2.0], device=gpu) for i, gpu in enumerate([*gpus, gpus[0]])]
-    value, grads = xdevice.math.value_and_grad(lambda p: xp.sum(xp.multiply(xdevice.to_device(p[0], gpus[1]), p[1])))(
-        params
-    )
+    params = [
+        xdevice.tensor([float(i + 1), 2.0], device=gpu)
+        for i, gpu in enumerate([*gpus, gpus[0]])
+    ]
+    value, grads = xdevice.math.value_and_grad(
+        lambda p: xp.sum(xp.multiply(xdevice.to_device(p[0], gpus[1]), p[1]))
+    )(params)
     assert xdevice.device_of(value) is gpus[1]
     assert [xdevice.device_of(one) for one in grads] == [*gpus, gpus[0]]
     assert [lists(one) for one in grads] == [[2.0, 2.0], [1.0, 2.0], [0.0, 0.0]]
@@ -568,18 +655,28 @@ def test_gradients_cross_devices_and_are_where_their_parameters_are(xp):
     assert [xdevice.device_of(one) for one in new] == [*gpus, gpus[0]]
     constant, unused = xdevice.math.grad(lambda p: xp.sum(p[0]))(params[:2])
     assert [xdevice.device_of(constant), xdevice.device_of(unused)] == gpus
-    with pytest.raises(xdevice.errors.DeviceMismatchError, match="params is on gpu:0, and its gradient on gpu:1"):
+    with pytest.raises(
+        xdevice.errors.DeviceMismatchError,
+        match="params is on gpu:0, and its gradient on gpu:1",
+    ):
         xdevice.math.update(params[0], params[1], lambda p, g: p - g)
 
 
 # the page
 
 
-PAGE = (ROOT / "docs" / "reference" / "arithmetic.md").read_text(encoding="utf-8").partition("\n## Gradients\n")[2]
+PAGE = (
+    (ROOT / "docs" / "reference" / "arithmetic.md")
+    .read_text(encoding="utf-8")
+    .partition("\n## Gradients\n")[2]
+)
 
 
 def test_the_page_prints_what_it_shows(name, capsys):
-    names, examples = {}, re.findall(r"```python\n(.*?)```\n\n```text\n(.*?)```", PAGE, re.DOTALL)
+    names, examples = (
+        {},
+        re.findall(r"```python\n(.*?)```\n\n```text\n(.*?)```", PAGE, re.DOTALL),
+    )
     assert len(examples) == 2
     for example, shown in examples:
         exec(example, names)
@@ -588,14 +685,18 @@ def test_the_page_prints_what_it_shows(name, capsys):
 
 def test_kinks_have_the_gradients_of_the_page(name, xp):
     head, *rows = re.findall(
-        r"^\| (.*) \|$", re.split(r"\n##", PAGE.partition("### Where a gradient")[2])[0], re.MULTILINE
+        r"^\| (.*) \|$",
+        re.split(r"\n##", PAGE.partition("### Where a gradient")[2])[0],
+        re.MULTILINE,
     )
     place = [cell.strip() for cell in head.split("|")].index(name)
     found, told = {}, {}
     for row in rows:
         cells = [cell.strip() for cell in row.split("|")]
         function = eval(f"lambda x: xp.sum({cells[0].strip('`')})", {"xp": xp})
-        found[cells[0]] = [f"{one:g}" for one in lists(xdevice.math.grad(function)(xdevice.tensor([0.0, 0.0])))]
+        found[cells[0]] = [
+            f"{one:g}" for one in lists(xdevice.math.grad(function)(xdevice.tensor([0.0, 0.0])))
+        ]
         told[cells[0]] = [cells[place]] * 2
     assert len(rows) > 10
     assert found == told
@@ -607,7 +708,11 @@ def test_kinks_have_the_gradients_of_the_page(name, xp):
 def test_what_is_stopped_is_a_constant(xd):
     x = xdevice.tensor([1.0, 2.0])
     stopped = xdevice.math.stop_gradient({"x": x, "note": "text", "n": [3, None]})
-    assert (lists(stopped["x"]), stopped["note"], stopped["n"]) == ([1.0, 2.0], "text", [3, None])
+    assert (lists(stopped["x"]), stopped["note"], stopped["n"]) == (
+        [1.0, 2.0],
+        "text",
+        [3, None],
+    )
     assert xdevice.device_of(stopped["x"]) == xdevice.device_of(x)
     if xd.name == "numpy":
         assert stopped["x"] is x
@@ -636,15 +741,22 @@ def test_only_tensors_can_be_stopped(xd):
 def test_what_is_stopped_stays_where_it_is(xd):
     if xd.name == "numpy" or not xdevice.num_gpus():
         pytest.skip("no GPU")
-    assert xdevice.device_of(xdevice.math.stop_gradient(xdevice.ones(2, device="gpu:0"))) == xdevice.gpu(0)
+    assert xdevice.device_of(
+        xdevice.math.stop_gradient(xdevice.ones(2, device="gpu:0"))
+    ) == xdevice.gpu(0)
 
 
 def test_a_gradient_belongs_to_the_parameter_of_its_path_also_in_an_inner_container(backend):
     if backend.name == "numpy":
         pytest.skip("has no gradients")
     one, two = xdevice.tensor([1.0]), xdevice.tensor([2.0])
-    made = xdevice.math.update({"in": {"x": one, "y": two}}, {"in": {"y": two, "x": one}}, lambda p, g: p + g)
-    assert [xdevice.to_numpy(made["in"][name]).tolist() for name in ("x", "y")] == [[2.0], [4.0]]
+    made = xdevice.math.update(
+        {"in": {"x": one, "y": two}}, {"in": {"y": two, "x": one}}, lambda p, g: p + g
+    )
+    assert [xdevice.to_numpy(made["in"][name]).tolist() for name in ("x", "y")] == [
+        [2.0],
+        [4.0],
+    ]
 
 
 def test_parameters_in_the_place_of_has_aux_are_refused():

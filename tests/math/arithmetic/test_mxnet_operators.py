@@ -9,7 +9,9 @@ import pytest
 
 import xdevice
 
-pytestmark = pytest.mark.skipif("mxnet" not in xdevice.backends(), reason="MXNet is not installed")
+pytestmark = pytest.mark.skipif(
+    "mxnet" not in xdevice.backends(), reason="MXNet is not installed"
+)
 
 
 @pytest.fixture
@@ -30,10 +32,14 @@ def test_sums_over_any_axes_have_gradients(xp, shape):
     random = np.random.default_rng(0)
     values = random.normal(size=shape)
     x = xdevice.tensor(values)
-    for axes in (axes for n in range(1, len(shape) + 1) for axes in combinations(range(len(shape)), n)):
+    for axes in (
+        axes for n in range(1, len(shape) + 1) for axes in combinations(range(len(shape)), n)
+    ):
         total = values.sum(axes)
         weights = random.normal(size=total.shape)
-        loss = xdevice.math.value_and_grad(lambda x, weights, axes: xp.sum(xp.sum(x, axis=axes) * weights))
+        loss = xdevice.math.value_and_grad(
+            lambda x, weights, axes: xp.sum(xp.sum(x, axis=axes) * weights)
+        )
         value, gradient = loss(x, xdevice.tensor(weights), axes)
         assert np.allclose(xdevice.item(value), (total * weights).sum(), atol=1e-5), axes
         expected = np.broadcast_to(np.expand_dims(weights, axes), shape)
@@ -54,7 +60,9 @@ def test_a_sum_longer_than_the_ones_that_are_kept(xp):
     assert xdevice.to_numpy(gradient).tolist() == [1.0] * (2**16 + 1)
 
 
-@pytest.mark.parametrize("function", ["add", "divide", "greater", "less_equal", "multiply", "subtract"])
+@pytest.mark.parametrize(
+    "function", ["add", "divide", "greater", "less_equal", "multiply", "subtract"]
+)
 def test_numbers_arrive_as_in_functions_of_mxnet(mx, xp, function):
     x = xdevice.tensor([1.5, -2.0, 0.0, float("inf")])
     for number in (0.1, -0.0, 1e-45, 1e300, np.inf, np.nan):
@@ -72,13 +80,15 @@ def test_legacy_arrays_are_refused(mx, xp):
 def test_a_sparse_gradient_is_refused(mx, xp):
     rows = xdevice.tensor([1, 2])
     with pytest.raises(xdevice.errors.UnsupportedError, match="sparse_grad"):
-        xdevice.math.grad(lambda table: xp.sum(mx.npx.embedding(rows, table, 3, 2, sparse_grad=True)))(
-            xdevice.ones(3, 2)
-        )
+        xdevice.math.grad(
+            lambda table: xp.sum(mx.npx.embedding(rows, table, 3, 2, sparse_grad=True))
+        )(xdevice.ones(3, 2))
 
 
 @pytest.mark.parametrize("shape", [(), (1,), (2, 3)])
-def test_backward_within_a_function_that_is_differentiated_raises_and_leaves_the_rest(mx, xp, shape):
+def test_backward_within_a_function_that_is_differentiated_raises_and_leaves_the_rest(
+    mx, xp, shape
+):
     x = xdevice.ones(*shape)
 
     def loss(x):

@@ -52,7 +52,9 @@ for line in sys.stdin:
 @pytest.fixture(scope="module")
 def run():
     """What a program writes to stderr, which must end well."""
-    with subprocess.Popen([sys.executable, "-c", SERVER], stdin=-1, stdout=-1, text=True) as server:
+    with subprocess.Popen(
+        [sys.executable, "-c", SERVER], stdin=-1, stdout=-1, text=True
+    ) as server:
 
         def run(code):
             print(json.dumps(code), file=server.stdin, flush=True)
@@ -125,7 +127,9 @@ assert found == [ON, ()] and flags() == OFF, found
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("variable", "wanted"), [("MXNet", "True"), ("torch", "False"), ("", "False")])
+@pytest.mark.parametrize(
+    ("variable", "wanted"), [("MXNet", "True"), ("torch", "False"), ("", "False")]
+)
 def test_importing_mxnet_by_hand_switches_where_the_variable_names_it(variable, wanted):
     code = "import xdevice, mxnet; print(mxnet.util.is_np_array())"
     assert printed("-W", "error", "-c", code, XDEVICE_BACKEND=variable) == wanted
@@ -340,7 +344,10 @@ xdevice.ones(2)
 print(mx.util.is_np_shape())
 """
     assert printed("-W", "ignore", "-c", code) == "False"
-    assert printed("-W", "ignore", "-c", code.replace("made =", "mx.npx.set_np(); made =")) == "True"
+    assert (
+        printed("-W", "ignore", "-c", code.replace("made =", "mx.npx.set_np(); made ="))
+        == "True"
+    )
 
 
 PROGRAM = """
@@ -397,7 +404,12 @@ print(flags())
 
 def test_legacy_programs_compute_what_they_do_without_xdevice(tmp_path):
     found = [
-        printed("-W", "ignore", "-c", START + PROGRAM.format(uses_xdevice=uses, path=str(tmp_path / "net")))
+        printed(
+            "-W",
+            "ignore",
+            "-c",
+            START + PROGRAM.format(uses_xdevice=uses, path=str(tmp_path / "net")),
+        )
         for uses in (False, True)
     ]
     assert found[0] == found[1]

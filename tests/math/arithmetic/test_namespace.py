@@ -37,7 +37,9 @@ def xp(name):
 
 
 def test_a_wrong_keyword_is_told_by_the_functions_name(xp):
-    with pytest.raises(TypeError, match=r"^matmul\(\) got an unexpected keyword argument 'dim'"):
+    with pytest.raises(
+        TypeError, match=r"^matmul\(\) got an unexpected keyword argument 'dim'"
+    ):
         xp.matmul(xp.ones(2), xp.ones(2), dim=0)
     for name in ("sum", "max", "concat"):
         with pytest.raises(TypeError, match=rf"^xp\.{name} has no argument 'dim': write axis="):
@@ -61,13 +63,17 @@ def elements(dtype):
 
 
 def arrays(dtypes, shapes=SHAPES):
-    return st.sampled_from(dtypes).flatmap(lambda dtype: hnp.arrays(dtype, shapes, elements=elements(dtype)))
+    return st.sampled_from(dtypes).flatmap(
+        lambda dtype: hnp.arrays(dtype, shapes, elements=elements(dtype))
+    )
 
 
 @st.composite
 def pairs(draw, dtypes, mixed=True):
     """Two arrays that broadcast, of one dtype or of two of one kind."""
-    shapes = draw(hnp.mutually_broadcastable_shapes(num_shapes=2, max_dims=3, max_side=3)).input_shapes
+    shapes = draw(
+        hnp.mutually_broadcastable_shapes(num_shapes=2, max_dims=3, max_side=3)
+    ).input_shapes
     first = draw(st.sampled_from(dtypes))
     kinds = [dtype for dtype in dtypes if np.dtype(dtype).kind == np.dtype(first).kind]
     second = draw(st.sampled_from(kinds)) if mixed else first
@@ -100,7 +106,9 @@ def each(strategy, examples):
     """Runs a check over examples, the same ones each time."""
 
     def run(check):
-        settings(max_examples=examples, deadline=None, derandomize=True, database=None)(given(strategy)(check))()
+        settings(max_examples=examples, deadline=None, derandomize=True, database=None)(
+            given(strategy)(check)
+        )()
 
     return run
 
@@ -152,7 +160,12 @@ def test_functions_of_two(xp, function, examples):
                 x2 = np.abs(x2)
         common = np.promote_types(x1.dtype, x2.dtype)
         wanted = silently(of_numpy(function), x1.astype(common), x2.astype(common))
-        close(getattr(xp, function)(xp.asarray(x1, dtype=x1.dtype), xp.asarray(x2, dtype=x2.dtype)), wanted)
+        close(
+            getattr(xp, function)(
+                xp.asarray(x1, dtype=x1.dtype), xp.asarray(x2, dtype=x2.dtype)
+            ),
+            wanted,
+        )
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
@@ -168,18 +181,31 @@ def test_many_elements_are_as_one(xp, dtype):
             close(silently(getattr(xp, function), y1, y2), silently(of_numpy(function), x1, x2))
 
 
-@pytest.mark.parametrize("function", ["sum", "mean", "std", "prod", "max", "min", "argmax", "argmin"])
+@pytest.mark.parametrize(
+    "function", ["sum", "mean", "std", "prod", "max", "min", "argmax", "argmin"]
+)
 def test_special_values_among_many(xp, function):
     """MXNet's sum of an infinity and a number is NaN, as it carries what rounding took away."""
-    for special in ([math.inf], [math.inf] * 3, [math.inf, -math.inf], [math.nan, math.inf], [math.nan] * 2):
+    for special in (
+        [math.inf],
+        [math.inf] * 3,
+        [math.inf, -math.inf],
+        [math.nan, math.inf],
+        [math.nan] * 2,
+    ):
         for length in (3, 8, 19):
             x = np.linspace(-1, 1, length, dtype="float32")
             x[: len(special)] = special
-            close(silently(getattr(xp, function), xp.asarray(x)), silently(of_numpy(function), x))
+            close(
+                silently(getattr(xp, function), xp.asarray(x)), silently(of_numpy(function), x)
+            )
 
 
 # no float32 holds the first, no float64 the others
-WHOLE = {"int32": [2**24 + 1, 2**31 - 1, -(2**31), 7, -3], "int64": [2**53 + 1, -(2**53) - 1, 2**63 - 1, -(2**63), 7]}
+WHOLE = {
+    "int32": [2**24 + 1, 2**31 - 1, -(2**31), 7, -3],
+    "int64": [2**53 + 1, -(2**53) - 1, 2**63 - 1, -(2**63), 7],
+}
 
 
 @pytest.mark.parametrize("dtype", WHOLE)
@@ -188,10 +214,22 @@ def test_integers_are_not_rounded(xp, dtype):
     here, held = xp.asarray(x, dtype=x.dtype), getattr(xp, dtype)
     x2, many = np.broadcast_arrays(x[:, None], x)
     y2 = xp.reshape(here, (-1, 1))
-    for function in ("equal", "greater", "less_equal", "maximum", "minimum", "add", "subtract", "multiply"):
+    for function in (
+        "equal",
+        "greater",
+        "less_equal",
+        "maximum",
+        "minimum",
+        "add",
+        "subtract",
+        "multiply",
+    ):
         close(getattr(xp, function)(here, y2), silently(getattr(np, function), many, x2))
     for function in ("floor_divide", "remainder"):
-        close(getattr(xp, function)(here, xp.asarray(7, dtype=held)), getattr(np, function)(x, np.asarray(7, dtype)))
+        close(
+            getattr(xp, function)(here, xp.asarray(7, dtype=held)),
+            getattr(np, function)(x, np.asarray(7, dtype)),
+        )
     least = x != np.iinfo(dtype).min
     close(xp.abs(xp.asarray(x[least], dtype=x.dtype)), np.abs(x[least]))
     for base, exponents in (
@@ -201,8 +239,22 @@ def test_integers_are_not_rounded(xp, dtype):
     ):
         powers = np.asarray([base**exponent for exponent in exponents], "int64")
         if dtype == "int64" or abs(powers).max() < 2**31:
-            close(xp.pow(xp.full((), base, dtype=held), xp.asarray(exponents, dtype=held)), powers.astype(dtype))
-    for function in ("max", "min", "argmax", "argmin", "sort", "argsort", "flip", "positive", "sum", "cumulative_sum"):
+            close(
+                xp.pow(xp.full((), base, dtype=held), xp.asarray(exponents, dtype=held)),
+                powers.astype(dtype),
+            )
+    for function in (
+        "max",
+        "min",
+        "argmax",
+        "argmin",
+        "sort",
+        "argsort",
+        "flip",
+        "positive",
+        "sum",
+        "cumulative_sum",
+    ):
         wanted = getattr(np, {"cumulative_sum": "cumsum"}.get(function, function))(x)
         close(getattr(xp, function)(here), wanted, "int64" if "sum" in function else None)
     root = math.isqrt(np.iinfo(dtype).max)
@@ -239,9 +291,14 @@ def test_numbers_of_python(xp, dtype, number, result, shape):
         if result == "bool" and function != "equal":
             continue
         for order in (1, -1):
-            wanted = silently(of_numpy(function), *(x.astype(result), np.asarray(number, result))[::order])
+            wanted = silently(
+                of_numpy(function), *(x.astype(result), np.asarray(number, result))[::order]
+            )
             close(getattr(xp, function)(*(here, number)[::order]), wanted)
-    close(xp.where(xp.asarray(np.full(shape, False)), here, number), np.full(shape, number, result))
+    close(
+        xp.where(xp.asarray(np.full(shape, False)), here, number),
+        np.full(shape, number, result),
+    )
     assert xp.result_type(here, number) == getattr(xp, result)
 
 
@@ -265,7 +322,10 @@ def test_clip(xp, examples):
         x, low, high = drawn
         if low is None and high is None:
             return
-        close(xp.clip(xp.asarray(x, dtype=x.dtype), low, high), silently(np.clip, x, low, high).astype(x.dtype))
+        close(
+            xp.clip(xp.asarray(x, dtype=x.dtype), low, high),
+            silently(np.clip, x, low, high).astype(x.dtype),
+        )
 
 
 # of many elements
@@ -276,7 +336,9 @@ def with_axes(draw, dtypes, one=False):
     x = draw(arrays(dtypes))
     axes = st.none() | st.integers(-x.ndim, x.ndim - 1) if x.ndim else st.none()
     if not one:
-        axes |= st.lists(st.integers(0, max(x.ndim - 1, 0)), unique=True, max_size=x.ndim).map(tuple)
+        axes |= st.lists(st.integers(0, max(x.ndim - 1, 0)), unique=True, max_size=x.ndim).map(
+            tuple
+        )
     return x, draw(axes), draw(st.booleans())
 
 
@@ -293,7 +355,11 @@ def test_reductions(xp, function, examples):
         if axis is not None and not isinstance(axis, tuple) and x.ndim == 0:
             return
         here = xp.asarray(x, dtype=x.dtype)
-        reduced = x.shape if axis is None else [x.shape[i] for i in (axis if isinstance(axis, tuple) else (axis,))]
+        reduced = (
+            x.shape
+            if axis is None
+            else [x.shape[i] for i in (axis if isinstance(axis, tuple) else (axis,))]
+        )
         if function in ("max", "min") and 0 in reduced:
             with pytest.raises(xdevice.errors.ShapeError, match="of an empty tensor"):
                 getattr(xp, function)(here, axis=axis, keepdims=keepdims)
@@ -308,7 +374,9 @@ def test_reductions(xp, function, examples):
 def test_correction(xp, correction):
     x = np.arange(6, dtype="float32").reshape(2, 3)
     left = max(3 - correction, 0)
-    wanted = silently(np.divide, np.square(x - x.mean(1, keepdims=True)).sum(1), np.float32(left))
+    wanted = silently(
+        np.divide, np.square(x - x.mean(1, keepdims=True)).sum(1), np.float32(left)
+    )
     close(xp.var(xp.asarray(x), axis=1, correction=correction), wanted)
     close(xp.std(xp.asarray(x), axis=1, correction=correction), np.sqrt(wanted))
 
@@ -324,7 +392,10 @@ def test_places_of_extremes(xp, function, examples):
             with pytest.raises(xdevice.errors.ShapeError, match="of an empty tensor"):
                 getattr(xp, function)(here, axis=axis, keepdims=keepdims)
             return
-        close(getattr(xp, function)(here, axis=axis, keepdims=keepdims), of_numpy(function)(x, axis, keepdims=keepdims))
+        close(
+            getattr(xp, function)(here, axis=axis, keepdims=keepdims),
+            of_numpy(function)(x, axis, keepdims=keepdims),
+        )
 
 
 @pytest.mark.parametrize("examples", EXAMPLES)
@@ -343,7 +414,9 @@ def test_order(xp, examples):
             mirrored = np.argsort(np.flip(x, axis), axis, kind="stable")
             places = x.shape[axis] - 1 - np.flip(mirrored, axis)
         close(xp.argsort(here, axis=axis, descending=descending), places)
-        close(xp.sort(here, axis=axis, descending=descending), np.take_along_axis(x, places, axis))
+        close(
+            xp.sort(here, axis=axis, descending=descending), np.take_along_axis(x, places, axis)
+        )
 
 
 @pytest.mark.parametrize("examples", EXAMPLES)
@@ -354,12 +427,17 @@ def test_cumulative_sum(xp, examples):
         if not x.ndim:
             return
         axis = 0 if axis is None else axis
-        wanted = silently(np.cumsum, x, axis=axis, dtype="int64" if x.dtype.kind == "i" else x.dtype)
+        wanted = silently(
+            np.cumsum, x, axis=axis, dtype="int64" if x.dtype.kind == "i" else x.dtype
+        )
         if initial:
             first = list(x.shape)
             first[axis] = 1
             wanted = np.concatenate([np.zeros(first, wanted.dtype), wanted], axis)
-        close(xp.cumulative_sum(xp.asarray(x, dtype=x.dtype), axis=axis, include_initial=initial), wanted)
+        close(
+            xp.cumulative_sum(xp.asarray(x, dtype=x.dtype), axis=axis, include_initial=initial),
+            wanted,
+        )
 
 
 @pytest.mark.parametrize("examples", EXAMPLES)
@@ -367,7 +445,10 @@ def test_taking(xp, examples):
     filled = hnp.array_shapes(min_dims=1, max_dims=3, max_side=3)
     counts = st.lists(st.integers(-3, 2), max_size=4)
 
-    @each(st.tuples(arrays(ALL, filled), st.integers(-3, 2), counts, st.sampled_from(INTS)), examples)
+    @each(
+        st.tuples(arrays(ALL, filled), st.integers(-3, 2), counts, st.sampled_from(INTS)),
+        examples,
+    )
     def _(drawn):
         x, axis, places, dtype = drawn
         axis = axis % x.ndim
@@ -377,10 +458,15 @@ def test_taking(xp, examples):
         close(xp.take(here, there, axis=axis), np.take(x, indices, axis))
         shape = [1] * x.ndim
         shape[axis] = len(indices)
-        wide = np.broadcast_to(indices.reshape(shape), (*x.shape[:axis], len(indices), *x.shape[axis + 1 :]))
+        wide = np.broadcast_to(
+            indices.reshape(shape), (*x.shape[:axis], len(indices), *x.shape[axis + 1 :])
+        )
         wanted = np.take_along_axis(x, wide.astype("int64"), axis)
         close(xp.take_along_axis(here, xp.reshape(there, tuple(shape)), axis=axis), wanted)
-        close(xp.where(xp.asarray(x == x.flat[0]), here, xp.flip(here)), np.where(x == x.flat[0], x, np.flip(x)))
+        close(
+            xp.where(xp.asarray(x == x.flat[0]), here, xp.flip(here)),
+            np.where(x == x.flat[0], x, np.flip(x)),
+        )
 
 
 # of shapes
@@ -408,7 +494,10 @@ def test_shapes(xp, examples):
         close(xp.full_like(here, 1), np.full_like(x, 1))
         assert tuple(xp.empty_like(here).shape) == x.shape
         close(xp.astype(here, xp.bool), silently(x.astype, "bool"))
-        close(xp.astype(xp.astype(here, xp.bool), xp.float64), silently(x.astype, "bool").astype("float64"))
+        close(
+            xp.astype(xp.astype(here, xp.bool), xp.float64),
+            silently(x.astype, "bool").astype("float64"),
+        )
         for axis in range(x.ndim):
             close(xp.flip(here, axis=axis), np.flip(x, axis))
             close(xp.roll(here, -1, axis=axis), np.roll(x, -1, axis))
@@ -424,11 +513,15 @@ def test_shapes(xp, examples):
 
 def test_shapes_of_several(xp):
     x, y = xp.asarray([1, 2, 3]), xp.asarray([[1.0], [2.0]])
-    for one, other in zip(xp.broadcast_arrays(x, y), ([[1, 2, 3]] * 2, [[1.0] * 3, [2.0] * 3]), strict=True):
+    for one, other in zip(
+        xp.broadcast_arrays(x, y), ([[1, 2, 3]] * 2, [[1.0] * 3, [2.0] * 3]), strict=True
+    ):
         np.testing.assert_array_equal(xdevice.to_numpy(one), other)
     for indexing in ("xy", "ij"):
         wanted = np.meshgrid([1, 2, 3], [4, 5], indexing=indexing)
-        for one, other in zip(xp.meshgrid(x, xp.asarray([4, 5]), indexing=indexing), wanted, strict=True):
+        for one, other in zip(
+            xp.meshgrid(x, xp.asarray([4, 5]), indexing=indexing), wanted, strict=True
+        ):
             close(one, other)
     close(xp.repeat(x, xp.asarray([0, 2, 1])), np.asarray([2, 2, 3]))
     close(xp.roll(y, (1, 2), axis=(0, 1)), np.asarray([[2.0], [1.0]], "float32"))
@@ -444,7 +537,9 @@ SHAPES_OF_PRODUCTS = [
 @pytest.mark.parametrize("dtype", REAL)
 @pytest.mark.parametrize("shapes", SHAPES_OF_PRODUCTS)
 def test_products(xp, shapes, dtype):
-    xp.matmul(xp.eye(2, dtype=getattr(xp, dtype)), xp.eye(2, dtype=getattr(xp, dtype)))  # the next goes the fast way
+    xp.matmul(
+        xp.eye(2, dtype=getattr(xp, dtype)), xp.eye(2, dtype=getattr(xp, dtype))
+    )  # the next goes the fast way
     x1, x2 = (np.arange(math.prod(shape)).reshape(shape).astype(dtype) for shape in shapes)
     y1, y2 = (xp.asarray(x, dtype=x.dtype) for x in (x1, x2))
     close(xp.matmul(y1, y2), np.matmul(x1, x2))
@@ -465,16 +560,27 @@ def test_making(xp, name):
     close(xp.arange(0.0, 1.0, 0.25), np.arange(0, 1, 0.25, "float32"))
     close(xp.arange(2, dtype=xp.float64), np.arange(2.0))
     close(xp.linspace(0, 1, 5), np.linspace(0, 1, 5, dtype="float32"))
-    close(xp.linspace(0, 1, 4, endpoint=False, dtype=xp.float64), np.linspace(0, 1, 4, endpoint=False))
+    close(
+        xp.linspace(0, 1, 4, endpoint=False, dtype=xp.float64),
+        np.linspace(0, 1, 4, endpoint=False),
+    )
     close(xp.eye(2, 3, k=1), np.eye(2, 3, 1, "float32"))
     close(xp.eye(2, dtype=xp.bool), np.eye(2, dtype="bool"))
     close(xp.zeros(()), np.zeros((), "float32"))
     close(xp.ones((0, 2), dtype=xp.int64), np.ones((0, 2), "int64"))
     assert tuple(xp.empty(3).shape) == (3,)
-    for value, dtype in ((2**40 + 1, "int64"), (1.5, "float32"), (True, "bool"), (math.inf, "float32")):
+    for value, dtype in (
+        (2**40 + 1, "int64"),
+        (1.5, "float32"),
+        (True, "bool"),
+        (math.inf, "float32"),
+    ):
         close(xp.full((2,), value), np.full(2, value, dtype))
     exact = 16777217.0  # float32 does not hold it
-    for made in (xp.full((), exact, dtype=xp.float64), xp.full_like(xp.ones(1, dtype=xp.float64), exact)):
+    for made in (
+        xp.full((), exact, dtype=xp.float64),
+        xp.full_like(xp.ones(1, dtype=xp.float64), exact),
+    ):
         assert xdevice.item(made) == exact
     close(xp.asarray([1, 2]), np.asarray([1, 2]))
     close(xp.asarray([1.5]), np.asarray([1.5], "float32"))
@@ -508,11 +614,15 @@ def test_dtypes(xp):
 
 @pytest.mark.parametrize("function", ["floor_divide", "remainder"])
 @pytest.mark.parametrize("divisors", [[-1, -2, 2], [-1, 0, 2]], ids=["range", "zero"])
-def test_integers_divided_by_0_or_beyond_their_range_do_not_end_the_process(xp, name, function, divisors):
+def test_integers_divided_by_0_or_beyond_their_range_do_not_end_the_process(
+    xp, name, function, divisors
+):
     if 0 in divisors and name in ("torch", "tensorflow"):
         pytest.skip("an error of the framework")
     found = getattr(xp, function)(xp.asarray([-(2**63), 7, -7]), xp.asarray(divisors))
-    assert xdevice.to_numpy(found).tolist()[-1] == {"floor_divide": -4, "remainder": 1}[function]
+    assert (
+        xdevice.to_numpy(found).tolist()[-1] == {"floor_divide": -4, "remainder": 1}[function]
+    )
 
 
 def test_an_integer_of_numpy_is_one_in_arange(xp):
@@ -569,7 +679,10 @@ def test_what_is_refused_by_name(xp, name):
         (xdevice.errors.NotATensorError, lambda: xdevice.array_namespace("text")),
         (xdevice.errors.ShapeError, lambda: xp.sum(floats, axis=1)),
         (xdevice.errors.ShapeError, lambda: xp.matmul(floats, xp.ones((3, 2)))),
-        (xdevice.errors.ShapeError, lambda: xp.matmul(xp.matmul(xp.ones((2, 2)), xp.ones((2, 2))), xp.ones((3, 2)))),
+        (
+            xdevice.errors.ShapeError,
+            lambda: xp.matmul(xp.matmul(xp.ones((2, 2)), xp.ones((2, 2))), xp.ones((3, 2))),
+        ),
         (
             xdevice.errors.ShapeError,
             lambda: xp.matmul(xp.ones((2, 1), dtype=xp.int64), xp.ones((3, 2), dtype=xp.int64)),
@@ -594,7 +707,10 @@ ALONG_AN_AXIS = (
 @pytest.mark.parametrize("axis", [3, -4, "0", 1.0])
 def test_an_axis_that_is_not_there_is_the_same_error_everywhere(xp, axis):
     x, places = xp.ones((2, 3)), xp.asarray([[0]])
-    calls = [lambda function=function: getattr(xp, function)(x, axis=axis) for function in ALONG_AN_AXIS]
+    calls = [
+        lambda function=function: getattr(xp, function)(x, axis=axis)
+        for function in ALONG_AN_AXIS
+    ]
     calls += [
         lambda: xp.concat([x, x], axis=axis),
         lambda: xp.moveaxis(x, axis, 0),
@@ -642,11 +758,16 @@ def test_a_function_of_several_calls_compiles_and_gives_the_same(xp, name):
 
 def test_pytorch_compiles_where_the_dtypes_of_tensorflow_are_known():
     torch, _ = (pytest.importorskip(framework) for framework in ("torch", "tensorflow"))
-    for framework in ("tensorflow", "torch"):  # on PyTorch the last dtype is another than the compiled one
+    for framework in (
+        "tensorflow",
+        "torch",
+    ):  # on PyTorch the last dtype is another than the compiled one
         with xdevice.use_backend(framework):
             xp, x = xdevice.array_namespace(), xdevice.tensor([1, 2])
             xp.maximum(x, x)
-    made = torch.compile(lambda x: xp.maximum(x, 0.0), backend="eager", fullgraph=True)(torch.tensor([-1.0, 1.0]))
+    made = torch.compile(lambda x: xp.maximum(x, 0.0), backend="eager", fullgraph=True)(
+        torch.tensor([-1.0, 1.0])
+    )
     assert made.tolist() == [0.0, 1.0]
 
 
@@ -660,9 +781,18 @@ def test_the_namespace_of_tensors(xp, name):
 def test_results_are_where_the_operands_are(xp, name):
     other = xdevice.backend().devices()[-1]
     if other.kind not in ("cpu", "gpu"):
-        other = [place for place in xdevice.backend().devices() if place.kind in ("cpu", "gpu")][-1]
+        other = [
+            place for place in xdevice.backend().devices() if place.kind in ("cpu", "gpu")
+        ][-1]
     x = xdevice.to_device(xp.asarray([[1.0, 2.0], [3.0, 4.0]]), other)
-    made = [xp.add(x, x), xp.add(x, 1.0), xp.where(xp.less(x, 2.0), x, 0.0), xp.sum(x), xp.std(x), xp.tril(x)]
+    made = [
+        xp.add(x, x),
+        xp.add(x, 1.0),
+        xp.where(xp.less(x, 2.0), x, 0.0),
+        xp.sum(x),
+        xp.std(x),
+        xp.tril(x),
+    ]
     made += [
         xp.matmul(x, x),
         xp.argmax(x),
@@ -670,19 +800,42 @@ def test_results_are_where_the_operands_are(xp, name):
         xp.zeros_like(x),
         xp.take(x, xp.asarray([0], device=other), axis=0),
     ]
-    made += [xp.round(x), xp.concat([x, x]), xp.clip(x, 1.5, 3), xp.cumulative_sum(x, axis=0, include_initial=True)]
+    made += [
+        xp.round(x),
+        xp.concat([x, x]),
+        xp.clip(x, 1.5, 3),
+        xp.cumulative_sum(x, axis=0, include_initial=True),
+    ]
     assert {xdevice.device_of(one) for one in made} == {other}
 
 
-@pytest.mark.parametrize("backend", [name for name in ("torch", "paddle") if name in xdevice.backends()])
 @pytest.mark.parametrize(
-    "call", ["count_nonzero", "ones_like", "concat", "matrix_transpose", "isnan", "exp", "sin", "sum", "add", "matmul"]
+    "backend", [name for name in ("torch", "paddle") if name in xdevice.backends()]
+)
+@pytest.mark.parametrize(
+    "call",
+    [
+        "count_nonzero",
+        "ones_like",
+        "concat",
+        "matrix_transpose",
+        "isnan",
+        "exp",
+        "sin",
+        "sum",
+        "add",
+        "matmul",
+    ],
 )
 def test_a_sparse_tensor_after_a_dense_one_of_its_type_is_refused(backend, call):
     with xdevice.use_backend(backend) as chosen:
         xp = xdevice.array_namespace()
         dense = xdevice.ones(2, 2)
-        sparse = dense.to_sparse() if backend == "torch" else chosen.framework.ones([2, 2]).to_sparse_coo(2)
+        sparse = (
+            dense.to_sparse()
+            if backend == "torch"
+            else chosen.framework.ones([2, 2]).to_sparse_coo(2)
+        )
         given = (lambda *xs: [list(xs)]) if call == "concat" else (lambda *xs: xs)
         function, others = getattr(xp, call), [dense] * (call in ("add", "concat", "matmul"))
         function(*given(dense, *others))  # the next calls are fast ones
@@ -699,7 +852,9 @@ def test_indices_of_a_dtype_that_is_shorter_than_the_axis(xp, dtype):
     if dtype == "int8":
         last = xp.asarray([-1, -128], dtype=dtype)
         assert xdevice.to_numpy(xp.take(x, last)).tolist() == [299, 172]
-        assert xdevice.to_numpy(xp.take(x[:100], xp.asarray([-1], dtype=dtype))).tolist() == [99]
+        assert xdevice.to_numpy(xp.take(x[:100], xp.asarray([-1], dtype=dtype))).tolist() == [
+            99
+        ]
         with pytest.raises(IndexError, match="-128 in an axis of 100"):
             xp.take(x[:100], last)
     else:

@@ -92,7 +92,9 @@ def test_the_programs_own_functions_are_inside_of_the_scope():
 def test_a_step_calls_the_scope_for_the_rule_alone():
     params = {"w": xdevice.ones(2, 2)}
     state = optim.init(optim.adam, params)
-    gradients = xdevice.math.value_and_grad(lambda p, x: nn.mse_loss(xdevice.array_namespace(x).matmul(x, p["w"]), x))
+    gradients = xdevice.math.value_and_grad(
+        lambda p, x: nn.mse_loss(xdevice.array_namespace(x).matmul(x, p["w"]), x)
+    )
     x = xdevice.ones(2, 2)
     gradients(params, x)
     with scope() as called:

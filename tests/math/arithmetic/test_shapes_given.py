@@ -32,10 +32,20 @@ SEVERAL = {
     "roll": (lambda xp, s: xp.roll(xdevice.ones(2, 3), s, axis=s), (0, 1), (2, 3)),
     "moveaxis": (lambda xp, s: xp.moveaxis(xdevice.ones(2, 3), s, s), (0, 1), (2, 3)),
     "repeat": (lambda xp, s: xp.repeat(xdevice.ones(2, 3), s, axis=0), (0, 1), (1, 3)),
-    "tensordot": (lambda xp, s: xp.tensordot(xdevice.ones(2, 3), xdevice.ones(2, 3), axes=(s, s)), (0, 1), ()),
-    "max_pool2d": (lambda xp, s: nn.max_pool2d(xdevice.ones(1, 1, 4, 4), s), (2, 1), (1, 1, 2, 4)),
+    "tensordot": (
+        lambda xp, s: xp.tensordot(xdevice.ones(2, 3), xdevice.ones(2, 3), axes=(s, s)),
+        (0, 1),
+        (),
+    ),
+    "max_pool2d": (
+        lambda xp, s: nn.max_pool2d(xdevice.ones(1, 1, 4, 4), s),
+        (2, 1),
+        (1, 1, 2, 4),
+    ),
     "conv2d": (
-        lambda xp, s: nn.conv2d(xdevice.ones(1, 1, 4, 4), xdevice.ones(1, 1, 2, 2), stride=s, padding=s),
+        lambda xp, s: nn.conv2d(
+            xdevice.ones(1, 1, 4, 4), xdevice.ones(1, 1, 2, 2), stride=s, padding=s
+        ),
         (1, 1),
         (1, 1, 5, 5),
     ),

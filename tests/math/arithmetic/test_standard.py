@@ -54,16 +54,26 @@ def close(got, wanted, rtol=1e-4):
 def test_154_names_and_two_extensions_but_for_what_a_framework_lacks(xp, name):
     lacking = LACKING.get(name, set())
     assert all(hasattr(xdevice.backend().namespace(), kernel) for kernel in arithmetic.KERNELS)
-    listed = re.findall(r"`(\w+)`", PAGE.partition("## The functions")[2].partition("These are the 154")[0])
-    assert sorted(listed) == sorted({*dir(xp), *lacking, "__array_namespace_info__"} - {"fft", "linalg"})
-    assert len([one for one in dir(xp) if one not in ("fft", "linalg")]) + len(lacking - {"fft"}) + 1 == 154
+    listed = re.findall(
+        r"`(\w+)`", PAGE.partition("## The functions")[2].partition("These are the 154")[0]
+    )
+    assert sorted(listed) == sorted(
+        {*dir(xp), *lacking, "__array_namespace_info__"} - {"fft", "linalg"}
+    )
+    assert (
+        len([one for one in dir(xp) if one not in ("fft", "linalg")])
+        + len(lacking - {"fft"})
+        + 1
+        == 154
+    )
     assert len(vars(xp.linalg)) == 25
     assert "fft" in lacking or len(vars(xp.fft)) == 14
     for one in (*STANDARD, "fft", "linalg"):
         assert hasattr(xp, one) != (one in lacking)
     for one in lacking:
         with pytest.raises(
-            xdevice.errors.UnsupportedError, match=f"{name} does not support {one}; compute it with another"
+            xdevice.errors.UnsupportedError,
+            match=f"{name} does not support {one}; compute it with another",
         ):
             getattr(xp, one)
     with pytest.raises(AttributeError, match="does not name it"):
@@ -77,7 +87,12 @@ def test_what_the_namespace_tells_of_itself(xp, name):
     assert info.default_device() in info.devices()
     assert info.default_dtypes()["integral"] == xp.int64
     has_complex = "complex64" not in LACKING.get(name, ())
-    kinds = ["real floating", "integral", "indexing", *(["complex floating"] if has_complex else [])]
+    kinds = [
+        "real floating",
+        "integral",
+        "indexing",
+        *(["complex floating"] if has_complex else []),
+    ]
     assert sorted(info.default_dtypes()) == sorted(kinds)
     able = info.capabilities()
     assert able["data-dependent shapes"]
@@ -85,13 +100,17 @@ def test_what_the_namespace_tells_of_itself(xp, name):
     if able["boolean indexing"]:
         x = xp.asarray([1.0, 2.0, 3.0])
         assert xdevice.to_numpy(x[xp.greater(x, 1.0)]).tolist() == [2.0, 3.0]
-    assert len(xp.reshape(xp.zeros(1), (1,) * min(able["max dimensions"], 9)).shape) == min(able["max dimensions"], 9)
+    assert len(xp.reshape(xp.zeros(1), (1,) * min(able["max dimensions"], 9)).shape) == min(
+        able["max dimensions"], 9
+    )
 
 
 def of(dtype):
     """Two arrays of a dtype, the first with values that narrower ones, or floats, do not hold."""
     kind = kind_of(dtype)
-    first = {"b": [0, 1, 1], "i": [3, -5, 7], "f": [0.5, -0.25, 3], "c": [0.5 + 1j, -2, 3]}.get(kind)
+    first = {"b": [0, 1, 1], "i": [3, -5, 7], "f": [0.5, -0.25, 3], "c": [0.5 + 1j, -2, 3]}.get(
+        kind
+    )
     first = first or [3, np.iinfo(dtype).max - 1, 7]
     return np.array(first, dtype), np.array([2, 1, 3], dtype)
 
@@ -103,7 +122,10 @@ def test_each_function_of_elements_in_each_dtype(xp, name, dtype):
     x, y = of(dtype)
     here, there = xp.asarray(x, dtype=dtype), xp.asarray(y, dtype=dtype)
     with np.errstate(all="ignore"):
-        for table, given, tensors in ((elementwise.UNARY, (x,), (here,)), (elementwise.BINARY, (x, y), (here, there))):
+        for table, given, tensors in (
+            (elementwise.UNARY, (x,), (here,)),
+            (elementwise.BINARY, (x, y), (here, there)),
+        ):
             for function, kinds in table.items():
                 if kind_of(dtype) not in kinds or (
                     function == "sign" and kind_of(dtype) == "c"
@@ -123,7 +145,10 @@ def test_elements_are_moved_in_each_dtype(xp, name, dtype):
     for made, wanted in (
         (xp.take(here, xp.asarray([2, 0]), axis=1), x[:, [2, 0]]),
         (xp.take_along_axis(here, xp.asarray([[2], [0]]), axis=1), x[[0, 1], [2, 0]][:, None]),
-        (xp.where(xp.asarray([True, False, True]), here, xp.flip(here)), np.where([True, False, True], x, np.flip(x))),
+        (
+            xp.where(xp.asarray([True, False, True]), here, xp.flip(here)),
+            np.where([True, False, True], x, np.flip(x)),
+        ),
         (xp.roll(here, 1), np.roll(x, 1)),
         (xp.tril(here), np.tril(x)),
         (xp.concat([here, here]), np.concatenate([x, x])),
@@ -139,7 +164,9 @@ def test_elements_are_moved_in_each_dtype(xp, name, dtype):
 
 def test_complex_numbers(xp, name):
     if "complex64" in LACKING.get(name, ()):
-        with pytest.raises(xdevice.errors.DTypeError, match="imag takes complex numbers, not float32"):
+        with pytest.raises(
+            xdevice.errors.DTypeError, match="imag takes complex numbers, not float32"
+        ):
             xp.imag(xp.ones(1))
         close(xp.real(xp.asarray([1.0])), np.ones(1, "float32"))
         return
@@ -153,7 +180,9 @@ def test_complex_numbers(xp, name):
     assert xp.finfo(xp.complex128).dtype == xp.float64
 
 
-@pytest.mark.parametrize("dtype", ["bool", "uint8", "uint16", "uint32", "uint64", "int64", "float32"])
+@pytest.mark.parametrize(
+    "dtype", ["bool", "uint8", "uint16", "uint32", "uint64", "int64", "float32"]
+)
 def test_places_of_what_is_not_zero(name, xp, dtype):
     if dtype not in xdevice.backend().dtypes:
         pytest.skip(f"{name} has no {dtype}")
@@ -165,7 +194,9 @@ def test_places_of_what_is_not_zero(name, xp, dtype):
 
 
 def test_what_is_rounded_to_zero_keeps_its_sign(xp):
-    x = np.array([-0.5, -0.2, -0.0, 0.0, 0.5, 1.5, 2.5, -1.5, -2.5, np.inf, -np.inf, np.nan], "float32")
+    x = np.array(
+        [-0.5, -0.2, -0.0, 0.0, 0.5, 1.5, 2.5, -1.5, -2.5, np.inf, -np.inf, np.nan], "float32"
+    )
     rounded = xdevice.to_numpy(xp.round(xp.asarray(x)))
     np.testing.assert_array_equal(rounded, np.round(x))
     np.testing.assert_array_equal(np.signbit(rounded[:-1]), np.signbit(np.round(x[:-1])))
@@ -182,15 +213,26 @@ def test_sets_and_places(xp):
     assert tuple(made.inverse_indices.shape) == x.shape
     assert xdevice.to_numpy(xp.unique_counts(here).counts).tolist() == [1, 2, 2, 1]
     assert len(xp.unique_values(xp.asarray([math.nan, math.nan])).shape) == 1
-    close(xp.unique_values(xp.asarray([math.nan, math.nan])), np.array([math.nan] * 2, "float32"))
+    close(
+        xp.unique_values(xp.asarray([math.nan, math.nan])), np.array([math.nan] * 2, "float32")
+    )
     close(xp.unique_inverse(here).values, np.unique(x))
     with pytest.raises(xdevice.errors.ShapeError, match="nonzero takes one dimension or more"):
         xp.nonzero(xp.asarray(1))
-    line, wanted = np.array([1.0, 2.0, 2.0, 5.0], "float32"), np.array([[2.0, 0.0], [9.0, 2.5]], "float32")
+    line, wanted = (
+        np.array([1.0, 2.0, 2.0, 5.0], "float32"),
+        np.array([[2.0, 0.0], [9.0, 2.5]], "float32"),
+    )
     for side in ("left", "right"):
-        close(xp.searchsorted(xp.asarray(line), xp.asarray(wanted), side=side), np.searchsorted(line, wanted, side))
+        close(
+            xp.searchsorted(xp.asarray(line), xp.asarray(wanted), side=side),
+            np.searchsorted(line, wanted, side),
+        )
     sorter = xp.asarray([3, 1, 2, 0])
-    close(xp.searchsorted(xp.asarray(line[::-1].copy()), xp.asarray([2.0]), sorter=sorter), np.array([1]))
+    close(
+        xp.searchsorted(xp.asarray(line[::-1].copy()), xp.asarray([2.0]), sorter=sorter),
+        np.array([1]),
+    )
 
 
 def test_differences_and_products(xp):
@@ -198,7 +240,10 @@ def test_differences_and_products(xp):
     here = xp.asarray(x)
     for n in range(5):
         close(xp.diff(here, n=n), np.diff(x, n=n))
-    close(xp.diff(here, axis=0, prepend=here, append=here), np.diff(x, axis=0, prepend=x, append=x))
+    close(
+        xp.diff(here, axis=0, prepend=here, append=here),
+        np.diff(x, axis=0, prepend=x, append=x),
+    )
     close(xp.cumulative_prod(here, axis=1), np.cumprod(x, 1))
     close(xp.cumulative_prod(xp.asarray([2, 3]), include_initial=True), np.array([1, 2, 6]))
     with pytest.raises(xdevice.errors.ArgumentError, match="diff takes an n of 0 or more"):
@@ -217,12 +262,23 @@ def test_linear_algebra(xp, name):
     for function in ("det", "inv", "eigvalsh"):
         close(getattr(at, function)(x), getattr(np.linalg, function)(stack))
     close(at.solve(x, tall), np.linalg.solve(stack, stack[:, :, :2]))
-    close(at.solve(x, xp.asarray(MATRIX[0])), np.linalg.solve(stack, np.stack([MATRIX[0]] * 2)[..., None])[..., 0])
+    close(
+        at.solve(x, xp.asarray(MATRIX[0])),
+        np.linalg.solve(stack, np.stack([MATRIX[0]] * 2)[..., None])[..., 0],
+    )
     sign, logarithm = at.slogdet(x)
     close(xp.multiply(sign, xp.exp(logarithm)), np.linalg.det(stack))
     values, vectors = at.eigh(x)
-    close(xp.matmul(vectors, xp.multiply(xp.expand_dims(values, axis=-1), xp.matrix_transpose(vectors))), stack)
-    for given, array in ((tall, stack[:, :, :2]), (xp.matrix_transpose(tall), np.swapaxes(stack[:, :, :2], 1, 2))):
+    close(
+        xp.matmul(
+            vectors, xp.multiply(xp.expand_dims(values, axis=-1), xp.matrix_transpose(vectors))
+        ),
+        stack,
+    )
+    for given, array in (
+        (tall, stack[:, :, :2]),
+        (xp.matrix_transpose(tall), np.swapaxes(stack[:, :, :2], 1, 2)),
+    ):
         u, values, vh = at.svd(given, full_matrices=False)
         close(xp.matmul(xp.multiply(u, xp.expand_dims(values, axis=-2)), vh), array)
         close(at.svdvals(given), np.linalg.svd(array, compute_uv=False))
@@ -238,9 +294,14 @@ def test_linear_algebra(xp, name):
     close(at.outer(xp.asarray([1, 2]), xp.asarray([3, 4])), np.outer([1, 2], [3, 4]))
     close(at.trace(x, offset=-1), np.trace(stack, -1, 1, 2))
     if name == "mxnet":
-        with pytest.raises(xdevice.errors.UnsupportedError, match=r"mxnet does not support linalg\.qr; compute"):
+        with pytest.raises(
+            xdevice.errors.UnsupportedError, match=r"mxnet does not support linalg\.qr; compute"
+        ):
             at.qr(x)
-        with pytest.raises(xdevice.errors.UnsupportedError, match="with full matrices; pass full_matrices=False"):
+        with pytest.raises(
+            xdevice.errors.UnsupportedError,
+            match="with full matrices; pass full_matrices=False",
+        ):
             at.svd(tall)
         return
     q, r = at.qr(tall)
@@ -252,16 +313,36 @@ def test_linear_algebra(xp, name):
 def test_linear_algebra_refuses_by_name(xp):
     at = xp.linalg
     for error, call, said in (
-        (xdevice.errors.ShapeError, lambda: at.inv(xp.ones((2, 3))), "linalg.inv takes square matrices"),
+        (
+            xdevice.errors.ShapeError,
+            lambda: at.inv(xp.ones((2, 3))),
+            "linalg.inv takes square matrices",
+        ),
         (
             xdevice.errors.DTypeError,
             lambda: at.det(xp.ones((2, 2), dtype=xp.int64)),
             "linalg.det takes floats, not int64",
         ),
-        (xdevice.errors.ShapeError, lambda: at.cross(xp.ones(2), xp.ones(2)), "linalg.cross takes axes of 3 elements"),
-        (xdevice.errors.ArgumentError, lambda: at.matrix_norm(xp.ones((2, 2)), ord=7), "there is no norm 7"),
-        (xdevice.errors.ShapeError, lambda: at.solve(xp.ones((2, 2)), xp.ones(3)), "do not fit"),
-        (xdevice.errors.DTypeError, lambda: at.det(xp.astype(xp.ones((2, 2)), "float16")), "not float16"),
+        (
+            xdevice.errors.ShapeError,
+            lambda: at.cross(xp.ones(2), xp.ones(2)),
+            "linalg.cross takes axes of 3 elements",
+        ),
+        (
+            xdevice.errors.ArgumentError,
+            lambda: at.matrix_norm(xp.ones((2, 2)), ord=7),
+            "there is no norm 7",
+        ),
+        (
+            xdevice.errors.ShapeError,
+            lambda: at.solve(xp.ones((2, 2)), xp.ones(3)),
+            "do not fit",
+        ),
+        (
+            xdevice.errors.DTypeError,
+            lambda: at.det(xp.astype(xp.ones((2, 2)), "float16")),
+            "not float16",
+        ),
     ):
         with pytest.raises(error, match=said):
             call()
@@ -273,23 +354,43 @@ def test_fourier(xp, name):
     x = np.linspace(-1, 2, 20, dtype="float32").reshape(4, 5)
     z = (x + 1j * x[::-1]).astype("complex64")
     for norm in ("backward", "ortho", "forward"):
-        for function, array in (("fft", z), ("ifft", z), ("rfft", x), ("irfft", z), ("hfft", z), ("ihfft", x)):
+        for function, array in (
+            ("fft", z),
+            ("ifft", z),
+            ("rfft", x),
+            ("irfft", z),
+            ("hfft", z),
+            ("ihfft", x),
+        ):
             for n, axis in ((None, -1), (3, 0), (7, 1)):
                 wanted = getattr(np.fft, function)(array, n, axis, norm)
                 made = getattr(xp.fft, function)(xp.asarray(array), n=n, axis=axis, norm=norm)
-                close(made, wanted.astype("complex64" if wanted.dtype.kind == "c" else "float32"), 1e-3)
+                close(
+                    made,
+                    wanted.astype("complex64" if wanted.dtype.kind == "c" else "float32"),
+                    1e-3,
+                )
     for function, array in (("fftn", z), ("ifftn", z), ("rfftn", x), ("irfftn", z)):
         for s, axes in ((None, None), ((6, 3), (0, 1)), (None, (1,))):
             wanted = getattr(np.fft, function)(array, s, axes)
             made = getattr(xp.fft, function)(xp.asarray(array), s=s, axes=axes)
-            close(made, wanted.astype("complex64" if wanted.dtype.kind == "c" else "float32"), 1e-3)
+            close(
+                made,
+                wanted.astype("complex64" if wanted.dtype.kind == "c" else "float32"),
+                1e-3,
+            )
     close(xp.fft.fftshift(xp.asarray(x)), np.fft.fftshift(x))
     close(xp.fft.ifftshift(xp.asarray(x), axes=1), np.fft.ifftshift(x, 1))
     close(xp.fft.fftfreq(5, d=0.5), np.fft.fftfreq(5, 0.5).astype("float32"))
     close(xp.fft.rfftfreq(5, dtype=xp.float64), np.fft.rfftfreq(5))
-    with pytest.raises(xdevice.errors.ShapeError, match=r"needs 1 element or more along each axis, not \(0,\)"):
+    with pytest.raises(
+        xdevice.errors.ShapeError, match=r"needs 1 element or more along each axis, not \(0,\)"
+    ):
         xp.fft.fft(xp.asarray(z), n=0)
-    with pytest.raises(xdevice.errors.ArgumentError, match="norm must be one of backward, ortho, forward, not 'half'"):
+    with pytest.raises(
+        xdevice.errors.ArgumentError,
+        match="norm must be one of backward, ortho, forward, not 'half'",
+    ):
         xp.fft.fft(xp.asarray(z), norm="half")
 
 
@@ -303,9 +404,13 @@ SLOPES = {
     "logaddexp": lambda xp, x: xp.sum(xp.logaddexp(x, xp.flip(x))),
     "unique_values": lambda xp, x: xp.sum(xp.square(xp.unique_values(x))),
     "unstack": lambda xp, x: xp.sum(xp.square(xp.unstack(x)[1])),
-    "linalg.cholesky": lambda xp, x: xp.sum(xp.linalg.cholesky(xp.add(x, xp.matrix_transpose(x)))),
+    "linalg.cholesky": lambda xp, x: xp.sum(
+        xp.linalg.cholesky(xp.add(x, xp.matrix_transpose(x)))
+    ),
     "linalg.cross": lambda xp, x: xp.sum(xp.linalg.cross(x, xp.square(x))),
-    "linalg.eigh": lambda xp, x: xp.sum(x) + xp.linalg.eigh(xp.add(x, xp.matrix_transpose(x)))[0][0],
+    "linalg.eigh": lambda xp, x: (
+        xp.sum(x) + xp.linalg.eigh(xp.add(x, xp.matrix_transpose(x)))[0][0]
+    ),
     "linalg.eigvalsh": lambda xp, x: xp.linalg.eigvalsh(xp.add(x, xp.matrix_transpose(x)))[-1],
     "linalg.det": lambda xp, x: xp.linalg.det(x),
     "linalg.inv": lambda xp, x: xp.sum(xp.linalg.inv(x)),
@@ -336,7 +441,10 @@ def test_gradients_are_those_of_small_steps(xp, name, function):
     for place in np.ndindex(x.shape):
         step = np.zeros_like(x)
         step[place] = 1e-6
-        ends = [xdevice.item(loss(xp.asarray(x + sign * step, dtype=xp.float64))) for sign in (1, -1)]
+        ends = [
+            xdevice.item(loss(xp.asarray(x + sign * step, dtype=xp.float64)))
+            for sign in (1, -1)
+        ]
         wanted[place] = (ends[0] - ends[1]) / 2e-6
     np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-4)
 
@@ -355,7 +463,9 @@ def test_shapes_are_broadcast_without_tensors(xp):
 def test_several_axes_of_length_one_are_added_at_once(xp):
     x = xp.ones((2, 3))
     for axis in ((0, 2), (2, 0), (-1, 0), (-4, -2), (), (1,)):
-        assert tuple(xp.expand_dims(x, axis).shape) == np.expand_dims(np.ones((2, 3)), axis).shape
+        assert (
+            tuple(xp.expand_dims(x, axis).shape) == np.expand_dims(np.ones((2, 3)), axis).shape
+        )
     for axis in ((0, 0), (0, -4), (4, 0)):
         with pytest.raises(xdevice.errors.XDeviceError):
             xp.expand_dims(x, axis)
@@ -384,7 +494,11 @@ def test_a_number_may_be_searched_for(xp):
 
 def test_what_were_lists_are_tuples(xp):
     x = xp.ones(2)
-    for several in (xp.broadcast_arrays(x, x), xp.meshgrid(x, x), xp.__array_namespace_info__().devices()):
+    for several in (
+        xp.broadcast_arrays(x, x),
+        xp.meshgrid(x, x),
+        xp.__array_namespace_info__().devices(),
+    ):
         assert type(several) is tuple
 
 
@@ -399,10 +513,15 @@ def test_eigenvalues_of_any_square_matrix_are_complex(xp, name, dtype):
     values, vectors = xp.linalg.eig(x)
     assert values.dtype == vectors.dtype == xp.complex64
     wide = xp.astype(x, xp.complex64)
-    close(xp.matmul(wide, vectors), xdevice.to_numpy(xp.multiply(vectors, xp.expand_dims(values, axis=-2))))
+    close(
+        xp.matmul(wide, vectors),
+        xdevice.to_numpy(xp.multiply(vectors, xp.expand_dims(values, axis=-2))),
+    )
     found = xdevice.to_numpy(xp.linalg.eigvals(x))
     assert found.dtype == "complex64"
-    found, expected = (np.sort_complex(np.round(one, 4)) for one in (found, np.linalg.eigvals(matrices)))
+    found, expected = (
+        np.sort_complex(np.round(one, 4)) for one in (found, np.linalg.eigvals(matrices))
+    )
     np.testing.assert_allclose(found, expected, atol=1e-4)
     with pytest.raises(xdevice.errors.ShapeError, match="square"):
         xp.linalg.eig(xp.ones((2, 3)))

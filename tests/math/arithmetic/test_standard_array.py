@@ -14,7 +14,21 @@ INDEXES = (
     (slice(0, 2, 2), None, -2), slice(5, 9), [1, 0, 1], ([0, 1], [2, 2]), (slice(None), [0, 2]), (slice(1, 0, -1), 2),
     np.arange(24).reshape(2, 3, 4) % 3 == 0, np.zeros((2, 3), bool), (1, np.asarray([True, False, True])),
 )  # fmt: skip
-OPERATORS = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "lt", "le", "gt", "ge", "eq", "ne")
+OPERATORS = (
+    "add",
+    "sub",
+    "mul",
+    "truediv",
+    "floordiv",
+    "mod",
+    "pow",
+    "lt",
+    "le",
+    "gt",
+    "ge",
+    "eq",
+    "ne",
+)
 VALUES = np.arange(24, dtype="float32").reshape(2, 3, 4)
 
 
@@ -36,7 +50,9 @@ def test_an_index_is_numpys_in_reading_and_writing(xd, index):
     x[index] = 7
     wanted[index] = 7
     same(x, wanted)
-    np.testing.assert_array_equal(xdevice.to_numpy(tensor), VALUES)  # the user's tensor is not written into
+    np.testing.assert_array_equal(
+        xdevice.to_numpy(tensor), VALUES
+    )  # the user's tensor is not written into
 
 
 @pytest.mark.parametrize("index", [2, (0, 0, 0, 0), (..., ...), (0, 5), 1.5, [9]], ids=str)
@@ -88,7 +104,9 @@ def test_views_are_numpys(xd):
 
 def test_functions_take_and_give_arrays(xd):
     x = array([[3.0, 1.0], [2.0, 2.0]])
-    assert x.__array_namespace__(api_version="2024.12") is x.__array_namespace__(api_version="2025.12")
+    assert x.__array_namespace__(api_version="2024.12") is x.__array_namespace__(
+        api_version="2025.12"
+    )
     xp = x.__array_namespace__(api_version="2025.12")
     same(xp.concat([x, x[:1]], axis=0), np.asarray([[3, 1], [2, 2], [3, 1]]))
     same(xp.unique_all(x).counts, np.asarray([1, 2, 1]))
@@ -152,7 +170,9 @@ def test_it_stays_on_its_device(xd):
         assert made.device == xdevice.gpu(1)
     x[:, 0] += 1
     assert x.device == xdevice.gpu(1)
-    with pytest.raises(xdevice.errors.DTypeError, match="NumPy takes no array that is on gpu:1"):
+    with pytest.raises(
+        xdevice.errors.DTypeError, match="NumPy takes no array that is on gpu:1"
+    ):
         np.asarray(x)
     with pytest.raises(xdevice.errors.DeviceMismatchError):
         x + array(VALUES)

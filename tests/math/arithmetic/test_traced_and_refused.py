@@ -17,11 +17,15 @@ MISMATCHED = {
     "equal": lambda xp, x, y: xp.equal(x, y),
     "less": lambda xp, x, y: xp.less(x, y),
     "where": lambda xp, x, y: xp.where(xp.greater(x, 0.0), x, y),
-    "vecdot": lambda xp, x, y: xp.vecdot(xp.reshape(x, (2, 6)), xp.reshape(xp.tile(y, (3, 1)), (4, 6))),
+    "vecdot": lambda xp, x, y: xp.vecdot(
+        xp.reshape(x, (2, 6)), xp.reshape(xp.tile(y, (3, 1)), (4, 6))
+    ),
 }
 
 
-@pytest.fixture(params=sampled(BACKENDS, each_time=("numpy", "torch"), slow=SHIMS, others="long"))
+@pytest.fixture(
+    params=sampled(BACKENDS, each_time=("numpy", "torch"), slow=SHIMS, others="long")
+)
 def xp(request):
     with xdevice.use_backend(request.param):
         yield xdevice.array_namespace()
@@ -32,7 +36,8 @@ def test_shapes_that_do_not_broadcast_are_named(xp):
     for function in MISMATCHED.values():
         for _ in range(2):  # the second time by the fast way
             with pytest.raises(
-                xdevice.errors.ShapeError, match=r"shapes \(\d, \d\).*, \(\d, \d\) do not broadcast together"
+                xdevice.errors.ShapeError,
+                match=r"shapes \(\d, \d\).*, \(\d, \d\) do not broadcast together",
             ):
                 function(xp, x, y)
 
@@ -43,7 +48,9 @@ def test_other_errors_of_a_function_stay_what_they_are(xp):
 
 
 def test_an_int_beyond_all_floats(xp):
-    with pytest.raises(xdevice.errors.DTypeError, match="an int of 1329 bits does not fit into float32"):
+    with pytest.raises(
+        xdevice.errors.DTypeError, match="an int of 1329 bits does not fit into float32"
+    ):
         xp.add(xp.asarray(ARRAY), 10**400)
     with pytest.raises(xdevice.errors.DTypeError, match="1329 bits"):
         xp.full((2,), -(10**400), dtype=xp.float32)
@@ -61,12 +68,17 @@ def traced_of_unknown_lengths(function, *arrays):
         xp = xdevice.array_namespace()
         given = [tf.constant(array) for array in arrays]
         signature = [tf.TensorSpec([None] * x.ndim, x.dtype) for x in given]
-        return xdevice.to_numpy(tf.function(lambda *xs: function(xp, *xs), input_signature=signature)(*given))
+        return xdevice.to_numpy(
+            tf.function(lambda *xs: function(xp, *xs), input_signature=signature)(*given)
+        )
 
 
 WITHOUT_LENGTHS = {
     "roll": (lambda xp, x: xp.roll(x, 1, axis=0), lambda x: np.roll(x, 1, 0)),
-    "roll twice": (lambda xp, x: xp.roll(x, (-5, 2), axis=(0, 1)), lambda x: np.roll(x, (-5, 2), (0, 1))),
+    "roll twice": (
+        lambda xp, x: xp.roll(x, (-5, 2), axis=(0, 1)),
+        lambda x: np.roll(x, (-5, 2), (0, 1)),
+    ),
     "var": (lambda xp, x: xp.var(x, axis=0, correction=1), lambda x: x.var(0, ddof=1)),
     "std": (lambda xp, x: xp.std(x, keepdims=True), lambda x: x.std(keepdims=True)),
     "take": (lambda xp, x: xp.take(x, xp.asarray([-1, 0]), axis=1), lambda x: x[:, [-1, 0]]),
@@ -78,7 +90,9 @@ WITHOUT_LENGTHS = {
 @pytest.mark.parametrize("name", sampled(WITHOUT_LENGTHS, each_time=("roll", "var")))
 def test_lengths_that_are_not_known_while_tracing(name):
     function, wanted = WITHOUT_LENGTHS[name]
-    np.testing.assert_allclose(traced_of_unknown_lengths(function, ARRAY), wanted(ARRAY), rtol=1e-6)
+    np.testing.assert_allclose(
+        traced_of_unknown_lengths(function, ARRAY), wanted(ARRAY), rtol=1e-6
+    )
 
 
 @pytest.mark.skipif("tensorflow" not in BACKENDS, reason="TensorFlow is not installed")
@@ -90,9 +104,13 @@ def test_a_length_that_is_known_says_what_one_that_is_not_broadcasts_to():
         xp = xdevice.array_namespace()
         x = xp.asarray(ARRAY)
         signature = [tf.TensorSpec((None, 2), tf.int64)]
-        taken = tf.function(lambda indices: xp.take_along_axis(x, indices, axis=1), input_signature=signature)
+        taken = tf.function(
+            lambda indices: xp.take_along_axis(x, indices, axis=1), input_signature=signature
+        )
         for given in (indices, indices[:1]):
-            np.testing.assert_array_equal(taken(given).numpy(), np.take_along_axis(ARRAY, indices, 1))
+            np.testing.assert_array_equal(
+                taken(given).numpy(), np.take_along_axis(ARRAY, indices, 1)
+            )
 
 
 NEED_LENGTHS = {
@@ -102,7 +120,9 @@ NEED_LENGTHS = {
     "tensordot": lambda xp, x: xp.tensordot(x, x),
     "meshgrid": lambda xp, x: xp.meshgrid(x[0])[0],
     "roll without axes": lambda xp, x: xp.roll(x, 1),
-    "take_along_axis": lambda xp, x: xp.take_along_axis(xp.asarray(ARRAY), xp.astype(x, xp.int64), axis=1),
+    "take_along_axis": lambda xp, x: xp.take_along_axis(
+        xp.asarray(ARRAY), xp.astype(x, xp.int64), axis=1
+    ),
 }
 
 
@@ -110,7 +130,8 @@ NEED_LENGTHS = {
 @pytest.mark.parametrize("name", sampled(NEED_LENGTHS, each_time=("tile", "take_along_axis")))
 def test_what_needs_all_lengths_is_refused_by_name(name):
     with pytest.raises(
-        xdevice.errors.UnsupportedError, match=f"does not support {name} of the shape .*not known while"
+        xdevice.errors.UnsupportedError,
+        match=f"does not support {name} of the shape .*not known while",
     ):
         traced_of_unknown_lengths(NEED_LENGTHS[name], ARRAY)
 
@@ -127,7 +148,9 @@ NEED_VALUES = {
 
 
 @pytest.mark.skipif("jax" not in BACKENDS, reason="JAX is not installed")
-@pytest.mark.parametrize("name", sampled(NEED_VALUES, each_time=("to_numpy", "full", "asarray")))
+@pytest.mark.parametrize(
+    "name", sampled(NEED_VALUES, each_time=("to_numpy", "full", "asarray"))
+)
 def test_what_needs_values_is_refused_by_name(name):
     import jax
 
@@ -164,5 +187,7 @@ def test_to_static_as_it_is_by_default():
             xp = xdevice.array_namespace(x)
             return xp.add(xp.mean(x, axis=0), xp.max(xp.reshape(x, (-1,))))
 
-        expected = xdevice.to_numpy(f(x)).tolist()  # first: Paddle cannot trace the imports that pytest rewrites
+        expected = xdevice.to_numpy(
+            f(x)
+        ).tolist()  # first: Paddle cannot trace the imports that pytest rewrites
         assert xdevice.to_numpy(paddle.jit.to_static(f)(x)).tolist() == expected

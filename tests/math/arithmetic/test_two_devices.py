@@ -13,7 +13,13 @@ OF_TWO = (
     "less_equal", "logaddexp", "logical_and", "logical_or", "logical_xor", "maximum", "minimum", "multiply",
     "nextafter", "not_equal", "pow", "remainder", "searchsorted", "subtract",
 )  # fmt: skip
-OF_TWO_INTS = ("bitwise_and", "bitwise_left_shift", "bitwise_or", "bitwise_right_shift", "bitwise_xor")
+OF_TWO_INTS = (
+    "bitwise_and",
+    "bitwise_left_shift",
+    "bitwise_or",
+    "bitwise_right_shift",
+    "bitwise_xor",
+)
 
 PAIRS = [("gpu:0", "gpu:1"), ("gpu:0", "cpu"), ("cpu", "gpu:0")]
 FLOATS, INTS, TRUTH = ([1.0, 2.0], "float32"), ([1, 0], "int64"), ([True, False], "bool")
@@ -28,7 +34,10 @@ def two(values):
 
 
 CALLS = {
-    **{name: (two(TRUTH if name.startswith("logical") else FLOATS), lambda f, x, y: f(x, y)) for name in OF_TWO},
+    **{
+        name: (two(TRUTH if name.startswith("logical") else FLOATS), lambda f, x, y: f(x, y))
+        for name in OF_TWO
+    },
     **{name: (two(INTS), lambda f, x, y: f(x, y)) for name in OF_TWO_INTS},
     "diff": (two(FLOATS), lambda f, x, y: f(x, prepend=y)),
     "matmul": (two(FLOATS), lambda f, x, y: f(x, y)),
@@ -100,7 +109,9 @@ def test_they_are_refused_where_dtypes_differ_and_in_every_place(xd, places):
         lambda: xp.linalg.cross(*of_three),
         lambda: xp.linalg.outer(x, y),
     ):
-        with pytest.raises(xdevice.errors.DeviceMismatchError, match=r"is on .*pu:\d.* on .*pu:\d.*to_device"):
+        with pytest.raises(
+            xdevice.errors.DeviceMismatchError, match=r"is on .*pu:\d.* on .*pu:\d.*to_device"
+        ):
             call()
 
 
@@ -111,14 +122,22 @@ def test_where_operators_compute_on_the_default_device_the_error_says_so(xd):
         if xd.name != "tensorflow":
             call()
             continue
-        with pytest.raises(xdevice.errors.DeviceMismatchError, match=r"to_device.* moves it; but tensorflow computes"):
+        with pytest.raises(
+            xdevice.errors.DeviceMismatchError,
+            match=r"to_device.* moves it; but tensorflow computes",
+        ):
             call()
 
 
 def test_numbers_of_python_go_with_every_device(xd):
     xp = namespace()
     x = on(FLOATS, "gpu:1")
-    for made in (xp.add(x, 1.0), xp.multiply(2, x), xp.where(on(TRUTH, "gpu:1"), x, 0.0), xp.clip(x, 0, 1.5)):
+    for made in (
+        xp.add(x, 1.0),
+        xp.multiply(2, x),
+        xp.where(on(TRUTH, "gpu:1"), x, 0.0),
+        xp.clip(x, 0, 1.5),
+    ):
         assert xdevice.device_of(made) is xdevice.device("gpu:1")
 
 

@@ -33,14 +33,24 @@ def data(seed):
 def of_replicas(gradients, descend):
     devices = xdevice.try_all_gpus()
     assert len(devices) == 2
-    replicas = xdevice.parallel.replicate({"w": xdevice.zeros(4, 3), "b": xdevice.zeros(3)}, devices)
+    replicas = xdevice.parallel.replicate(
+        {"w": xdevice.zeros(4, 3), "b": xdevice.zeros(3)}, devices
+    )
     parts = xdevice.split_batch(data(0), devices)
     for _ in RANGE:
-        tasks = [partial(gradients, replica, *part) for replica, part in zip(replicas, parts, strict=True)]
+        tasks = [
+            partial(gradients, replica, *part)
+            for replica, part in zip(replicas, parts, strict=True)
+        ]
         grads = xdevice.parallel.run(*tasks)
-        means = {name: xdevice.parallel.all_reduce([one[name] for one in grads], "mean") for name in ("w", "b")}
+        means = {
+            name: xdevice.parallel.all_reduce([one[name] for one in grads], "mean")
+            for name in ("w", "b")
+        }
         grads = [{name: means[name][i] for name in means} for i in (0, 1)]
-        replicas = [descend(replica, grad) for replica, grad in zip(replicas, grads, strict=True)]
+        replicas = [
+            descend(replica, grad) for replica, grad in zip(replicas, grads, strict=True)
+        ]
     assert [xdevice.device_of(replica) for replica in replicas] == devices
     return [xdevice.to_numpy(replica["w"]) for replica in replicas]
 

@@ -95,7 +95,11 @@ def step(params, x, y, rule):
         return loss(Net(**params), x, y)
 
     value, grads = xdevice.math.value_and_grad(f)(params)
-    return {"params": xdevice.math.update(params, grads, rule), "loss": value, "names": ["w", "b"]}
+    return {
+        "params": xdevice.math.update(params, grads, rule),
+        "loss": value,
+        "names": ["w", "b"],
+    }
 
 
 def slower(p, g):
@@ -106,7 +110,10 @@ def slower(p, g):
 def test_a_whole_step_gives_what_it_gives_uncompiled(name):
     with xdevice.use_backend(name):
         draw = np.random.default_rng(0)
-        x, y = xdevice.tensor(draw.normal(size=(8, 4)).astype("float32")), xdevice.tensor([0, 1, 2] * 2 + [0, 1])
+        x, y = (
+            xdevice.tensor(draw.normal(size=(8, 4)).astype("float32")),
+            xdevice.tensor([0, 1, 2] * 2 + [0, 1]),
+        )
         params = {"weight": xdevice.zeros(4, 3), "bias": xdevice.zeros(3)}
         compiled, one, other = xdevice.compile(step), params, params
         for _ in range(4):
@@ -114,17 +121,32 @@ def test_a_whole_step_gives_what_it_gives_uncompiled(name):
             one, other = made["params"], wanted["params"]
             assert list(made) == list(wanted)
             assert made["names"] == ["w", "b"]
-            np.testing.assert_allclose(xdevice.item(made["loss"]), xdevice.item(wanted["loss"]), rtol=1e-6)
-        np.testing.assert_allclose(xdevice.to_numpy(one["weight"]), xdevice.to_numpy(other["weight"]), rtol=1e-5)
+            np.testing.assert_allclose(
+                xdevice.item(made["loss"]), xdevice.item(wanted["loss"]), rtol=1e-6
+            )
+        np.testing.assert_allclose(
+            xdevice.to_numpy(one["weight"]), xdevice.to_numpy(other["weight"]), rtol=1e-5
+        )
 
 
 def test_containers_keep_their_type_and_what_is_no_tensor_in_them(compiling):
-    made = xdevice.compile(lambda net, *more: (Net(net.weight * 2, more, net.name), {"x": [net.bias, None, 1.5]}))
+    made = xdevice.compile(
+        lambda net, *more: (Net(net.weight * 2, more, net.name), {"x": [net.bias, None, 1.5]})
+    )
     net, rest = made(Net(squares(), squares(), "given"), "text", squares())
-    assert (type(net), net.name, values(net.weight), net.bias[0]) == (Net, "given", [2.0, 4.0, 6.0], "text")
+    assert (type(net), net.name, values(net.weight), net.bias[0]) == (
+        Net,
+        "given",
+        [2.0, 4.0, 6.0],
+        "text",
+    )
     assert (values(rest["x"][0]), rest["x"][1:]) == ([1.0, 2.0, 3.0], [None, 1.5])
     state = xdevice.compile(lambda x: State(2 * x)._replace(steps=x))(squares())
-    assert (type(state), values(state.weight), values(state.steps)) == (State, [2.0, 4.0, 6.0], [1.0, 2.0, 3.0])
+    assert (type(state), values(state.weight), values(state.steps)) == (
+        State,
+        [2.0, 4.0, 6.0],
+        [1.0, 2.0, 3.0],
+    )
 
 
 def test_a_result_is_built_as_the_function_gives_it(compiling):
@@ -147,7 +169,14 @@ def test_python_runs_once_for_each_shape_dtype_and_other_value(compiling, capsys
         print(tuple(x.shape), n)
         return x**n
 
-    for x, n in ((squares(), 2), (squares(), 3), (squares(), 2), (squares()[:2], 2), (squares(), 2.0), (squares(), 2)):
+    for x, n in (
+        (squares(), 2),
+        (squares(), 3),
+        (squares(), 2),
+        (squares()[:2], 2),
+        (squares(), 2.0),
+        (squares(), 2),
+    ):
         np.testing.assert_allclose(values(power(x, n)), np.array(values(x)) ** n)
     assert capsys.readouterr().out.splitlines() == ["(3,) 2", "(3,) 3", "(2,) 2", "(3,) 2.0"]
 
@@ -169,7 +198,9 @@ class Agreeing:
 
     def __call__(self):
         now = [values(one)[0] for one in self._compiled(squares())]
-        np.testing.assert_allclose(now, [values(one)[0] for one in self._function(squares())], rtol=1e-6)
+        np.testing.assert_allclose(
+            now, [values(one)[0] for one in self._function(squares())], rtol=1e-6
+        )
         assert now != self._before
         self._before = now
 
@@ -250,8 +281,14 @@ def test_programs_are_told_apart_by_the_structure_of_the_arguments(compiling):
     assert first([2, squares()])[0] == 2
     keys = xdevice.compile(lambda xs: [(key, xs[key]) for key in xs])
     one, other = squares(), squares() * 2
-    assert [(key, values(x)[0]) for key, x in keys({"a": one, "b": other})] == [("a", 1.0), ("b", 2.0)]
-    assert [(key, values(x)[0]) for key, x in keys({"b": one, "a": other})] == [("b", 1.0), ("a", 2.0)]
+    assert [(key, values(x)[0]) for key, x in keys({"a": one, "b": other})] == [
+        ("a", 1.0),
+        ("b", 2.0),
+    ]
+    assert [(key, values(x)[0]) for key, x in keys({"b": one, "a": other})] == [
+        ("b", 1.0),
+        ("a", 2.0),
+    ]
 
 
 def read(x):
@@ -377,7 +414,9 @@ def test_what_a_program_would_repeat_wrongly_is_refused(compiling, function, mon
     compiled = xdevice.compile(function)
     for _ in range(2):
         # of a decision the framework's own error names the line
-        with pytest.raises((xdevice.errors.UnsupportedError, TypeError), match=REFUSED[function] or None):
+        with pytest.raises(
+            (xdevice.errors.UnsupportedError, TypeError), match=REFUSED[function] or None
+        ):
             compiled(argument)
 
 
@@ -397,7 +436,9 @@ def test_a_function_of_the_program_inside_of_one_of_xdevice_counts(compiling):
     assert values(compiled(squares())) == [2.0, 2.0, 2.0]
     factor = 3.0
     assert values(compiled(squares())) == [3.0, 3.0, 3.0]
-    partly = xdevice.math.value_and_grad(partial(lambda more, x: xdevice.array_namespace().sum(x * factor * more), 2.0))
+    partly = xdevice.math.value_and_grad(
+        partial(lambda more, x: xdevice.array_namespace().sum(x * factor * more), 2.0)
+    )
     compiled = xdevice.compile(lambda x: partly(x)[1])
     for factor in (1.0, 4.0):  # the function reads it
         assert values(compiled(squares())) == [factor * 2] * 3
@@ -408,7 +449,9 @@ def test_a_model_outside_is_refused(compiling):
     if not models:
         pytest.skip("has no models")
     model = next(iter(models.values()))()
-    with pytest.raises(xdevice.errors.UnsupportedError, match=r"(?s)model is .*; pass the tensors and numbers"):
+    with pytest.raises(
+        xdevice.errors.UnsupportedError, match=r"(?s)model is .*; pass the tensors and numbers"
+    ):
         xdevice.compile(lambda x: model(x))(xdevice.ones(1, 2))
 
 
@@ -417,19 +460,29 @@ def test_a_model_outside_is_refused(compiling):
 
 def test_wrong_arguments_are_refused_on_every_backend(backend):
     add = xdevice.compile(lambda *xs: xs)
-    for option in ({"donate_argnums": 0}, {"static_argnums": (1,)}, {"mode": "max-autotune"}, {"jit_compile": True}):
+    for option in (
+        {"donate_argnums": 0},
+        {"static_argnums": (1,)},
+        {"mode": "max-autotune"},
+        {"jit_compile": True},
+    ):
         with pytest.raises(
-            xdevice.errors.ArgumentError, match=f"no argument '{next(iter(option))}': .* nothing is don"
+            xdevice.errors.ArgumentError,
+            match=f"no argument '{next(iter(option))}': .* nothing is don",
         ):
             xdevice.compile(lambda x: x, **option)
     with pytest.raises(xdevice.errors.ArgumentError, match="compile takes a function, not 3"):
         xdevice.compile(3)
     with pytest.raises(xdevice.errors.ArgumentError, match="there is none among its arguments"):
         add(1, 2)
-    with pytest.raises(xdevice.errors.ArgumentError, match=r"argument\[0\]\[1\]\['a'\] is .* of type object"):
+    with pytest.raises(
+        xdevice.errors.ArgumentError, match=r"argument\[0\]\[1\]\['a'\] is .* of type object"
+    ):
         add(squares(), {"a": object()})
     if backend.name != "numpy":
-        with pytest.raises(xdevice.errors.ArgumentError, match=r"argument\[0\]\[1\] is of numpy"):
+        with pytest.raises(
+            xdevice.errors.ArgumentError, match=r"argument\[0\]\[1\] is of numpy"
+        ):
             add(squares(), np.ones(2))
 
 
@@ -471,7 +524,9 @@ def test_many_programs_for_one_function_are_warned_of(compiling):
     power = xdevice.compile(lambda x, n: x * n)
     for n in range(7):
         power(squares(), n)
-    with pytest.warns(RuntimeWarning, match=r"compiled 8 times.*\(now \[7\]\).*as tensors") as warned:
+    with pytest.warns(
+        RuntimeWarning, match=r"compiled 8 times.*\(now \[7\]\).*as tensors"
+    ) as warned:
         power(squares(), 7)
     assert warned[0].filename == __file__
     power(squares(), 8)  # it was said once
@@ -510,7 +565,9 @@ def test_a_program_runs_where_its_tensors_are(compiling):
     movable = compiling.framework.numpy.ones(3) if compiling.name == "jax" else here
     for pair in ((here, there), (there, here), (there, movable)):
         for _ in range(2):
-            with pytest.raises(xdevice.errors.DeviceMismatchError, match=r"argument\[0\]\[1\] is on"):
+            with pytest.raises(
+                xdevice.errors.DeviceMismatchError, match=r"argument\[0\]\[1\] is on"
+            ):
                 both(*pair)
 
 
@@ -524,13 +581,25 @@ def test_threads_compile_side_by_side(compiling):
 @pytest.mark.parametrize("name", COMPILING)
 def test_replicas_train_by_compiled_functions(name):
     code = HERE / "programs_of_many.py"
-    assert printed(code, "replicas", XDEVICE_BACKEND=name, XDEVICE_VIRTUAL_GPUS="2") == "equal True"
+    assert (
+        printed(code, "replicas", XDEVICE_BACKEND=name, XDEVICE_VIRTUAL_GPUS="2")
+        == "equal True"
+    )
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", COMPILING)
 def test_processes_train_by_compiled_functions_with_the_exchange_between_them(name):
-    said = printed("-m", "xdevice", "launch", "-n", 2, HERE / "programs_of_many.py", "processes", XDEVICE_BACKEND=name)
+    said = printed(
+        "-m",
+        "xdevice",
+        "launch",
+        "-n",
+        2,
+        HERE / "programs_of_many.py",
+        "processes",
+        XDEVICE_BACKEND=name,
+    )
     for rank in (0, 1):
         assert f"[{rank}] equal True" in said
         assert f"[{rank}] world is <world: rank {rank} of 2" in said

@@ -638,7 +638,9 @@ def test_what_a_function_reads_is_seen_when_it_changes(compiling, program, case)
 @pytest.mark.parametrize("case", REFUSED)
 def test_what_cannot_be_seen_is_refused_at_the_first_call(compiling, program, case):
     module = program(REFUSED[case])
-    with pytest.raises(xdevice.errors.UnsupportedError, match="a compiled function would not notice a change"):
+    with pytest.raises(
+        xdevice.errors.UnsupportedError, match="a compiled function would not notice a change"
+    ):
         xdevice.compile(module.f)(xdevice.tensor([1.0, 2.0]))
 
 
@@ -727,13 +729,18 @@ def test_what_is_beside_the_tensors_of_an_argument_counts(compiling, case):
 
 
 def test_a_variable_of_the_class_of_an_argument_counts(compiling, monkeypatch):
-    compiled, x = xdevice.compile(lambda net, mode: net.scaled() * getattr(mode, "k", 1.0)), xdevice.tensor([1.0])
+    compiled, x = (
+        xdevice.compile(lambda net, mode: net.scaled() * getattr(mode, "k", 1.0)),
+        xdevice.tensor([1.0]),
+    )
     assert values(compiled(Net(x), Mode.TRAIN)) == [2.0]
     monkeypatch.setattr(Rated, "k", 3.0)
     assert values(compiled(Net(x), Mode.TRAIN)) == [3.0]
     monkeypatch.setattr(Mode.TRAIN, "k", 2.0, raising=False)
     assert values(compiled(Net(x), Mode.TRAIN)) == [6.0]
-    with pytest.raises(xdevice.errors.ArgumentError, match=r"an argument, \['Factors.k'\] is .* of type object"):
+    with pytest.raises(
+        xdevice.errors.ArgumentError, match=r"an argument, \['Factors.k'\] is .* of type object"
+    ):
         xdevice.compile(lambda v: v[0])(with_k(Factors([x]), object()))
 
 
@@ -748,14 +755,20 @@ def test_tensors_beside_the_items_of_a_result_stay_in_their_places(compiling, cl
     for _ in range(2):
         result = compiled(x)
         assert (type(result["p"]), result["n"]) == (cls, 5)
-        assert [values(one) for one in (result["p"].k, result["b"], result["last"][0])] == [[10.0], [100.0], [1000.0]]
+        assert [values(one) for one in (result["p"].k, result["b"], result["last"][0])] == [
+            [10.0],
+            [100.0],
+            [1000.0],
+        ]
 
 
 def test_what_pip_has_installed_is_a_library_wherever_it_lies(compiling, tmp_path, monkeypatch):
     for name in ("installed_of_outside", "written_of_outside"):
         folder = tmp_path / name
         (folder / name).mkdir(parents=True)
-        (folder / name / "__init__.py").write_text("state = object()\ndef double(x): return x * 2.0 if state else x")
+        (folder / name / "__init__.py").write_text(
+            "state = object()\ndef double(x): return x * 2.0 if state else x"
+        )
         monkeypatch.syspath_prepend(folder)
     (tmp_path / "installed_of_outside" / "installed_of_outside-1.0.dist-info").mkdir()
     import installed_of_outside
@@ -763,5 +776,7 @@ def test_what_pip_has_installed_is_a_library_wherever_it_lies(compiling, tmp_pat
 
     x = xdevice.tensor([1.0])
     assert values(xdevice.compile(lambda x: installed_of_outside.double(x))(x)) == [2.0]
-    with pytest.raises(xdevice.errors.UnsupportedError, match=r"written_of_outside is .* of type module"):
+    with pytest.raises(
+        xdevice.errors.UnsupportedError, match=r"written_of_outside is .* of type module"
+    ):
         xdevice.compile(lambda x: written_of_outside.double(x))(x)

@@ -31,7 +31,9 @@ here, weight = torch.tensor([2.0, 3.0, 5.0]), torch.nn.Parameter(torch.tensor([1
 @pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)], autouse=True)
 def place(request, monkeypatch):
     monkeypatch.setitem(globals(), "here", here.to(request.param, copy=True))
-    monkeypatch.setitem(globals(), "weight", torch.nn.Parameter(weight.detach().to(request.param, copy=True)))
+    monkeypatch.setitem(
+        globals(), "weight", torch.nn.Parameter(weight.detach().to(request.param, copy=True))
+    )
     with torch.device(request.param):
         yield request.param
 
@@ -108,7 +110,11 @@ def of_parameters(p):
 def fitted(x, kernel):
     def loss(kernel):
         made = functional.conv2d(x, kernel, padding=1)
-        return functional.max_pool2d(functional.batch_norm(made, None, None, training=True), 2).square().mean()
+        return (
+            functional.max_pool2d(functional.batch_norm(made, None, None, training=True), 2)
+            .square()
+            .mean()
+        )
 
     return xdevice.math.value_and_grad(loss)(kernel)
 
@@ -179,11 +185,18 @@ def test_a_program_gives_what_the_function_gives(name, place):
         assert [*map(type, made)] == [*map(type, wanted)]
         for x, y in zip([*wanted, *given], [*made, *others], strict=True):
             assert torch.equal(x, y) or (place == "cuda" and torch.allclose(x, y))
-            assert (x.dtype, x.stride(), x.requires_grad) == (y.dtype, y.stride(), y.requires_grad)
+            assert (x.dtype, x.stride(), x.requires_grad) == (
+                y.dtype,
+                y.stride(),
+                y.requires_grad,
+            )
 
 
 def test_what_a_function_gives_back_is_no_other_tensor_of_the_program():
-    compiled, x = xdevice.compile(lambda x: (x, x.detach(), x[1:], here, torch.zeros(2))), torch.randn(3)
+    compiled, x = (
+        xdevice.compile(lambda x: (x, x.detach(), x[1:], here, torch.zeros(2))),
+        torch.randn(3),
+    )
     for _ in range(2):
         same, alias, part, outside, new = compiled(x)
         assert same is x
@@ -234,8 +247,12 @@ REFUSED = {
     "a default dtype": lambda x: x * (torch.set_default_dtype(torch.float64), torch.ones(3))[1],
     "a seed": lambda x: x + (torch.manual_seed(0), torch.rand(3))[1],
     "a seed after all": lambda x: (functional.dropout(x), torch.manual_seed(0))[0],
-    "masks drawn again": xdevice.math.grad(lambda x: checkpoint(functional.dropout, x, use_reentrant=False).sum()),
-    "a generator": lambda x: x + torch.rand(3, generator=torch.Generator(x.device).manual_seed(0)),
+    "masks drawn again": xdevice.math.grad(
+        lambda x: checkpoint(functional.dropout, x, use_reentrant=False).sum()
+    ),
+    "a generator": lambda x: (
+        x + torch.rand(3, generator=torch.Generator(x.device).manual_seed(0))
+    ),
     "a tensor of values": lambda x: torch.tensor([x[0], x[1]]),
     "a text": lambda x: (x, f"{x[0]:.2f}"),
     "where its memory begins": lambda x: x * x.storage_offset(),
@@ -278,7 +295,9 @@ def test_a_symbol_that_was_kept_is_refused():
     xdevice.compile(keep)(torch.ones(3))
     kept = vars(math).pop("kept")
     assert "without values" in repr(kept)
-    with pytest.raises(xdevice.errors.UnsupportedError, match="return the needed tensor from the function"):
+    with pytest.raises(
+        xdevice.errors.UnsupportedError, match="return the needed tensor from the function"
+    ):
         kept + 1
 
 
@@ -293,7 +312,9 @@ def test_a_tensor_that_is_given_twice_is_one():
 
 
 def test_what_is_kept_beside_the_values_of_a_tensor_counts():
-    compiled = xdevice.compile(lambda x: x * getattr(x, "rate", 2) if x.grad is None else x - x.grad)
+    compiled = xdevice.compile(
+        lambda x: x * getattr(x, "rate", 2) if x.grad is None else x - x.grad
+    )
     for _ in range(2):
         x = torch.ones(3)
         assert compiled(x).tolist() == [2, 2, 2]
@@ -322,7 +343,12 @@ SCOPES = {
 @pytest.mark.parametrize("scope", SCOPES)
 def test_what_is_in_force_around_the_call_counts(scope):
     def function(x):
-        return x @ x, torch.tensor(1.0), x * torch.is_grad_enabled(), xdevice.math.grad(lambda x: (x * x).sum())(x)
+        return (
+            x @ x,
+            torch.tensor(1.0),
+            x * torch.is_grad_enabled(),
+            xdevice.math.grad(lambda x: (x * x).sum())(x),
+        )
 
     compiled, x = xdevice.compile(function), torch.randn(3, 3)
     for _ in range(3):
@@ -330,18 +356,28 @@ def test_what_is_in_force_around_the_call_counts(scope):
             with each():
                 made, wanted = compiled(x), function(x)
             for one, other in zip(made, wanted, strict=True):
-                assert (one.dtype, one.device, one.is_inference()) == (other.dtype, other.device, other.is_inference())
+                assert (one.dtype, one.device, one.is_inference()) == (
+                    other.dtype,
+                    other.device,
+                    other.is_inference(),
+                )
                 assert one.is_meta or torch.equal(one, other)
 
 
 def test_what_sees_operations_sees_those_of_the_function():
     compiled, x = xdevice.compile(lambda x: x.double().sum()), torch.ones(3)
     for _ in range(2):
-        with torch.profiler.profile(acc_events=True) as profile, FlopCounterMode(display=False), Seeing() as seeing:
+        with (
+            torch.profiler.profile(acc_events=True) as profile,
+            FlopCounterMode(display=False),
+            Seeing() as seeing,
+        ):
             assert compiled(x).item() == 3
         assert "aten::sum" in {one.key for one in profile.key_averages()}
         assert seeing.seen > 1  # `item` is one
-        assert type(FakeTensorMode().from_tensor(x)) is type(compiled(FakeTensorMode().from_tensor(x)))
+        assert type(FakeTensorMode().from_tensor(x)) is type(
+            compiled(FakeTensorMode().from_tensor(x))
+        )
 
 
 def test_a_compiled_function_of_a_variable_is_called_in_another_one():
@@ -378,7 +414,11 @@ def test_it_takes_part_in_a_function_of_torch_compile():
 def test_an_index_out_of_range_gives_nan_where_cuda_would_end_all_work():
     def function(scores, labels):
         nn = xdevice.nn
-        return nn.cross_entropy(scores, labels, reduction="none"), nn.embedding(labels, scores), nn.one_hot(labels, 2)
+        return (
+            nn.cross_entropy(scores, labels, reduction="none"),
+            nn.embedding(labels, scores),
+            nn.one_hot(labels, 2),
+        )
 
     with torch.device("cuda"):
         scores, labels = torch.zeros(3, 2), torch.tensor([0, 2, -1])
@@ -388,5 +428,7 @@ def test_an_index_out_of_range_gives_nan_where_cuda_would_end_all_work():
         assert ones.tolist() == [[1, 0], [0, 0], [0, 0]]
         assert xdevice.compile(xdevice.nn.cross_entropy)(scores, labels).isnan()
         right = torch.tensor([0, 1, 1])
-        for one, other in zip(xdevice.compile(function)(scores, right), function(scores, right), strict=True):
+        for one, other in zip(
+            xdevice.compile(function)(scores, right), function(scores, right), strict=True
+        ):
             assert torch.equal(one, other)

@@ -13,9 +13,18 @@ from xdevice.math.contract import nn as contract
 
 COMPOSED = ("leaky_relu", "logsumexp")
 WORDS = sorted(
-    {*contract.KERNELS, *contract.OPTIONAL, "binary_cross_entropy_with_logits", "mse_loss", "moments", *COMPOSED}
+    {
+        *contract.KERNELS,
+        *contract.OPTIONAL,
+        "binary_cross_entropy_with_logits",
+        "mse_loss",
+        "moments",
+        *COMPOSED,
+    }
 )
-WORDS = [name for name in WORDS if name not in ("binary_cross_entropies", "cross_entropies", "erf")]
+WORDS = [
+    name for name in WORDS if name not in ("binary_cross_entropies", "cross_entropies", "erf")
+]
 TRAINED = """
 def loss(p):
     cell = gru_cell({**weights, "wx": p["wx"]}, p["x"], xdevice.zeros(2, 1))
@@ -46,17 +55,27 @@ for name in p:
 PAGE = (ROOT / "docs" / "reference" / "nn.md").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("backend", sampled(xdevice.backends(), each_time=("numpy",), slow=["torch"], others="long"))
+@pytest.mark.parametrize(
+    "backend", sampled(xdevice.backends(), each_time=("numpy",), slow=["torch"], others="long")
+)
 def test_the_example_prints_what_it_shows(backend):
-    examples, shown = zip(*re.findall(r"```python\n(.*?)```\n\n```text\n(.*?)```", PAGE, re.DOTALL), strict=True)
+    examples, shown = zip(
+        *re.findall(r"```python\n(.*?)```\n\n```text\n(.*?)```", PAGE, re.DOTALL), strict=True
+    )
     assert len(examples) == 2
-    done = python("-c", "\n".join([*examples, "" if backend == "numpy" else TRAINED]), XDEVICE_BACKEND=backend)
+    done = python(
+        "-c",
+        "\n".join([*examples, "" if backend == "numpy" else TRAINED]),
+        XDEVICE_BACKEND=backend,
+    )
     assert done.returncode == 0, done.stderr
     assert done.stdout == "".join(shown)
 
 
 def test_the_names_are_those_of_the_page_and_of_the_contract():
-    told = re.findall(r"`(\w+)\([^)]*\)`", PAGE.partition("## The functions")[2].partition("\n- ")[0])
+    told = re.findall(
+        r"`(\w+)\([^)]*\)`", PAGE.partition("## The functions")[2].partition("\n- ")[0]
+    )
     assert sorted(told) == sorted(xdevice.nn.__all__) == WORDS
 
 

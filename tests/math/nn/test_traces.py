@@ -12,7 +12,9 @@ import xdevice
 from xdevice import nn
 
 SHAPES = {"images": (2, 1, 8, 7), "kernel": (3, 1, 3, 2), "bias": (3,)}
-TRACED = [name for name in xdevice.backends() if name in ("torch", "tensorflow", "paddle", "jax")]
+TRACED = [
+    name for name in xdevice.backends() if name in ("torch", "tensorflow", "paddle", "jax")
+]
 
 
 def step(images, kernel, bias, labels, mask):
@@ -27,15 +29,22 @@ def step(images, kernel, bias, labels, mask):
     parts = xp.expand_dims(words, axis=2)
     mask = xp.ones((3, 3), dtype=xp.bool)
     words = xp.squeeze(nn.attention(parts, parts, parts, mask=mask, causal=True), axis=2)
-    more = nn.cross_entropy(words, labels, reduction="sum") + nn.binary_cross_entropy_with_logits(words, words)
-    return xp.add(nn.cross_entropy(x, labels), xp.mean(nn.softmax(nn.log_softmax(x), axis=0))) + more
+    more = nn.cross_entropy(
+        words, labels, reduction="sum"
+    ) + nn.binary_cross_entropy_with_logits(words, words)
+    return (
+        xp.add(nn.cross_entropy(x, labels), xp.mean(nn.softmax(nn.log_softmax(x), axis=0)))
+        + more
+    )
 
 
 def arguments():
     draw = np.random.default_rng(0)
     with xdevice.random.seed(0):
         mask = xdevice.random.bernoulli(2, 3, 4, 4)
-    floats = [xdevice.tensor(draw.normal(size=shape).astype("float32")) for shape in SHAPES.values()]
+    floats = [
+        xdevice.tensor(draw.normal(size=shape).astype("float32")) for shape in SHAPES.values()
+    ]
     return [*floats, xdevice.tensor([0, 1]), mask]
 
 
@@ -78,7 +87,9 @@ def test_compiled_functions_give_the_same(name):
 def test_what_shapes_and_dtypes_tell_is_refused_while_tracing(name):
     with xdevice.use_backend(name):
         x = xdevice.ones(2, 3)
-        with pytest.raises(Exception, match=r"takes x of the shape \(batch, channels, height, width\)"):
+        with pytest.raises(
+            Exception, match=r"takes x of the shape \(batch, channels, height, width\)"
+        ):
             compiled(name, pooled)(x)
         with pytest.raises(Exception, match="relu takes real floats, not int"):
             compiled(name, nn.relu)(xdevice.tensor([1]))
@@ -91,7 +102,10 @@ def test_a_batch_whose_size_is_not_known():
 
     with xdevice.use_backend("tensorflow"):
         images, kernel, bias, labels, mask = arguments()
-        signature = [tf.TensorSpec((None, *x.shape[1:]), x.dtype) for x in (images, kernel, bias, labels, mask)]
+        signature = [
+            tf.TensorSpec((None, *x.shape[1:]), x.dtype)
+            for x in (images, kernel, bias, labels, mask)
+        ]
         traced = tf.function(step, input_signature=signature)
         assert xdevice.item(traced(images, kernel, bias, labels, mask)) == pytest.approx(
             xdevice.item(step(images, kernel, bias, labels, mask)), rel=1e-5
@@ -106,7 +120,9 @@ def test_labels_that_are_no_classes_in_jit():
         for label in (3, -1, -4):
             labels = xdevice.tensor([0, label])
             loss = jax.jit(nn.cross_entropy)(xdevice.ones(2, 3), labels)
-            each = jax.jit(partial(nn.cross_entropy, reduction="none"))(xdevice.ones(2, 3), labels)
+            each = jax.jit(partial(nn.cross_entropy, reduction="none"))(
+                xdevice.ones(2, 3), labels
+            )
             rows = jax.jit(nn.embedding)(labels, xdevice.ones(3, 2))
             classes = jax.jit(lambda labels: nn.one_hot(labels, 3))(labels)
             assert np.isnan(xdevice.item(loss))
@@ -136,7 +152,10 @@ def test_indices_out_of_range_in_a_tf_function_are_no_finite_numbers(label):
 
 @pytest.mark.skipif("torch" not in TRACED, reason="PyTorch is not installed")
 def test_labels_that_are_no_classes_under_torch_compile():
-    with xdevice.use_backend("torch"), pytest.raises(IndexError, match="no index 3; expected 0 to 2"):
+    with (
+        xdevice.use_backend("torch"),
+        pytest.raises(IndexError, match="no index 3; expected 0 to 2"),
+    ):
         compiled("torch", nn.cross_entropy)(xdevice.ones(2, 3), xdevice.tensor([0, 3]))
 
 
@@ -151,7 +170,9 @@ def test_torch_traces_and_exports():
     with xdevice.use_backend("torch"):
         given = arguments()
         wanted = xdevice.item(step(*given))
-        assert xdevice.item(torch.export.export(Module(), tuple(given)).module()(*given)) == pytest.approx(wanted)
+        assert xdevice.item(
+            torch.export.export(Module(), tuple(given)).module()(*given)
+        ) == pytest.approx(wanted)
 
 
 @pytest.mark.skipif("jax" not in TRACED, reason="JAX is not installed")

@@ -35,11 +35,22 @@ def gradients(step):
     return {"b": draw.normal(size=2), "w": [draw.normal(size=(2, 3)) * 1e-3]}
 
 
-def expected(rule, lr, momentum=0.0, nesterov=False, weight_decay=None, betas=(0.9, 0.999), eps=None, alpha=0.99):
+def expected(
+    rule,
+    lr,
+    momentum=0.0,
+    nesterov=False,
+    weight_decay=None,
+    betas=(0.9, 0.999),
+    eps=None,
+    alpha=0.99,
+):
     """The parameters after all steps, flat."""
     p = np.concatenate([begin()["b"], begin()["w"][0].ravel()])
     m = v = np.zeros_like(p)
-    weight_decay = (0.01 if rule is optim.adamw else 0.0) if weight_decay is None else weight_decay
+    weight_decay = (
+        (0.01 if rule is optim.adamw else 0.0) if weight_decay is None else weight_decay
+    )
     eps = (1e-10 if rule is optim.adagrad else 1e-8) if eps is None else eps
     for step in range(STEPS):
         found = gradients(step)
@@ -62,11 +73,16 @@ def expected(rule, lr, momentum=0.0, nesterov=False, weight_decay=None, betas=(0
 
 
 def tensors(values):
-    return {"b": xdevice.tensor(values["b"], dtype="float32"), "w": [xdevice.tensor(values["w"][0], dtype="float32")]}
+    return {
+        "b": xdevice.tensor(values["b"], dtype="float32"),
+        "w": [xdevice.tensor(values["w"][0], dtype="float32")],
+    }
 
 
 def flat(params):
-    return np.concatenate([xdevice.to_numpy(params["b"]), xdevice.to_numpy(params["w"][0]).ravel()])
+    return np.concatenate(
+        [xdevice.to_numpy(params["b"]), xdevice.to_numpy(params["w"][0]).ravel()]
+    )
 
 
 @pytest.mark.parametrize("case", SETTINGS)
@@ -90,10 +106,16 @@ def test_a_step_leaves_what_it_is_given_and_takes_any_layout(xd, which):
     state = optim.init(rule, params)
     once, again = (rule(params, grads, state, lr=0.1, eps=1.0) for _ in range(2))
     xdevice.assert_parity(once, again)
-    wanted = np.array([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]]) * (0.999 if rule is optim.adamw else 1.0)
+    wanted = np.array([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]]) * (
+        0.999 if rule is optim.adamw else 1.0
+    )
     slopes = np.array([[1.0, 3.0, 5.0], [20.0, 40.0, 60.0]])
-    np.testing.assert_allclose(xdevice.to_numpy(once[0][0]), wanted - 0.1 * slopes / (slopes + 1), rtol=1e-5)
-    assert not any(xdevice.to_numpy(x).any() for part in ("mean", "square") for x in state[part])
+    np.testing.assert_allclose(
+        xdevice.to_numpy(once[0][0]), wanted - 0.1 * slopes / (slopes + 1), rtol=1e-5
+    )
+    assert not any(
+        xdevice.to_numpy(x).any() for part in ("mean", "square") for x in state[part]
+    )
     assert xdevice.to_numpy(params[0]).tolist() == [[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]]
 
 
@@ -103,7 +125,9 @@ def test_a_step_of_adam_is_differentiated(name):
         xp = xdevice.array_namespace()
         params, g = xdevice.ones(2), xdevice.tensor([1.0, 3.0])
         state = optim.init(optim.adam, params)
-        slope = xdevice.math.grad(lambda g: xp.sum(optim.adam(params, g, state, lr=0.5, eps=1.0)[0]))(g)
+        slope = xdevice.math.grad(
+            lambda g: xp.sum(optim.adam(params, g, state, lr=0.5, eps=1.0)[0])
+        )(g)
         np.testing.assert_allclose(xdevice.to_numpy(slope), [-0.5 / 4, -0.5 / 16], rtol=1e-4)
 
 
@@ -111,17 +135,28 @@ def test_a_step_of_adam_is_differentiated(name):
 def test_torch_optim_computes_the_same(case):
     torch = pytest.importorskip("torch")
     rule, settings = SETTINGS[case]
-    classes = {"sgd": "SGD", "adam": "Adam", "adamw": "AdamW", "rmsprop": "RMSprop", "adagrad": "Adagrad"}
+    classes = {
+        "sgd": "SGD",
+        "adam": "Adam",
+        "adamw": "AdamW",
+        "rmsprop": "RMSprop",
+        "adagrad": "Adagrad",
+    }
     leaves = [torch.tensor(begin()["b"]), torch.tensor(begin()["w"][0])]
     there = getattr(torch.optim, classes[rule.__name__])(leaves, **settings)
     for step in range(STEPS):
-        leaves[0].grad, leaves[1].grad = torch.tensor(gradients(step)["b"]), torch.tensor(gradients(step)["w"][0])
+        leaves[0].grad, leaves[1].grad = (
+            torch.tensor(gradients(step)["b"]),
+            torch.tensor(gradients(step)["w"][0]),
+        )
         there.step()
     got = np.concatenate([leaf.numpy().ravel() for leaf in leaves])
     np.testing.assert_allclose(got, expected(rule, **settings), rtol=1e-12)
 
 
-@pytest.mark.parametrize("name", sampled([name for name in FRAMEWORKS if name in ("jax", "tensorflow")]))
+@pytest.mark.parametrize(
+    "name", sampled([name for name in FRAMEWORKS if name in ("jax", "tensorflow")])
+)
 def test_a_compiled_step_is_traced_once_and_gives_the_same(name):
     traced = []
 
@@ -172,7 +207,9 @@ def test_what_is_refused_by_name(xd):
     state = optim.init(optim.sgd, params)
     with pytest.raises(xdevice.errors.ArgumentError, match="one of the optimizers"):
         optim.init(max, params)
-    with pytest.raises(xdevice.errors.ArgumentError, match=r"init\(xdevice.optim.adam, params\)"):
+    with pytest.raises(
+        xdevice.errors.ArgumentError, match=r"init\(xdevice.optim.adam, params\)"
+    ):
         optim.adam(params, params, state)
     with pytest.raises(xdevice.errors.ContainerError, match="differ in structure"):
         optim.sgd(params, params, state | {"momentum": [*params, *params]}, lr=0.1)
@@ -183,7 +220,9 @@ def test_what_is_refused_by_name(xd):
 @pytest.mark.parametrize("name", FRAMEWORKS)
 def test_the_example_of_the_page_prints_what_it_shows(name, capsys):
     page = (ROOT / "docs" / "reference" / "optim.md").read_text(encoding="utf-8")
-    code, shown = re.search(r"```python\n(.*?)```\n\n```text\n(.*?)```", page, re.DOTALL).groups()
+    code, shown = re.search(
+        r"```python\n(.*?)```\n\n```text\n(.*?)```", page, re.DOTALL
+    ).groups()
     with xdevice.use_backend(name):
         exec(compile(code, "optim.md", "exec"), {})
     assert capsys.readouterr().out == shown

@@ -45,11 +45,15 @@ SUMS = [
 
 def digest(x, dtype):
     """Of the bytes in this dtype: JAX without 64-bit has int32 for int64."""
-    return hashlib.sha256(xdevice.to_numpy(x).astype(dtype, copy=False).tobytes()).hexdigest()[:16]
+    return hashlib.sha256(xdevice.to_numpy(x).astype(dtype, copy=False).tobytes()).hexdigest()[
+        :16
+    ]
 
 
 @pytest.mark.parametrize(("name", "arguments", "dtype", "expected"), SUMS)
-def test_the_bits_are_the_same_on_every_backend(xd, xd_device, name, arguments, dtype, expected):
+def test_the_bits_are_the_same_on_every_backend(
+    xd, xd_device, name, arguments, dtype, expected
+):
     if dtype not in xd.dtypes:
         pytest.skip(f"{xd.name} has no {dtype}")
     host = xdevice.base.dtypes.host_dtype(dtype)
@@ -58,7 +62,9 @@ def test_the_bits_are_the_same_on_every_backend(xd, xd_device, name, arguments, 
         with random.seed(7):
             x = draw(7, 11, **arguments, device=xd_device, dtype=dtype)
         with random.seed(7), xd_device:
-            again = draw((7, 11), **arguments, dtype=xdevice.backend("numpy").framework.dtype(host))
+            again = draw(
+                (7, 11), **arguments, dtype=xdevice.backend("numpy").framework.dtype(host)
+            )
         assert digest(x, host) == digest(again, host) == expected
     assert tuple(x.shape) == (7, 11)
     assert xdevice.device_of(x) == xdevice.device_of(again) == xd_device
@@ -82,12 +88,23 @@ def test_dtypes_are_those_of_the_docstrings(xd):
         random.bernoulli(2),
     ]
     whole = "int32" if xd.name == "jax" else "int64"
-    assert [xdevice.to_numpy(x).dtype.name for x in made] == ["float32", "float32", whole, whole, "bool"]
+    assert [xdevice.to_numpy(x).dtype.name for x in made] == [
+        "float32",
+        "float32",
+        whole,
+        whole,
+        "bool",
+    ]
 
 
 @pytest.mark.parametrize("shape", [(), (0,), (0, 3), (3, 0), (2, 1, 3)])
 def test_every_shape_is_drawn(xd, shape):
-    for draw in (random.uniform, random.normal, lambda *s: random.integers(*s, low=0, high=3), random.bernoulli):
+    for draw in (
+        random.uniform,
+        random.normal,
+        lambda *s: random.integers(*s, low=0, high=3),
+        random.bernoulli,
+    ):
         assert xdevice.to_numpy(draw(shape)).shape == shape
         assert xdevice.to_numpy(draw(*shape)).shape == shape
     assert xdevice.to_numpy(random.permutation(0)).shape == (0,)
@@ -96,9 +113,15 @@ def test_every_shape_is_drawn(xd, shape):
 def test_numbers_are_those_of_numpys_philox(xd):
     random.seed(12345678901234567890)
     host = np.random.Generator(np.random.Philox(12345678901234567890))
-    np.testing.assert_array_equal(xdevice.to_numpy(random.uniform(5)), host.random(5, "float32"))
-    np.testing.assert_array_equal(xdevice.to_numpy(random.normal(5)), host.standard_normal(5, "float32"))
-    np.testing.assert_array_equal(xdevice.to_numpy(random.integers(5, low=-2, high=9)), host.integers(-2, 9, 5))
+    np.testing.assert_array_equal(
+        xdevice.to_numpy(random.uniform(5)), host.random(5, "float32")
+    )
+    np.testing.assert_array_equal(
+        xdevice.to_numpy(random.normal(5)), host.standard_normal(5, "float32")
+    )
+    np.testing.assert_array_equal(
+        xdevice.to_numpy(random.integers(5, low=-2, high=9)), host.integers(-2, 9, 5)
+    )
     np.testing.assert_array_equal(xdevice.to_numpy(random.permutation(9)), host.permutation(9))
 
 
@@ -125,7 +148,9 @@ def test_numbers_are_spread_as_they_say():
         assert abs(x.mean() - 1) < 0.01
         assert abs(x.var() - 16 / 12) < 0.01
         counts = np.histogram(x, 50, (-1, 3))[0]
-        assert ((counts - n / 50) ** 2 / (n / 50)).sum() < 100  # chi-square of 49 degrees: 1 in 10,000
+        assert (
+            (counts - n / 50) ** 2 / (n / 50)
+        ).sum() < 100  # chi-square of 49 degrees: 1 in 10,000
         z = random.normal(n, loc=2, scale=3, dtype=dtype)
         assert abs(z.mean() - 2) < 0.03
         assert abs(z.std() - 3) < 0.02
@@ -141,7 +166,9 @@ def test_numbers_are_spread_as_they_say():
 
 @pytest.mark.usefixtures("_numpy")
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
-@pytest.mark.parametrize(("low", "high"), [(0, 1), (1, 1.1), (-1, 0), (-3, 0.1), (1000, 1008), (-3e4, 3e4)])
+@pytest.mark.parametrize(
+    ("low", "high"), [(0, 1), (1, 1.1), (-1, 0), (-3, 0.1), (1000, 1008), (-3e4, 3e4)]
+)
 def test_the_upper_bound_is_never_drawn(dtype, low, high):
     x = random.uniform(100_000, low=low, high=high, dtype=dtype)
     least, most = x.dtype.type(low), x.dtype.type(high)
@@ -172,10 +199,26 @@ def test_whole_ranges_are_drawn():
 
 
 WRONG = [
-    (lambda: random.uniform(2, low=1, high=1), xdevice.errors.ArgumentError, "low=1 is not below high=1"),
-    (lambda: random.uniform(2, low=1, high=1 + 1e-9), xdevice.errors.ArgumentError, "not below high"),
-    (lambda: random.uniform(2, low="0"), xdevice.errors.ArgumentError, "low must be a number, not '0' of type str"),
-    (lambda: random.uniform(2, high=None), xdevice.errors.ArgumentError, "high must be a number, not None"),
+    (
+        lambda: random.uniform(2, low=1, high=1),
+        xdevice.errors.ArgumentError,
+        "low=1 is not below high=1",
+    ),
+    (
+        lambda: random.uniform(2, low=1, high=1 + 1e-9),
+        xdevice.errors.ArgumentError,
+        "not below high",
+    ),
+    (
+        lambda: random.uniform(2, low="0"),
+        xdevice.errors.ArgumentError,
+        "low must be a number, not '0' of type str",
+    ),
+    (
+        lambda: random.uniform(2, high=None),
+        xdevice.errors.ArgumentError,
+        "high must be a number, not None",
+    ),
     (
         lambda: random.uniform(2, high=float("inf")),
         xdevice.errors.ArgumentError,
@@ -186,9 +229,21 @@ WRONG = [
         xdevice.errors.ArgumentError,
         "high must be a number that float32 holds",
     ),
-    (lambda: random.uniform(2, high=1e39), xdevice.errors.ArgumentError, "float32 holds, not 1e"),
-    (lambda: random.uniform(2, low=-3e38, high=3e38), xdevice.errors.ArgumentError, "too wide for float32"),
-    (lambda: random.uniform(2, dtype="int32"), xdevice.errors.DTypeError, "does not draw int32"),
+    (
+        lambda: random.uniform(2, high=1e39),
+        xdevice.errors.ArgumentError,
+        "float32 holds, not 1e",
+    ),
+    (
+        lambda: random.uniform(2, low=-3e38, high=3e38),
+        xdevice.errors.ArgumentError,
+        "too wide for float32",
+    ),
+    (
+        lambda: random.uniform(2, dtype="int32"),
+        xdevice.errors.DTypeError,
+        "does not draw int32",
+    ),
     (lambda: random.uniform(2, dtype="floaty"), xdevice.errors.DTypeError, "floaty"),
     (lambda: random.uniform(-1, 1), xdevice.errors.ShapeError, "shape"),
     (lambda: random.uniform(0.0, 1.0, (3,)), xdevice.errors.ShapeError, "shape"),
@@ -197,37 +252,85 @@ WRONG = [
     (lambda: random.uniform(2, device="gpu:77"), xdevice.errors.DeviceNotFoundError, "gpu:77"),
     (lambda: random.uniform(2, device="gqu"), xdevice.errors.DeviceError, "gqu"),
     (lambda: random.normal(2, scale=-1), xdevice.errors.ArgumentError, "scale is -1"),
-    (lambda: random.normal(2, scale=1e38), xdevice.errors.ArgumentError, "do not fit into float32"),
-    (lambda: random.normal(2, loc=3.4e38, scale=1e36), xdevice.errors.ArgumentError, "do not fit into float32"),
+    (
+        lambda: random.normal(2, scale=1e38),
+        xdevice.errors.ArgumentError,
+        "do not fit into float32",
+    ),
+    (
+        lambda: random.normal(2, loc=3.4e38, scale=1e36),
+        xdevice.errors.ArgumentError,
+        "do not fit into float32",
+    ),
     (lambda: random.normal(2, loc="0"), xdevice.errors.ArgumentError, "loc must be a number"),
     (lambda: random.normal(2, dtype="bool"), xdevice.errors.DTypeError, "does not draw bool"),
-    (lambda: random.integers((2,), high=0), xdevice.errors.ArgumentError, "low=0 is not below high=0"),
+    (
+        lambda: random.integers((2,), high=0),
+        xdevice.errors.ArgumentError,
+        "low=0 is not below high=0",
+    ),
     (
         lambda: random.integers((2,), high=2.0),
         xdevice.errors.ArgumentError,
         "high must be an int, not 2.0 of type float",
     ),
-    (lambda: random.integers((2,), high=True), xdevice.errors.ArgumentError, "high must be an int, not True"),
+    (
+        lambda: random.integers((2,), high=True),
+        xdevice.errors.ArgumentError,
+        "high must be an int, not True",
+    ),
     (
         lambda: random.integers((2,), high=129, dtype="int8"),
         xdevice.errors.DTypeError,
         "between 0 and 128 do not fit into int8",
     ),
-    (lambda: random.integers(2, low=-1, high=2, dtype="uint8"), xdevice.errors.DTypeError, "do not fit into uint8"),
-    (lambda: random.integers((2,), high=2**70), xdevice.errors.DTypeError, "do not fit into int"),
-    (lambda: random.integers((2,), high=2, dtype="float32"), xdevice.errors.DTypeError, "does not draw float32"),
+    (
+        lambda: random.integers(2, low=-1, high=2, dtype="uint8"),
+        xdevice.errors.DTypeError,
+        "do not fit into uint8",
+    ),
+    (
+        lambda: random.integers((2,), high=2**70),
+        xdevice.errors.DTypeError,
+        "do not fit into int",
+    ),
+    (
+        lambda: random.integers((2,), high=2, dtype="float32"),
+        xdevice.errors.DTypeError,
+        "does not draw float32",
+    ),
     (lambda: random.permutation(-1), xdevice.errors.ArgumentError, "n=-1"),
     (lambda: random.permutation([1, 2]), xdevice.errors.ArgumentError, "n must be an int"),
     (lambda: random.permutation(2**61), xdevice.errors.ShapeError, "shape"),
-    (lambda: random.permutation(300, dtype="int8"), xdevice.errors.DTypeError, "do not fit into int8"),
+    (
+        lambda: random.permutation(300, dtype="int8"),
+        xdevice.errors.DTypeError,
+        "do not fit into int8",
+    ),
     (lambda: random.bernoulli(2, p=1.5), xdevice.errors.ArgumentError, "p is 1.5"),
-    (lambda: random.bernoulli(2, p=float("nan")), xdevice.errors.ArgumentError, "p must be a number"),
+    (
+        lambda: random.bernoulli(2, p=float("nan")),
+        xdevice.errors.ArgumentError,
+        "p must be a number",
+    ),
     (lambda: random.bernoulli(2, p="x"), xdevice.errors.ArgumentError, "p must be a number"),
     (lambda: random.bernoulli(2, dtype="no"), xdevice.errors.DTypeError, "no"),
     (lambda: random.seed(-1), xdevice.errors.ArgumentError, "0 or more, not -1"),
-    (lambda: random.seed(1.0), xdevice.errors.ArgumentError, "a seed must be an int, not 1.0 of type float"),
-    (lambda: random.seed(None), xdevice.errors.ArgumentError, "a seed must be an int, not None"),
-    (lambda: random.seed(False), xdevice.errors.ArgumentError, "a seed must be an int, not False"),
+    (
+        lambda: random.seed(1.0),
+        xdevice.errors.ArgumentError,
+        "a seed must be an int, not 1.0 of type float",
+    ),
+    (
+        lambda: random.seed(None),
+        xdevice.errors.ArgumentError,
+        "a seed must be an int, not None",
+    ),
+    (
+        lambda: random.seed(False),
+        xdevice.errors.ArgumentError,
+        "a seed must be an int, not False",
+    ),
 ]
 
 
@@ -248,11 +351,15 @@ def test_what_jax_would_narrow_is_refused_whatever_would_be_drawn(xd):
     random.seed(5)
     for draw in (random.uniform, random.normal, random.bernoulli):
         with pytest.raises(
-            xdevice.errors.DTypeError, match=r"float64, which jax would narrow; say another\. JAX has it only where 64"
+            xdevice.errors.DTypeError,
+            match=r"float64, which jax would narrow; say another\. JAX has it only where 64",
         ):
             draw(2, dtype="float64")
     for shape in ((0,), (1,)):
-        with pytest.raises(xdevice.errors.DTypeError, match="do not fit into int32, the stand-in for int64 here"):
+        with pytest.raises(
+            xdevice.errors.DTypeError,
+            match="do not fit into int32, the stand-in for int64 here",
+        ):
             random.integers(shape, high=2**31 + 1)
     np.testing.assert_array_equal(xdevice.to_numpy(random.uniform(4)), expected)
     with with_64_bit(xd.name):
@@ -277,9 +384,14 @@ def test_indices_are_drawn_with_their_probabilities():
 
 def test_probabilities_may_be_a_tensor_that_is_not_quite_exact(xd):
     with random.seed(1):
-        given = xdevice.to_numpy(random.choice(50, p=xdevice.tensor([0.1, 0.2, 0.7004]))).tolist()
+        given = xdevice.to_numpy(
+            random.choice(50, p=xdevice.tensor([0.1, 0.2, 0.7004]))
+        ).tolist()
     with random.seed(1):
-        assert xdevice.to_numpy(random.choice(50, p=np.float32([0.1, 0.2, 0.7004]))).tolist() == given
+        assert (
+            xdevice.to_numpy(random.choice(50, p=np.float32([0.1, 0.2, 0.7004]))).tolist()
+            == given
+        )
     assert set(given) == {0, 1, 2}
 
 
@@ -323,15 +435,25 @@ def test_first_weights_have_the_variance_of_their_fans(draw, expected):
         x = draw(*shape)
         assert (x.shape, x.dtype) == (shape, "float32")
         assert abs(x.var() / expected(inputs, outputs) - 1) < 0.05
-        assert bool(abs(x).max() < 1.8 * x.std()) is draw.__name__.endswith("uniform")  # sqrt(3) for uniform numbers
+        assert bool(abs(x).max() < 1.8 * x.std()) is draw.__name__.endswith(
+            "uniform"
+        )  # sqrt(3) for uniform numbers
     assert draw((0, 0), dtype="float64").dtype == "float64"
     for shape in ((), (3,), (3, 3, 3), (1, 2, 3, 4, 5)):
-        with pytest.raises(xdevice.errors.ShapeError, match=f"random.{draw.__name__} takes the shape"):
+        with pytest.raises(
+            xdevice.errors.ShapeError, match=f"random.{draw.__name__} takes the shape"
+        ):
             draw(shape)
 
 
 def test_first_weights_have_the_same_bits_on_every_backend(xd, xd_device):
     with random.seed(3):
-        made = [getattr(random, name)(3, 2, device=xd_device) for name in random.__all__ if name[:2] in ("xa", "ka")]
+        made = [
+            getattr(random, name)(3, 2, device=xd_device)
+            for name in random.__all__
+            if name[:2] in ("xa", "ka")
+        ]
     assert {xdevice.device_of(x) for x in made} == {xd_device}
-    assert digest(xdevice.array_namespace(made[0]).concat(made), "float32") == "54fe054ea69b1cf3"
+    assert (
+        digest(xdevice.array_namespace(made[0]).concat(made), "float32") == "54fe054ea69b1cf3"
+    )

@@ -24,11 +24,19 @@ def ways(xd):
     if xd.name == "tensorflow":
         yield "tf.function", framework.function
         yield "tf.function", lambda f: framework.function(f, jit_compile=True)
-        yield "tf.function", lambda f: lambda x: next(iter(framework.data.Dataset.from_tensors(x).map(f)))
+        yield (
+            "tf.function",
+            lambda f: lambda x: next(iter(framework.data.Dataset.from_tensors(x).map(f))),
+        )
     elif xd.name == "jax":
         yield "jax.jit", framework.jit
         yield "jax.jit", framework.checkpoint
-        yield "jax.jit", lambda f: lambda x: framework.lax.scan(lambda carry, y: (carry, f(y)), 0.0, x[None])[1]
+        yield (
+            "jax.jit",
+            lambda f: (
+                lambda x: framework.lax.scan(lambda carry, y: (carry, f(y)), 0.0, x[None])[1]
+            ),
+        )
     elif xd.name == "paddle":
         yield "paddle.jit.to_static", lambda f: framework.jit.to_static(f, full_graph=True)
     elif xd.name == "mxnet":
@@ -39,7 +47,10 @@ def ways(xd):
         yield "torch.jit.trace", lambda f: lambda x: framework.jit.trace(f, x)(x)
         yield "torch.fx", lambda f: framework.fx.symbolic_trace(f)
         yield "torch.fx", make_fx
-        yield "torch.export", lambda f: lambda x: framework.export.export(module(f), (x,), strict=False)
+        yield (
+            "torch.export",
+            lambda f: lambda x: framework.export.export(module(f), (x,), strict=False),
+        )
 
 
 def hybridized(function):
@@ -68,12 +79,16 @@ def outside(xd):
     """What calls Python each time, or traces each time."""
     framework = xd.framework
     if xd.name == "tensorflow":
-        yield lambda f: framework.function(lambda x: framework.py_function(f, [x], framework.float32))
+        yield lambda f: framework.function(
+            lambda x: framework.py_function(f, [x], framework.float32)
+        )
     elif xd.name == "jax":
         yield lambda f: lambda x: framework.grad(lambda y: f(y).sum())(x) + f(x)
         yield lambda f: lambda x: framework.vmap(f)(x[None])[0]
         like = framework.ShapeDtypeStruct((3,), "float32")
-        yield lambda f: framework.jit(lambda x: framework.pure_callback(lambda y: xdevice.to_numpy(f(y)), like, x))
+        yield lambda f: framework.jit(
+            lambda x: framework.pure_callback(lambda y: xdevice.to_numpy(f(y)), like, x)
+        )
     elif xd.name == "paddle":
         yield lambda f: framework.jit.to_static(f, full_graph=False)
     elif xd.name == "torch":
@@ -106,7 +121,8 @@ def test_a_draw_that_would_be_frozen_is_refused(xd, name):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of tracers
             with pytest.raises(
-                xdevice.errors.UnsupportedError, match=f"random.{name} inside a function that .*{by}.* traces"
+                xdevice.errors.UnsupportedError,
+                match=f"random.{name} inside a function that .*{by}.* traces",
             ):
                 trace(adds)(x)
     assert xdevice.to_numpy(random.uniform(3)).tolist() == first(1), "nothing was drawn"
@@ -131,7 +147,9 @@ def first(n):
 @pytest.mark.xd_only("torch")
 def test_bits_under_torch_compile_are_the_same(xd):
     def draws(y):
-        return random.uniform(1000, low=-0.3, high=0.7) + y, random.normal(1000, loc=0.1, scale=0.3) + y
+        return random.uniform(1000, low=-0.3, high=0.7) + y, random.normal(
+            1000, loc=0.1, scale=0.3
+        ) + y
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -141,4 +159,7 @@ def test_bits_under_torch_compile_are_the_same(xd):
                 found = compiled(xdevice.zeros(1000))
             with random.seed(1):
                 expected = draws(xdevice.zeros(1000))
-            assert all(xd.framework.equal(one, other) for one, other in zip(found, expected, strict=True))
+            assert all(
+                xd.framework.equal(one, other)
+                for one, other in zip(found, expected, strict=True)
+            )

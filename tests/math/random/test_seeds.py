@@ -110,7 +110,9 @@ def test_a_seed_that_is_kept_and_entered_later_takes_nothing_back_that_came_afte
 
 def test_a_block_that_is_left_elsewhere_is_refused():
     block = random.seed(1)
-    with pytest.raises(xdevice.errors.ScopeError, match=r"seed\(1\) is left where it was not entered"):
+    with pytest.raises(
+        xdevice.errors.ScopeError, match=r"seed\(1\) is left where it was not entered"
+    ):
         block.__exit__(None, None, None)
 
 
@@ -185,7 +187,9 @@ def test_tasks_of_parallel_draw_the_same_whichever_is_first():
             return drawn + take(2)
 
         random.seed(1)
-        results = xdevice.parallel.run(*(lambda number=number: task(number) for number in range(4)))
+        results = xdevice.parallel.run(
+            *(lambda number=number: task(number) for number in range(4))
+        )
         return results, take(2)
 
     results, after = run([0, 1, 2, 3])
@@ -197,7 +201,9 @@ def test_tasks_of_parallel_draw_the_same_whichever_is_first():
 def test_calls_and_tasks_of_tasks_draw_other_numbers():
     random.seed(1)
     drawn = [numbers for _ in range(2) for numbers in xdevice.parallel.run(take, take)]
-    both = xdevice.parallel.run(lambda: xdevice.parallel.run(take, take), lambda: xdevice.parallel.run(take, take))
+    both = xdevice.parallel.run(
+        lambda: xdevice.parallel.run(take, take), lambda: xdevice.parallel.run(take, take)
+    )
     drawn += [*both[0], *both[1]]
     assert len({tuple(numbers) for numbers in drawn}) == 8
 
@@ -222,7 +228,9 @@ def test_the_source_of_prefetch_draws_the_same_however_far_ahead_it_is():
     def run(depth):
         random.seed(1)
         batches, own = [], []
-        for batch in xdevice.prefetch((random.uniform(2) for _ in range(5)), "cpu", depth=depth):
+        for batch in xdevice.prefetch(
+            (random.uniform(2) for _ in range(5)), "cpu", depth=depth
+        ):
             batches.append(batch.tolist())
             own += take(1)
         return batches, own
@@ -246,7 +254,11 @@ def test_asyncio_tasks_draw_from_where_they_began():
 
         blocks = await asyncio.gather(seeded(5), seeded(2))
         with random.seed(7):
-            here = take(1) + await asyncio.create_task(coroutine()) + await asyncio.to_thread(lambda: take(1))
+            here = (
+                take(1)
+                + await asyncio.create_task(coroutine())
+                + await asyncio.to_thread(lambda: take(1))
+            )
         return blocks, here, take()
 
     async def coroutine():
@@ -364,7 +376,9 @@ def test_a_parity_run_draws_the_same_on_every_backend(tmp_path, monkeypatch):
         "xdevice.parity.log('first', xdevice.random.integers((5,), high=1000, dtype='int32'))\n"
     )
     exactly = ("--rtol", "0", "--atol", "0", "--save", tmp_path / "run")
-    done = python("-m", "xdevice", "parity", script, "--backends", ",".join(["numpy", *names]), *exactly)
+    done = python(
+        "-m", "xdevice", "parity", script, "--backends", ",".join(["numpy", *names]), *exactly
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     from xdevice.twins.parity.record_files import Recording
 
@@ -419,9 +433,9 @@ def test_each_test_and_its_fixtures_begin_with_their_seeds(pytester, monkeypatch
             """
         )
     )
-    pytester.runpytest_subprocess("--xd-backends=numpy", "-p", "no:cacheprovider", "-p", "no:randomly").assert_outcomes(
-        passed=5
-    )
+    pytester.runpytest_subprocess(
+        "--xd-backends=numpy", "-p", "no:cacheprovider", "-p", "no:randomly"
+    ).assert_outcomes(passed=5)
 
 
 def test_a_state_goes_on_in_another_process_with_tasks_too():
@@ -440,7 +454,9 @@ def test_a_wrong_state_or_seed_changes_nothing():
     with random.seed(5):
         state = random.get_state()
         for wrong in ({}, None, {**state, "bits": {"bit_generator": "MT19937"}}):
-            with pytest.raises(xdevice.errors.ArgumentError, match="set_state takes what get_state returned"):
+            with pytest.raises(
+                xdevice.errors.ArgumentError, match="set_state takes what get_state returned"
+            ):
                 random.set_state(wrong)
         with pytest.raises(xdevice.errors.ArgumentError, match="from 0 to"):
             random.seed_all(2**32)

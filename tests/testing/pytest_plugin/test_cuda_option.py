@@ -95,9 +95,19 @@ def suite(pytester, monkeypatch):
     """A project with a library. Its `run` runs pytest in a process of its own, on two virtual GPUs."""
     monkeypatch.setenv("XDEVICE_VIRTUAL_GPUS", "2")
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
-    arguments = ["-W", "error", "-p", "xdevice.testing.pytest_plugin", "-p", "no:cacheprovider", "-rf"]
+    arguments = [
+        "-W",
+        "error",
+        "-p",
+        "xdevice.testing.pytest_plugin",
+        "-p",
+        "no:cacheprovider",
+        "-rf",
+    ]
     pytester.makepyfile(library=LIBRARY)
-    pytester.run_apart = lambda *more: pytester.runpytest_subprocess(*arguments, *more, timeout=800)
+    pytester.run_apart = lambda *more: pytester.runpytest_subprocess(
+        *arguments, *more, timeout=800
+    )
     pytester.run_here = lambda *more: pytester.runpytest_inprocess(*arguments, *more)
     return pytester
 
@@ -106,8 +116,12 @@ def _failed(result):
     return sorted(line.split(" - ")[0] for line in result.outlines if line.startswith("FAILED"))
 
 
-@pytest.mark.parametrize("options", [["--xd-cuda=gpu:1"], pytest.param([], marks=pytest.mark.gpu, id="a real GPU")])
-def test_suites_that_ask_for_cuda_find_on_a_virtual_gpu_what_they_do_on_a_real_one(suite, options, monkeypatch):
+@pytest.mark.parametrize(
+    "options", [["--xd-cuda=gpu:1"], pytest.param([], marks=pytest.mark.gpu, id="a real GPU")]
+)
+def test_suites_that_ask_for_cuda_find_on_a_virtual_gpu_what_they_do_on_a_real_one(
+    suite, options, monkeypatch
+):
     needs("torch")
     if not options:
         monkeypatch.delenv("XDEVICE_VIRTUAL_GPUS")
@@ -120,7 +134,9 @@ def test_suites_that_ask_for_cuda_find_on_a_virtual_gpu_what_they_do_on_a_real_o
     ]
     result.assert_outcomes(passed=7, failed=3)
     if options:
-        result.stdout.fnmatch_lines(['xdevice: "cuda" is gpu:1, a virtual GPU*', '*"cuda" was gpu:1 for torch*'])
+        result.stdout.fnmatch_lines(
+            ['xdevice: "cuda" is gpu:1, a virtual GPU*', '*"cuda" was gpu:1 for torch*']
+        )
 
 
 @pytest.mark.slow
@@ -142,7 +158,12 @@ def test_a_default_device_can_be_kept_from_the_library_that_is_tested(suite, mon
 
 @pytest.mark.parametrize(
     ("option", "words"),
-    [("gpu:2", "there are 2; set *=3 "), ("cpu", "gpu:0 to gpu:1"), ("meta", "gpu:0 to gpu:1"), ("gqu", "'gpu'?")],
+    [
+        ("gpu:2", "there are 2; set *=3 "),
+        ("cpu", "gpu:0 to gpu:1"),
+        ("meta", "gpu:0 to gpu:1"),
+        ("gqu", "'gpu'?"),
+    ],
 )
 def test_only_a_virtual_gpu_can_be_cuda(suite, option, words):
     suite.makepyfile("def test_it(): pass\n")
@@ -156,9 +177,13 @@ def test_virtual_gpus_must_be_asked_for(suite, monkeypatch):
     suite.makepyfile("def test_it(): pass\n")
     result = suite.run_here("--xd-cuda=gpu:1")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["ERROR: --xd-cuda=gpu:1*there are 0; set XDEVICE_VIRTUAL_GPUS=2 *"])
+    result.stderr.fnmatch_lines(
+        ["ERROR: --xd-cuda=gpu:1*there are 0; set XDEVICE_VIRTUAL_GPUS=2 *"]
+    )
     result = suite.run_here("--xd-default-of-tests")
-    result.stderr.fnmatch_lines(["ERROR: --xd-default-of-tests does nothing without --xd-cuda*"])
+    result.stderr.fnmatch_lines(
+        ["ERROR: --xd-default-of-tests does nothing without --xd-cuda*"]
+    )
 
 
 def test_a_run_without_a_framework_that_knows_cuda_fails(suite):

@@ -33,8 +33,18 @@ def _pytorch_is_imported_before():
 def project(pytester, monkeypatch):
     """A project whose own warnings are errors. Its `run` runs pytest here, its `spawn` in a process of its own."""
     monkeypatch.delenv("PYTEST_ADDOPTS", raising=False)
-    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # Hypothesis would be imported anew by every run
-    arguments = ["-W", "error", "-p", "xdevice.testing.pytest_plugin", "-p", "no:cacheprovider", "-rsx"]
+    monkeypatch.setenv(
+        "PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1"
+    )  # Hypothesis would be imported anew by every run
+    arguments = [
+        "-W",
+        "error",
+        "-p",
+        "xdevice.testing.pytest_plugin",
+        "-p",
+        "no:cacheprovider",
+        "-rsx",
+    ]
     pytester.makeini("[pytest]\naddopts = --strict-markers\n")
     pytester.run_here = lambda *more: pytester.runpytest_inprocess(*arguments, *more)
     pytester.spawn = lambda *more: pytester.runpytest_subprocess(*arguments, *more, timeout=800)
@@ -103,7 +113,9 @@ def test_other(xd_device, xd_other_device):
     result.stdout.fnmatch_lines(["SKIPPED*numpy has one device here that holds values: cpu:0"])
     result = project.run_here(TWO, "--xd-device=gpu:63")
     result.assert_outcomes(errors=4)
-    result.stdout.fnmatch_lines(["--xd-device=gpu:63: gpu:63 does not exist on torch, which has cpu:0*"])
+    result.stdout.fnmatch_lines(
+        ["--xd-device=gpu:63: gpu:63 does not exist on torch, which has cpu:0*"]
+    )
 
 
 def test_a_device_that_is_not_there_is_a_skip_under_auto_and_a_run_of_skips_fails(project):
@@ -112,7 +124,9 @@ def test_a_device_that_is_not_there_is_a_skip_under_auto_and_a_run_of_skips_fail
     result = project.run_here("--xd-device=gpu")
     result.assert_outcomes(skipped=1)
     assert result.ret == pytest.ExitCode.TESTS_FAILED
-    assert closing(result).startswith("xdevice: no backend was run, which is a failure; not run: gpu, torch (not inst")
+    assert closing(result).startswith(
+        "xdevice: no backend was run, which is a failure; not run: gpu, torch (not inst"
+    )
 
 
 def test_with_virtual_gpus_numpy_is_tested_on_the_cpu(project, monkeypatch):
@@ -155,9 +169,15 @@ def test_tol(xd, assert_parity):
     result = project.run_here("--xd-backends=torch")
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     result.assert_outcomes(failed=3)
-    result.stdout.fnmatch_lines([">*assert_parity(2.0, 1.0, tol=1)", "E*assert_parity() got an unexpected * 'tol'*"])
-    result.stdout.fnmatch_lines([">*assert_parity({*wrong*", "E*the values differ at ?'w'?: 1 of 6 elements is off"])
-    result.stdout.fnmatch_lines([">*xdevice.assert_parity(2.0, 1.0)", "E*the values differ: 1 of 1 element is off"])
+    result.stdout.fnmatch_lines(
+        [">*assert_parity(2.0, 1.0, tol=1)", "E*assert_parity() got an unexpected * 'tol'*"]
+    )
+    result.stdout.fnmatch_lines(
+        [">*assert_parity({*wrong*", "E*the values differ at ?'w'?: 1 of 6 elements is off"]
+    )
+    result.stdout.fnmatch_lines(
+        [">*xdevice.assert_parity(2.0, 1.0)", "E*the values differ: 1 of 1 element is off"]
+    )
     result.stdout.no_fnmatch_line("*def assert_parity*")
 
 
@@ -179,7 +199,9 @@ def test_passes(made, assert_parity):
     )
     result = project.run_here("--xd-backends=torch", f"--xd-record={project.path / 'kept'}")
     result.assert_outcomes(passed=1, failed=1)
-    result.stdout.fnmatch_lines(["E*TransferError: *test_project.py:10: item reads 4 bytes from cpu:0 (torch)*"])
+    result.stdout.fnmatch_lines(
+        ["E*TransferError: *test_project.py:10: item reads 4 bytes from cpu:0 (torch)*"]
+    )
 
 
 def test_what_cannot_be_parametrised_is_told_so(project):
@@ -198,7 +220,9 @@ class TestCase(unittest.TestCase):
     )
     result = project.run_here(TWO)
     result.assert_outcomes(failed=1, errors=1)
-    result.stdout.fnmatch_lines(["*xd is a parameter, so it must be an argument of the test or of its fixtures*"] * 2)
+    result.stdout.fnmatch_lines(
+        ["*xd is a parameter, so it must be an argument of the test or of its fixtures*"] * 2
+    )
 
 
 @pytest.mark.parametrize(
@@ -217,7 +241,10 @@ def test_an_xd_of_the_project_s_own_is_left_alone(project, code):
 
 
 def test_an_xd_made_of_ours_runs_on_every_backend(project):
-    write(project, "@pytest.fixture\ndef xd(xd): return xd.name\ndef test_it(xd): assert xd in ('numpy', 'torch')\n")
+    write(
+        project,
+        "@pytest.fixture\ndef xd(xd): return xd.name\ndef test_it(xd): assert xd in ('numpy', 'torch')\n",
+    )
     project.run_here(TWO).assert_outcomes(passed=2)
 
 
@@ -262,7 +289,10 @@ def test_parameter(xd, n): pass
 
 
 def test_a_strict_xfail_that_passes_fails(project):
-    write(project, "@pytest.mark.xd_xfail('numpy', reason='odd', strict=True)\ndef test_it(xd): pass\n")
+    write(
+        project,
+        "@pytest.mark.xd_xfail('numpy', reason='odd', strict=True)\ndef test_it(xd): pass\n",
+    )
     project.run_here(TWO).assert_outcomes(passed=1, failed=1)
 
 
@@ -302,7 +332,10 @@ WRONG_MARKERS = [
     ("xd_needs_gpu('2')", "xd_needs_gpu takes a number of GPUs of 1 or more, not ('2',)"),
     ("xd_needs_gpu(0)", "xd_needs_gpu takes a number"),
     ("xd_needs_dtype()", 'xd_needs_dtype takes names such as "float64", not '),
-    ("xd_needs_dtype('double')", "xd_needs_dtype takes names such as \"float64\", not ['double']"),
+    (
+        "xd_needs_dtype('double')",
+        "xd_needs_dtype takes names such as \"float64\", not ['double']",
+    ),
     ("xd_tol('torch')", "xd_tol sets nothing"),
     ("xd_tol('trch', rtol=1)", "xd_tol: there is no backend 'trch'"),
     ("xd_tol(rtool=1)", "xd_tol takes no rtool"),
@@ -311,7 +344,9 @@ WRONG_MARKERS = [
 
 def test_a_wrong_marker_is_an_error_at_collection(project):
     for number, (marker, _) in enumerate(WRONG_MARKERS):
-        write(project, f"@pytest.mark.{marker}\ndef test_it(xd): pass\n", f"test_wrong_{number}")
+        write(
+            project, f"@pytest.mark.{marker}\ndef test_it(xd): pass\n", f"test_wrong_{number}"
+        )
     result = project.run_here(TWO)
     result.assert_outcomes(errors=len(WRONG_MARKERS))
     assert result.ret == pytest.ExitCode.INTERRUPTED
@@ -322,7 +357,8 @@ def test_a_wrong_marker_is_an_error_at_collection(project):
 @pytest.mark.parametrize(("marker", "message"), WRONG_MARKERS[::5])
 def test_a_wrong_marker_of_a_parameter_is_an_error_at_collection(project, marker, message):
     write(
-        project, f"@pytest.mark.parametrize('n', [pytest.param(1, marks=pytest.mark.{marker})])\ndef test_it(xd, n): 1"
+        project,
+        f"@pytest.mark.parametrize('n', [pytest.param(1, marks=pytest.mark.{marker})])\ndef test_it(xd, n): 1",
     )
     result = project.run_here(TWO)
     assert result.ret == pytest.ExitCode.USAGE_ERROR
@@ -334,7 +370,10 @@ def test_a_marker_that_says_nothing_is_an_error(project):
     result = project.run_here(TWO)
     assert "xd_only does nothing for a test without the fixture xd" in result.stdout.str()
     assert result.ret == pytest.ExitCode.INTERRUPTED
-    write(project, "pytestmark = pytest.mark.xd_only('torch')\ndef test_it(): pass\ndef test_xd(xd): pass\n")
+    write(
+        project,
+        "pytestmark = pytest.mark.xd_only('torch')\ndef test_it(): pass\ndef test_xd(xd): pass\n",
+    )
     project.run_here(TWO).assert_outcomes(passed=2)
 
 
@@ -376,12 +415,16 @@ def test_auto_leaves_out_what_is_not_installed(project):
     hide_all_but_numpy(project)
     result = project.run_here()
     result.assert_outcomes(passed=1)
-    missing = ", ".join(f"{known.name} (not installed)" for known in pytest_plugin.registry.KNOWN[:-1])
+    missing = ", ".join(
+        f"{known.name} (not installed)" for known in pytest_plugin.registry.KNOWN[:-1]
+    )
     assert closing(result) == f"xdevice: numpy (1 passed); not run: gpu, {missing}"
 
 
 def test_a_module_that_is_skipped_as_a_whole_is_counted_like_any(project):
-    write(project, "pytest.importorskip('a_framework_that_nobody_installed')", name="test_module")
+    write(
+        project, "pytest.importorskip('a_framework_that_nobody_installed')", name="test_module"
+    )
     write(project, "def test_it(xd): pass")
     result = project.run_here(TWO)
     result.assert_outcomes(passed=2, skipped=1)
@@ -406,7 +449,10 @@ def test_a_device_that_is_misspelt_ends_the_run_though_no_test_asks_for_it(proje
     write(project, "def test_it(): pass\n")
     result = project.run_here("--xd-backends=np", "--xd-device=gup")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    assert "--xd-device=gup: 'gup' is not a device: there is no kind 'gup' (did you mean 'gpu'?)" in result.stderr.str()
+    assert (
+        "--xd-device=gup: 'gup' is not a device: there is no kind 'gup' (did you mean 'gpu'?)"
+        in result.stderr.str()
+    )
 
 
 @pytest.mark.parametrize("slip", ["gpu1", "gpu-1", "gpu 1"])
@@ -419,7 +465,8 @@ def test_a_slip_in_a_device_imports_no_framework(project, monkeypatch, slip):
 
 
 @pytest.mark.parametrize(
-    "call", ["xdevice.zeros(-1)", "xdevice.array_namespace().mean(3)", "xdevice.to_device(3, 'gup')"]
+    "call",
+    ["xdevice.zeros(-1)", "xdevice.array_namespace().mean(3)", "xdevice.to_device(3, 'gup')"],
 )
 def test_an_error_by_name_shows_the_line_of_the_test_and_none_of_ours(project, call):
     write(project, f"def test_it(xd):\n    {call}\n")
@@ -435,8 +482,13 @@ def test_the_ini_file_sets_the_default(project):
     project.makeini("[pytest]\nxd_backends = np\n")
     result = project.run_here()
     assert closing(result) == "xdevice: numpy (1 passed); not run: gpu"
-    assert re.search(r"^xdevice [\d.]+: numpy \d", result.stdout.str(), re.MULTILINE), "the header names versions"
-    assert closing(project.run_here("--xd-backends=torch")) == "xdevice: torch (1 passed); not run: gpu"
+    assert re.search(r"^xdevice [\d.]+: numpy \d", result.stdout.str(), re.MULTILINE), (
+        "the header names versions"
+    )
+    assert (
+        closing(project.run_here("--xd-backends=torch"))
+        == "xdevice: torch (1 passed); not run: gpu"
+    )
 
 
 def test_a_run_that_shows_nothing_fails(project):
@@ -445,10 +497,18 @@ def test_a_run_that_shows_nothing_fails(project):
     result = project.run_here("--xd-backends=numpy")
     result.assert_outcomes(passed=1, skipped=1)
     assert result.ret == pytest.ExitCode.TESTS_FAILED
-    assert closing(result) == "xdevice: no backend was run, which is a failure; not run: gpu, numpy"
-    result.stdout.fnmatch_lines(["SKIPPED*it is for other backends than those of this run: numpy"])
+    assert (
+        closing(result)
+        == "xdevice: no backend was run, which is a failure; not run: gpu, numpy"
+    )
+    result.stdout.fnmatch_lines(
+        ["SKIPPED*it is for other backends than those of this run: numpy"]
+    )
     assert project.run_here("--xd-backends=numpy", "-k", "plain").ret == pytest.ExitCode.OK
-    assert project.run_here("--xd-backends=numpy", "-k", "nothing").ret == pytest.ExitCode.NO_TESTS_COLLECTED
+    assert (
+        project.run_here("--xd-backends=numpy", "-k", "nothing").ret
+        == pytest.ExitCode.NO_TESTS_COLLECTED
+    )
     assert project.run_here("--xd-backends=numpy", "--collect-only").ret == pytest.ExitCode.OK
 
 
@@ -468,7 +528,10 @@ def test_it_works_under_xdist(project):
     result = project.spawn("--xd-backends=numpy", "-p", "xdist", "-n2")
     result.assert_outcomes(passed=2, failed=1)
     assert closing(result) == "xdevice: numpy (2 passed, 1 failed); not run: gpu"
-    write(project, "@pytest.mark.xd_only('torch')\ndef test_it(xd): pass\ndef test_plain(): pass\n")
+    write(
+        project,
+        "@pytest.mark.xd_only('torch')\ndef test_it(xd): pass\ndef test_plain(): pass\n",
+    )
     result = project.spawn("--xd-backends=numpy", "-p", "xdist", "-n2")
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     assert closing(result).startswith("xdevice: no backend was run")
@@ -488,7 +551,9 @@ def test_exits(xd): os._exit(0)
     )
     result = project.spawn("--xd-backends=numpy", "-p", "xdist", "-n1")
     result.assert_outcomes(passed=2, failed=2)
-    result.stdout.fnmatch_lines(["*crashed while running *test_crash*", "*crashed while running *test_exits*"])
+    result.stdout.fnmatch_lines(
+        ["*crashed while running *test_crash*", "*crashed while running *test_exits*"]
+    )
     assert closing(result) == "xdevice: numpy (2 passed); not run: gpu"
 
 
@@ -528,7 +593,9 @@ def test_recordings_of_another_environment_agree(kept):
     result.assert_outcomes(passed=7)
     result.stdout.fnmatch_lines(["xdevice: 22 values of 5 tests compared with *kept"])
     result = kept.run_here("--xd-backends=numpy", "--xd-compare=kept", "--xd-record=again")
-    result.stdout.fnmatch_lines(["xdevice: 12 values of 3 tests recorded in *again and compared with *kept"])
+    result.stdout.fnmatch_lines(
+        ["xdevice: 12 values of 3 tests recorded in *again and compared with *kept"]
+    )
     kept.run_here("--xd-backends=numpy", "--xd-record=again").assert_outcomes(passed=4)
 
 
@@ -536,7 +603,9 @@ def test_a_fault_in_another_environment_is_named(kept, monkeypatch):
     monkeypatch.setenv("FAULT", "1e-3")
     result = kept.run_here("--xd-backends=numpy", "--xd-compare=kept")
     result.assert_outcomes(failed=2, passed=2)
-    result.stdout.fnmatch_lines(["loss (step 1) is not what *torch has: the values differ: 3 of 3 elements are off"])
+    result.stdout.fnmatch_lines(
+        ["loss (step 1) is not what *torch has: the values differ: 3 of 3 elements are off"]
+    )
     monkeypatch.delenv("FAULT")
     monkeypatch.setenv("MORE", "1")
     result = kept.run_here("--xd-backends=numpy", "--xd-compare=kept")
@@ -548,13 +617,19 @@ def test_a_comparison_with_nothing_fails(kept):
     write(kept, RECORDED, "test_renamed")
     result = kept.run_here("--xd-backends=numpy", "--xd-compare=kept", "test_renamed.py")
     result.assert_outcomes(failed=3, passed=1)
-    result.stdout.fnmatch_lines(["*kept has no recording of this test; record it with --xd-record"])
+    result.stdout.fnmatch_lines(
+        ["*kept has no recording of this test; record it with --xd-record"]
+    )
     result = kept.run_here("--xd-backends=numpy", "--xd-compare=kept", "-k", "nothing")
     result.assert_outcomes(passed=2)
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     assert "0 values of 0 tests compared" in result.stdout.str()
     (kept.path / "linked").symlink_to("kept")  # as KEPT is where upper and lower case are one
-    for options in (["--xd-compare=nowhere"], ["--xd-record=kept", "--xd-compare=linked"], ["--xd-record=."]):
+    for options in (
+        ["--xd-compare=nowhere"],
+        ["--xd-record=kept", "--xd-compare=linked"],
+        ["--xd-record=."],
+    ):
         assert kept.run_here(*options).ret == pytest.ExitCode.USAGE_ERROR
 
 
@@ -576,12 +651,16 @@ def test_it():
     project.makepyfile(test_plain=code)
     result = project.spawn()
     result.assert_outcomes(passed=1)
-    assert not [line for line in result.outlines if line.startswith("xdevice")], "neither header nor closing line"
+    assert not [line for line in result.outlines if line.startswith("xdevice")], (
+        "neither header nor closing line"
+    )
 
 
 def test_the_entry_point_is_the_plugin():
     text = (ROOT / "pyproject.toml").read_text()
-    assert '[project.entry-points.pytest11]\nxdevice = "xdevice.testing.pytest_plugin"\n' in text
+    assert (
+        '[project.entry-points.pytest11]\nxdevice = "xdevice.testing.pytest_plugin"\n' in text
+    )
 
 
 # the page
@@ -590,7 +669,10 @@ def test_the_entry_point_is_the_plugin():
 @pytest.mark.slow
 def test_the_page_shows_what_happens(project):
     page = (ROOT / "docs" / "reference" / "pytest.md").read_text()
-    code, output = (re.search(rf"```{language}\n(.*?)```", page, re.DOTALL)[1] for language in ("python", "text"))
+    code, output = (
+        re.search(rf"```{language}\n(.*?)```", page, re.DOTALL)[1]
+        for language in ("python", "text")
+    )
     project.makepyfile(test_net=code)
     result = project.spawn("--xd-backends=torch,paddle,mxnet")
 

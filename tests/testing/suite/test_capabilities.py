@@ -20,7 +20,17 @@ LACKS = {
     "mxnet": ["Processes", "Streams", "Graphs", "Compiling"],
     "jax": ["Operations", "Streams", "Graphs"],
     "numpy": [
-        *("Gradients", "Models", "Layers", "Operations", "Calls", "Optimizers", "Streams", "Graphs", "Compiling"),
+        *(
+            "Gradients",
+            "Models",
+            "Layers",
+            "Operations",
+            "Calls",
+            "Optimizers",
+            "Streams",
+            "Graphs",
+            "Compiling",
+        ),
         "Parallel",
         "Processes",
     ],
@@ -50,13 +60,33 @@ def guide(tmp_path):
             (tmp_path / written[1]).write_text(cell[written.end() :] + "\n")
     folder = tmp_path / "xdevice_tinyframe-1.0.dist-info"
     folder.mkdir()
-    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: xdevice-tinyframe\nVersion: 1.0\n")
-    (folder / "entry_points.txt").write_text("[xdevice.backends]\ntinyframe = xdevice_tinyframe:TinyBackend\n")
+    (folder / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: xdevice-tinyframe\nVersion: 1.0\n"
+    )
+    (folder / "entry_points.txt").write_text(
+        "[xdevice.backends]\ntinyframe = xdevice_tinyframe:TinyBackend\n"
+    )
 
     def suite(checks):
         """The outcomes, and the names of what is lacking."""
-        options = ("--color=no", "-q", "-p", "no:cacheprovider", "-p", "no:randomly", "-k", checks)
-        printed = python("-m", "pytest", *options, "test_tinyframe.py", cwd=tmp_path, PYTHONPATH=str(tmp_path)).stdout
+        options = (
+            "--color=no",
+            "-q",
+            "-p",
+            "no:cacheprovider",
+            "-p",
+            "no:randomly",
+            "-k",
+            checks,
+        )
+        printed = python(
+            "-m",
+            "pytest",
+            *options,
+            "test_tinyframe.py",
+            cwd=tmp_path,
+            PYTHONPATH=str(tmp_path),
+        ).stdout
         return printed.splitlines()[-1], re.findall(r"^tinyframe lacks (\w+)", printed, re.M)
 
     def add(name, file):

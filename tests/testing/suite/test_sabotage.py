@@ -30,9 +30,19 @@ def caught_by(check, *backends):
     def register(plant):
         sample = next(name for name in ("numpy", "torch", *backends) if name in backends)
         for name in backends:
-            each_time = name == "numpy" and check != "test_loading_is_light_locked_and_safe_to_fork"
-            marks = () if each_time else pytest.mark.slow if name == sample != "tensorflow" else pytest.mark.long
-            PLANTED.append(pytest.param(plant, check, name, id=f"{plant.__name__}-{name}", marks=marks))
+            each_time = (
+                name == "numpy" and check != "test_loading_is_light_locked_and_safe_to_fork"
+            )
+            marks = (
+                ()
+                if each_time
+                else pytest.mark.slow
+                if name == sample != "tensorflow"
+                else pytest.mark.long
+            )
+            PLANTED.append(
+                pytest.param(plant, check, name, id=f"{plant.__name__}-{name}", marks=marks)
+            )
         return plant
 
     return register
@@ -41,7 +51,15 @@ def caught_by(check, *backends):
 # copies
 
 
-@caught_by("test_copy_to_is_new_storage_on_the_same_device", "torch", "tensorflow", "paddle", "mxnet", "jax", "numpy")
+@caught_by(
+    "test_copy_to_is_new_storage_on_the_same_device",
+    "torch",
+    "tensorflow",
+    "paddle",
+    "mxnet",
+    "jax",
+    "numpy",
+)
 def copy_to_gives_an_alias(adapter, patch, suite):
     patch.setattr(adapter, "copy", lambda x, device: x)
 
@@ -53,7 +71,11 @@ def copy_to_by_identity(adapter, patch, suite):
 
 @caught_by("test_copy_to_is_new_storage_on_the_same_device", "jax")
 def copy_to_by_device_put(adapter, patch, suite):
-    patch.setattr(adapter, "copy", lambda x, device: adapter.framework.device_put(x, adapter.to_native(device)))
+    patch.setattr(
+        adapter,
+        "copy",
+        lambda x, device: adapter.framework.device_put(x, adapter.to_native(device)),
+    )
 
 
 @caught_by("test_copy_to_is_new_storage_on_the_same_device", "torch")
@@ -61,20 +83,37 @@ def copy_to_by_to(adapter, patch, suite):
     patch.setattr(adapter, "copy", lambda x, device: x.to(adapter.to_native(device)))
 
 
-@caught_by("test_gradients_flow_through_a_copy_on_the_same_device", "torch", "tensorflow", "paddle", "mxnet")
+@caught_by(
+    "test_gradients_flow_through_a_copy_on_the_same_device",
+    "torch",
+    "tensorflow",
+    "paddle",
+    "mxnet",
+)
 def copy_to_cuts_the_gradient(adapter, patch, suite):
-    patch.setattr(adapter, "copy", lambda x, device: adapter.from_numpy(adapter.to_numpy(x), device))
+    patch.setattr(
+        adapter, "copy", lambda x, device: adapter.from_numpy(adapter.to_numpy(x), device)
+    )
 
 
 @caught_by("test_requires_grad_stays", "torch", "paddle")
 def copy_to_forgets_requires_grad(adapter, patch, suite):
-    patch.setattr(adapter, "copy", lambda x, device: adapter.from_numpy(adapter.to_numpy(x), device))
+    patch.setattr(
+        adapter, "copy", lambda x, device: adapter.from_numpy(adapter.to_numpy(x), device)
+    )
 
 
 # conversion
 
 
-@caught_by("test_converting_shares_memory_only_where_it_says_so", "torch", "tensorflow", "paddle", "mxnet", "jax")
+@caught_by(
+    "test_converting_shares_memory_only_where_it_says_so",
+    "torch",
+    "tensorflow",
+    "paddle",
+    "mxnet",
+    "jax",
+)
 def convert_shares_what_should_be_a_copy(adapter, patch, suite):
     convert = xdevice.convert
     patch.setattr(xdevice, "convert", lambda x, name, copy=None: convert(x, name))
@@ -95,7 +134,9 @@ def convert_gives_the_bytes_of_a_bool(adapter, patch, suite):
 
 def unwaited(x):
     """An array of MXNet's as `memory_of` and MXNet's own exports see it, which do not wait for this one."""
-    return SimpleNamespace(handle=x.handle, shape=x.shape, dtype=x.dtype, ndim=x.ndim, wait_to_read=lambda: None)
+    return SimpleNamespace(
+        handle=x.handle, shape=x.shape, dtype=x.dtype, ndim=x.ndim, wait_to_read=lambda: None
+    )
 
 
 @caught_by("test_where_write_writes_is_known", "mxnet")
@@ -152,14 +193,25 @@ def einsum_sorts_the_axes_of_its_result(adapter, patch, suite):
 
 # functions of layers
 
-LAYERS = ("test_functions_of_layers_are_whole_and_right_or_refused", "numpy", "torch", "tensorflow", "paddle", "mxnet")
+LAYERS = (
+    "test_functions_of_layers_are_whole_and_right_or_refused",
+    "numpy",
+    "torch",
+    "tensorflow",
+    "paddle",
+    "mxnet",
+)
 
 
 @caught_by(*LAYERS)
 def logarithms_have_a_bound(adapter, patch, suite):
     kernels, xp = adapter.nn(), adapter.namespace()
     original = kernels.log_softmax
-    patch.setattr(kernels, "log_softmax", lambda x, axis: xp.maximum(original(x, axis), xp.number(-64, "float32", x)))
+    patch.setattr(
+        kernels,
+        "log_softmax",
+        lambda x, axis: xp.maximum(original(x, axis), xp.number(-64, "float32", x)),
+    )
 
 
 @caught_by(*LAYERS)
@@ -173,7 +225,9 @@ def losses_are_added(adapter, patch, suite):
 def convolutions_are_those_of_mathematics(adapter, patch, suite):
     kernels, xp = adapter.nn(), adapter.namespace()
     original = kernels.conv2d
-    patch.setattr(kernels, "conv2d", lambda x, kernel, *rest: original(x, xp.flip(kernel, (2, 3)), *rest))
+    patch.setattr(
+        kernels, "conv2d", lambda x, kernel, *rest: original(x, xp.flip(kernel, (2, 3)), *rest)
+    )
 
 
 @caught_by(*LAYERS)
@@ -219,12 +273,16 @@ def labels_are_said_to_be_guarded_that_are_not(adapter, patch, suite):
         return original(logits, adapter.from_numpy(known, xdevice.device_of(labels)))
 
     patch.setattr(kernels, "cross_entropy", clipped)
-    patch.setattr(nn._lookup.of(adapter), "guards", lambda labels, kind: True)  # which remembers what the adapter has
+    patch.setattr(
+        nn._lookup.of(adapter), "guards", lambda labels, kind: True
+    )  # which remembers what the adapter has
 
 
 @caught_by(*LAYERS)
 def the_ends_of_labels_are_those_of_the_first(adapter, patch, suite):
-    patch.setattr(nn._lookup.of(adapter), "ends", lambda indices: [int(adapter.to_numpy(indices)[0])] * 2)
+    patch.setattr(
+        nn._lookup.of(adapter), "ends", lambda indices: [int(adapter.to_numpy(indices)[0])] * 2
+    )
 
 
 # gradients
@@ -248,12 +306,18 @@ def gradients_are_written_into_what_is_computed_with(adapter, patch, suite):
 @caught_by("test_gradients_nest_or_are_refused", "torch", "paddle")
 def the_gradient_of_a_gradient_is_cut(adapter, patch, suite):
     value_and_grad = adapter.value_and_grad
-    patch.setattr(adapter, "value_and_grad", lambda leaves, call, nested: value_and_grad(leaves, call, False))
+    patch.setattr(
+        adapter,
+        "value_and_grad",
+        lambda leaves, call, nested: value_and_grad(leaves, call, False),
+    )
 
 
 @caught_by("test_an_update_is_in_memory_of_its_own", "torch", "paddle", "mxnet", "numpy")
 def a_rule_gets_the_parameters_themselves(adapter, patch, suite):
-    patch.setattr(adapter, "update", lambda rows, rule, nested, writes: [rule(*row) for row in rows])
+    patch.setattr(
+        adapter, "update", lambda rows, rule, nested, writes: [rule(*row) for row in rows]
+    )
 
 
 # moves
@@ -271,7 +335,9 @@ def to_device_detaches(adapter, patch, suite):
 
 @caught_by("test_gradients_flow_there_and_back", "tensorflow", "mxnet")
 def to_device_cuts_the_gradient(adapter, patch, suite):
-    patch.setattr(adapter, "move", lambda x, device: adapter.from_numpy(adapter.to_numpy(x), device))
+    patch.setattr(
+        adapter, "move", lambda x, device: adapter.from_numpy(adapter.to_numpy(x), device)
+    )
 
 
 @caught_by("test_to_device_moves_and_leaves_the_source", "tensorflow", "mxnet", "jax", "torch")
@@ -282,10 +348,21 @@ def to_device_does_not_move(adapter, patch, suite):
 @caught_by("test_to_device_moves_and_leaves_the_source", "tensorflow", "mxnet", "jax")
 def to_device_loses_the_values(adapter, patch, suite):
     move = adapter.move
-    patch.setattr(adapter, "move", lambda x, device: move(x - x, device) if str(x.dtype) != "bool" else move(x, device))
+    patch.setattr(
+        adapter,
+        "move",
+        lambda x, device: move(x - x, device) if str(x.dtype) != "bool" else move(x, device),
+    )
 
 
-@caught_by("test_a_missing_device_is_refused_before_anything_happens", "torch", "tensorflow", "mxnet", "jax", "numpy")
+@caught_by(
+    "test_a_missing_device_is_refused_before_anything_happens",
+    "torch",
+    "tensorflow",
+    "mxnet",
+    "jax",
+    "numpy",
+)
 def a_missing_device_is_placed_softly(adapter, patch, suite):
     patch.setattr(adapter, "require", lambda device: None)
     patch.setattr(adapter, "move", lambda x, device: x)
@@ -298,7 +375,9 @@ def a_shared_tensor_is_copied_twice(adapter, patch, suite):
 
         if not trees.is_container(x):
             return copy_to(x, device)
-        return trees.map_leaves(x, lambda xs: [copy_to(y, device) if hasattr(y, "shape") else y for y in xs])
+        return trees.map_leaves(
+            x, lambda xs: [copy_to(y, device) if hasattr(y, "shape") else y for y in xs]
+        )
 
     copy_to = xdevice.copy_to
     patch.setattr(xdevice, "copy_to", forgetful)
@@ -309,12 +388,16 @@ def a_shared_tensor_is_copied_twice(adapter, patch, suite):
 
 @caught_by("test_tensor_never_aliases_its_source", "torch")
 def tensor_aliases_its_source(adapter, patch, suite):
-    patch.setattr(adapter, "from_numpy", lambda array, device: adapter.framework.from_numpy(array))
+    patch.setattr(
+        adapter, "from_numpy", lambda array, device: adapter.framework.from_numpy(array)
+    )
 
 
 @caught_by("test_tensor_never_aliases_its_source", "jax")
 def tensor_aliases_an_aligned_source(adapter, patch, suite):
-    patch.setattr(adapter, "from_numpy", lambda array, device: adapter.framework.numpy.asarray(array))
+    patch.setattr(
+        adapter, "from_numpy", lambda array, device: adapter.framework.numpy.asarray(array)
+    )
 
 
 @caught_by("test_to_numpy_never_aliases", "torch", "numpy")
@@ -330,10 +413,16 @@ def floats_become_float64(adapter, patch, suite):
 @caught_by("test_creators_place_where_they_are_told", "tensorflow", "mxnet", "jax")
 def creators_ignore_the_device(adapter, patch, suite):
     full = adapter.full
-    patch.setattr(adapter, "full", lambda shape, value, device, dtype: full(shape, value, xdevice.cpu(), dtype))
+    patch.setattr(
+        adapter,
+        "full",
+        lambda shape, value, device, dtype: full(shape, value, xdevice.cpu(), dtype),
+    )
 
 
-@caught_by("test_a_scope_places_what_the_framework_creates", "torch", "tensorflow", "mxnet", "jax")
+@caught_by(
+    "test_a_scope_places_what_the_framework_creates", "torch", "tensorflow", "mxnet", "jax"
+)
 def a_scope_does_nothing(adapter, patch, suite):
     patch.setattr(adapter, "scope", lambda device: nullcontext())
 
@@ -417,7 +506,9 @@ def a_model_does_not_move(adapter, patch, suite):
 
 @caught_by("test_a_model_moves_in_place_with_its_values", "torch", "tensorflow", "mxnet")
 def a_copy_moves_instead_of_the_model(adapter, patch, suite):
-    patch.setattr(adapter, "move_model", lambda model, device: adapter.copy_model(model, device))
+    patch.setattr(
+        adapter, "move_model", lambda model, device: adapter.copy_model(model, device)
+    )
 
 
 @caught_by("test_a_model_moves_in_place_with_its_values", "tensorflow")
@@ -458,16 +549,28 @@ def a_copied_model_shares_its_storage(adapter, patch, suite):
     patch.setattr(adapter, "copy_model", lambda model, device: copy.copy(model))
 
 
-@caught_by("test_variables_are_those_of_the_state_dict", "torch", "tensorflow", "mxnet", "paddle")
+@caught_by(
+    "test_variables_are_those_of_the_state_dict", "torch", "tensorflow", "mxnet", "paddle"
+)
 def variables_are_those_of_another_model(adapter, patch, suite):
     variables = adapter.variables
-    patch.setattr(adapter, "variables", lambda model: [(name, value + 1) for name, value in variables(model)])
+    patch.setattr(
+        adapter,
+        "variables",
+        lambda model: [(name, value + 1) for name, value in variables(model)],
+    )
 
 
-@caught_by("test_a_shared_variable_comes_under_both_names", "torch", "tensorflow", "mxnet", "paddle")
+@caught_by(
+    "test_a_shared_variable_comes_under_both_names", "torch", "tensorflow", "mxnet", "paddle"
+)
 def a_shared_variable_comes_once(adapter, patch, suite):
     variables = adapter.variables
-    patch.setattr(adapter, "variables", lambda model: {id(x): (name, x) for name, x in variables(model)}.values())
+    patch.setattr(
+        adapter,
+        "variables",
+        lambda model: {id(x): (name, x) for name, x in variables(model)}.values(),
+    )
 
 
 @caught_by("test_an_unbuilt_model_is_refused", "tensorflow", "mxnet")
@@ -481,7 +584,8 @@ def an_unbuilt_model_counts_as_empty(adapter, patch, suite):
 @caught_by("test_loading_is_light_locked_and_safe_to_fork", "torch", "mxnet")
 def no_lock_around_loading(adapter, patch, suite):
     suite.child_setup = (
-        "import contextlib as c; from xdevice.contract import loader; loader.importing = lambda **_: c.nullcontext()"
+        "import contextlib as c; from xdevice.contract import loader; "
+        "loader.importing = lambda **_: c.nullcontext()"
     )
 
 
@@ -498,10 +602,14 @@ def threads_see_other_threads_devices(adapter, patch, suite):
 # several devices
 
 
-@caught_by("test_a_tensor_splits_and_joins", "torch", "tensorflow", "paddle", "mxnet", "jax", "numpy")
+@caught_by(
+    "test_a_tensor_splits_and_joins", "torch", "tensorflow", "paddle", "mxnet", "jax", "numpy"
+)
 def the_last_part_is_dropped(adapter, patch, suite):
     split = adapter.split
-    patch.setattr(adapter, "split", lambda x, sizes: [*split(x, sizes)[:-1], split(x, sizes)[-1][:0]])
+    patch.setattr(
+        adapter, "split", lambda x, sizes: [*split(x, sizes)[:-1], split(x, sizes)[-1][:0]]
+    )
 
 
 @caught_by("test_a_tensor_splits_and_joins", "torch", "jax")
@@ -520,7 +628,14 @@ def a_leaf_is_a_plain_copy(adapter, patch, suite):
     patch.setattr(adapter, "leaf", adapter.copy)
 
 
-@caught_by("test_write_puts_values_into_the_memory_that_is_there", "torch", "tensorflow", "paddle", "mxnet", "numpy")
+@caught_by(
+    "test_write_puts_values_into_the_memory_that_is_there",
+    "torch",
+    "tensorflow",
+    "paddle",
+    "mxnet",
+    "numpy",
+)
 def nothing_is_written(adapter, patch, suite):
     patch.setattr(adapter, "write", lambda x, value: None)
 
@@ -542,14 +657,25 @@ def a_mean_is_a_sum(adapter, patch, suite):
     patch.setattr(adapter, "total", lambda tensors, mean: total(tensors, False))
 
 
-@caught_by("test_all_reduce_gives_both_devices_the_same", "torch", "tensorflow", "paddle", "mxnet", "jax", "numpy")
+@caught_by(
+    "test_all_reduce_gives_both_devices_the_same",
+    "torch",
+    "tensorflow",
+    "paddle",
+    "mxnet",
+    "jax",
+    "numpy",
+)
 def only_the_first_device_has_the_sum(adapter, patch, suite):
     all_reduce = adapter.all_reduce
     copies = adapter.copy
     patch.setattr(
         adapter,
         "all_reduce",
-        lambda xs, mean: [all_reduce([copies(x, xdevice.device_of(x)) for x in xs], mean)[0], xs[1]],
+        lambda xs, mean: [
+            all_reduce([copies(x, xdevice.device_of(x)) for x in xs], mean)[0],
+            xs[1],
+        ],
     )
 
 
@@ -558,7 +684,9 @@ def the_sum_is_in_new_tensors(adapter, patch, suite):
     all_reduce = adapter.all_reduce
     copies = adapter.copy
     patch.setattr(
-        adapter, "all_reduce", lambda xs, mean: all_reduce([copies(x, xdevice.device_of(x)) for x in xs], mean)
+        adapter,
+        "all_reduce",
+        lambda xs, mean: all_reduce([copies(x, xdevice.device_of(x)) for x in xs], mean),
     )
 
 

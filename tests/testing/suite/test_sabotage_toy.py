@@ -61,7 +61,9 @@ def test_a_fault_is_noticed(fault, home, monkeypatch, forget):
     error = caught[0].error
     assert not isinstance(error, pytest.skip.Exception)
     is_checked = isinstance(error, (AssertionError, pytest.fail.Exception, *fault.raises))
-    assert is_checked or "returns the same object" in str(error), f"not by a check, nor by the core, but {error!r}"
+    assert is_checked or "returns the same object" in str(error), (
+        f"not by a check, nor by the core, but {error!r}"
+    )
 
 
 # the table of docs/reference/adapters.md
@@ -123,7 +125,13 @@ def test_the_docs_have_the_list():
 
 def test_every_method_has_a_fault():
     """A method that is added to the contract gets its checks and its faults."""
-    left = HOOKS.keys() - _OUR_OWN - _OF_THE_FRAMEWORK - _OF_PROCESSES - {fault.method for fault in FAULTS}
+    left = (
+        HOOKS.keys()
+        - _OUR_OWN
+        - _OF_THE_FRAMEWORK
+        - _OF_PROCESSES
+        - {fault.method for fault in FAULTS}
+    )
     assert left == {"samples"}  # what the checks stand on
     for method in _NEED_THREE:
         found = [fault for fault in FAULTS if fault.method == method]

@@ -328,7 +328,9 @@ class ToyArray:
             stream.run(position)
         if self._block.error is not None:
             for stream in tuple(_streams):
-                stream.errors = [error for error in stream.errors if error is not self._block.error]
+                stream.errors = [
+                    error for error in stream.errors if error is not self._block.error
+                ]
             raise self._block.error
 
     def numpy(self):
@@ -360,7 +362,13 @@ class ToyArray:
 
     def clone(self, place=None):
         return _op(
-            lambda x: x, [self], self.shape, self.dtype, [lambda g: g.to(self.place)], place or self.place, crosses=True
+            lambda x: x,
+            [self],
+            self.shape,
+            self.dtype,
+            [lambda g: g.to(self.place)],
+            place or self.place,
+            crosses=True,
         )
 
     def write(self, value):
@@ -381,7 +389,14 @@ class ToyArray:
             view._values = self._values[index, ...]
 
         def back(g):
-            return _op(lambda y: _scattered(self, index, y), [g], self.shape, self.dtype, [None], self.place)
+            return _op(
+                lambda y: _scattered(self, index, y),
+                [g],
+                self.shape,
+                self.dtype,
+                [None],
+                self.place,
+            )
 
         return _linked(view, [self], [back])
 
@@ -391,12 +406,24 @@ class ToyArray:
         return _linked(view, [self], [lambda g: g.T])
 
     def sum(self):
-        back = lambda g: _op(lambda y: np.broadcast_to(y, self.shape), [g], self.shape, self.dtype, [None], self.place)  # noqa: E731
+        def back(g):
+            def spread(y):
+                return np.broadcast_to(y, self.shape)
+
+            return _op(spread, [g], self.shape, self.dtype, [None], self.place)
+
         return _op(lambda x: x.sum(dtype=x.dtype), [self], (), self.dtype, [back], self.place)
 
     def __add__(self, other):
         if not isinstance(other, ToyArray):
-            return _op(lambda x: x + x.dtype.type(other), [self], self.shape, self.dtype, [lambda g: g], self.place)
+            return _op(
+                lambda x: x + x.dtype.type(other),
+                [self],
+                self.shape,
+                self.dtype,
+                [lambda g: g],
+                self.place,
+            )
         backs = [lambda g: _shrunk(g, self.shape), lambda g: _shrunk(g, other.shape)]
         shape = np.broadcast_shapes(self.shape, other.shape)
         return _op(lambda x, y: x + y, [self, other], shape, self.dtype, backs, self.place)
@@ -404,7 +431,14 @@ class ToyArray:
     def __mul__(self, other):
         if not isinstance(other, ToyArray):
             back = lambda g: g * other  # noqa: E731
-            return _op(lambda x: x * x.dtype.type(other), [self], self.shape, self.dtype, [back], self.place)
+            return _op(
+                lambda x: x * x.dtype.type(other),
+                [self],
+                self.shape,
+                self.dtype,
+                [back],
+                self.place,
+            )
         backs = [lambda g: g * other, lambda g: g * self]
         return _op(lambda x, y: x * y, [self, other], self.shape, self.dtype, backs, self.place)
 
@@ -445,7 +479,9 @@ class ToyArray:
                 for source, back in x._from:
                     if source.requires_grad:
                         more = back(grad)
-                        grads[id(source)] = grads[id(source)] + more if id(source) in grads else more
+                        grads[id(source)] = (
+                            grads[id(source)] + more if id(source) in grads else more
+                        )
         return leaves
 
 
@@ -470,7 +506,11 @@ def _shrunk(g, shape):
 def _linked(x, inputs, backs):
     if state.grad and any(source.requires_grad for source in inputs):
         x.requires_grad = True
-        x._from = [(source, back) for source, back in zip(inputs, backs, strict=True) if source.requires_grad]
+        x._from = [
+            (source, back)
+            for source, back in zip(inputs, backs, strict=True)
+            if source.requires_grad
+        ]
     return x
 
 
@@ -479,10 +519,16 @@ def _op(function, inputs, shape, dtype, backs, place, crosses=False):
         if x.place != place and not crosses:
             raise ToyError(f"an array on {x.place} among arrays on {place}")
     out = empty(shape, place, dtype)
-    blocks, arrays, target = [x._block for x in inputs], [x._values for x in inputs], out._values
+    blocks, arrays, target = (
+        [x._block for x in inputs],
+        [x._values for x in inputs],
+        out._values,
+    )
 
     def work():
-        out_block.error = next((block.error for block in blocks if block.error is not None), None)
+        out_block.error = next(
+            (block.error for block in blocks if block.error is not None), None
+        )
         if out_block.error is None:
             np.copyto(target, function(*arrays), casting="unsafe")
 
@@ -492,7 +538,9 @@ def _op(function, inputs, shape, dtype, backs, place, crosses=False):
         _order(current_stream(source), current_stream(place))
     _launch(work, out_block, place, {x.place for x in inputs})
     for source in far:
-        _order(current_stream(place), current_stream(source))  # who writes there next comes after the copy
+        _order(
+            current_stream(place), current_stream(source)
+        )  # who writes there next comes after the copy
     return _linked(out, inputs, backs)
 
 
@@ -572,7 +620,9 @@ def concatenate(parts):
     sizes = np.cumsum([0, *(x.shape[0] for x in parts)])
     backs = [lambda g, i=i: g[sizes[i] : sizes[i + 1]] for i in range(len(parts))]
     shape = (int(sizes[-1]), *parts[0].shape[1:])
-    return _op(lambda *xs: np.concatenate(xs), parts, shape, parts[0].dtype, backs, parts[0].place)
+    return _op(
+        lambda *xs: np.concatenate(xs), parts, shape, parts[0].dtype, backs, parts[0].place
+    )
 
 
 def stack(parts):
@@ -585,7 +635,9 @@ def compute(function, *arrays):
     """An array of what a NumPy function makes of others, of the first one's shape and dtype; no gradient."""
     first = arrays[0]
     with no_grad():
-        return _op(function, list(arrays), first.shape, first.dtype, [None] * len(arrays), first.place)
+        return _op(
+            function, list(arrays), first.shape, first.dtype, [None] * len(arrays), first.place
+        )
 
 
 def sleep(seconds, place):
@@ -633,7 +685,12 @@ class Parameter(ToyArray):
 
     def take(self, x):
         """The memory of another array instead of its own."""
-        self._block, self._values, self._owner, self.place = x._block, x._values, x._owner, x.place
+        self._block, self._values, self._owner, self.place = (
+            x._block,
+            x._values,
+            x._owner,
+            x.place,
+        )
         self.grad = None
 
 
@@ -676,7 +733,10 @@ class Linear(Module):
         self.outputs = outputs
         self.own = {"weight": None, "bias": Parameter(full((outputs,), 0.25, CPU))}
         if inputs is not None:
-            values = value + np.arange(inputs * outputs, dtype="float32").reshape(inputs, outputs) / 7
+            values = (
+                value
+                + np.arange(inputs * outputs, dtype="float32").reshape(inputs, outputs) / 7
+            )
             self.own["weight"] = Parameter(array(values, CPU))
 
     def forward(self, x):
@@ -698,7 +758,9 @@ class LeakyReLU(Module):
         self.slope = slope
 
     def forward(self, x):
-        return compute(lambda values: np.where(values > 0, values, values * np.float32(self.slope)), x)
+        return compute(
+            lambda values: np.where(values > 0, values, values * np.float32(self.slope)), x
+        )
 
 
 class Dropout(Module):
@@ -723,10 +785,16 @@ class MaxPool(Module):
         (height, width), (down, right) = self.window, self.step
 
         def pool(values):
-            windows = np.lib.stride_tricks.sliding_window_view(values, (height, width), (-2, -1))
+            windows = np.lib.stride_tricks.sliding_window_view(
+                values, (height, width), (-2, -1)
+            )
             return windows[..., ::down, ::right, :, :].max((-2, -1))
 
-        shape = (*x.shape[:-2], (x.shape[-2] - height) // down + 1, (x.shape[-1] - width) // right + 1)
+        shape = (
+            *x.shape[:-2],
+            (x.shape[-2] - height) // down + 1,
+            (x.shape[-1] - width) // right + 1,
+        )
         with no_grad():
             return _op(pool, [x], shape, x.dtype, [None], x.place)
 
@@ -763,7 +831,9 @@ class SGD:
         with no_grad():
             for x in self.parameters:
                 before = self.speed.get(id(x))
-                self.speed[id(x)] = x.grad if before is None else before.to(x.place) * 0.9 + x.grad
+                self.speed[id(x)] = (
+                    x.grad if before is None else before.to(x.place) * 0.9 + x.grad
+                )
                 x.write(x - self.speed[id(x)] * self.rate)
                 x.grad = None
 

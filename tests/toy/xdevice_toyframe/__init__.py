@@ -57,7 +57,11 @@ class ToyBackend(Backend):
     def classify(self, cls):
         if issubclass(cls, toyframe.ToyArray):
             return "tensor"
-        return "model" if issubclass(cls, (toyframe.Module, toyframe.Variable, toyframe.SGD)) else None
+        return (
+            "model"
+            if issubclass(cls, (toyframe.Module, toyframe.Variable, toyframe.SGD))
+            else None
+        )
 
     # devices
 
@@ -79,7 +83,11 @@ class ToyBackend(Backend):
         return self.to_native(device)
 
     def from_native(self, native):
-        return devices.of(native.kind, native.index) if isinstance(native, toyframe.Place) else None
+        return (
+            devices.of(native.kind, native.index)
+            if isinstance(native, toyframe.Place)
+            else None
+        )
 
     def scope(self, device):
         return toyframe.on(self.to_native(device))
@@ -144,7 +152,11 @@ class ToyBackend(Backend):
                 x.requires_grad = True
             loss, rest = call(inputs)
         found = toyframe.gradients(loss, inputs)
-        return loss.detach(), found, [x.detach() if isinstance(x, toyframe.ToyArray) else x for x in rest]
+        return (
+            loss.detach(),
+            found,
+            [x.detach() if isinstance(x, toyframe.ToyArray) else x for x in rest],
+        )
 
     def stop_gradient(self, x):
         return x.detach()
@@ -176,14 +188,18 @@ class ToyBackend(Backend):
 
     def export(self, x):
         values = x.numpy()
-        return (values.view("uint16") if values.dtype.name == "bfloat16" else values).__dlpack__()
+        return (
+            values.view("uint16") if values.dtype.name == "bfloat16" else values
+        ).__dlpack__()
 
     def compact(self, x):
         return x.clone()
 
     def adopt(self, lent, dtype):
         values = np.from_dlpack(lent)
-        return toyframe.borrowed(values.view(host_dtype(dtype)) if dtype == "bfloat16" else values)
+        return toyframe.borrowed(
+            values.view(host_dtype(dtype)) if dtype == "bfloat16" else values
+        )
 
     # models
 
@@ -213,8 +229,16 @@ class ToyBackend(Backend):
     def state_to_come(self, optimizer, names):
         if not isinstance(optimizer, toyframe.SGD):
             return {}
-        numbered = ((f"{i}.speed", x) for i, x in enumerate(optimizer.parameters) if id(x) not in optimizer.speed)
-        return {name: toyframe.full(x.shape, 0, x.place, x.dtype) for name, x in numbered if name in names}
+        numbered = (
+            (f"{i}.speed", x)
+            for i, x in enumerate(optimizer.parameters)
+            if id(x) not in optimizer.speed
+        )
+        return {
+            name: toyframe.full(x.shape, 0, x.place, x.dtype)
+            for name, x in numbered
+            if name in names
+        }
 
     def take_state(self, optimizer, state):
         if isinstance(optimizer, toyframe.SGD):
@@ -253,7 +277,11 @@ class ToyBackend(Backend):
     @contextmanager
     def calls(self, model):
         known = {layer.path for layer in self.layers(model)}
-        paths = {id(module): path for path, module in _modules(model) if path in known or not module.children}
+        paths = {
+            id(module): path
+            for path, module in _modules(model)
+            if path in known or not module.children
+        }
         watch = calls.Watch(self, paths)
         with calls.recording(watch, toyframe.Module):
             yield watch.calls
@@ -293,7 +321,9 @@ class ToyBackend(Backend):
         if not isinstance(model, toyframe.Module):
             return ()
         return [
-            part for _, module in _modules(model) for part in (module, *module.own.values(), *module.buffers.values())
+            part
+            for _, module in _modules(model)
+            for part in (module, *module.own.values(), *module.buffers.values())
         ]
 
     def rebind(self, model, new):
@@ -393,7 +423,8 @@ class ToyBackend(Backend):
     def _only_gpus(self, device, what):
         if device.kind != "gpu":
             raise self.unsupported(
-                f"{what} on the CPU", "xdevice.parallel.run() runs tasks side by side; xdevice.Timer times"
+                f"{what} on the CPU",
+                "xdevice.parallel.run() runs tasks side by side; xdevice.Timer times",
             )
 
     # graphs of recorded work
@@ -409,7 +440,9 @@ class ToyBackend(Backend):
             with toyframe.only_on(self.to_native(device)):
                 yield
         except toyframe.ElsewhereError as error:
-            raise DeviceMismatchError(f"{error}; a graph holds the work of {device} only") from error
+            raise DeviceMismatchError(
+                f"{error}; a graph holds the work of {device} only"
+            ) from error
 
     def capture(self, graph, stream, task):
         with toyframe.recording(graph), toyframe.no_grad():

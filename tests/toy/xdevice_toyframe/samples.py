@@ -50,22 +50,35 @@ class ToySamples(Samples):
         return {
             "linear": lambda: toyframe.Linear(4, 1),
             "buffers": lambda: toyframe.Sequential(toyframe.Linear(4, 3), toyframe.Norm(3)),
-            "variable": lambda: toyframe.Variable(toyframe.array(np.float32([1.5, -0.0, 1e-40]), toyframe.CPU)),
+            "variable": lambda: toyframe.Variable(
+                toyframe.array(np.float32([1.5, -0.0, 1e-40]), toyframe.CPU)
+            ),
         }
 
     def variables(self, model):
-        return {"value": model.value} if isinstance(model, toyframe.Variable) else dict(model.named())
+        return (
+            {"value": model.value}
+            if isinstance(model, toyframe.Variable)
+            else dict(model.named())
+        )
 
     def tied(self):
         first, second = toyframe.Linear(3, 3), toyframe.Linear(3, 3)
         second.own["weight"] = first.own["weight"]
         layers = toyframe.Sequential(first, second)
-        return layers, lambda net: net.children["0"].own["weight"] is net.children["1"].own["weight"]
+        return (
+            layers,
+            lambda net: net.children["0"].own["weight"] is net.children["1"].own["weight"],
+        )
 
     def sharing(self):
         one, other = toyframe.Norm(3), toyframe.Norm(3)
         other.buffers["mean"] = one.buffers["mean"]
-        return one, toyframe.Sequential(other), lambda: other.buffers["mean"] is one.buffers["mean"]
+        return (
+            one,
+            toyframe.Sequential(other),
+            lambda: other.buffers["mean"] is one.buffers["mean"],
+        )
 
     def spread(self, device):
         first, second = toyframe.Linear(2, 2), toyframe.Linear(2, 2)

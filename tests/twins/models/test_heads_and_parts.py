@@ -58,9 +58,17 @@ def assert_ported(source, net, *done, **options):
 
 def test_prefixes_are_taken_off_and_said(net):
     state = net.state_dict()
-    assert_ported({f"module.{k}": x for k, x in state.items()}, net, "took 'module.' off 9 names")
-    assert_ported({f"_orig_mod.{k}": x for k, x in state.items()}, net, "took _orig_mod off 9 names")
-    assert_ported({f"model.module.{k}": x for k, x in state.items()}, net, "took 'model.module.' off 9 names")
+    assert_ported(
+        {f"module.{k}": x for k, x in state.items()}, net, "took 'module.' off 9 names"
+    )
+    assert_ported(
+        {f"_orig_mod.{k}": x for k, x in state.items()}, net, "took _orig_mod off 9 names"
+    )
+    assert_ported(
+        {f"model.module.{k}": x for k, x in state.items()},
+        net,
+        "took 'model.module.' off 9 names",
+    )
     inner = {k.replace("body.", "body._orig_mod."): x for k, x in state.items()}
     assert_ported(inner, net, "took _orig_mod off 7 names")
 
@@ -116,7 +124,8 @@ def test_a_head_of_another_size_is_left_out(net, is_flat):
 
 def test_skip_is_checked(net):
     with pytest.raises(
-        xdevice.errors.StateError, match=r"'head', where neither model has parameters; layers are body\.0"
+        xdevice.errors.StateError,
+        match=r"'head', where neither model has parameters; layers are body\.0",
     ):
         xdevice.models.convert_state(net, "paddle", like=Other(), skip=["head"])
     with pytest.raises(xdevice.errors.ArgumentError, match="a list of paths"):
@@ -127,16 +136,25 @@ def test_skip_is_checked(net):
 
 
 def test_another_dtype_is_one_line_and_one_argument(net):
-    half = {k: x.to(torch.bfloat16) if x.is_floating_point() else x for k, x in net.state_dict().items()}
+    half = {
+        k: x.to(torch.bfloat16) if x.is_floating_point() else x
+        for k, x in net.state_dict().items()
+    }
     like = Other()
     state = xdevice.models.convert_state(half, "paddle", like=like)
-    assert "8 tensors are bfloat16, float32 in paddle; dtype='like' casts before loading" in state.differences
+    assert (
+        "8 tensors are bfloat16, float32 in paddle; dtype='like' casts before loading"
+        in state.differences
+    )
     with pytest.raises(
-        xdevice.errors.StateError, match="nothing was written:\n  8 tensors are bfloat16, expected float32"
+        xdevice.errors.StateError,
+        match="nothing was written:\n  8 tensors are bfloat16, expected float32",
     ) as raised:
         xdevice.load(state, into=like)
     assert len(str(raised.value)) < 300
-    xdevice.load(xdevice.models.convert_state(half, "paddle", like=like, dtype="like"), into=like)
+    xdevice.load(
+        xdevice.models.convert_state(half, "paddle", like=like, dtype="like"), into=like
+    )
     assert like.fc.weight.numpy().T.tolist() == half["fc.weight"].float().tolist()
     state = xdevice.models.convert_state(net, "torch", dtype="bfloat16")
     assert state["fc.weight"].dtype is torch.bfloat16
@@ -154,30 +172,48 @@ def test_what_adapters_and_quantisers_add_is_known():
     }
     with pytest.raises(xdevice.errors.StateError, match="are LoRA's: merge them"):
         xdevice.models.convert_state(ours, "numpy", kinds={})
-    with pytest.raises(xdevice.errors.StateError, match="are of a quantised model: convert the checkpoint"):
-        xdevice.models.convert_state({"fc.qweight": np.ones((2, 2), "int32")}, "numpy", kinds={})
+    with pytest.raises(
+        xdevice.errors.StateError, match="are of a quantised model: convert the checkpoint"
+    ):
+        xdevice.models.convert_state(
+            {"fc.qweight": np.ones((2, 2), "int32")}, "numpy", kinds={}
+        )
 
 
 def test_lora_on_one_side_is_refused_and_told_how_to_merge(net):
     class Adapted(nn.Module):
         def __init__(self):
             super().__init__()
-            self.base_layer, self.lora_A, self.lora_B = nn.Linear(4, 5), nn.Linear(4, 2), nn.Linear(2, 5)
+            self.base_layer, self.lora_A, self.lora_B = (
+                nn.Linear(4, 5),
+                nn.Linear(4, 2),
+                nn.Linear(2, 5),
+            )
 
     source = Net()
     source.fc = Adapted()
     for adapted in (source, source.state_dict(), {"fc.lora_A.weight": torch.ones(2, 4)}):
-        with pytest.raises(xdevice.errors.StateError, match=r"are LoRA's: merge them first, with peft: model\."):
+        with pytest.raises(
+            xdevice.errors.StateError, match=r"are LoRA's: merge them first, with peft: model\."
+        ):
             xdevice.models.convert_state(adapted, "paddle", like=Other())
-    with pytest.raises(xdevice.errors.StateError, match="the source has none: give the model without them"):
+    with pytest.raises(
+        xdevice.errors.StateError, match="the source has none: give the model without them"
+    ):
         xdevice.models.convert_state(net, "torch", like=source)
     both = xdevice.models.convert_state(source, "torch", like=copy.deepcopy(source))
     assert both.unmapped == {}
 
 
 def test_a_file_of_adapters_does_not_load_into_a_model_without(net, tmp_path):
-    xdevice.save(tmp_path / "adapter.safetensors", {"base_model.model.fc.lora_A.weight": torch.ones(2, 4)})
-    with pytest.raises(xdevice.errors.StateError, match=r"does not fit: .* are LoRA's: merge them first, with peft"):
+    xdevice.save(
+        tmp_path / "adapter.safetensors",
+        {"base_model.model.fc.lora_A.weight": torch.ones(2, 4)},
+    )
+    with pytest.raises(
+        xdevice.errors.StateError,
+        match=r"does not fit: .* are LoRA's: merge them first, with peft",
+    ):
         xdevice.load(tmp_path / "adapter.safetensors", into=net)
 
 

@@ -13,7 +13,9 @@ torch = framework("torch")
 paddle = framework("paddle")
 nn = torch.nn
 pn = paddle.nn
-COMPUTES = "not compared: computation and settings of {}, whose kind comes from kinds= or shapes"
+COMPUTES = (
+    "not compared: computation and settings of {}, whose kind comes from kinds= or shapes"
+)
 
 
 class Scaled(nn.Module):
@@ -63,16 +65,18 @@ def test_the_code_of_a_class_that_kinds_tells_is_not_compared(kind, key):
     source, like = One(Scaled(theirs)), PaddleOne(mine)
     assert (
         COMPUTES.format("one")
-        in xdevice.models.convert_state(source, "paddle", like=like, kinds={key: kind}).differences
+        in xdevice.models.convert_state(
+            source, "paddle", like=like, kinds={key: kind}
+        ).differences
     )
 
 
 def test_the_code_of_the_target_is_not_compared_beside_a_state():
     source, like = pn.Linear(4, 4), One(Scaled(nn.Linear(4, 4)))
     state = {f"one.{name}": value for name, value in source.state_dict().items()}
-    assert xdevice.models.convert_state(state, "torch", like=like, kinds={"one": "linear"}).differences == [
-        COMPUTES.format("one")
-    ]
+    assert xdevice.models.convert_state(
+        state, "torch", like=like, kinds={"one": "linear"}
+    ).differences == [COMPUTES.format("one")]
 
 
 def test_a_tensor_that_is_said_to_be_the_same_is_as_much_in_doubt():
@@ -89,7 +93,12 @@ def test_a_tensor_that_is_said_to_be_the_same_is_as_much_in_doubt():
     source, like = Gained(torch.ones(4)), PaddleGained()
     without = xdevice.models.convert_state(source, "paddle", like=like).differences
     assert without
-    assert xdevice.models.convert_state(source, "paddle", like=like, kinds={"gain": "same"}).differences == without
+    assert (
+        xdevice.models.convert_state(
+            source, "paddle", like=like, kinds={"gain": "same"}
+        ).differences
+        == without
+    )
 
 
 @pytest.mark.skipif(not hasattr(paddle, "compat"), reason="this Paddle has no compat")
@@ -113,7 +122,11 @@ LAYERS = {
     "square": (lambda: nn.Linear(4, 4), lambda: pn.Linear(4, 4), (2, 4)),
     "oblong": (lambda: nn.Linear(4, 3), lambda: pn.Linear(4, 3), (2, 4)),
     "conv": (lambda: nn.Conv2d(4, 4, 3), lambda: pn.Conv2D(4, 4, 3), (2, 4, 5, 5)),
-    "transposed": (lambda: nn.ConvTranspose2d(4, 4, 3), lambda: pn.Conv2DTranspose(4, 4, 3), (2, 4, 5, 5)),
+    "transposed": (
+        lambda: nn.ConvTranspose2d(4, 4, 3),
+        lambda: pn.Conv2DTranspose(4, 4, 3),
+        (2, 4, 5, 5),
+    ),
 }
 
 
@@ -129,7 +142,9 @@ def test_a_spectral_norm_goes_to_another_or_to_a_plain_weight(way, layer):
     xdevice.load(state, into=normed)
     xdevice.assert_parity(source, normed, inputs=x)
     state = xdevice.models.convert_state(source, "paddle", like=plain)
-    assert state.differences == ["one: paddle has no spectral norm here; it affects training only"]
+    assert state.differences == [
+        "one: paddle has no spectral norm here; it affects training only"
+    ]
     xdevice.load(state, into=plain)
     xdevice.assert_parity(source(x), plain(paddle.to_tensor(x.numpy())), check_device=False)
     back = One(SPECTRAL[way](theirs())).eval()
@@ -146,7 +161,10 @@ def test_a_spectral_norm_over_another_axis_is_listed():
 
 @pytest.mark.parametrize("kind", ["LSTMCell", "GRUCell", "RNNCell"])
 def test_a_single_cell_computes_the_same_elsewhere(kind):
-    source, like = getattr(nn, kind)(4, 4), getattr(pn, f"Simple{kind}" if kind == "RNNCell" else kind)(4, 4)
+    source, like = (
+        getattr(nn, kind)(4, 4),
+        getattr(pn, f"Simple{kind}" if kind == "RNNCell" else kind)(4, 4),
+    )
     state = xdevice.models.convert_state(source, "paddle", like=like)
     assert state.differences == []
     xdevice.load(state, into=like)
@@ -154,8 +172,13 @@ def test_a_single_cell_computes_the_same_elsewhere(kind):
     states = [torch.from_numpy(h), paddle.to_tensor(h)]
     if kind == "LSTMCell":
         states = [(one, one) for one in states]
-    expected, came = source(torch.from_numpy(x), states[0]), like(paddle.to_tensor(x), states[1])
-    xdevice.assert_parity(came[0], expected[0] if kind == "LSTMCell" else expected, check_device=False)
+    expected, came = (
+        source(torch.from_numpy(x), states[0]),
+        like(paddle.to_tensor(x), states[1]),
+    )
+    xdevice.assert_parity(
+        came[0], expected[0] if kind == "LSTMCell" else expected, check_device=False
+    )
     back = getattr(nn, kind)(4, 4)
     xdevice.load(xdevice.models.convert_state(like, "torch", like=back), into=back)
     xdevice.assert_parity(back, source)
@@ -202,8 +225,14 @@ def keras_model(*layers, shape=(4,)):
     ("changed", "line"),
     [
         ({"activation": "relu"}, "activation backwards is None in torch, relu in tensorflow"),
-        ({"recurrent_activation": "hard_sigmoid"}, "recurrent_activation backwards is None in torch, hard_sigmoid"),
-        ({"recurrent_dropout": 0.5}, "recurrent_dropout backwards is None in torch, 0.5 in tensorflow"),
+        (
+            {"recurrent_activation": "hard_sigmoid"},
+            "recurrent_activation backwards is None in torch, hard_sigmoid",
+        ),
+        (
+            {"recurrent_dropout": 0.5},
+            "recurrent_dropout backwards is None in torch, 0.5 in tensorflow",
+        ),
     ],
 )
 def test_what_the_second_direction_is_set_to_is_listed(changed, line):
@@ -212,9 +241,12 @@ def test_what_the_second_direction_is_set_to_is_listed(changed, line):
 
     backward = layers.LSTM(4, return_sequences=True, go_backwards=True, **changed)
     like = keras_model(
-        layers.Bidirectional(layers.LSTM(4, return_sequences=True), backward_layer=backward), shape=(5, 4)
+        layers.Bidirectional(layers.LSTM(4, return_sequences=True), backward_layer=backward),
+        shape=(5, 4),
     )
-    state = xdevice.models.convert_state(nn.LSTM(4, 4, bidirectional=True, batch_first=True), "tensorflow", like=like)
+    state = xdevice.models.convert_state(
+        nn.LSTM(4, 4, bidirectional=True, batch_first=True), "tensorflow", like=like
+    )
     assert any(line in difference for difference in state.differences)
 
 
@@ -224,7 +256,8 @@ def test_two_directions_that_are_set_alike_are_not_listed():
 
     backward = layers.GRU(4, return_sequences=True, go_backwards=True)
     like = keras_model(
-        layers.Bidirectional(layers.GRU(4, return_sequences=True), backward_layer=backward), shape=(5, 4)
+        layers.Bidirectional(layers.GRU(4, return_sequences=True), backward_layer=backward),
+        shape=(5, 4),
     )
     source = nn.GRU(4, 4, bidirectional=True, batch_first=True)
     assert xdevice.models.convert_state(source, "tensorflow", like=like).differences == []
@@ -237,10 +270,15 @@ def test_the_precision_of_keras_is_listed_once(policy):
 
     one, two = (layers.Dense(4, dtype=policy, name=name) for name in ("one", "two"))
     (line,) = xdevice.models.convert_state(
-        nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)), "tensorflow", like=keras_model(one, two)
+        nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)),
+        "tensorflow",
+        like=keras_model(one, two),
     ).differences
     dtype = policy.removeprefix("mixed_")
-    assert line == f"one: compute_dtype is None in torch, {dtype}, as in 1 more layers in tensorflow"
+    assert (
+        line
+        == f"one: compute_dtype is None in torch, {dtype}, as in 1 more layers in tensorflow"
+    )
 
 
 @pytest.mark.parametrize("layer", ["Dense", "Embedding"])
@@ -248,13 +286,17 @@ def test_lora_of_keras_is_named(layer):
     framework("tensorflow")
     from keras import layers
 
-    made, shape = (layers.Dense(4), (4,)) if layer == "Dense" else (layers.Embedding(4, 4), (5,))
+    made, shape = (
+        (layers.Dense(4), (4,)) if layer == "Dense" else (layers.Embedding(4, 4), (5,))
+    )
     like = keras_model(made, shape=shape)
     made.enable_lora(2)
     source = nn.Sequential(nn.Linear(4, 4) if layer == "Dense" else nn.Embedding(4, 4))
     with pytest.raises(xdevice.errors.StateError, match=r"are LoRA's"):
         xdevice.models.convert_state(source, "tensorflow", like=like)
-    with pytest.raises(xdevice.errors.StateError, match=r"in Keras save_weights\(\) merges them"):
+    with pytest.raises(
+        xdevice.errors.StateError, match=r"in Keras save_weights\(\) merges them"
+    ):
         xdevice.models.convert_state(like, "torch", like=source)
 
 
@@ -265,9 +307,13 @@ def test_a_layer_of_keras_that_is_quantised_is_not_mapped(mode):
 
     like = keras_model(layers.Dense(4))
     like.layers[0].quantize(mode)
-    state = xdevice.models.convert_state(nn.Sequential(nn.Linear(4, 4)), "tensorflow", like=like)
+    state = xdevice.models.convert_state(
+        nn.Sequential(nn.Linear(4, 4)), "tensorflow", like=like
+    )
     assert any("quantised model" in why for why in state.unmapped.values())
     before = [np.array(variable) for variable in like.variables]
     with pytest.raises(xdevice.errors.StateError):
         xdevice.load(state, into=like)
-    assert all((np.array(one) == two).all() for one, two in zip(like.variables, before, strict=True))
+    assert all(
+        (np.array(one) == two).all() for one, two in zip(like.variables, before, strict=True)
+    )

@@ -13,13 +13,20 @@ import xdevice
 
 ALL = list(permutations(WITH_MODELS, 2))
 TWO = [("torch", "paddle"), ("paddle", "torch")]
-RING = [("torch", "tensorflow"), ("tensorflow", "paddle"), ("paddle", "mxnet"), ("mxnet", "torch")]
+RING = [
+    ("torch", "tensorflow"),
+    ("tensorflow", "paddle"),
+    ("paddle", "mxnet"),
+    ("mxnet", "torch"),
+]
 WITHOUT_GLUON = [pair for pair in ALL if "mxnet" not in pair]
 
 
 def pairs_of(builds):
     every = [(build, *pair) for build, pairs in builds for pair in sorted(pairs)]
-    return [pytest.param(*case, id=f"{case[0].__name__}-{'-'.join(case[1:])}") for case in every]
+    return [
+        pytest.param(*case, id=f"{case[0].__name__}-{'-'.join(case[1:])}") for case in every
+    ]
 
 
 def slow(case):
@@ -91,7 +98,9 @@ def recurrent(kind, layers=1, both=False):
 
     def build(name):
         if name == "torch":
-            return getattr(nn_of(name), kind)(4, 4, num_layers=layers, bidirectional=both, batch_first=True)
+            return getattr(nn_of(name), kind)(
+                4, 4, num_layers=layers, bidirectional=both, batch_first=True
+            )
         if name == "paddle":
             cls = getattr(nn_of(name), "SimpleRNN" if kind == "RNN" else kind)
             return cls(4, 4, num_layers=layers, direction="bidirect" if both else "forward")
@@ -114,19 +123,29 @@ def recurrent(kind, layers=1, both=False):
 
 
 RECURRENT = [recurrent("RNN"), recurrent("RNN", both=True)] + [
-    recurrent(kind, layers, both) for kind in ("RNN", "LSTM", "GRU") for layers, both in ((3, False), (2, True))
+    recurrent(kind, layers, both)
+    for kind in ("RNN", "LSTM", "GRU")
+    for layers, both in ((3, False), (2, True))
 ]
 
 
 @pytest.mark.parametrize(
     ("build", "here", "there"),
-    pairs_of([(group_norm, WITHOUT_GLUON), (instance_norm, ALL), *((build, RING) for build in RECURRENT)])
+    pairs_of(
+        [
+            (group_norm, WITHOUT_GLUON),
+            (instance_norm, ALL),
+            *((build, RING) for build in RECURRENT),
+        ]
+    )
     + [slow(case) for case in pairs_of((build, set(ALL) - set(RING)) for build in RECURRENT)],
 )
 def test_a_layer_computes_the_same_elsewhere(build, here, there):
     x = IMAGE if "norm" in build.__name__ else SEQUENCE
     # the weights of seed 0 make three layers of tanh enlarge rounding to 1.01e-6
-    source, target, state = ported(build, here, there, seed=2 if build.__name__ == "RNN_of_3" else 0)
+    source, target, state = ported(
+        build, here, there, seed=2 if build.__name__ == "RNN_of_3" else 0
+    )
     assert state.differences == []
     expected = outputs(here, source, x)
     assert np.abs(expected).max() > 0.01
@@ -139,9 +158,13 @@ def test_a_layer_computes_the_same_elsewhere(build, here, there):
 def attention(name, bias=True, dims=(4, 4), heads=2, **more):
     """One that is asked for queries, keys and values."""
     if name == "torch":
-        return nn_of(name).MultiheadAttention(4, heads, bias=bias, kdim=dims[0], vdim=dims[1], batch_first=True, **more)
+        return nn_of(name).MultiheadAttention(
+            4, heads, bias=bias, kdim=dims[0], vdim=dims[1], batch_first=True, **more
+        )
     if name == "paddle":
-        return nn_of(name).MultiHeadAttention(4, heads, kdim=dims[0], vdim=dims[1], bias_attr=None if bias else False)
+        return nn_of(name).MultiHeadAttention(
+            4, heads, kdim=dims[0], vdim=dims[1], bias_attr=None if bias else False
+        )
     way = {"use_bias": bias, "value_dim": 4 // heads, **more}
     return keras(
         lambda kl, q, k, v: kl.MultiHeadAttention(heads, 4 // heads, **way)(q, value=v, key=k),
@@ -168,7 +191,9 @@ def attended(name, model, dims=(4, 4)):
 
 
 @pytest.mark.parametrize(("here", "there"), WITHOUT_GLUON)
-@pytest.mark.parametrize("how", [{}, {"bias": False}, {"dims": (3, 4)}, {"dims": (3, 2)}], ids=str)
+@pytest.mark.parametrize(
+    "how", [{}, {"bias": False}, {"dims": (3, 4)}, {"dims": (3, 2)}], ids=str
+)
 def test_an_attention_computes_the_same_elsewhere(here, there, how):
     source, target, state = ported(lambda name: attention(name, **how), here, there)
     assert state.differences == []
@@ -192,15 +217,23 @@ def test_a_bias_of_keys_and_values_is_listed_in_an_attention():
     source = attention("torch", add_bias_kv=True)
     for there in ("paddle", "tensorflow"):
         unmapped = xdevice.models.convert_state(source, there, like=attention(there)).unmapped
-        assert unmapped == {name: f"{there} has no {name} in this multihead_attention" for name in ("bias_k", "bias_v")}
+        assert unmapped == {
+            name: f"{there} has no {name} in this multihead_attention"
+            for name in ("bias_k", "bias_v")
+        }
 
 
 def test_heads_of_another_size_are_no_attention_of_pytorch():
     odd = keras(lambda kl, x: kl.MultiHeadAttention(2, 3, name="a")(x, x), (5, 4))
     state = xdevice.models.convert_state(odd, "torch")
     assert not state
-    assert "heads have embed_dim / num_heads numbers, and these have (3, 3)" in state.unmapped["a.in_proj_weight"]
-    with pytest.raises(xdevice.errors.StateError, match=r"q_proj\.weight \(6, 4\) and \(4, 4\)"):
+    assert (
+        "heads have embed_dim / num_heads numbers, and these have (3, 3)"
+        in state.unmapped["a.in_proj_weight"]
+    )
+    with pytest.raises(
+        xdevice.errors.StateError, match=r"q_proj\.weight \(6, 4\) and \(4, 4\)"
+    ):
         xdevice.models.convert_state(odd, "torch", like=attention("torch"), names={"a": ""})
 
 
@@ -211,19 +244,30 @@ def test_a_flat_attention_is_found_by_its_names(name):
     path = "multi_head_attention" if name == "tensorflow" else ""
     told = xdevice.models.convert_state(state, "torch", kinds={path: "multihead_attention"})
     known = xdevice.models.convert_state(model, "torch")
-    assert {key: value.tolist() for key, value in told.items()} == {key: value.tolist() for key, value in known.items()}
+    assert {key: value.tolist() for key, value in told.items()} == {
+        key: value.tolist() for key, value in known.items()
+    }
     assert "q_proj_weight" in {key.rpartition(".")[2] for key in told}
-    lost = xdevice.models.convert_state(dict(told), "tensorflow", kinds={path: "multihead_attention"})
+    lost = xdevice.models.convert_state(
+        dict(told), "tensorflow", kinds={path: "multihead_attention"}
+    )
     assert set(lost.unmapped.values()) == {"nothing says how many heads; give like="}
 
 
-@pytest.mark.parametrize(("sizes", "form"), [((4, 4), "in_proj_weight"), ((3, 4), "q_proj_weight")])
+@pytest.mark.parametrize(
+    ("sizes", "form"), [((4, 4), "in_proj_weight"), ((3, 4), "q_proj_weight")]
+)
 @pytest.mark.parametrize("separator", [".", "/"])
 def test_shapes_tell_the_form_of_an_attention_in_a_state_of_flax(sizes, form, separator):
     inputs = {"query": 4, "key": sizes[0], "value": sizes[1]}
-    state = {separator.join(("a", name, "kernel")): np.ones((size, 2, 2)) for name, size in inputs.items()}
+    state = {
+        separator.join(("a", name, "kernel")): np.ones((size, 2, 2))
+        for name, size in inputs.items()
+    }
     state[separator.join(("a", "out", "kernel"))] = np.ones((2, 2, 4))
-    converted = xdevice.models.convert_state(state, "torch", kinds={"a": "multihead_attention"}, layout="flax")
+    converted = xdevice.models.convert_state(
+        state, "torch", kinds={"a": "multihead_attention"}, layout="flax"
+    )
     assert f"a.{form}" in converted
 
 
@@ -235,15 +279,23 @@ def block(kind, **changed):
 
     def build(name):
         if name == "torch":
-            return getattr(nn_of(name), f"Transformer{kind}Layer")(8, 2, 16, dropout=0.0, batch_first=True, **changed)
-        how = {"normalize_before": changed.get("norm_first", False), "activation": changed.get("activation", "relu")}
+            return getattr(nn_of(name), f"Transformer{kind}Layer")(
+                8, 2, 16, dropout=0.0, batch_first=True, **changed
+            )
+        how = {
+            "normalize_before": changed.get("norm_first", False),
+            "activation": changed.get("activation", "relu"),
+        }
         return getattr(nn_of(name), f"Transformer{kind}Layer")(8, 2, 16, dropout=0.0, **how)
 
     return build
 
 
 def run(name, model, *shapes):
-    xs = [np.random.default_rng(seed).normal(size=shape).astype("float32") for seed, shape in enumerate(shapes)]
+    xs = [
+        np.random.default_rng(seed).normal(size=shape).astype("float32")
+        for seed, shape in enumerate(shapes)
+    ]
     model.eval()
     if name == "torch":
         import torch
@@ -290,8 +342,12 @@ def test_a_transformer_computes_the_same_elsewhere(build, here, there):
 
 def test_what_a_layer_of_a_transformer_does_between_is_listed():
     nn, other = nn_of("torch"), nn_of("paddle")
-    source = nn.TransformerEncoderLayer(8, 2, 16, norm_first=True, activation=nn.GELU(), dropout=0.2)
-    state = xdevice.models.convert_state(source, "paddle", like=other.TransformerEncoderLayer(8, 2, 16))
+    source = nn.TransformerEncoderLayer(
+        8, 2, 16, norm_first=True, activation=nn.GELU(), dropout=0.2
+    )
+    state = xdevice.models.convert_state(
+        source, "paddle", like=other.TransformerEncoderLayer(8, 2, 16)
+    )
     assert sorted(state.differences) == [
         "linear1: activation is gelu in torch, relu in paddle",
         "norm1: block_dropout is 0.2 in torch, 0.1 in paddle",
@@ -314,7 +370,10 @@ def keras_block(activation="relu"):
 @pytest.mark.parametrize("name", ["torch", "paddle"])
 def test_a_layer_of_a_transformer_is_made_of_four_of_keras(name):
     x = np.random.default_rng(0).normal(size=(2, 5, 8)).astype("float32")
-    model, like = randomised(name, block("Encoder")(name)), randomised("tensorflow", keras_block(), 1)
+    model, like = (
+        randomised(name, block("Encoder")(name)),
+        randomised("tensorflow", keras_block(), 1),
+    )
     state = xdevice.models.convert_state(model, "tensorflow", like=like)
     assert state.differences == []
     xdevice.load(state, into=like)
@@ -343,20 +402,32 @@ def test_layers_in_a_layer_of_keras_come_in_the_order_of_their_definition():
     source = randomised("torch", nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4)))
     like = keras.Sequential([keras.Input((4,)), Pair()])
     xdevice.load(xdevice.models.convert_state(source, "tensorflow", like=like), into=like)
-    assert apart(outputs("tensorflow", like, SEQUENCE[0]), outputs("torch", source, SEQUENCE[0])) < 5e-7
+    assert (
+        apart(outputs("tensorflow", like, SEQUENCE[0]), outputs("torch", source, SEQUENCE[0]))
+        < 5e-7
+    )
 
 
 def einsum(kl, x):
     """An attention's way in and out, as keras_hub writes it: heads of 3 numbers."""
-    inner = kl.EinsumDense("...a,abc->...bc", output_shape=(2, 3), bias_axes="bc", name="into")(x)
-    return kl.EinsumDense("abcd,cde->abe", output_shape=(None, 4), bias_axes="e", name="out")(inner)
+    inner = kl.EinsumDense("...a,abc->...bc", output_shape=(2, 3), bias_axes="bc", name="into")(
+        x
+    )
+    return kl.EinsumDense("abcd,cde->abe", output_shape=(None, 4), bias_axes="e", name="out")(
+        inner
+    )
 
 
 def test_an_einsum_dense_that_is_a_linear_is_one():
     nn = nn_of("torch")
-    source, like = randomised("torch", nn.Sequential(nn.Linear(4, 6), nn.Linear(6, 4))), keras(einsum, (5, 4))
+    source, like = (
+        randomised("torch", nn.Sequential(nn.Linear(4, 6), nn.Linear(6, 4))),
+        keras(einsum, (5, 4)),
+    )
     xdevice.load(xdevice.models.convert_state(source, "tensorflow", like=like), into=like)
-    assert apart(outputs("tensorflow", like, SEQUENCE), outputs("torch", source, SEQUENCE)) < 1e-6
+    assert (
+        apart(outputs("tensorflow", like, SEQUENCE), outputs("torch", source, SEQUENCE)) < 1e-6
+    )
     back = nn.Sequential(nn.Linear(4, 6), nn.Linear(6, 4))
     xdevice.load(xdevice.models.convert_state(like, "torch", like=back), into=back)
     xdevice.assert_parity(back, source)
@@ -425,7 +496,9 @@ def test_another_number_of_groups_is_listed():
     ]
 
 
-@pytest.mark.parametrize(("here", "there"), [("torch", "tensorflow"), ("tensorflow", "paddle"), ("torch", "mxnet")])
+@pytest.mark.parametrize(
+    ("here", "there"), [("torch", "tensorflow"), ("tensorflow", "paddle"), ("torch", "mxnet")]
+)
 def test_a_group_of_one_channel_is_an_instance(here, there):
     def build(name):
         if name != "torch":
@@ -462,13 +535,18 @@ def test_what_recurrent_layers_do_besides_is_listed():
         "rnn: nonlinearity is relu in torch, tanh in paddle",
     ]
     gluon_default = gluon(lambda gluon: gluon.rnn.RNN(4, input_size=4, layout="NTC"))
-    state = xdevice.models.convert_state(nn.RNN(4, 4, batch_first=True), "mxnet", like=gluon_default)
+    state = xdevice.models.convert_state(
+        nn.RNN(4, 4, batch_first=True), "mxnet", like=gluon_default
+    )
     assert state.differences == ["rnn: nonlinearity is tanh in torch, relu in mxnet"]
 
 
 def test_what_layers_of_a_stack_do_besides_is_listed():
     like = keras(
-        lambda kl, x: kl.SimpleRNN(4, dropout=0.5)(kl.SimpleRNN(4, activation="relu", return_sequences=True)(x)), (5, 4)
+        lambda kl, x: kl.SimpleRNN(4, dropout=0.5)(
+            kl.SimpleRNN(4, activation="relu", return_sequences=True)(x)
+        ),
+        (5, 4),
     )
     state = xdevice.models.convert_state(recurrent("RNN", 2)("torch"), "tensorflow", like=like)
     assert state.differences == [
@@ -504,7 +582,10 @@ def test_layers_that_do_not_follow_each_other_are_no_stack():
     like = keras(lambda kl, x: [kl.LSTM(3, name="a")(x), kl.LSTM(3, name="b")(x)], (5, 4))
     with pytest.raises(xdevice.errors.StateError, match="fit more than one"):
         xdevice.models.convert_state(source, "tensorflow", like=like)
-    deep = keras(lambda kl, x: kl.LSTM(3, name="b")(kl.LSTM(4, name="a", return_sequences=True)(x)), (5, 4))
+    deep = keras(
+        lambda kl, x: kl.LSTM(3, name="b")(kl.LSTM(4, name="a", return_sequences=True)(x)),
+        (5, 4),
+    )
     assert not xdevice.models.convert_state(source, "tensorflow", like=deep)
 
 
@@ -515,7 +596,9 @@ def test_an_lstm_with_a_projection_computes_the_same_elsewhere(here, there, both
     def build(name):
         if name == "torch":
             return nn_of(name).LSTM(4, 6, 2, proj_size=3, bidirectional=both, batch_first=True)
-        return nn_of(name).LSTM(4, 6, 2, proj_size=3, direction="bidirect" if both else "forward")
+        return nn_of(name).LSTM(
+            4, 6, 2, proj_size=3, direction="bidirect" if both else "forward"
+        )
 
     source, target, state = ported(build, here, there)
     assert state.differences == []
@@ -526,10 +609,15 @@ def test_a_projection_that_the_other_lacks_is_refused():
     source = nn_of("torch").LSTM(4, 6, proj_size=3, batch_first=True)
     for there in ("paddle", "mxnet", "tensorflow"):
         names = {"": "lstm"} if there == "tensorflow" else None
-        state = xdevice.models.convert_state(source, there, like=recurrent("LSTM")(there), names=names)
+        state = xdevice.models.convert_state(
+            source, there, like=recurrent("LSTM")(there), names=names
+        )
         assert not state
         assert "projection is 3 in torch, 0 in" in state.unmapped["weight_hr_l0"]
-    assert "no LSTM with a projection" in xdevice.models.convert_state(source, "tensorflow").unmapped["kernel"]
+    assert (
+        "no LSTM with a projection"
+        in xdevice.models.convert_state(source, "tensorflow").unmapped["kernel"]
+    )
 
 
 # what is filled in by hand
@@ -537,27 +625,42 @@ def test_a_projection_that_the_other_lacks_is_refused():
 
 def test_a_source_that_is_dealt_with_by_hand_can_be_settled():
     nn, other = nn_of("torch"), nn_of("paddle")
-    source, like = nn.Sequential(), other.Sequential(("q", other.Linear(4, 4)), ("k", other.Linear(4, 4)))
+    source, like = (
+        nn.Sequential(),
+        other.Sequential(("q", other.Linear(4, 4)), ("k", other.Linear(4, 4))),
+    )
     source.add_module("qk", nn.Linear(4, 8))
     state = xdevice.models.convert_state(source, "paddle", like=like)
-    for name, weight, bias in zip("qk", source.qk.weight.chunk(2), source.qk.bias.chunk(2), strict=True):
+    for name, weight, bias in zip(
+        "qk", source.qk.weight.chunk(2), source.qk.bias.chunk(2), strict=True
+    ):
         state[f"{name}.weight"] = xdevice.convert(weight.T.detach(), "paddle")
         state[f"{name}.bias"] = xdevice.convert(bias.detach(), "paddle")
     assert set(state.unmapped) == {"qk.weight", "qk.bias"}
-    with pytest.raises(xdevice.errors.StateError, match=r"qk\.weight: only torch has this layer"):
+    with pytest.raises(
+        xdevice.errors.StateError, match=r"qk\.weight: only torch has this layer"
+    ):
         xdevice.load(state, into=like)
-    with pytest.raises(xdevice.errors.StateError, match=r"'qk' is not in unmapped, which has qk\.weight, qk\.bias"):
+    with pytest.raises(
+        xdevice.errors.StateError,
+        match=r"'qk' is not in unmapped, which has qk\.weight, qk\.bias",
+    ):
         state.settle("qk.weight", "qk")
     assert set(state.unmapped) == {"qk.weight", "qk.bias"}
     state.settle("qk.weight", "qk.bias")
     xdevice.load(state, into=like)
     assert "not mapped" not in str(state)
-    assert apart(outputs("paddle", like[1], SEQUENCE), outputs("torch", source, SEQUENCE)[..., 4:]) < 5e-7
+    assert (
+        apart(outputs("paddle", like[1], SEQUENCE), outputs("torch", source, SEQUENCE)[..., 4:])
+        < 5e-7
+    )
 
 
 def test_what_has_no_value_yet_is_missing_though_it_is_settled():
     like = nn_of("paddle").Linear(4, 4)
-    state = xdevice.models.convert_state(nn_of("torch").Linear(4, 4, bias=False), "paddle", like=like)
+    state = xdevice.models.convert_state(
+        nn_of("torch").Linear(4, 4, bias=False), "paddle", like=like
+    )
     state.settle("bias")
     with pytest.raises(xdevice.errors.StateError, match="bias: missing"):
         xdevice.load(state, into=like)
@@ -568,10 +671,14 @@ def test_what_has_no_value_yet_is_missing_though_it_is_settled():
 
 def linears(name, names):
     nn = nn_of(name)
-    return (nn.ModuleDict if name == "torch" else nn.LayerDict)({own: nn.Linear(4, 4) for own in names})
+    return (nn.ModuleDict if name == "torch" else nn.LayerDict)(
+        {own: nn.Linear(4, 4) for own in names}
+    )
 
 
-@pytest.mark.parametrize("names", [("k", "q", "v", "o"), ("key_dense", "query_dense", "value_dense", "output_dense")])
+@pytest.mark.parametrize(
+    "names", [("k", "q", "v", "o"), ("key_dense", "query_dense", "value_dense", "output_dense")]
+)
 def test_linear_layers_named_like_projections_are_an_attention_where_the_other_has_one(names):
     import torch
 
@@ -585,8 +692,15 @@ def test_linear_layers_named_like_projections_are_an_attention_where_the_other_h
     inputs = torch.tensor(np.random.default_rng(3).normal(size=(3, 2, 5, 4)).astype("float32"))
     roles = {name[0]: source[name] for name in names}
     with torch.no_grad():
-        heads = [roles[role](x).reshape(2, 5, 2, 2).transpose(1, 2) for role, x in zip("qkv", inputs, strict=True)]
-        mixed = torch.nn.functional.scaled_dot_product_attention(*heads).transpose(1, 2).reshape(2, 5, 4)
+        heads = [
+            roles[role](x).reshape(2, 5, 2, 2).transpose(1, 2)
+            for role, x in zip("qkv", inputs, strict=True)
+        ]
+        mixed = (
+            torch.nn.functional.scaled_dot_product_attention(*heads)
+            .transpose(1, 2)
+            .reshape(2, 5, 4)
+        )
         expected = roles["o"](mixed).numpy()
     assert apart(attended("tensorflow", like), expected) < 1e-6
     back = linears("paddle", names)
@@ -597,10 +711,13 @@ def test_linear_layers_named_like_projections_are_an_attention_where_the_other_h
 
 
 @pytest.mark.parametrize(
-    "names", [("a", "b", "c", "d"), ("q", "k", "v"), ("qkv", "proj"), ("q", "query", "k", "v", "o")]
+    "names",
+    [("a", "b", "c", "d"), ("q", "k", "v"), ("qkv", "proj"), ("q", "query", "k", "v", "o")],
 )
 def test_other_linear_layers_are_no_attention(names):
-    state = xdevice.models.convert_state(linears("torch", names), "tensorflow", like=attention("tensorflow"))
+    state = xdevice.models.convert_state(
+        linears("torch", names), "tensorflow", like=attention("tensorflow")
+    )
     assert not state
     assert len(state.unmapped) == 2 * len(names) + 8
 
@@ -608,7 +725,9 @@ def test_other_linear_layers_are_no_attention(names):
 @pytest.mark.parametrize("there", ["paddle", "tensorflow"])
 def test_a_tied_head_is_no_layer_of_its_own_where_the_other_has_none(there):
     nn = nn_of("torch")
-    source = nn.ModuleDict({"wte": nn.Embedding(5, 4), "fc": nn.Linear(4, 4), "head": nn.Linear(4, 5, bias=False)})
+    source = nn.ModuleDict(
+        {"wte": nn.Embedding(5, 4), "fc": nn.Linear(4, 4), "head": nn.Linear(4, 5, bias=False)}
+    )
     source["head"].weight = source["wte"].weight
     if there == "paddle":
         other = nn_of(there)
@@ -646,12 +765,23 @@ def normed_nets(torch, paddle, theirs, mine):
 
 @pytest.mark.parametrize(
     ("theirs", "mine", "axis", "number"),
-    [("new", True, 0, 0), ("old", True, None, 0), ("new", False, None, 3), ("old", False, 0, 3), ("none", True, 0, 3)],
+    [
+        ("new", True, 0, 0),
+        ("old", True, None, 0),
+        ("new", False, None, 3),
+        ("old", False, 0, 3),
+        ("none", True, 0, 3),
+    ],
 )
 @pytest.mark.filterwarnings("ignore:.*weight_norm.*:FutureWarning")
-def test_a_weight_norm_goes_to_plain_layers_and_to_other_weight_norms(theirs, mine, axis, number):
+def test_a_weight_norm_goes_to_plain_layers_and_to_other_weight_norms(
+    theirs, mine, axis, number
+):
     torch, paddle = pytest.importorskip("torch"), pytest.importorskip("paddle")
-    ways = {"new": torch.nn.utils.parametrizations.weight_norm, "old": torch.nn.utils.weight_norm}
+    ways = {
+        "new": torch.nn.utils.parametrizations.weight_norm,
+        "old": torch.nn.utils.weight_norm,
+    }
 
     def normed(layer):
         # the weight of Paddle's linear layer has its axes the other way round
@@ -661,7 +791,9 @@ def test_a_weight_norm_goes_to_plain_layers_and_to_other_weight_norms(theirs, mi
     source, target = normed_nets(
         torch,
         paddle,
-        (lambda layer: ways[theirs](layer, dim=axis)) if theirs in ways else (lambda layer: layer),
+        (lambda layer: ways[theirs](layer, dim=axis))
+        if theirs in ways
+        else (lambda layer: layer),
         normed if mine else (lambda layer: layer),
     )
     state = xdevice.models.convert_state(source, "paddle", like=target)
@@ -671,7 +803,10 @@ def test_a_weight_norm_goes_to_plain_layers_and_to_other_weight_norms(theirs, mi
     xdevice.assert_parity(target, source)
     x = np.random.default_rng(0).normal(size=(2, 4, 12)).astype("float32")
     np.testing.assert_allclose(
-        target(paddle.to_tensor(x)).numpy(), source(torch.from_numpy(x)).detach().numpy(), rtol=1e-5, atol=1e-6
+        target(paddle.to_tensor(x)).numpy(),
+        source(torch.from_numpy(x)).detach().numpy(),
+        rtol=1e-5,
+        atol=1e-6,
     )
     xdevice.load(xdevice.models.convert_state(target, "torch", like=source), into=source)
     xdevice.assert_parity(source, target, inputs=x)
@@ -680,8 +815,13 @@ def test_a_weight_norm_goes_to_plain_layers_and_to_other_weight_norms(theirs, mi
 def test_weight_norms_over_other_axes_are_not_mapped():
     torch, paddle = pytest.importorskip("torch"), pytest.importorskip("paddle")
     source = torch.nn.utils.parametrizations.weight_norm(torch.nn.Linear(4, 3))
-    state = xdevice.models.convert_state(source, "paddle", like=paddle.nn.utils.weight_norm(paddle.nn.Linear(4, 3)))
-    assert "weight_g is (3, 1) in torch, (1, 4) in paddle; build one with another dim" in state.unmapped["weight_g"]
+    state = xdevice.models.convert_state(
+        source, "paddle", like=paddle.nn.utils.weight_norm(paddle.nn.Linear(4, 3))
+    )
+    assert (
+        "weight_g is (3, 1) in torch, (1, 4) in paddle; build one with another dim"
+        in state.unmapped["weight_g"]
+    )
     with pytest.raises(xdevice.errors.ParityError, match="over other axes"):
         xdevice.assert_parity(source, paddle.nn.utils.weight_norm(paddle.nn.Linear(4, 3)))
 

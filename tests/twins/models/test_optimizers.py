@@ -59,7 +59,9 @@ def test_an_optimizer_computes_what_is_read_of_it(backend, decay):
         ((_, its, _),) = read.parameters
         assert off(read.kind, its, weights) < 5e-6, f"{name} {settings} is not as it was read"
         for setting, value in others(read.kind, its):
-            assert off(read.kind, {**its, setting: value}, weights) > 3e-5, f"{name} {settings} may also be {value}"
+            assert off(read.kind, {**its, setting: value}, weights) > 3e-5, (
+                f"{name} {settings} may also be {value}"
+            )
 
 
 def off(kind, settings, weights):
@@ -69,10 +71,14 @@ def off(kind, settings, weights):
 def others(kind, its):
     """What where eps enters, decay and Nesterov's step could also be, wherever that changes anything."""
     if "eps_enters" in its:
-        there = (terms.ADDED, terms.UNCORRECTED) if kind == "adam" else (terms.ADDED, terms.INSIDE)
+        there = (
+            (terms.ADDED, terms.UNCORRECTED) if kind == "adam" else (terms.ADDED, terms.INSIDE)
+        )
         yield "eps_enters", there[its["eps_enters"] == there[0]]
     if its["weight_decay"] and not (kind == "sgd" and not its["momentum"]):
-        yield from (("decay", way) for way in (terms.COUPLED, terms.DECOUPLED) if way != its["decay"])
+        yield from (
+            ("decay", way) for way in (terms.COUPLED, terms.DECOUPLED) if way != its["decay"]
+        )
     if its.get("momentum") and "nesterov" in its:
         yield "nesterov", not its["nesterov"]
 
@@ -152,7 +158,9 @@ DIFFERENT = [
 
 
 @pytest.mark.parametrize(("name", "settings", "backend", "other", "its", "expected"), DIFFERENT)
-def test_what_two_optimizers_do_differently_is_listed(name, settings, backend, other, its, expected):
+def test_what_two_optimizers_do_differently_is_listed(
+    name, settings, backend, other, its, expected
+):
     source, target = optimizer("torch", name, **settings), optimizer(backend, other, **its)
     found = xdevice.models.compare_optimizers(source, target)
     assert len(found) == len(expected), found
@@ -161,32 +169,53 @@ def test_what_two_optimizers_do_differently_is_listed(name, settings, backend, o
     assert len(xdevice.models.compare_optimizers(target, source)) == len(expected), (
         "the other way round there are as many"
     )
-    assert xdevice.models.compare_optimizers(source, source) == xdevice.models.compare_optimizers(target, target) == []
+    assert (
+        xdevice.models.compare_optimizers(source, source)
+        == xdevice.models.compare_optimizers(target, target)
+        == []
+    )
 
 
 def test_clipping_is_compared_and_comes_before_or_after_the_decay():
     source = optimizer("torch", "SGD", lr=0.05)
     both = {"learning_rate": 0.05, "clip_gradient": 0.5, "wd": 0.1}
-    for name, words in (("sgd", "0.5"), ("adam", "decay"), ("rmsprop", "decay"), ("adagrad", "0.5"), ("nag", "0.5")):
-        read, weights = runs.run("mxnet", name, **both, **({"momentum": 0.9} if name in ("sgd", "nag") else {}))
+    for name, words in (
+        ("sgd", "0.5"),
+        ("adam", "decay"),
+        ("rmsprop", "decay"),
+        ("adagrad", "0.5"),
+        ("nag", "0.5"),
+    ):
+        read, weights = runs.run(
+            "mxnet", name, **both, **({"momentum": 0.9} if name in ("sgd", "nag") else {})
+        )
         ((_, its, _),) = read.parameters
         assert its["clip"].endswith(words)
         assert off(read.kind, its, weights) < 5e-6, f"{name} clips in another order"
-    clips = {"tensorflow": {"clipvalue": 0.5}, "paddle": {"grad_clip": paddle_nn().ClipGradByValue(0.5)}}
+    clips = {
+        "tensorflow": {"clipvalue": 0.5},
+        "paddle": {"grad_clip": paddle_nn().ClipGradByValue(0.5)},
+    }
     for backend, clip in clips.items():
         read, weights = runs.run(backend, "SGD", learning_rate=0.05, **clip)
         ((_, its, _),) = read.parameters
         assert off("sgd", its, weights) < 5e-6
-        assert xdevice.models.compare_optimizers(optimizer(backend, "SGD", learning_rate=0.05, **clip), source)[
-            0
-        ].startswith("clip: to values from -0.5 to 0.5")
+        assert xdevice.models.compare_optimizers(
+            optimizer(backend, "SGD", learning_rate=0.05, **clip), source
+        )[0].startswith("clip: to values from -0.5 to 0.5")
     norms = [
-        optimizer("paddle", "SGD", learning_rate=0.05, grad_clip=paddle_nn().ClipGradByGlobalNorm(1.0)),
-        optimizer("paddle", "SGD", learning_rate=0.05, grad_clip=paddle_nn().ClipGradByNorm(1.0)),
+        optimizer(
+            "paddle", "SGD", learning_rate=0.05, grad_clip=paddle_nn().ClipGradByGlobalNorm(1.0)
+        ),
+        optimizer(
+            "paddle", "SGD", learning_rate=0.05, grad_clip=paddle_nn().ClipGradByNorm(1.0)
+        ),
         optimizer("tensorflow", "SGD", learning_rate=0.05, global_clipnorm=1.0),
         optimizer("tensorflow", "SGD", learning_rate=0.05, clipnorm=1.0),
     ]
-    alike = [[not xdevice.models.compare_optimizers(one, other) for one in norms] for other in norms]
+    alike = [
+        [not xdevice.models.compare_optimizers(one, other) for one in norms] for other in norms
+    ]
     assert alike == [[i % 2 == j % 2 for i in range(4)] for j in range(4)]
 
 
@@ -201,13 +230,18 @@ def test_a_schedule_is_listed_and_with_it_what_the_momentum_holds():
     paddle = xdevice.backend("paddle").framework
     source = optimizer("torch", "SGD", lr=0.1, momentum=0.9)
     assert (
-        xdevice.models.compare_optimizers(source, optimizer("tensorflow", "SGD", learning_rate=0.1, momentum=0.9)) == []
+        xdevice.models.compare_optimizers(
+            source, optimizer("tensorflow", "SGD", learning_rate=0.1, momentum=0.9)
+        )
+        == []
     )
     torch.optim.lr_scheduler.StepLR(source, 2)
     steps = optimizer("paddle", "Momentum", learning_rate=paddle.optimizer.lr.StepDecay(0.1, 2))
     decay = keras.optimizers.schedules.ExponentialDecay(0.1, 2, 0.5)
     exponential = optimizer("tensorflow", "SGD", learning_rate=decay, momentum=0.9)
-    assert [text.split(":")[0] for text in xdevice.models.compare_optimizers(source, steps)] == ["schedule"]
+    assert [
+        text.split(":")[0] for text in xdevice.models.compare_optimizers(source, steps)
+    ] == ["schedule"]
     found = xdevice.models.compare_optimizers(source, exponential)
     assert [text.split(":")[0] for text in found] == ["momentum_holds", "schedule"]
     assert "multiply the momentum" in found[0]
@@ -241,17 +275,24 @@ def test_a_decay_in_the_loss_is_the_coupled_one():
     for gradient in runs.GRADIENTS:
         step(gradient)
         with tf.GradientTape() as tape:
-            loss = tf.reduce_sum(variable.value * gradient) + keras.regularizers.L2(0.1 / 2)(variable.value)
+            loss = tf.reduce_sum(variable.value * gradient) + keras.regularizers.L2(0.1 / 2)(
+                variable.value
+            )
         decayed.apply(tape.gradient(loss, [variable.value]))
     np.testing.assert_allclose(variable.numpy(), weights(), atol=1e-6)
 
 
 def test_the_eps_that_is_advised_makes_adam_nearly_equal():
-    advice = xdevice.models.compare_optimizers(optimizer("torch", "Adam", lr=1e-3), optimizer("tensorflow", "Adam"))[0]
+    advice = xdevice.models.compare_optimizers(
+        optimizer("torch", "Adam", lr=1e-3), optimizer("tensorflow", "Adam")
+    )[0]
     advised = float(advice.split("epsilon=")[1].split()[0])
     apart = []
     for eps in (advised, 1e-7):
-        step_by = runs.made("torch", "Adam", lr=1e-3), runs.made("tensorflow", "Adam", epsilon=eps)
+        step_by = (
+            runs.made("torch", "Adam", lr=1e-3),
+            runs.made("tensorflow", "Adam", epsilon=eps),
+        )
         for _ in range(10):
             for _, _, step in step_by:
                 step(np.full(16, 1e-4, "float32"))
@@ -289,13 +330,17 @@ def test_what_else_is_done_at_each_step_is_listed():
     assert told.startswith("hooks: None in torch's SGD, 1 of register_step_pre_hook and ")
     other = torch.optim.SGD([p], lr=0.1)
     other.register_step_post_hook(lambda *given: None)
-    assert len(xdevice.models.compare_optimizers(other, hooked)) == 1, "two hooks are not known to be one"
+    assert len(xdevice.models.compare_optimizers(other, hooked)) == 1, (
+        "two hooks are not known to be one"
+    )
     bounded = keras.Variable(np.ones(2, "float32"))
     bounded.constraint = keras.constraints.MaxNorm(2.0)
     its = keras.optimizers.SGD(0.1)
     its.build([bounded])
     (told,) = xdevice.models.compare_optimizers(plain, its)
-    assert told.startswith("constraint: None in torch's SGD, MaxNorm(axis=0, max_value=2.0) in tensorflow's SGD; no ")
+    assert told.startswith(
+        "constraint: None in torch's SGD, MaxNorm(axis=0, max_value=2.0) in tensorflow's SGD; no "
+    )
 
 
 @pytest.mark.parametrize("changes", [
@@ -328,7 +373,10 @@ def test_gluons_multipliers_and_keras_exclusions_make_groups():
     net.initialize()
     net.bias.wd_mult, net.bias.lr_mult = 0.0, 2.0
     trainer = mx.gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.1, "wd": 0.1})
-    read = {id(one.variable): one.settings for one in xdevice.backend("mxnet").optimizer(trainer).parameters}
+    read = {
+        id(one.variable): one.settings
+        for one in xdevice.backend("mxnet").optimizer(trainer).parameters
+    }
     assert [read[id(p.data())][name] for p in (net.weight, net.bias) for name in ("lr", "weight_decay")] == [
         0.1, 0.1, 0.2, 0.0,
     ]  # fmt: skip
@@ -350,7 +398,9 @@ def test_what_gluon_divides_gradients_by_is_seen_after_a_step():
     loss.backward()
     trainer.step(16)
     (text,) = xdevice.models.compare_optimizers(source, trainer)
-    assert text.startswith("gradient_scale: 1 in torch's SGD, 0.0625 in mxnet's SGD; step(n) divides gradients by n")
+    assert text.startswith(
+        "gradient_scale: 1 in torch's SGD, 0.0625 in mxnet's SGD; step(n) divides gradients by n"
+    )
 
 
 def test_a_class_that_is_not_known_is_refused_by_name():
@@ -370,22 +420,35 @@ def test_a_class_that_is_not_known_is_refused_by_name():
         paddle.optimizer.Lamb(0.1, parameters=linear.parameters()), linear,
     ]  # fmt: skip
     for one in unknown:
-        with pytest.raises(xdevice.errors.UnsupportedError, match=f"reading a .*{type(one).__name__}; it knows"):
+        with pytest.raises(
+            xdevice.errors.UnsupportedError, match=f"reading a .*{type(one).__name__}; it knows"
+        ):
             xdevice.models.compare_optimizers(known, one)
     with pytest.raises(xdevice.errors.UnsupportedError, match="reading a ndarray"):
         xdevice.models.compare_optimizers(known, np.zeros(2))
-    with pytest.raises(xdevice.errors.NotATensorError, match="expected an optimizer of a framework, not 3 of type int"):
+    with pytest.raises(
+        xdevice.errors.NotATensorError,
+        match="expected an optimizer of a framework, not 3 of type int",
+    ):
         xdevice.models.compare_optimizers(known, 3)
 
 
 def test_paddles_own_traps_are_refused_by_name():
     paddle = xdevice.backend("paddle").framework
     attr = paddle.ParamAttr(regularizer=paddle.regularizer.L2Decay(0.1))
-    both = paddle.optimizer.AdamW(parameters=paddle.nn.Linear(2, 2, weight_attr=attr).parameters())
-    with pytest.raises(xdevice.errors.UnsupportedError, match=r"AdamW whose parameter .* has a regularizer too"):
+    both = paddle.optimizer.AdamW(
+        parameters=paddle.nn.Linear(2, 2, weight_attr=attr).parameters()
+    )
+    with pytest.raises(
+        xdevice.errors.UnsupportedError, match=r"AdamW whose parameter .* has a regularizer too"
+    ):
         xdevice.models.compare_optimizers(both, both)
-    halved = paddle.optimizer.Momentum(parameters=paddle.nn.Linear(2, 2).parameters(), rescale_grad=0.5)
-    with pytest.raises(xdevice.errors.UnsupportedError, match="rescale_grad, which does nothing on the CPU"):
+    halved = paddle.optimizer.Momentum(
+        parameters=paddle.nn.Linear(2, 2).parameters(), rescale_grad=0.5
+    )
+    with pytest.raises(
+        xdevice.errors.UnsupportedError, match="rescale_grad, which does nothing on the CPU"
+    ):
         xdevice.models.compare_optimizers(halved, halved)
 
 
@@ -396,7 +459,13 @@ EACH_TIME = [
     ("torch", "paddle", "adam"), ("torch", "tensorflow", "adam"), ("torch", "mxnet", "adam"),
     ("tensorflow", "torch", "momentum"), ("mxnet", "paddle", "momentum"), ("paddle", "tensorflow", "rmsprop"),
 ]  # fmt: skip
-ALL = [(one, other, kind) for one in FRAMEWORKS for other in FRAMEWORKS if one != other for kind in nets.KINDS]
+ALL = [
+    (one, other, kind)
+    for one in FRAMEWORKS
+    for other in FRAMEWORKS
+    if one != other
+    for kind in nets.KINDS
+]
 
 
 @pytest.mark.parametrize(("source", "target", "kind"), sampled(ALL, each_time=EACH_TIME))
@@ -428,18 +497,27 @@ def pair(source, target, kind, *, steps=2, ours=None, theirs=None):
 ])  # fmt: skip
 def test_a_state_that_would_mean_something_else_is_refused_by_name(kind, theirs, setting):
     one, two, state, models = pair("torch", "tensorflow", kind, theirs=theirs)
-    before = {name: xdevice.to_numpy(x) for name, x in xdevice.backend("tensorflow").variables(two)}
-    with pytest.raises(xdevice.errors.StateError, match=rf"(?s)nothing was written; make them equal.*  {setting}: "):
+    before = {
+        name: xdevice.to_numpy(x) for name, x in xdevice.backend("tensorflow").variables(two)
+    }
+    with pytest.raises(
+        xdevice.errors.StateError,
+        match=rf"(?s)nothing was written; make them equal.*  {setting}: ",
+    ):
         xdevice.models.convert_optimizer(one, two, state, models=models)
     for name, x in xdevice.backend("tensorflow").variables(two):
         np.testing.assert_array_equal(xdevice.to_numpy(x), before[name])
     told = xdevice.models.convert_optimizer(one, two, state, models=models, strict=False)
     assert any(text.startswith(f"{setting}: ") for text in told)
-    assert two.iterations.numpy() == (0 if kind == "momentum" else 2), "PyTorch's SGD counts no steps"
+    assert two.iterations.numpy() == (0 if kind == "momentum" else 2), (
+        "PyTorch's SGD counts no steps"
+    )
 
 
 def test_what_the_state_does_not_depend_on_is_told_and_converted():
-    one, two, state, models = pair("torch", "paddle", "adam", theirs={"epsilon": 1.01e-12, "learning_rate": 0.02})
+    one, two, state, models = pair(
+        "torch", "paddle", "adam", theirs={"epsilon": 1.01e-12, "learning_rate": 0.02}
+    )
     told = xdevice.models.convert_optimizer(one, two, state, models=models)
     assert [text.split(":")[0] for text in told] == ["lr", "eps"]
 
@@ -449,7 +527,8 @@ def test_optimizers_of_two_kinds_have_no_common_state():
     _, two, _ = nets.made("paddle", "momentum")
     for strict in (True, False):
         with pytest.raises(
-            xdevice.errors.StateError, match=r"a state is for an optimizer of its kind:\n  kind: torch's Adam"
+            xdevice.errors.StateError,
+            match=r"a state is for an optimizer of its kind:\n  kind: torch's Adam",
         ):
             xdevice.models.convert_optimizer(one, two, state, models=models, strict=strict)
 
@@ -461,7 +540,9 @@ def test_an_optimizer_that_has_taken_no_step_has_nothing_to_give():
 
 
 def test_plain_sgd_has_no_state_and_none_is_missed():
-    one, two, state, models = pair("torch", "mxnet", "momentum", ours={"momentum": 0}, theirs={"momentum": 0.0})
+    one, two, state, models = pair(
+        "torch", "mxnet", "momentum", ours={"momentum": 0}, theirs={"momentum": 0.0}
+    )
     assert xdevice.models.convert_optimizer(one, two, state, models=models) == []
 
 
@@ -480,7 +561,9 @@ def test_a_frozen_parameter_on_one_side_is_an_error_or_left_as_it_is():
     assert not two._accumulators
     xdevice.models.convert_optimizer(one, two, state, models=(net, other), strict=False)
     moments = dict(xdevice.backend("paddle").variables(two))
-    np.testing.assert_array_equal(moments["2.moment1"].numpy(), one.state[net.fc.weight]["exp_avg"].numpy().T)
+    np.testing.assert_array_equal(
+        moments["2.moment1"].numpy(), one.state[net.fc.weight]["exp_avg"].numpy().T
+    )
     paddle = xdevice.backend("paddle").framework
     frozen = paddle.optimizer.Adam(0.01, parameters=other.fc.parameters(), epsilon=nets.EPS)
     one, _, _, _ = pair("torch", "paddle", "adam")
@@ -488,7 +571,8 @@ def test_a_frozen_parameter_on_one_side_is_an_error_or_left_as_it_is():
     step(nets.IMAGES[0], nets.WANTED[0])
     state = xdevice.models.convert_state(net, "paddle", like=other)
     with pytest.raises(
-        xdevice.errors.StateError, match=r"paddle's Adam updates nothing that was made of conv.weight, conv.b"
+        xdevice.errors.StateError,
+        match=r"paddle's Adam updates nothing that was made of conv.weight, conv.b",
     ):
         xdevice.models.convert_optimizer(one, frozen, state, models=(net, other))
 
@@ -506,11 +590,15 @@ def test_two_biases_that_are_one_have_no_common_moment():
     two = keras.optimizers.Adam(1e-3, epsilon=nets.EPS)
     two.build(other.trainable_variables)
     state = xdevice.models.convert_state(lstm, "tensorflow", like=other)
-    with pytest.raises(xdevice.errors.StateError, match=r"bias: it is computed from bias_ih_l0 and bias_hh_l0"):
+    with pytest.raises(
+        xdevice.errors.StateError, match=r"bias: it is computed from bias_ih_l0 and bias_hh_l0"
+    ):
         xdevice.models.convert_optimizer(one, two, state, models=(lstm, other))
     xdevice.models.convert_optimizer(one, two, state, models=(lstm, other), strict=False)
     kernel = next(x for x in two.variables if x.path.endswith("kernel_momentum"))
-    np.testing.assert_array_equal(kernel.numpy(), one.state[lstm.weight_ih_l0]["exp_avg"].numpy().T)
+    np.testing.assert_array_equal(
+        kernel.numpy(), one.state[lstm.weight_ih_l0]["exp_avg"].numpy().T
+    )
 
 
 def test_one_parameter_that_becomes_two_has_no_common_moment():
@@ -527,13 +615,18 @@ def test_one_parameter_that_becomes_two_has_no_common_moment():
     state = xdevice.models.convert_state(tied, "paddle", like=untied)
     with pytest.raises(xdevice.errors.StateError) as error:
         xdevice.models.convert_optimizer(one, two, state, models=(tied, untied))
-    assert all(f"{name}: its source is also another's" in str(error.value) for name in ("0.weight", "1.weight"))
+    assert all(
+        f"{name}: its source is also another's" in str(error.value)
+        for name in ("0.weight", "1.weight")
+    )
     untied[1].weight = untied[0].weight
     two = paddle.optimizer.Adam(0.01, parameters=untied.parameters())
     state = xdevice.models.convert_state(tied, "paddle", like=untied)
     assert xdevice.models.convert_optimizer(one, two, state, models=(tied, untied)) == []
     moment = dict(xdevice.backend("paddle").variables(two))["0.moment1"]
-    np.testing.assert_array_equal(moment.numpy(), one.state[tied[0].weight]["exp_avg"].numpy().T)
+    np.testing.assert_array_equal(
+        moment.numpy(), one.state[tied[0].weight]["exp_avg"].numpy().T
+    )
 
 
 def test_models_that_are_not_these_are_refused():
@@ -566,7 +659,9 @@ def test_the_examples_of_the_page_print_what_it_shows(capsys):
         assert capsys.readouterr().out == said
 
 
-DEFAULTS = re.findall(r"^\| (SGD|Adam|AdamW|RMSprop|Adagrad) (\w+) \| (.*) \|$", PAGE, re.MULTILINE)
+DEFAULTS = re.findall(
+    r"^\| (SGD|Adam|AdamW|RMSprop|Adagrad) (\w+) \| (.*) \|$", PAGE, re.MULTILINE
+)
 OWN_NAMES = {"mxnet": {"RMSprop": "rmsprop"}, "paddle": {"RMSprop": "RMSProp"}}
 
 

@@ -37,9 +37,15 @@ def test_the_clipped_logarithm_is_as_the_guide_says():
     paddle = xdevice.backend("paddle").framework
     pixel, wanted = np.array([1e-9], "float32"), np.ones(1, "float32")
     ours = torch.nn.functional.binary_cross_entropy(torch.tensor(pixel), torch.tensor(wanted))
-    theirs = paddle.nn.functional.binary_cross_entropy(paddle.to_tensor(pixel), paddle.to_tensor(wanted))
+    theirs = paddle.nn.functional.binary_cross_entropy(
+        paddle.to_tensor(pixel), paddle.to_tensor(wanted)
+    )
     clipped = keras.ops.binary_crossentropy(wanted, pixel)
-    assert [f"{float(np.asarray(x).reshape(())):.1f}" for x in (ours, theirs, clipped)] == ["20.7", "20.7", "16.1"]
+    assert [f"{float(np.asarray(x).reshape(())):.1f}" for x in (ours, theirs, clipped)] == [
+        "20.7",
+        "20.7",
+        "16.1",
+    ]
 
 
 @pytest.mark.long

@@ -49,7 +49,9 @@ def test_a_file_of_save_says_who_wrote_it(writer, reader, tmp_path):
     xdevice.save(tmp_path / "x.safetensors", {"part": source})
     port(tmp_path / "x.safetensors", like)
     if writer is reader:
-        assert all((values(like)[name] == value).all() for name, value in values(source).items())
+        assert all(
+            (values(like)[name] == value).all() for name, value in values(source).items()
+        )
     require_equal(source, like)
 
 
@@ -64,13 +66,18 @@ def test_the_format_in_a_header_is_taken(written, writer, reader, tmp_path):
 
 @pytest.mark.parametrize("reader", [nn, pn])
 @pytest.mark.parametrize("writer", [nn, pn])
-def test_a_file_that_does_not_say_who_wrote_it_is_transposed_only_if_a_shape_tells(writer, reader, tmp_path):
+def test_a_file_that_does_not_say_who_wrote_it_is_transposed_only_if_a_shape_tells(
+    writer, reader, tmp_path
+):
     path = tmp_path / "x.safetensors"
     save_file(values(net(of=writer)), path)
     with pytest.raises(
-        xdevice.errors.StateError, match=r"0\.weight is laid out .*: say layout='torch' or layout='paddle'"
+        xdevice.errors.StateError,
+        match=r"0\.weight is laid out .*: say layout='torch' or layout='paddle'",
     ):
-        xdevice.models.convert_state(path, "torch" if reader is nn else "paddle", like=net(of=reader))
+        xdevice.models.convert_state(
+            path, "torch" if reader is nn else "paddle", like=net(of=reader)
+        )
     source, like = net(of=writer), net(of=reader)
     save_file(values(source), path)
     port(path, like, layout="torch" if writer is nn else "paddle")
@@ -82,7 +89,10 @@ def test_a_file_that_does_not_say_who_wrote_it_is_transposed_only_if_a_shape_tel
 
 
 def test_layout_is_a_name_that_is_known():
-    with pytest.raises(xdevice.errors.ArgumentError, match=r"layout= must be one of torch, paddle, .*, not 'pytorch'"):
+    with pytest.raises(
+        xdevice.errors.ArgumentError,
+        match=r"layout= must be one of torch, paddle, .*, not 'pytorch'",
+    ):
         xdevice.models.convert_state({}, "torch", layout="pytorch")
 
 
@@ -113,14 +123,22 @@ FORMS = {
 
 
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("of", [np.asarray, lambda x: framework("jax").numpy.asarray(x)], ids=["numpy", "jax"])
+@pytest.mark.parametrize(
+    "of", [np.asarray, lambda x: framework("jax").numpy.asarray(x)], ids=["numpy", "jax"]
+)
 def test_a_nested_dict_is_one_state(of, form):
     source = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 4))
-    first, second = ([of(layer.weight.detach().numpy().T), of(layer.bias.detach().numpy())] for layer in source[::2])
+    first, second = (
+        [of(layer.weight.detach().numpy().T), of(layer.bias.detach().numpy())]
+        for layer in source[::2]
+    )
     like = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 4))
     state = port(FORMS[form](*first, *second), like)
     # no path is that of the target's: that the order is right, nobody has seen
-    assert any(line.startswith("not compared: the kinds of") for line in state.differences) or "numbered" in form
+    assert (
+        any(line.startswith("not compared: the kinds of") for line in state.differences)
+        or "numbered" in form
+    )
     require_equal(source, like)
 
 
@@ -129,7 +147,10 @@ def test_numbers_in_names_are_counted_as_numbers():
     sizes = [3, *(4 for _ in range(11)), 2]
     source = nn.Sequential(*(nn.Linear(one, two) for one, two in itertools.pairwise(sizes)))
     tree = {
-        f"Dense_{number}": {"kernel": layer.weight.detach().numpy().T, "bias": layer.bias.detach().numpy()}
+        f"Dense_{number}": {
+            "kernel": layer.weight.detach().numpy().T,
+            "bias": layer.bias.detach().numpy(),
+        }
         for number, layer in enumerate(source)
     }
     like = nn.Sequential(*(nn.Linear(one, two) for one, two in itertools.pairwise(sizes)))
@@ -139,8 +160,12 @@ def test_numbers_in_names_are_counted_as_numbers():
 
 def test_two_states_of_one_model_are_asked_for():
     tree = {"a": {"kernel": np.ones((4, 4)), "bias": np.ones(4)}}
-    with pytest.raises(xdevice.errors.StateError, match="several states, 'model', 'ema': give one of them"):
-        xdevice.models.convert_state({"epoch": 3, "model": tree, "ema": tree}, "torch", like=nn.Linear(4, 4))
+    with pytest.raises(
+        xdevice.errors.StateError, match="several states, 'model', 'ema': give one of them"
+    ):
+        xdevice.models.convert_state(
+            {"epoch": 3, "model": tree, "ema": tree}, "torch", like=nn.Linear(4, 4)
+        )
 
 
 class Block(nn.Module):
@@ -173,8 +198,14 @@ def plain(model):
     own = values(model)
     blocks = [
         {
-            "ln": {"g": own[f"blocks.{number}.ln.weight"], "b": own[f"blocks.{number}.ln.bias"]},
-            "fc": {"w": own[f"blocks.{number}.fc.weight"].T, "b": own[f"blocks.{number}.fc.bias"]},
+            "ln": {
+                "g": own[f"blocks.{number}.ln.weight"],
+                "b": own[f"blocks.{number}.ln.bias"],
+            },
+            "fc": {
+                "w": own[f"blocks.{number}.fc.weight"].T,
+                "b": own[f"blocks.{number}.fc.bias"],
+            },
         }
         for number in range(2)
     ]
@@ -208,7 +239,9 @@ def test_a_language_model_of_a_function_goes_to_pytorch(form):
 
 def test_what_is_not_certain_is_asked_for_in_a_line_that_can_be_pasted():
     tree = flax(Gpt())
-    with pytest.raises(xdevice.errors.StateError, match="as far as names and shapes tell, kinds=") as raised:
+    with pytest.raises(
+        xdevice.errors.StateError, match="as far as names and shapes tell, kinds="
+    ) as raised:
         xdevice.models.convert_state(tree, "torch")
     kinds = eval(re.search(r"kinds=(\{.*?\})", str(raised.value))[1])  # as a user pastes it
     state = xdevice.models.convert_state(tree, "torch", kinds=kinds)
@@ -217,7 +250,9 @@ def test_what_is_not_certain_is_asked_for_in_a_line_that_can_be_pasted():
     # a group norm and a layer norm of one shape have the same parameters
     both = nn.Sequential(nn.LayerNorm(4), nn.GroupNorm(2, 4))
     tree = {name: {"scale": np.ones(4, "f4"), "bias": np.ones(4, "f4")} for name in "ab"}
-    with pytest.raises(xdevice.errors.StateError, match=r"'a' may be layer_norm or group_norm.*kinds="):
+    with pytest.raises(
+        xdevice.errors.StateError, match=r"'a' may be layer_norm or group_norm.*kinds="
+    ):
         xdevice.models.convert_state(tree, "torch", like=both)
     port(tree, both, kinds={"a": "layer_norm", "b": "group_norm"})
 
@@ -225,8 +260,12 @@ def test_what_is_not_certain_is_asked_for_in_a_line_that_can_be_pasted():
 def test_a_layout_that_does_not_fit_is_no_guess():
     """A convolution and a transposed one of one shape."""
     tree = {"up": {"kernel": np.ones((3, 3, 4, 4)), "bias": np.ones(4)}}
-    with pytest.raises(xdevice.errors.StateError, match=r"layout='flax' or layout='tensorflow'"):
-        xdevice.models.convert_state(tree, "torch", like=nn.Sequential(nn.ConvTranspose2d(4, 4, 3)))
+    with pytest.raises(
+        xdevice.errors.StateError, match=r"layout='flax' or layout='tensorflow'"
+    ):
+        xdevice.models.convert_state(
+            tree, "torch", like=nn.Sequential(nn.ConvTranspose2d(4, 4, 3))
+        )
 
 
 # tied weights, and the parameters of norms
@@ -237,7 +276,9 @@ def test_a_layout_that_does_not_fit_is_no_guess():
 def test_a_tied_weight_has_one_name_in_a_state(is_file, kept, tmp_path):
     source, like = Gpt(is_tied=True), Gpt(is_tied=True)
     own = {
-        name: value for name, value in source.state_dict().items() if name == kept or "blocks" in name or "wpe" in name
+        name: value
+        for name, value in source.state_dict().items()
+        if name == kept or "blocks" in name or "wpe" in name
     }
     if is_file:
         torch.save(own, tmp_path / "x.pt")
@@ -251,7 +292,9 @@ def test_what_a_header_says_of_a_name_is_taken_where_the_target_has_it(tmp_path)
     source, like = Gpt(is_tied=True), Gpt()
     own = {name: value for name, value in values(source).items() if name != "head.weight"}
     save_file(
-        own, tmp_path / "x.safetensors", metadata={"format": "pt", "head.weight": "wte.weight", "by": "wpe.weight"}
+        own,
+        tmp_path / "x.safetensors",
+        metadata={"format": "pt", "head.weight": "wte.weight", "by": "wpe.weight"},
     )
     port(tmp_path / "x.safetensors", like)
     ids = torch.randint(0, 10, (2, 5))
@@ -278,12 +321,24 @@ def test_a_state_with_a_norm_of_a_weight_goes_to_one_and_to_none(norm):
 def test_a_state_goes_into_its_own_class_whatever_that_computes():
     """The Conv1D of transformers is known by its class."""
     transformers = pytest.importorskip("transformers")
-    source, like = (nn.Sequential(transformers.pytorch_utils.Conv1D(4, 4), nn.Linear(4, 4)) for _ in range(2))
+    source, like = (
+        nn.Sequential(transformers.pytorch_utils.Conv1D(4, 4), nn.Linear(4, 4))
+        for _ in range(2)
+    )
     port(source.state_dict(), like)
-    assert all(torch.equal(one, two) for one, two in zip(source.parameters(), like.parameters(), strict=True))
+    assert all(
+        torch.equal(one, two)
+        for one, two in zip(source.parameters(), like.parameters(), strict=True)
+    )
 
 
-SMALL = {"vocab_size": 40, "num_attention_heads": 2, "num_hidden_layers": 1, "hidden_size": 8, "intermediate_size": 8}
+SMALL = {
+    "vocab_size": 40,
+    "num_attention_heads": 2,
+    "num_hidden_layers": 1,
+    "hidden_size": 8,
+    "intermediate_size": 8,
+}
 LANGUAGE = {
     "GPT2LMHeadModel": {"vocab_size": 40, "n_embd": 8, "n_head": 2, "n_layer": 1},
     "LlamaForCausalLM": {**SMALL, "tie_word_embeddings": True},
@@ -296,7 +351,12 @@ LANGUAGE = {
         "num_layers": 1,
         "num_heads": 2,
     },
-    "OPTForCausalLM": {**SMALL, "ffn_dim": 8, "word_embed_proj_dim": 8, "max_position_embeddings": 9},
+    "OPTForCausalLM": {
+        **SMALL,
+        "ffn_dim": 8,
+        "word_embed_proj_dim": 8,
+        "max_position_embeddings": 9,
+    },
 }
 
 

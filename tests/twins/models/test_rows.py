@@ -16,10 +16,14 @@ def table(torch, count, first=0, *, is_bare=False):
         def __init__(self):
             super().__init__()
             self.words, self.out = nn.Embedding(9, 4), nn.Linear(4, 3)
-            self.places = nn.Parameter(torch.randn(1, count, 4)) if is_bare else nn.Embedding(count, 4)
+            self.places = (
+                nn.Parameter(torch.randn(1, count, 4)) if is_bare else nn.Embedding(count, 4)
+            )
 
         def forward(self, x):
-            places = self.places[:, first:] if is_bare else self.places(torch.arange(first, count))
+            places = (
+                self.places[:, first:] if is_bare else self.places(torch.arange(first, count))
+            )
             return self.out(self.words(x) + places)
 
     return Words().eval()
@@ -30,15 +34,23 @@ def test_names_ask_for_rows_of_the_source_or_the_target(is_bare):
     torch = pytest.importorskip("torch")
     long, short = table(torch, 7, 2), table(torch, 5, is_bare=is_bare)
     x = torch.tensor(RANDOM.integers(0, 9, (2, 5)))
-    state = xdevice.models.convert_state(long, "torch", like=short, names={"places[2:]": "places"}, inputs=x)
-    assert state.done == ["rows 2 to 6 of the 7 of places, as names= says; the others are left out"]
+    state = xdevice.models.convert_state(
+        long, "torch", like=short, names={"places[2:]": "places"}, inputs=x
+    )
+    assert state.done == [
+        "rows 2 to 6 of the 7 of places, as names= says; the others are left out"
+    ]
     assert "from places.weight, a part of it" in str(state)
     xdevice.load(state, into=short)
     xdevice.assert_parity(short(x), long(x))
 
     long = table(torch, 7, 2)
-    state = xdevice.models.convert_state(short, "torch", like=long, names={"places": "places[2:]"}, inputs=x)
-    assert state.done == ["rows 2 to 6 of the 7 of places, as names= says; the others are zeros"]
+    state = xdevice.models.convert_state(
+        short, "torch", like=long, names={"places": "places[2:]"}, inputs=x
+    )
+    assert state.done == [
+        "rows 2 to 6 of the 7 of places, as names= says; the others are zeros"
+    ]
     xdevice.load(state, into=long)
     assert not long.places.weight[:2].any()
     xdevice.assert_parity(long(x), short(x))
@@ -47,7 +59,8 @@ def test_names_ask_for_rows_of_the_source_or_the_target(is_bare):
 def test_the_refusal_says_how_rows_are_asked_for():
     torch = pytest.importorskip("torch")
     with pytest.raises(
-        xdevice.errors.StateError, match=r"names=\{'places\[2:\]': 'places'\} leaves out the first 2 rows"
+        xdevice.errors.StateError,
+        match=r"names=\{'places\[2:\]': 'places'\} leaves out the first 2 rows",
     ):
         xdevice.models.convert_state(table(torch, 7), "torch", like=table(torch, 5))
 
@@ -63,11 +76,15 @@ def test_the_refusal_says_how_rows_are_asked_for():
 def test_rows_that_are_not_there_are_an_error(asked, why):
     torch = pytest.importorskip("torch")
     with pytest.raises(xdevice.errors.StateError, match=why):
-        xdevice.models.convert_state(table(torch, 7), "torch", like=table(torch, 5), names=asked)
+        xdevice.models.convert_state(
+            table(torch, 7), "torch", like=table(torch, 5), names=asked
+        )
 
 
 def test_names_of_tensors_of_other_shapes_are_an_error():
     torch = pytest.importorskip("torch")
     source, target = table(torch, 7, is_bare=True), table(torch, 5, is_bare=True)
-    with pytest.raises(xdevice.errors.StateError, match=r"whose shapes are \(\(7, 4\),\) and \(\(5, 4\),\)"):
+    with pytest.raises(
+        xdevice.errors.StateError, match=r"whose shapes are \(\(7, 4\),\) and \(\(5, 4\),\)"
+    ):
         xdevice.models.convert_state(source, "torch", like=target, names={"places": "places"})

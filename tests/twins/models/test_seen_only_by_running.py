@@ -14,7 +14,12 @@ IMAGES = np.random.default_rng(2).normal(size=(2, 3, 6, 6)).astype("float32")
 
 
 def told(state):
-    return "\n".join([*state.unmapped, *(line for line in state.differences if "num_batches_tracked" not in line)])
+    return "\n".join(
+        [
+            *state.unmapped,
+            *(line for line in state.differences if "num_batches_tracked" not in line),
+        ]
+    )
 
 
 @pytest.fixture
@@ -49,7 +54,10 @@ def nets():
         (lambda x: x[:3, :3], lambda x: x[:3, :3].transpose([1, 0, 2])),
         (lambda x: x, lambda x: x.reshape([3, 4, 1, 4]).transpose([0, 3, 1, 2]).squeeze(-1)),
         (lambda x: x[:, :1], lambda x: x[:, 0]),
-        (lambda x: x.new_zeros(3, 6, 4).index_add(1, x.new_tensor([1, 2, 3, 4]).long(), x), lambda x: x),
+        (
+            lambda x: x.new_zeros(3, 6, 4).index_add(1, x.new_tensor([1, 2, 3, 4]).long(), x),
+            lambda x: x,
+        ),
     ],
     ids=["last axes", "first axes", "channels", "an axis of one", "zeros around"],
 )
@@ -81,7 +89,9 @@ def test_what_is_not_finite_is_not_called_a_shape(nets):
 def test_averages_that_paddle_updates_in_evaluation_are_listed_and_kept():
     torch, paddle = pytest.importorskip("torch"), pytest.importorskip("paddle")
     source = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4))
-    target = paddle.nn.Sequential(paddle.nn.Conv2D(3, 4, 3), paddle.nn.BatchNorm2D(4, use_global_stats=False))
+    target = paddle.nn.Sequential(
+        paddle.nn.Conv2D(3, 4, 3), paddle.nn.BatchNorm2D(4, use_global_stats=False)
+    )
     state = xdevice.models.convert_state(source, "paddle", like=target, inputs=IMAGES)
     assert "use_global_stats is None in torch, False in paddle" in told(state)
     assert target[1]._mean.numpy().tolist() == [0.0] * 4
@@ -95,17 +105,37 @@ def test_the_older_batch_norm_of_paddle_goes_by_the_mode():
     paddle, torch = (xdevice.backend(name).framework for name in ("paddle", "torch"))
     source = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4))
     like = paddle.nn.Sequential(paddle.nn.Conv2D(3, 4, 3), paddle.nn.BatchNorm(4))
-    state = xdevice.models.convert_state(source, "paddle", like=like, inputs=torch.ones(2, 3, 6, 6))
-    assert state.differences == ["1.num_batches_tracked: left out, because paddle does not count batches"]
+    state = xdevice.models.convert_state(
+        source, "paddle", like=like, inputs=torch.ones(2, 3, 6, 6)
+    )
+    assert state.differences == [
+        "1.num_batches_tracked: left out, because paddle does not count batches"
+    ]
 
 
 @pytest.mark.parametrize(
     ("theirs", "mine", "line"),
     [
-        (lambda nn: nn.Flatten(2), lambda nn: nn.Flatten(1, 2), "first is 2 in torch, 1 in paddle"),
-        (lambda nn: nn.Unflatten(1, (2, 2)), lambda nn: nn.Unflatten(1, (4, 1)), "size is (2, 2) in torch, (4, 1)"),
-        (lambda nn: nn.AdaptiveAvgPool2d(2), lambda nn: nn.AdaptiveMaxPool2D(2), "pool is adaptive_avg_pool in torch"),
-        (lambda nn: nn.MaxPool2d(2), lambda nn: nn.AvgPool2D(2), "pool is max_pool in torch, avg_pool in paddle"),
+        (
+            lambda nn: nn.Flatten(2),
+            lambda nn: nn.Flatten(1, 2),
+            "first is 2 in torch, 1 in paddle",
+        ),
+        (
+            lambda nn: nn.Unflatten(1, (2, 2)),
+            lambda nn: nn.Unflatten(1, (4, 1)),
+            "size is (2, 2) in torch, (4, 1)",
+        ),
+        (
+            lambda nn: nn.AdaptiveAvgPool2d(2),
+            lambda nn: nn.AdaptiveMaxPool2D(2),
+            "pool is adaptive_avg_pool in torch",
+        ),
+        (
+            lambda nn: nn.MaxPool2d(2),
+            lambda nn: nn.AvgPool2D(2),
+            "pool is max_pool in torch, avg_pool in paddle",
+        ),
     ],
     ids=["flatten", "unflatten", "adaptive pool", "pool"],
 )
@@ -116,7 +146,9 @@ def test_settings_that_were_not_compared(theirs, mine, line):
     state = xdevice.models.convert_state(source, "paddle", like=target)
     assert line in told(state)
     xdevice.load(state, into=target)
-    with pytest.raises(xdevice.errors.ParityError, match="the parameters agree, but these settings differ"):
+    with pytest.raises(
+        xdevice.errors.ParityError, match="the parameters agree, but these settings differ"
+    ):
         xdevice.assert_parity(target, source)
 
 
@@ -124,7 +156,9 @@ def test_the_usual_flatten_needs_no_counterpart():
     torch, paddle = pytest.importorskip("torch"), pytest.importorskip("paddle")
     source = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.Flatten())
     assert not told(
-        xdevice.models.convert_state(source, "paddle", like=paddle.nn.Sequential(paddle.nn.Conv2D(3, 4, 3)))
+        xdevice.models.convert_state(
+            source, "paddle", like=paddle.nn.Sequential(paddle.nn.Conv2D(3, 4, 3))
+        )
     )
 
 
@@ -136,7 +170,9 @@ def test_equal_paths_say_which_layer_is_which_whatever_is_computed():
     state = xdevice.models.convert_state(source, "paddle", like=target, inputs=x)
     assert not state.unmapped
     assert "norm_first is True in torch, False in paddle" in told(state)
-    np.testing.assert_array_equal(state["norm2.weight"].numpy(), source.norm2.weight.detach().numpy())
+    np.testing.assert_array_equal(
+        state["norm2.weight"].numpy(), source.norm2.weight.detach().numpy()
+    )
 
 
 def test_a_list_of_many_parameters_stays_readable():
@@ -156,7 +192,9 @@ def test_a_list_of_many_parameters_stays_readable():
 def test_an_encoder_is_of_the_source_and_a_decoder_of_the_target():
     torch, paddle = pytest.importorskip("torch"), pytest.importorskip("paddle")
     source = torch.nn.ModuleDict({name: torch.nn.Embedding(9, 4) for name in ("src", "tgt")})
-    target = paddle.nn.LayerDict({f"{name}_embedding": paddle.nn.Embedding(9, 4) for name in ("decoder", "encoder")})
+    target = paddle.nn.LayerDict(
+        {f"{name}_embedding": paddle.nn.Embedding(9, 4) for name in ("decoder", "encoder")}
+    )
     with pytest.raises(xdevice.errors.StateError, match="encoder_embedding"):
         xdevice.models.convert_state(source, "paddle", like=target)
 
@@ -191,24 +229,53 @@ def test_a_norm_over_an_axis_that_is_not_the_last_is_listed():
     torch, keras = pytest.importorskip("torch"), pytest.importorskip("keras")
     source = torch.nn.LayerNorm(8, eps=1e-3)
     for axis, line in ((1, "axis is None in torch, (-2,) in tensorflow"), (-1, ""), (2, "")):
-        target = keras.Sequential([keras.Input((8, 8)), keras.layers.LayerNormalization(axis=axis)])
-        assert told(xdevice.models.convert_state(source, "tensorflow", like=target)).endswith(line)
-        assert bool(line) == bool(told(xdevice.models.convert_state(source, "tensorflow", like=target)))
+        target = keras.Sequential(
+            [keras.Input((8, 8)), keras.layers.LayerNormalization(axis=axis)]
+        )
+        assert told(xdevice.models.convert_state(source, "tensorflow", like=target)).endswith(
+            line
+        )
+        assert bool(line) == bool(
+            told(xdevice.models.convert_state(source, "tensorflow", like=target))
+        )
 
 
 @pytest.mark.parametrize(
     ("shape", "layers", "theirs", "line"),
     [
-        ((8, 8), lambda kl: [kl.Dense(8), kl.BatchNormalization()], "linear", "axis 2 of (None, 8, 8) in tensorflow"),
-        ((8, 8), lambda kl: [kl.Dense(8), kl.BatchNormalization(axis=1)], "linear", "axis 1 of (None, 8, 8)"),
-        ((None, 8), lambda kl: [kl.Dense(8), kl.BatchNormalization()], "linear", "axis 2 of (None, None, 8)"),
+        (
+            (8, 8),
+            lambda kl: [kl.Dense(8), kl.BatchNormalization()],
+            "linear",
+            "axis 2 of (None, 8, 8) in tensorflow",
+        ),
+        (
+            (8, 8),
+            lambda kl: [kl.Dense(8), kl.BatchNormalization(axis=1)],
+            "linear",
+            "axis 1 of (None, 8, 8)",
+        ),
+        (
+            (None, 8),
+            lambda kl: [kl.Dense(8), kl.BatchNormalization()],
+            "linear",
+            "axis 2 of (None, None, 8)",
+        ),
         ((5, 8), lambda kl: [kl.Dense(8), kl.BatchNormalization()], "linear", ""),
         ((8,), lambda kl: [kl.Dense(8), kl.BatchNormalization()], "linear", ""),
         ((8, 3), lambda kl: [kl.Conv1D(8, 1), kl.BatchNormalization()], "conv", ""),
-        ((8, 3), lambda kl: [kl.Conv1D(8, 1), kl.BatchNormalization(axis=1)], "conv", "axis is None in torch, 1 in"),
+        (
+            (8, 3),
+            lambda kl: [kl.Conv1D(8, 1), kl.BatchNormalization(axis=1)],
+            "conv",
+            "axis is None in torch, 1 in",
+        ),
         (
             (3, 8),
-            lambda kl: [kl.Conv1D(8, 1, data_format="channels_first"), kl.BatchNormalization(axis=1)],
+            lambda kl: [
+                kl.Conv1D(8, 1, data_format="channels_first"),
+                kl.BatchNormalization(axis=1),
+            ],
             "conv",
             "",
         ),
@@ -237,7 +304,10 @@ def test_inputs_tell_whether_a_batch_norm_is_over_another_axis(moves):
     class Theirs(torch.nn.Module):
         def __init__(self):
             super().__init__()
-            self.fc, self.bn = torch.nn.Linear(8, 8), torch.nn.BatchNorm1d(8, eps=1e-3, momentum=0.01)
+            self.fc, self.bn = (
+                torch.nn.Linear(8, 8),
+                torch.nn.BatchNorm1d(8, eps=1e-3, momentum=0.01),
+            )
             torch.nn.init.uniform_(self.bn.weight)
 
         def forward(self, x):
@@ -247,7 +317,10 @@ def test_inputs_tell_whether_a_batch_norm_is_over_another_axis(moves):
     class Mine(keras.Model):
         def __init__(self):
             super().__init__()
-            self.fc, self.bn = keras.layers.Dense(8, name="fc"), keras.layers.BatchNormalization(name="bn")
+            self.fc, self.bn = (
+                keras.layers.Dense(8, name="fc"),
+                keras.layers.BatchNormalization(name="bn"),
+            )
 
         def call(self, x):
             return self.bn(self.fc(x))
@@ -272,9 +345,21 @@ def test_a_batch_norm_of_paddle_over_the_last_axis_is_listed():
     images = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 1), torch.nn.BatchNorm2d(8))
     for theirs, mine, line in (
         (source, [nn.Linear(8, 8), nn.BatchNorm1D(8)], ""),
-        (source, [nn.Linear(8, 8), nn.BatchNorm1D(8, data_format="NLC")], "the axis of 1, the last in paddle"),
-        (images, [nn.Conv2D(3, 8, 1, data_format="NHWC"), nn.BatchNorm2D(8, data_format="NHWC")], ""),
-        (images, [nn.Conv2D(3, 8, 1, data_format="NHWC"), nn.BatchNorm2D(8)], "the axis of 1, the second in paddle"),
+        (
+            source,
+            [nn.Linear(8, 8), nn.BatchNorm1D(8, data_format="NLC")],
+            "the axis of 1, the last in paddle",
+        ),
+        (
+            images,
+            [nn.Conv2D(3, 8, 1, data_format="NHWC"), nn.BatchNorm2D(8, data_format="NHWC")],
+            "",
+        ),
+        (
+            images,
+            [nn.Conv2D(3, 8, 1, data_format="NHWC"), nn.BatchNorm2D(8)],
+            "the axis of 1, the second in paddle",
+        ),
     ):
         found = told(xdevice.models.convert_state(theirs, "paddle", like=nn.Sequential(*mine)))
         assert line in found
@@ -283,22 +368,37 @@ def test_a_batch_norm_of_paddle_over_the_last_axis_is_listed():
 
 def test_a_norm_of_gluon_over_another_axis_is_listed():
     torch, nn = pytest.importorskip("torch"), framework("mxnet").gluon.nn
-    for build, source in ((nn.LayerNorm, torch.nn.LayerNorm(8)), (nn.BatchNorm, torch.nn.BatchNorm1d(8))):
+    for build, source in (
+        (nn.LayerNorm, torch.nn.LayerNorm(8)),
+        (nn.BatchNorm, torch.nn.BatchNorm1d(8)),
+    ):
         target = build(in_channels=8, epsilon=source.eps, axis=2)
         target.initialize()
-        assert "axis is None in torch, 2 in mxnet" in told(xdevice.models.convert_state(source, "mxnet", like=target))
+        assert "axis is None in torch, 2 in mxnet" in told(
+            xdevice.models.convert_state(source, "mxnet", like=target)
+        )
 
 
 def test_zeros_that_a_layer_adds_are_no_difference_of_what_a_convolution_takes():
     torch, keras = pytest.importorskip("torch"), pytest.importorskip("keras")
     kl = keras.layers
     torch.manual_seed(0)  # else all that comes out may be positive, and the same
-    source = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3, 2, 1), torch.nn.Conv2d(4, 4, 3), torch.nn.LeakyReLU(0.3))
+    source = torch.nn.Sequential(
+        torch.nn.Conv2d(3, 4, 3, 2, 1), torch.nn.Conv2d(4, 4, 3), torch.nn.LeakyReLU(0.3)
+    )
     target = keras.Sequential(
-        [keras.Input((6, 6, 3)), kl.ZeroPadding2D(1), kl.Conv2D(4, 3, 2), kl.Conv2D(4, 3), kl.ReLU()]
+        [
+            keras.Input((6, 6, 3)),
+            kl.ZeroPadding2D(1),
+            kl.Conv2D(4, 3, 2),
+            kl.Conv2D(4, 3),
+            kl.ReLU(),
+        ]
     )
     xdevice.load(xdevice.models.convert_state(source, "tensorflow", like=target), into=target)
-    with pytest.raises(xdevice.errors.ParityError, match=r"the first difference lies behind 1 \(Conv2d\)"):
+    with pytest.raises(
+        xdevice.errors.ParityError, match=r"the first difference lies behind 1 \(Conv2d\)"
+    ):
         xdevice.assert_parity(source, target, inputs=IMAGES)
 
 
@@ -318,11 +418,14 @@ def test_a_layer_that_is_called_before_another_branch_is_named():
     image = keras.Input((6, 6, 3))
     pooled = kl.AveragePooling2D(3, 1, "same", name="pool")(image)
     left = kl.Conv2D(3, 1, name="after")(kl.Conv2D(3, 1, name="left")(image))
-    target = keras.Model(image, kl.Add(name="sum")([left, kl.Conv2D(3, 1, name="right")(pooled)]))
+    target = keras.Model(
+        image, kl.Add(name="sum")([left, kl.Conv2D(3, 1, name="right")(pooled)])
+    )
     source = Branches()
     xdevice.load(xdevice.models.convert_state(source, "tensorflow", like=target), into=target)
     with pytest.raises(
-        xdevice.errors.ParityError, match=r"in torch pool \(MaxPool2d\), and in tensorflow pool \(AveragePooling2D\)"
+        xdevice.errors.ParityError,
+        match=r"in torch pool \(MaxPool2d\), and in tensorflow pool \(AveragePooling2D\)",
     ):
         xdevice.assert_parity(source, target, inputs=IMAGES)
 
@@ -345,7 +448,9 @@ def test_layers_of_one_input_that_none_fits_are_told_apart_by_their_strides():
                 setattr(self, path, made[name])
 
         def forward(self, image):
-            stem, x, y, last = (getattr(self, self.paths[name]) for name in ("stem", "x", "y", "last"))
+            stem, x, y, last = (
+                getattr(self, self.paths[name]) for name in ("stem", "x", "y", "last")
+            )
             image = self.pool(stem(image))
             return last(nn.functional.max_pool2d(x(image).tanh(), 2) + y(image))
 
@@ -353,7 +458,9 @@ def test_layers_of_one_input_that_none_fits_are_told_apart_by_their_strides():
     source = Block("stem", "x", "y", "last", counts=True)
     target = Block("last", "stem", "y", "x", counts=False)
     images = torch.randn(2, 3, 16, 16)
-    state = xdevice.models.convert_state(source.eval(), "torch", like=target.eval(), inputs=images)
+    state = xdevice.models.convert_state(
+        source.eval(), "torch", like=target.eval(), inputs=images
+    )
     assert state.pairs == {"a": "b", "b": "d", "c": "c", "d": "a"}
     target.pool.count_include_pad = True
     xdevice.load(state, into=target)
@@ -403,14 +510,19 @@ def test_a_shared_layer_whose_calls_come_in_another_order():
             self.out = torch.nn.Linear(12, 3)
 
         def forward(self, x):
-            a, b = torch.relu(self.left(self.shared(x))), torch.tanh(self.right(self.shared(torch.sin(x))))
+            a, b = (
+                torch.relu(self.left(self.shared(x))),
+                torch.tanh(self.right(self.shared(torch.sin(x)))),
+            )
             return self.out(torch.cat([a, b], 1))
 
     x = keras.Input((6,))
     shared = keras.layers.Dense(6, name="d_a")
     left = keras.layers.Dense(6, activation="relu", name="d_b")(shared(x))
     right = keras.layers.Dense(6, activation="tanh", name="d_c")(shared(keras.ops.sin(x)))
-    target = keras.Model(x, keras.layers.Dense(3, name="d_d")(keras.layers.Concatenate()([left, right])))
+    target = keras.Model(
+        x, keras.layers.Dense(3, name="d_d")(keras.layers.Concatenate()([left, right]))
+    )
     source = Branches()
     state = xdevice.models.convert_state(source, "tensorflow", like=target, inputs=VECTORS)
     assert "the outputs on inputs=" not in told(state)
@@ -421,7 +533,9 @@ def test_a_shared_layer_whose_calls_come_in_another_order():
 def test_an_activation_inside_of_a_bidirectional_layer_is_listed():
     torch, keras = pytest.importorskip("torch"), pytest.importorskip("keras")
     source = torch.nn.LSTM(5, 4, bidirectional=True, batch_first=True)
-    inner = keras.layers.LSTM(4, return_sequences=True, activation="softsign", recurrent_activation="hard_sigmoid")
+    inner = keras.layers.LSTM(
+        4, return_sequences=True, activation="softsign", recurrent_activation="hard_sigmoid"
+    )
     target = keras.Sequential([keras.Input((4, 5)), keras.layers.Bidirectional(inner)])
     state = xdevice.models.convert_state(source, "tensorflow", like=target)
     assert "activation is None in torch, softsign in tensorflow" in told(state)
@@ -431,13 +545,17 @@ def test_images_whose_axes_are_of_one_size_are_turned():
     torch, keras = pytest.importorskip("torch"), pytest.importorskip("keras")
     source = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3))
     target = keras.Sequential([keras.Input((6, 6, 3)), keras.layers.Conv2D(4, 3)])
-    assert not told(xdevice.models.convert_state(source, "tensorflow", like=target, inputs=IMAGES))
+    assert not told(
+        xdevice.models.convert_state(source, "tensorflow", like=target, inputs=IMAGES)
+    )
 
 
 def test_axes_that_keras_exchanges_are_listed():
     torch, keras = pytest.importorskip("torch"), pytest.importorskip("keras")
     source = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3))
-    target = keras.Sequential([keras.Input((6, 6, 3)), keras.layers.Conv2D(4, 3), keras.layers.Permute((2, 1, 3))])
+    target = keras.Sequential(
+        [keras.Input((6, 6, 3)), keras.layers.Conv2D(4, 3), keras.layers.Permute((2, 1, 3))]
+    )
     assert "Permute" in told(xdevice.models.convert_state(source, "tensorflow", like=target))
 
 
@@ -461,7 +579,9 @@ def test_models_of_which_something_was_not_compared_ask_for_inputs(theirs, mine)
     state = xdevice.models.convert_state(source, "paddle", like=target)
     xdevice.load(state, into=target)
     assert "not compared: " in told(state)
-    with pytest.raises(xdevice.errors.ParityError, match=r"(?s)not compared: .*inputs=x runs both"):
+    with pytest.raises(
+        xdevice.errors.ParityError, match=r"(?s)not compared: .*inputs=x runs both"
+    ):
         xdevice.assert_parity(target, source)
 
 
@@ -471,16 +591,29 @@ def test_activations_that_one_framework_defines_last_are_not_taken_as_compared()
     class Theirs(torch.nn.Module):
         def __init__(self):
             super().__init__()
-            self.a, self.b, self.c, self.act = *(torch.nn.Linear(6, 6) for _ in range(3)), torch.nn.ReLU()
+            self.a, self.b, self.c, self.act = (
+                *(torch.nn.Linear(6, 6) for _ in range(3)),
+                torch.nn.ReLU(),
+            )
 
     layers = keras.layers
     target = keras.Sequential(
-        [keras.Input((6,)), layers.Dense(6), layers.ELU(), layers.Dense(6), layers.ELU(), layers.Dense(6)]
+        [
+            keras.Input((6,)),
+            layers.Dense(6),
+            layers.ELU(),
+            layers.Dense(6),
+            layers.ELU(),
+            layers.Dense(6),
+        ]
     )
     source = Theirs()
     state = xdevice.models.convert_state(source, "tensorflow", like=target)
     xdevice.load(state, into=target)
-    with pytest.raises(xdevice.errors.ParityError, match="not compared: 1 relu of torch and 2 elu of tensorflow"):
+    with pytest.raises(
+        xdevice.errors.ParityError,
+        match="not compared: 1 relu of torch and 2 elu of tensorflow",
+    ):
         xdevice.assert_parity(source, target)
 
 
@@ -518,8 +651,12 @@ def test_what_a_functional_model_calls_a_layer_with_is_listed():
     )
     plain = keras.Model(x, keras.layers.MultiHeadAttention(2, 4)(x, x))
     assert not told(xdevice.models.convert_state(source, "tensorflow", like=plain))
-    dropped = keras.Model(x, keras.layers.Dropout(0.5)(keras.layers.MultiHeadAttention(2, 4)(x, x), training=True))
-    assert "Dropout(training=True)" in told(xdevice.models.convert_state(source, "tensorflow", like=dropped))
+    dropped = keras.Model(
+        x, keras.layers.Dropout(0.5)(keras.layers.MultiHeadAttention(2, 4)(x, x), training=True)
+    )
+    assert "Dropout(training=True)" in told(
+        xdevice.models.convert_state(source, "tensorflow", like=dropped)
+    )
 
 
 @pytest.mark.parametrize(
@@ -535,7 +672,9 @@ def test_what_a_functional_model_calls_a_layer_with_is_listed():
 def test_functions_that_cut_off_are_one_function_with_one_name(theirs, most, line):
     torch, keras = pytest.importorskip("torch"), pytest.importorskip("keras")
     source = torch.nn.Sequential(torch.nn.Linear(4, 4), theirs(torch.nn))
-    target = keras.Sequential([keras.Input((4,)), keras.layers.Dense(4), keras.layers.ReLU(max_value=most)])
+    target = keras.Sequential(
+        [keras.Input((4,)), keras.layers.Dense(4), keras.layers.ReLU(max_value=most)]
+    )
     found = told(xdevice.models.convert_state(source, "tensorflow", like=target))
     assert line in found
     assert bool(found) is bool(line)
@@ -590,11 +729,19 @@ def test_inputs_are_keywords_in_a_dict():
     assert not told(state)
     xdevice.load(state, into=target)
     xdevice.assert_parity(target, source, inputs=inputs)
-    with pytest.raises(xdevice.errors.ArgumentError, match=r"on inputs= of the shape ids \(2, 3\), other_ids \(2, 3\)"):
+    with pytest.raises(
+        xdevice.errors.ArgumentError,
+        match=r"on inputs= of the shape ids \(2, 3\), other_ids \(2, 3\)",
+    ):
         xdevice.assert_parity(target, source, inputs={"ids": ids, "other_ids": ids})
-    with pytest.raises(xdevice.errors.ArgumentError, match=r"as a dict has the names of the model's arguments, not 0"):
+    with pytest.raises(
+        xdevice.errors.ArgumentError,
+        match=r"as a dict has the names of the model's arguments, not 0",
+    ):
         xdevice.assert_parity(target, source, inputs={0: ids})
-    with pytest.raises(xdevice.errors.NotATensorError, match="or a dict of keyword arguments, not 'ids'"):
+    with pytest.raises(
+        xdevice.errors.NotATensorError, match="or a dict of keyword arguments, not 'ids'"
+    ):
         xdevice.assert_parity(target, source, inputs={"ids": "ids"})
 
 
@@ -622,7 +769,8 @@ def test_blocks_of_gluon_take_no_keywords():
     net = mx.gluon.nn.Dense(4, in_units=6)
     net.initialize()
     with pytest.raises(
-        xdevice.errors.UnsupportedError, match="mxnet does not support calling models with keywords; give"
+        xdevice.errors.UnsupportedError,
+        match="mxnet does not support calling models with keywords; give",
     ):
         xdevice.assert_parity(net, net, inputs={"x": VECTORS})
 
@@ -630,15 +778,23 @@ def test_blocks_of_gluon_take_no_keywords():
 def test_outputs_that_do_not_depend_on_the_inputs_tell_nothing(nets):
     """A mobilenet_v2 at initial weights: with a layer more in the target its outputs agreed."""
     torch, paddle = framework("torch"), framework("paddle").nn
-    ours, theirs = nets[0](torch.nn.Linear(4, 4)), nets[1](paddle.Sequential(paddle.Linear(4, 4), paddle.ReLU()))
+    ours, theirs = (
+        nets[0](torch.nn.Linear(4, 4)),
+        nets[1](paddle.Sequential(paddle.Linear(4, 4), paddle.ReLU())),
+    )
     ours.behind.weight.data.abs_()
     ours.fc.bias.data.abs_()
     ours.behind.bias.data.abs_()
     ours.fc.weight.data *= 1e-9
     blind = xdevice.models.convert_state(ours, "paddle", like=theirs, inputs=SEQUENCE)
-    assert "are what they are on zeros, so that they tell nothing: give trained weights" in told(blind)
+    assert (
+        "are what they are on zeros, so that they tell nothing: give trained weights"
+        in told(blind)
+    )
     ours.fc.weight.data *= 1e9
-    assert "are off by" in told(xdevice.models.convert_state(ours, "paddle", like=theirs, inputs=SEQUENCE))
+    assert "are off by" in told(
+        xdevice.models.convert_state(ours, "paddle", like=theirs, inputs=SEQUENCE)
+    )
 
 
 def test_layers_of_one_input_are_told_apart_block_after_block():
@@ -651,7 +807,9 @@ def test_layers_of_one_input_are_told_apart_block_after_block():
             self.a, self.b, self.c, self.d = (torch.nn.Linear(6, 6) for _ in range(4))
 
         def forward(self, x):
-            return torch.relu(self.c(torch.sin(self.a(x)))) + torch.cos(self.d(torch.sin(self.b(x))))
+            return torch.relu(self.c(torch.sin(self.a(x)))) + torch.cos(
+                self.d(torch.sin(self.b(x)))
+            )
 
     class Mine(paddle.nn.Layer):
         def __init__(self):
@@ -659,13 +817,19 @@ def test_layers_of_one_input_are_told_apart_block_after_block():
             self.p, self.q, self.r, self.s = (paddle.nn.Linear(6, 6) for _ in range(4))
 
         def forward(self, x):
-            return paddle.cos(self.q(paddle.sin(self.p(x)))) + paddle.nn.functional.relu(self.s(paddle.sin(self.r(x))))
+            return paddle.cos(self.q(paddle.sin(self.p(x)))) + paddle.nn.functional.relu(
+                self.s(paddle.sin(self.r(x)))
+            )
 
     torch.manual_seed(0)
     source = torch.nn.Sequential(*(Theirs() for _ in range(4)))
     target = paddle.nn.Sequential(*(Mine() for _ in range(4)))
     state = xdevice.models.convert_state(source, "paddle", like=target, inputs=VECTORS)
-    assert state.pairs == {f"{n}.{one}": f"{n}.{other}" for n in range(4) for one, other in ("ar", "bp", "cs", "dq")}
+    assert state.pairs == {
+        f"{n}.{one}": f"{n}.{other}"
+        for n in range(4)
+        for one, other in ("ar", "bp", "cs", "dq")
+    }
     assert not told(state)
 
 
@@ -680,7 +844,11 @@ def test_where_inputs_settle_nothing_the_nearest_pairing_is_taken_and_listed():
     class Theirs(torch.nn.Module):
         def __init__(self):
             super().__init__()
-            self.fc1, self.norm1, self.fc2 = torch.nn.Linear(6, 6), Activated(6), torch.nn.Linear(6, 6)
+            self.fc1, self.norm1, self.fc2 = (
+                torch.nn.Linear(6, 6),
+                Activated(6),
+                torch.nn.Linear(6, 6),
+            )
             self.norm2, self.fc3 = Activated(6), torch.nn.Linear(6, 6)
 
         def forward(self, x):

@@ -61,10 +61,22 @@ def _differences(source, backend, like):
 
 
 PLANTED = {
-    "mode of a dropout": (lambda nn: nn.Dropout(0.5), lambda nn: nn.Dropout(0.5, mode="downscale_in_infer"), "mode"),
+    "mode of a dropout": (
+        lambda nn: nn.Dropout(0.5),
+        lambda nn: nn.Dropout(0.5, mode="downscale_in_infer"),
+        "mode",
+    ),
     "p": (lambda nn: nn.Dropout(0.5), lambda nn: nn.Dropout(0.4), "p"),
-    "ceil_mode": (lambda nn: nn.MaxPool2d(3, 2, ceil_mode=True), lambda nn: nn.MaxPool2D(3, 2), "ceil_mode"),
-    "count_include_pad": (lambda nn: nn.AvgPool2d(3, 1, 1), lambda nn: nn.AvgPool2D(3, 1, 1), "count_include_pad"),
+    "ceil_mode": (
+        lambda nn: nn.MaxPool2d(3, 2, ceil_mode=True),
+        lambda nn: nn.MaxPool2D(3, 2),
+        "ceil_mode",
+    ),
+    "count_include_pad": (
+        lambda nn: nn.AvgPool2d(3, 1, 1),
+        lambda nn: nn.AvgPool2D(3, 1, 1),
+        "count_include_pad",
+    ),
     "pool": (lambda nn: nn.MaxPool2d(2), lambda nn: nn.MaxPool2D(2, 1), "stride"),
     "slope": (lambda nn: nn.LeakyReLU(0.2), lambda nn: nn.LeakyReLU(), "slope"),
     "alpha": (lambda nn: nn.ELU(), lambda nn: nn.ELU(0.5), "alpha"),
@@ -77,7 +89,11 @@ PLANTED = {
     ),
     "kind of activation": (lambda nn: nn.ReLU(), lambda nn: nn.ReLU6(), "activation"),
     "pad": (lambda nn: nn.ReflectionPad2d(1), lambda nn: nn.Pad2D(1, mode="replicate"), "mode"),
-    "output_size": (lambda nn: nn.AdaptiveAvgPool2d(2), lambda nn: nn.AdaptiveAvgPool2D(1), "output_size"),
+    "output_size": (
+        lambda nn: nn.AdaptiveAvgPool2d(2),
+        lambda nn: nn.AdaptiveAvgPool2D(1),
+        "output_size",
+    ),
     "size": (lambda nn: nn.LocalResponseNorm(5), lambda nn: nn.LocalResponseNorm(3), "size"),
 }
 
@@ -91,7 +107,9 @@ def test_each_setting_is_listed_by_name_and_no_other(what):
     found = _differences(source, "paddle", like)
     assert [line.partition(" is ")[0] for line in found] == [f"1: {name}"]
     xdevice.load(xdevice.models.convert_state(source, "paddle", like=like), into=like)
-    with pytest.raises(xdevice.errors.ParityError, match=rf"settings differ .*:\n  1: {name} is"):
+    with pytest.raises(
+        xdevice.errors.ParityError, match=rf"settings differ .*:\n  1: {name} is"
+    ):
         xdevice.assert_parity(like, source)
 
 
@@ -128,12 +146,19 @@ def test_the_same_settings_in_four_frameworks_are_not_listed():
 def test_zeros_put_around_an_image_are_padding():
     nn, keras = _torch(), _keras()
     kl = keras.layers
-    like = keras.Sequential([kl.Input((8, 8, 3)), kl.ZeroPadding2D(1), kl.Conv2D(4, 3, strides=2)])
-    assert _differences(nn.Sequential(nn.Conv2d(3, 4, 3, stride=2, padding=1)), "tensorflow", like) == []
-    uneven = keras.Sequential([kl.Input((8, 8, 3)), kl.ZeroPadding2D(((0, 1), (0, 1))), kl.Conv2D(4, 3, strides=2)])
-    assert _differences(nn.Sequential(nn.Conv2d(3, 4, 3, stride=2, padding=1)), "tensorflow", uneven) == [
-        "conv2d: padding is (1, 1) in torch, ((0, 1), (0, 1)) in tensorflow"
-    ]
+    like = keras.Sequential(
+        [kl.Input((8, 8, 3)), kl.ZeroPadding2D(1), kl.Conv2D(4, 3, strides=2)]
+    )
+    assert (
+        _differences(nn.Sequential(nn.Conv2d(3, 4, 3, stride=2, padding=1)), "tensorflow", like)
+        == []
+    )
+    uneven = keras.Sequential(
+        [kl.Input((8, 8, 3)), kl.ZeroPadding2D(((0, 1), (0, 1))), kl.Conv2D(4, 3, strides=2)]
+    )
+    assert _differences(
+        nn.Sequential(nn.Conv2d(3, 4, 3, stride=2, padding=1)), "tensorflow", uneven
+    ) == ["conv2d: padding is (1, 1) in torch, ((0, 1), (0, 1)) in tensorflow"]
 
 
 def test_what_stands_beside_nothing_is_counted():
@@ -153,7 +178,8 @@ def test_what_stands_beside_nothing_is_counted():
     assert len(found) == 1
     assert found[0].startswith("not compared: 1 relu of torch")
     xdevice.assert_parity(
-        xdevice.models.convert_state(source, "paddle", like=like), xdevice.models.convert_state(source, "paddle")
+        xdevice.models.convert_state(source, "paddle", like=like),
+        xdevice.models.convert_state(source, "paddle"),
     )
     x = np.ones((2, 4), "float32")
     assert xdevice.models.convert_state(source, "paddle", like=like, inputs=x).differences == []
@@ -164,7 +190,9 @@ def test_functions_that_never_stand_in_one_place_are_not_compared():
     source = named(nn, a=nn.Linear(4, 4), b=nn.Linear(4, 4), tanh=nn.Tanh())
     like = named(other, a=other.Linear(4, 4), gelu=other.GELU(), b=other.Linear(4, 4))
     (told,) = _differences(source, "paddle", like)
-    assert told.startswith("not compared: 1 tanh of torch and 1 gelu of paddle, which have no counterpart")
+    assert told.startswith(
+        "not compared: 1 tanh of torch and 1 gelu of paddle, which have no counterpart"
+    )
 
 
 def test_an_activation_of_one_side_is_listed_and_asks_for_inputs():
@@ -176,7 +204,9 @@ def test_an_activation_of_one_side_is_listed_and_asks_for_inputs():
     xdevice.load(state, into=like)
     xdevice.assert_parity(xdevice.models.convert_state(source, "tensorflow", like=like), like)
     for pair in ((source, like), (like, source)):
-        with pytest.raises(xdevice.errors.ParityError, match=r"(?s): activation is .*inputs=x runs both"):
+        with pytest.raises(
+            xdevice.errors.ParityError, match=r"(?s): activation is .*inputs=x runs both"
+        ):
             xdevice.assert_parity(*pair)
     x = np.linspace(-1, 1, 8, dtype="float32").reshape(2, 4)
     with pytest.raises(xdevice.errors.ParityError):
@@ -228,7 +258,9 @@ def test_layers_of_one_shape_and_input_are_told_apart_by_what_comes_of_them(orde
     }  # fmt: skip
     assert state.differences == []
     before = {name: np.array(value.numpy()) for name, value in like.state_dict().items()}
-    assert all((before[name] != state[name].numpy()).any() for name in before), "like= was written to"
+    assert all((before[name] != state[name].numpy()).any() for name in before), (
+        "like= was written to"
+    )
 
 
 ABBREVIATED = [
@@ -273,16 +305,20 @@ def test_names_that_say_nothing_are_no_objection(ours, theirs):
 def test_a_refusal_says_where_the_order_breaks_and_is_short():
     nn, other = _torch(), _paddle()
     source = named(nn, **{f"layer{n}": nn.Linear(4, 4 if n % 3 else 5) for n in range(60)})
-    like = named(other, **{f"part{n}": other.Linear(4, 4 if (n + 1) % 3 else 5) for n in range(60)})
+    like = named(
+        other, **{f"part{n}": other.Linear(4, 4 if (n + 1) % 3 else 5) for n in range(60)}
+    )
     with pytest.raises(
-        xdevice.errors.StateError, match=r"59 of 60 layers of torch and 60 of paddle come in one order"
+        xdevice.errors.StateError,
+        match=r"59 of 60 layers of torch and 60 of paddle come in one order",
     ) as told:
         xdevice.models.convert_state(source, "paddle", like=like)
     assert "a guess by their names" in str(told.value)
     assert len(str(told.value)) <= MOST
     lacking = named(other, **{f"part{n}": other.Linear(4, 4) for n in range(30)})
     with pytest.raises(
-        xdevice.errors.StateError, match="different architectures: paddle lacks 30 linear of torch"
+        xdevice.errors.StateError,
+        match="different architectures: paddle lacks 30 linear of torch",
     ) as told:
         xdevice.models.convert_state(source, "paddle", like=lacking)
     assert len(str(told.value)) <= MOST
@@ -306,21 +342,40 @@ def _block(backend, gelu=False):
 
 
 def test_what_was_not_compared_asks_for_inputs_only_where_there_are_none():
-    source, like = _block("torch"), _paddle().Sequential(*map(_paddle().Linear, (6, 6), (6, 3)), _paddle().GELU())
+    source, like = (
+        _block("torch"),
+        _paddle().Sequential(*map(_paddle().Linear, (6, 6), (6, 3)), _paddle().GELU()),
+    )
     (told,) = xdevice.models.convert_state(source, "paddle", like=like).differences
-    assert told.endswith("functions are not seen; inputs= runs both models and compares their outputs")
-    outputs, told = xdevice.models.convert_state(source, "paddle", like=like, inputs=NUMBERS).differences
-    assert re.match(r"the outputs on inputs= are off by [\d.e+]+ of their largest value, or of their spread", outputs)
+    assert told.endswith(
+        "functions are not seen; inputs= runs both models and compares their outputs"
+    )
+    outputs, told = xdevice.models.convert_state(
+        source, "paddle", like=like, inputs=NUMBERS
+    ).differences
+    assert re.match(
+        r"the outputs on inputs= are off by [\d.e+]+ of their largest value, or of their spread",
+        outputs,
+    )
     assert told.endswith("functions are not seen")
 
 
 def test_a_difference_without_a_listed_cause_is_listed_with_where_it_begins():
     source, like = _block("torch"), _block("paddle", gelu=True)
-    assert xdevice.models.convert_state(source, "paddle", like=like).differences == []  # functions are not seen
-    (told,) = xdevice.models.convert_state(source, "paddle", like=like, inputs=NUMBERS).differences
+    assert (
+        xdevice.models.convert_state(source, "paddle", like=like).differences == []
+    )  # functions are not seen
+    (told,) = xdevice.models.convert_state(
+        source, "paddle", like=like, inputs=NUMBERS
+    ).differences
     assert told.startswith("the outputs on inputs= are ")
     assert "the first difference lies behind a (Linear)" in told
-    assert xdevice.models.convert_state(source, "paddle", like=_block("paddle"), inputs=NUMBERS).differences == []
+    assert (
+        xdevice.models.convert_state(
+            source, "paddle", like=_block("paddle"), inputs=NUMBERS
+        ).differences
+        == []
+    )
 
 
 def test_a_layer_that_computes_otherwise_is_named():
@@ -336,22 +391,34 @@ def test_images_come_with_their_channels_where_keras_has_them():
     nn, keras = _torch(), _keras()
     kl = keras.layers
     source = nn.Sequential(
-        nn.Conv2d(3, 4, 3, padding=1), nn.ReLU(), nn.Conv2d(4, 4, 3, padding=1), nn.Conv2d(4, 4, 3, padding=1)
+        nn.Conv2d(3, 4, 3, padding=1),
+        nn.ReLU(),
+        nn.Conv2d(4, 4, 3, padding=1),
+        nn.Conv2d(4, 4, 3, padding=1),
     )
     image = keras.Input((8, 8, 3))
     layers = [kl.Conv2D(4, 3, padding="same", name=name) for name in ("x", "y", "z")]
     like = keras.Model(image, layers[2](layers[1](kl.ReLU()(layers[0](image)))))
     x = np.random.default_rng(0).standard_normal((2, 3, 8, 8)).astype("float32")
-    assert xdevice.models.convert_state(source, "tensorflow", like=like, inputs=x).differences == []
-    back = xdevice.models.convert_state(like, "torch", like=source, inputs=np.moveaxis(x, 1, -1))
+    assert (
+        xdevice.models.convert_state(source, "tensorflow", like=like, inputs=x).differences
+        == []
+    )
+    back = xdevice.models.convert_state(
+        like, "torch", like=source, inputs=np.moveaxis(x, 1, -1)
+    )
     assert back.differences == []
 
 
 def test_inputs_that_cannot_be_used_are_an_error():
     nn, source, like = _torch(), _block("torch"), _block("paddle")
-    with pytest.raises(xdevice.errors.StateError, match="inputs= is what two models are called with"):
+    with pytest.raises(
+        xdevice.errors.StateError, match="inputs= is what two models are called with"
+    ):
         xdevice.models.convert_state(source, "paddle", inputs=NUMBERS)
-    with pytest.raises(ArgumentError, match=r"torch failed in a on inputs= of the shape \(2, 5\)"):
+    with pytest.raises(
+        ArgumentError, match=r"torch failed in a on inputs= of the shape \(2, 5\)"
+    ):
         xdevice.models.convert_state(source, "paddle", like=like, inputs=NUMBERS[..., 0])
     with pytest.raises(xdevice.errors.NotATensorError, match="inputs= takes a tensor"):
         xdevice.models.convert_state(source, "paddle", like=like, inputs="x")

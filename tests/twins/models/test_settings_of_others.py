@@ -48,7 +48,9 @@ def between_convs(layer, other, last=8, kernel=1):
 
 def between_denses(layer, *others, first=None):
     kl = OTHERS.kl
-    like = keras_of((6,), kl.Dense(8, activation=first, name="one"), *others, kl.Dense(3, name="two"))
+    like = keras_of(
+        (6,), kl.Dense(8, activation=first, name="one"), *others, kl.Dense(3, name="two")
+    )
     return nn.Sequential(nn.Linear(6, 8), layer, nn.Linear(8, 3)), like, ROWS
 
 
@@ -72,7 +74,9 @@ def doubled(base, method):
     own = {
         "call": lambda self, x: 2 * base.call(self, x),
         "forward": lambda self, x: 2 * base.forward(self, x),
-        "hybrid_forward": lambda self, *given, **named: 2 * base.hybrid_forward(self, *given, **named),
+        "hybrid_forward": lambda self, *given, **named: (
+            2 * base.hybrid_forward(self, *given, **named)
+        ),
     }
     return type("Doubled", (base,), {method: own[method]})
 
@@ -98,7 +102,10 @@ def gluon_of(*layers):
 class Recurrent(nn.Module):
     def __init__(self, kind=nn.LSTM, after=lambda x: x, width=16):
         super().__init__()
-        self.rnn, self.fc = kind(5, 8, batch_first=True, bidirectional=True), nn.Linear(width, 3)
+        self.rnn, self.fc = (
+            kind(5, 8, batch_first=True, bidirectional=True),
+            nn.Linear(width, 3),
+        )
         self.after = after
 
     def forward(self, x):
@@ -332,13 +339,15 @@ def test_what_changes_an_output_is_listed(what):
     xdevice.load(state, into=like)
     if _name(like) != "mxnet":  # whose block is made without NumPy's semantics
         with pytest.raises(xdevice.errors.ParityError):
-            xdevice.assert_parity(like, source, inputs=x if _name(like) != "tensorflow" else moved(x))
+            xdevice.assert_parity(
+                like, source, inputs=x if _name(like) != "tensorflow" else moved(x)
+            )
 
 
 def _name(model):
-    return next(name for name in ("torch", "paddle", "mxnet", "keras") if _is_of(model, name)).replace(
-        "keras", "tensorflow"
-    )
+    return next(
+        name for name in ("torch", "paddle", "mxnet", "keras") if _is_of(model, name)
+    ).replace("keras", "tensorflow")
 
 
 def _is_of(model, package):
@@ -433,8 +442,17 @@ def test_what_is_equal_is_not_listed(what):
 
 def test_a_causal_convolution_is_one_with_zeros_before():
     kl = OTHERS.kl
-    like = keras_of((12, 3), kl.Conv1D(4, 3, padding="causal", dilation_rate=2, activation="relu"), kl.Conv1D(4, 1))
-    source = nn.Sequential(nn.ConstantPad1d((4, 0), 0.0), nn.Conv1d(3, 4, 3, dilation=2), nn.ReLU(), nn.Conv1d(4, 4, 1))
+    like = keras_of(
+        (12, 3),
+        kl.Conv1D(4, 3, padding="causal", dilation_rate=2, activation="relu"),
+        kl.Conv1D(4, 1),
+    )
+    source = nn.Sequential(
+        nn.ConstantPad1d((4, 0), 0.0),
+        nn.Conv1d(3, 4, 3, dilation=2),
+        nn.ReLU(),
+        nn.Conv1d(4, 4, 1),
+    )
     assert xdevice.models.convert_state(source, "tensorflow", like=like).differences == []
 
 
@@ -465,7 +483,9 @@ def test_what_a_model_of_ones_own_makes_of_an_image_is_not_asked():
             return self.conv(x) * times
 
     image = keras.Input((7, 7, 3))
-    like = keras.Model(image, kl.Conv2D(4, 3, 2, "same", name="last")(Scaled()(image, times=2.0)))
+    like = keras.Model(
+        image, kl.Conv2D(4, 3, 2, "same", name="last")(Scaled()(image, times=2.0))
+    )
     state = xdevice.models.convert_state(
         nn.Sequential(nn.Conv2d(3, 4, 1), nn.Conv2d(4, 4, 3, 2, 1)), "tensorflow", like=like
     )
@@ -476,14 +496,19 @@ def test_both_directions_may_be_added_up():
     kl = OTHERS.kl
     source = Recurrent(after=lambda x: x[..., :8] + x[..., 8:], width=8)
     like = keras_of(
-        (6, 5), kl.Bidirectional(kl.LSTM(8, return_sequences=True), merge_mode="sum", name="both"), kl.Dense(3)
+        (6, 5),
+        kl.Bidirectional(kl.LSTM(8, return_sequences=True), merge_mode="sum", name="both"),
+        kl.Dense(3),
     )
     state = xdevice.models.convert_state(source, "tensorflow", like=like)
     assert not state.unmapped
     assert [line[:69] for line in state.differences] == [
         "not compared: 1 Bidirectional(merge_mode=sum, return_sequences=True) "
     ]
-    assert xdevice.models.convert_state(source, "tensorflow", like=like, inputs=STEPS).differences == []
+    assert (
+        xdevice.models.convert_state(source, "tensorflow", like=like, inputs=STEPS).differences
+        == []
+    )
 
 
 def test_a_function_in_place_of_an_activation_is_not_listed_where_the_outputs_agree():
@@ -500,15 +525,25 @@ def test_a_function_in_place_of_an_activation_is_not_listed_where_the_outputs_ag
     assert xdevice.models.convert_state(source, "tensorflow", like=like).differences == [
         "fc1: activation is None in torch, relu in tensorflow"
     ]
-    assert xdevice.models.convert_state(source, "tensorflow", like=like, inputs=ROWS).differences == []
-    own = keras_of(
-        (6,), kl.Dense(8, activation=lambda x: OTHERS.keras.ops.relu(x), name="fc1"), kl.Dense(3, name="fc2")
+    assert (
+        xdevice.models.convert_state(source, "tensorflow", like=like, inputs=ROWS).differences
+        == []
     )
-    assert xdevice.models.convert_state(source, "tensorflow", like=own, inputs=ROWS).differences == []
+    own = keras_of(
+        (6,),
+        kl.Dense(8, activation=lambda x: OTHERS.keras.ops.relu(x), name="fc1"),
+        kl.Dense(3, name="fc2"),
+    )
+    assert (
+        xdevice.models.convert_state(source, "tensorflow", like=own, inputs=ROWS).differences
+        == []
+    )
 
 
 @pytest.mark.parametrize("kind", ["LSTM", "MultiHeadAttention"])
-def test_a_time_axis_that_comes_first_is_turned_where_a_model_runs_with_the_numbers_of_the_other(kind):
+def test_a_time_axis_that_comes_first_is_turned_where_a_model_runs_with_the_numbers_of_the_other(
+    kind,
+):
     pn = OTHERS.pn
 
     class Theirs(nn.Module):
@@ -531,7 +566,9 @@ def test_a_time_axis_that_comes_first_is_turned_where_a_model_runs_with_the_numb
         def forward(self, x):
             return self.fc(x + (self.other(x)[0] if kind == "LSTM" else self.other(x, x, x)))
 
-    state = xdevice.models.convert_state(Theirs(), "paddle", like=Mine(), inputs=numbers(2, 5, 4))
+    state = xdevice.models.convert_state(
+        Theirs(), "paddle", like=Mine(), inputs=numbers(2, 5, 4)
+    )
     assert [line.partition(" is ")[0] for line in state.differences] == ["other: batch_first"]
 
 
@@ -540,8 +577,13 @@ def test_a_class_with_an_activation_of_its_own_is_not_listed_where_the_outputs_a
         def forward(self, x):
             return functional.relu(super().forward(x))
 
-    source, like, x = between_convs(Activated(8), OTHERS.pn.Sequential(OTHERS.pn.BatchNorm2D(8), OTHERS.pn.ReLU()))
-    assert any("Activated" in line for line in xdevice.models.convert_state(source, "paddle", like=like).settings)
+    source, like, x = between_convs(
+        Activated(8), OTHERS.pn.Sequential(OTHERS.pn.BatchNorm2D(8), OTHERS.pn.ReLU())
+    )
+    assert any(
+        "Activated" in line
+        for line in xdevice.models.convert_state(source, "paddle", like=like).settings
+    )
     assert xdevice.models.convert_state(source, "paddle", like=like, inputs=x).settings == []
 
 
@@ -554,4 +596,7 @@ def test_settings_that_kinds_does_not_tell_are_not_compared():
 
     source, like, _ = between_convs(Frozen(), OTHERS.pn.BatchNorm2D(8, epsilon=0.1))
     state = xdevice.models.convert_state(source, "paddle", like=like, kinds={"1": "batch_norm"})
-    assert state.differences[0] == "not compared: computation and settings of 1, whose kind comes from kinds= or shapes"
+    assert (
+        state.differences[0]
+        == "not compared: computation and settings of 1, whose kind comes from kinds= or shapes"
+    )

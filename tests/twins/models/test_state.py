@@ -179,13 +179,19 @@ def embedding(name):
 
 def _recurrent(kind, name, layers=1, both=False):
     if name == "torch":
-        return getattr(_torch(), kind)(4, 4, num_layers=layers, bidirectional=both, batch_first=True)
+        return getattr(_torch(), kind)(
+            4, 4, num_layers=layers, bidirectional=both, batch_first=True
+        )
     if name == "paddle":
-        return getattr(_paddle(), kind)(4, 4, num_layers=layers, direction="bidirect" if both else "forward")
+        return getattr(_paddle(), kind)(
+            4, 4, num_layers=layers, direction="bidirect" if both else "forward"
+        )
     if name == "mxnet":
         from mxnet.gluon import rnn
 
-        return _gluon(getattr(rnn, kind)(4, layers, layout="NTC", bidirectional=both, input_size=4))
+        return _gluon(
+            getattr(rnn, kind)(4, layers, layout="NTC", bidirectional=both, input_size=4)
+        )
     import keras
 
     layer = getattr(keras.layers, kind)(4, return_sequences=True)
@@ -219,13 +225,17 @@ LAYERS = {
 }  # fmt: skip
 
 
-FROM_AND_TO_THE_FIRST = [pair for pair in permutations(WITH_MODELS, 2) if WITH_MODELS[0] in pair]
+FROM_AND_TO_THE_FIRST = [
+    pair for pair in permutations(WITH_MODELS, 2) if WITH_MODELS[0] in pair
+]
 
 # every kind, every pair
 
 
 @pytest.mark.parametrize("build", LAYERS, ids=lambda build: build.__name__)
-@pytest.mark.parametrize(("here", "there"), sampled(permutations(WITH_MODELS, 2), each_time=FROM_AND_TO_THE_FIRST))
+@pytest.mark.parametrize(
+    ("here", "there"), sampled(permutations(WITH_MODELS, 2), each_time=FROM_AND_TO_THE_FIRST)
+)
 def test_a_layer_computes_the_same_elsewhere(build, here, there):
     assert error(build, here, there, LAYERS[build]) < 1e-5
 
@@ -244,7 +254,10 @@ def test_a_kernel_of_keras_is_the_same_with_its_channels_first():
     # without oneDNN the CPU computes no convolution whose channels come first
     twin = _keras(layers.Conv2D(4, 3, strides=2), shape=(7, 7, 4))
     twin.set_weights(like.get_weights())
-    assert np.abs(outputs("tensorflow", twin, IMAGE) - outputs("torch", source, IMAGE)).max() < 1e-5
+    assert (
+        np.abs(outputs("tensorflow", twin, IMAGE) - outputs("torch", source, IMAGE)).max()
+        < 1e-5
+    )
 
 
 @pytest.mark.parametrize("build", LAYERS, ids=lambda build: build.__name__)
@@ -258,7 +271,9 @@ def test_nothing_is_left_over_and_back_is_what_it_was(build, name):
     back = xdevice.models.convert_state(dict(away), name, like=twin, kinds=kinds)
     for variable, value in xdevice.backend(name).variables(model):
         if variable in back:
-            assert (xdevice.to_numpy(back[variable]) == xdevice.backend(name).to_numpy(value)).all()
+            assert (
+                xdevice.to_numpy(back[variable]) == xdevice.backend(name).to_numpy(value)
+            ).all()
     xdevice.load(back, into=twin)
     x = LAYERS[build]
     assert (outputs(name, twin, x) == outputs(name, model, x)).all()
@@ -279,7 +294,9 @@ def test_a_wrong_rule_is_seen(monkeypatch, rule):
         "GATES_ZRN": layouts.TRANSPOSED,
         "BIASES_ZRN": layouts.Rule(lambda x: (x[0], x[1]), lambda ih, hh: np.stack([ih, hh])),
         "SUMMED": layouts.Rule(lambda x: (x, x), lambda ih, hh: ih),
-        "KERNEL_FIRST": layouts._one(lambda x: x.transpose(3, 2, 1, 0), lambda x: x.transpose(3, 2, 1, 0)),
+        "KERNEL_FIRST": layouts._one(
+            lambda x: x.transpose(3, 2, 1, 0), lambda x: x.transpose(3, 2, 1, 0)
+        ),
     }[rule]
     monkeypatch.setattr(layouts, rule, wrong)
     monkeypatch.setitem(dialects._KERNELS, "conv", {"weight": layouts.KERNEL_FIRST})
@@ -314,7 +331,10 @@ def test_equal_settings_are_not_listed():
 
 def test_what_changes_the_outputs_of_an_embedding_is_listed():
     nn, other = _torch(), _paddle()
-    both = named(nn, e=nn.Embedding(3, 2, padding_idx=-1)), named(other, e=other.Embedding(3, 2, padding_idx=2))
+    both = (
+        named(nn, e=nn.Embedding(3, 2, padding_idx=-1)),
+        named(other, e=other.Embedding(3, 2, padding_idx=2)),
+    )
     assert xdevice.models.convert_state(both[0], "paddle", like=both[1]).differences == []
     plain = named(other, e=other.Embedding(3, 2))
     assert xdevice.models.convert_state(both[0], "paddle", like=plain).differences == [
@@ -328,7 +348,10 @@ def test_what_changes_the_outputs_of_an_embedding_is_listed():
         xdevice.models.convert_state(normed, "tensorflow", like=like),
         xdevice.models.convert_state(like, "torch", like=normed),
     ):
-        assert [text.partition(" is")[0] for text in sorted(state.differences)] == ["e: mask_zero", "e: max_norm"]
+        assert [text.partition(" is")[0] for text in sorted(state.differences)] == [
+            "e: mask_zero",
+            "e: max_norm",
+        ]
 
 
 def test_the_time_axis_and_the_direction_are_listed():
@@ -338,9 +361,16 @@ def test_the_time_axis_and_the_direction_are_listed():
     nn, other = _torch(), _paddle()
     source = nn.LSTM(4, 4)
     told = "batch_first is False in torch, True in paddle"
-    assert xdevice.models.convert_state(source, "paddle", like=other.LSTM(4, 4)).differences == [f"lstm: {told}"]
+    assert xdevice.models.convert_state(
+        source, "paddle", like=other.LSTM(4, 4)
+    ).differences == [f"lstm: {told}"]
     for like in (other.LSTM(4, 4, time_major=True), _gluon(rnn.LSTM(4, input_size=4))):
-        assert xdevice.models.convert_state(source, registry.kind_of(type(like))[0], like=like).differences == []
+        assert (
+            xdevice.models.convert_state(
+                source, registry.kind_of(type(like))[0], like=like
+            ).differences
+            == []
+        )
     like = _keras(layers.LSTM(4, go_backwards=True, name="r"), shape=(5, 4))
     assert xdevice.models.convert_state(lstm("torch"), "tensorflow", like=like).differences == [
         "r: go_backwards is None in torch, True in tensorflow"
@@ -357,9 +387,13 @@ def own_norm():
 
 def test_settings_that_nobody_tells_are_listed_as_not_compared():
     source, like = lstm("torch"), lstm("paddle")
-    assert xdevice.models.convert_state(source.state_dict(), "paddle", like=like).differences == []
+    assert (
+        xdevice.models.convert_state(source.state_dict(), "paddle", like=like).differences == []
+    )
     norm, like = _torch().Sequential(own_norm()), _paddle().Sequential(_paddle().LayerNorm(4))
-    assert xdevice.models.convert_state(norm, "paddle", like=like, kinds={"0": "layer_norm"}).differences == [
+    assert xdevice.models.convert_state(
+        norm, "paddle", like=like, kinds={"0": "layer_norm"}
+    ).differences == [
         "not compared: computation and settings of 0, whose kind comes from kinds= or shapes"
     ]
 
@@ -378,15 +412,24 @@ def test_a_norm_over_several_axes_is_flat_in_paddle():
     xdevice.assert_parity(source, like)
     x = VECTORS.reshape(2, 2, 3)
     assert np.abs(outputs("torch", source, x) - outputs("paddle", like, x)).max() < 1e-5
-    assert (xdevice.models.convert_state(like, "torch", like=nn.LayerNorm([2, 3]))["weight"] == source.weight).all()
-    assert {tuple(value.shape) for value in xdevice.models.convert_state(source, "paddle").values()} == {(6,)}
+    assert (
+        xdevice.models.convert_state(like, "torch", like=nn.LayerNorm([2, 3]))["weight"]
+        == source.weight
+    ).all()
+    assert {
+        tuple(value.shape) for value in xdevice.models.convert_state(source, "paddle").values()
+    } == {(6,)}
 
 
 def test_same_padding_at_a_stride_is_no_padding_of_one():
     from keras import layers
 
-    like = _keras(layers.Conv2D(4, 3, strides=2, padding="same", activation="relu"), shape=(8, 8, 4))
-    state = xdevice.models.convert_state(_torch().Conv2d(4, 4, 3, stride=2, padding=1), "tensorflow", like=like)
+    like = _keras(
+        layers.Conv2D(4, 3, strides=2, padding="same", activation="relu"), shape=(8, 8, 4)
+    )
+    state = xdevice.models.convert_state(
+        _torch().Conv2d(4, 4, 3, stride=2, padding=1), "tensorflow", like=like
+    )
     assert state.differences == [
         "conv2d: padding is (1, 1) in torch, same in tensorflow",
         "conv2d: activation is None in torch, relu in tensorflow",
@@ -395,7 +438,10 @@ def test_same_padding_at_a_stride_is_no_padding_of_one():
 
 def test_groups_in_a_keras_transpose_are_listed():
     source = _torch().ConvTranspose2d(4, 4, 3, groups=2)
-    assert set(xdevice.models.convert_state(source, "tensorflow").unmapped) == {"kernel", "bias"}
+    assert set(xdevice.models.convert_state(source, "tensorflow").unmapped) == {
+        "kernel",
+        "bias",
+    }
     from keras import layers
 
     like = _keras(layers.Conv2DTranspose(4, 3), shape=(7, 7, 4))
@@ -409,7 +455,12 @@ def test_groups_in_a_keras_transpose_are_listed():
 def flattened():
     from keras import layers
 
-    return _keras(layers.Conv2D(4, 3, name="conv"), layers.Flatten(), layers.Dense(4, name="fc"), shape=(7, 7, 4))
+    return _keras(
+        layers.Conv2D(4, 3, name="conv"),
+        layers.Flatten(),
+        layers.Dense(4, name="fc"),
+        shape=(7, 7, 4),
+    )
 
 
 def flattening():
@@ -432,7 +483,10 @@ def test_a_dense_after_flatten_is_reordered_both_ways():
     xdevice.assert_parity(source, like, inputs=IMAGE)
     xdevice.load(xdevice.models.convert_state(like, "torch", like=again), into=again)
     assert again.fc.weight.equal(source.fc.weight)
-    assert xdevice.models.convert_state(like, "paddle")["fc.weight"].numpy().T.tolist() == source.fc.weight.tolist()
+    assert (
+        xdevice.models.convert_state(like, "paddle")["fc.weight"].numpy().T.tolist()
+        == source.fc.weight.tolist()
+    )
     other = flattened()
     state = xdevice.models.convert_state(like, "tensorflow", like=other)
     assert not state.done
@@ -447,13 +501,27 @@ def test_without_like_the_order_behind_a_flatten_is_in_doubt():
     source, like = flattening(), flattened()
     for there, here in (("tensorflow", True), ("paddle", False), ("numpy", False)):
         lines = xdevice.models.convert_state(source, there).differences
-        assert any(line.startswith("fc: without like= the order of the pixels") for line in lines) == here
+        assert (
+            any(line.startswith("fc: without like= the order of the pixels") for line in lines)
+            == here
+        )
     assert "fc/kernel" in xdevice.models.convert_state(like, "tensorflow").unmapped
-    assert pickle.loads(pickle.dumps(xdevice.models.convert_state(source, "numpy"))).unmapped == {}
+    assert (
+        pickle.loads(pickle.dumps(xdevice.models.convert_state(source, "numpy"))).unmapped == {}
+    )
     nn = _paddle()
-    channels_last = nn.Sequential(nn.Conv2D(4, 4, 3, data_format="NHWC"), nn.Flatten(), nn.Linear(100, 4))
-    assert "Flatten of" in xdevice.models.convert_state(channels_last, "tensorflow", like=like).unmapped["fc/kernel"]
-    pooled = _torch().Sequential(_torch().Conv2d(4, 4, 3), _torch().AdaptiveAvgPool2d(1), _torch().Linear(4, 4))
+    channels_last = nn.Sequential(
+        nn.Conv2D(4, 4, 3, data_format="NHWC"), nn.Flatten(), nn.Linear(100, 4)
+    )
+    assert (
+        "Flatten of"
+        in xdevice.models.convert_state(channels_last, "tensorflow", like=like).unmapped[
+            "fc/kernel"
+        ]
+    )
+    pooled = _torch().Sequential(
+        _torch().Conv2d(4, 4, 3), _torch().AdaptiveAvgPool2d(1), _torch().Linear(4, 4)
+    )
     assert not xdevice.models.convert_state(pooled, "tensorflow").differences
 
 
@@ -486,7 +554,9 @@ def a_function_behind_the_flatten(x, kl):
 def turned_by_a_function(x, kl):
     import keras
 
-    return kl.Dense(2, name="fc")(kl.Flatten()(keras.ops.transpose(kl.Conv2D(4, 3)(x), (0, 2, 1, 3))))
+    return kl.Dense(2, name="fc")(
+        kl.Flatten()(keras.ops.transpose(kl.Conv2D(4, 3)(x), (0, 2, 1, 3)))
+    )
 
 
 def two_heads(x, kl):
@@ -500,13 +570,17 @@ def a_dense_beside(x, kl):
 
 
 def a_norm_between(x, kl):
-    flat = kl.PReLU(name="act")(kl.BatchNormalization(name="bn")(kl.Flatten()(kl.Conv2D(4, 3)(x))))
+    flat = kl.PReLU(name="act")(
+        kl.BatchNormalization(name="bn")(kl.Flatten()(kl.Conv2D(4, 3)(x)))
+    )
     return kl.Dense(3, name="second")(kl.Dense(3, name="first")(flat))
 
 
 def put_beside_others(x, kl):
     flat = kl.Flatten()(kl.Conv2D(4, 3)(x))
-    return kl.Dense(3, name="fc")(kl.Concatenate()([kl.Dropout(0.1)(flat), kl.GlobalAveragePooling2D()(x)]))
+    return kl.Dense(3, name="fc")(
+        kl.Concatenate()([kl.Dropout(0.1)(flat), kl.GlobalAveragePooling2D()(x)])
+    )
 
 
 def a_model_in_a_model(x, kl):
@@ -524,7 +598,10 @@ def a_function(x, kl):
 
 def channels_first(x, kl):
     x = kl.Conv2D(4, 3, data_format="channels_first")(x)
-    return [kl.Dense(2, name="a")(kl.Flatten()(x)), kl.Dense(2, name="b")(kl.Flatten(data_format="channels_first")(x))]
+    return [
+        kl.Dense(2, name="a")(kl.Flatten()(x)),
+        kl.Dense(2, name="b")(kl.Flatten(data_format="channels_first")(x)),
+    ]
 
 
 def rows_of_a_sequence(x, kl):
@@ -559,7 +636,9 @@ def attention(x, kl):
 
 def boxes(x, kl):
     squeezed = kl.Reshape((1, 1, 4))(kl.Dense(4, name="se")(kl.GlobalAveragePooling2D()(x)))
-    return kl.Dense(2, name="fc")(kl.Reshape((49, 2, 6))(kl.Conv2D(12, 1, name="conv")(kl.Multiply()([x, squeezed]))))
+    return kl.Dense(2, name="fc")(
+        kl.Reshape((49, 2, 6))(kl.Conv2D(12, 1, name="conv")(kl.Multiply()([x, squeezed])))
+    )
 
 
 def a_sequence(x, kl):
@@ -592,7 +671,9 @@ def shared(x, kl):
 
 
 def beside_the_image(x, kl):
-    return kl.Dense(3, name="fc")(kl.Flatten()(kl.Concatenate()([kl.Conv2D(4, 3, padding="same")(x), x])))
+    return kl.Dense(3, name="fc")(
+        kl.Flatten()(kl.Concatenate()([kl.Conv2D(4, 3, padding="same")(x), x]))
+    )
 
 
 def a_small_network(x, kl):
@@ -629,7 +710,9 @@ def a_small_network(x, kl):
         (a_sequence, (5, 4), set(), set()),
     ],
 )
-def test_what_keras_counts_by_pixels_is_reordered_or_listed_and_nothing_else(way, shape, done, unmapped):
+def test_what_keras_counts_by_pixels_is_reordered_or_listed_and_nothing_else(
+    way, shape, done, unmapped
+):
     state = xdevice.models.convert_state(_functional(shape, way), "torch")
     assert {line.partition(":")[0] for line in state.done} == done
     assert set(state.unmapped) == unmapped
@@ -647,7 +730,10 @@ def test_models_that_begin_with_one_input_are_all_followed(first, flat_first):
     from keras import layers as kl
 
     begin = keras.Input((8,))
-    one, other = (keras.Model(begin, kl.Dense(4, name=name)(begin), name=f"of_{name}") for name in ("flat", "plain"))
+    one, other = (
+        keras.Model(begin, kl.Dense(4, name=name)(begin), name=f"of_{name}")
+        for name in ("flat", "plain")
+    )
     image, row = keras.Input((2, 2, 2)), keras.Input((8,))
     calls = [lambda: one(kl.Flatten()(image)), lambda: other(row)]
     outputs = [call() for call in (calls if first else reversed(calls))]
@@ -657,11 +743,19 @@ def test_models_that_begin_with_one_input_are_all_followed(first, flat_first):
 
 def test_a_generator_is_no_other_one_in_either_direction():
     nn = _torch()
-    source = named(nn, fc=nn.Linear(4, 36), shape=nn.Unflatten(1, (4, 3, 3)), conv=nn.ConvTranspose2d(4, 2, 3))
+    source = named(
+        nn,
+        fc=nn.Linear(4, 36),
+        shape=nn.Unflatten(1, (4, 3, 3)),
+        conv=nn.ConvTranspose2d(4, 2, 3),
+    )
     from keras import layers
 
     like = _keras(
-        layers.Dense(36, name="fc"), layers.Reshape((3, 3, 4)), layers.Conv2DTranspose(2, 3, name="conv"), shape=(4,)
+        layers.Dense(36, name="fc"),
+        layers.Reshape((3, 3, 4)),
+        layers.Conv2DTranspose(2, 3, name="conv"),
+        shape=(4,),
     )
     for state in (
         xdevice.models.convert_state(source, "tensorflow", like=like),
@@ -682,7 +776,11 @@ def test_in_a_subclassed_keras_model_what_may_be_behind_a_flatten_is_listed():
     class Classifier(keras.Model):
         def __init__(self):
             super().__init__()
-            self.small, self.conv, self.norm = kl.Dense(4), kl.Conv2D(4, 3), kl.BatchNormalization()
+            self.small, self.conv, self.norm = (
+                kl.Dense(4),
+                kl.Conv2D(4, 3),
+                kl.BatchNormalization(),
+            )
             self.flatten, self.flat_norm, self.a, self.v = (
                 kl.Flatten(), kl.BatchNormalization(), kl.Dense(3), kl.Dense(1)
             )  # fmt: skip
@@ -704,7 +802,11 @@ def test_in_a_subclassed_keras_model_what_may_be_behind_a_flatten_is_listed():
     class Rows(keras.Model):
         def __init__(self):
             super().__init__()
-            self.conv, self.rows, self.rnn = kl.Conv2D(4, 3), kl.Reshape((5, 20)), kl.Bidirectional(kl.LSTM(3))
+            self.conv, self.rows, self.rnn = (
+                kl.Conv2D(4, 3),
+                kl.Reshape((5, 20)),
+                kl.Bidirectional(kl.LSTM(3)),
+            )
             self.fc = kl.Dense(2)
 
         def call(self, x):
@@ -724,12 +826,18 @@ def test_in_a_subclassed_keras_model_what_may_be_behind_a_flatten_is_listed():
     listed = set(xdevice.models.convert_state(classifier, "torch").unmapped)
     norm = {f"batch_normalization_1{name[2:]}" for name in BATCH_NORM}
     assert listed == {"dense_1/kernel", "dense_2/kernel"} | norm
-    assert set(xdevice.models.convert_state(generator, "torch").unmapped) == {"dense_1/kernel", "dense_1/bias"}
+    assert set(xdevice.models.convert_state(generator, "torch").unmapped) == {
+        "dense_1/kernel",
+        "dense_1/bias",
+    }
     rows = Rows()
     rows(IMAGE.swapaxes(1, 3))
     listed = xdevice.models.convert_state(rows, "torch").unmapped
     assert [name.rpartition("/")[2] for name in listed] == ["kernel", "kernel"]
-    assert all("lstm_cell" in name and "by its size it follows the Reshape" in why for name, why in listed.items())
+    assert all(
+        "lstm_cell" in name and "by its size it follows the Reshape" in why
+        for name, why in listed.items()
+    )
     wrapped = _keras(kl.Conv2D(4, 3), Wrapped(), kl.Dense(3, name="fc"), shape=(7, 7, 4))
     assert set(xdevice.models.convert_state(wrapped, "torch").unmapped) == {"fc/kernel"}
 
@@ -762,9 +870,15 @@ def test_a_layer_that_nobody_knows_is_listed():
 @pytest.mark.parametrize(
     ("kinds", "message"),
     [
-        ({"0": "conv"}, r"^kinds says that '0' is a conv, but its class says linear in torch: leave it out$"),
+        (
+            {"0": "conv"},
+            r"^kinds says that '0' is a conv, but its class says linear in torch: leave it out$",
+        ),
         ({"0": "same"}, "^kinds says that '0' is a same, but its class says linear in torch"),
-        ({"0.weight": "same"}, r"^kinds says same of '0\.weight', where there are no parameters of a layer that is"),
+        (
+            {"0.weight": "same"},
+            r"^kinds says same of '0\.weight', where there are no parameters of a layer that is",
+        ),
         ({"norm": "layer_norm"}, r"of 'norm', where .*; it can be said of 1\.weight, 1\.bias$"),
     ],
 )
@@ -777,11 +891,19 @@ def test_what_is_said_of_a_model_is_held_against_its_classes(kinds, message):
 
 def test_what_is_said_and_true_is_accepted_on_either_side():
     nn = _torch()
-    model, like = nn.Sequential(nn.Linear(4, 4), own_norm()), nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4))
+    model, like = (
+        nn.Sequential(nn.Linear(4, 4), own_norm()),
+        nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4)),
+    )
     kinds = {"0": "linear", "1": "layer_norm"}
     for source, target in ((model, like), (like, model)):
-        assert not xdevice.models.convert_state(source, "torch", like=target, kinds=kinds).unmapped
-    with pytest.raises(xdevice.errors.StateError, match="but its class says linear in torch and linear in torch"):
+        assert not xdevice.models.convert_state(
+            source, "torch", like=target, kinds=kinds
+        ).unmapped
+    with pytest.raises(
+        xdevice.errors.StateError,
+        match="but its class says linear in torch and linear in torch",
+    ):
         xdevice.models.convert_state(like, "torch", like=like, kinds={"0": "conv"})
     renamed = nn.Sequential(own_norm(), nn.Linear(4, 4))
     state = xdevice.models.convert_state(
@@ -793,7 +915,9 @@ def test_what_is_said_and_true_is_accepted_on_either_side():
 def test_more_than_one_layer_of_keras_is_refused_by_name():
     state = xdevice.models.convert_state(deep_lstm("torch"), "tensorflow")
     assert set(state.unmapped) >= {"kernel", "recurrent_kernel", "bias"}
-    state = xdevice.models.convert_state(deep_lstm("torch"), "tensorflow", like=lstm("tensorflow"))
+    state = xdevice.models.convert_state(
+        deep_lstm("torch"), "tensorflow", like=lstm("tensorflow")
+    )
     assert "layers is 2 in torch, 1 in tensorflow" in state.unmapped["weight_ih_l1"]
     assert not state
 
@@ -802,12 +926,17 @@ def test_a_gru_of_another_formula_is_listed():
     from keras import layers
 
     model = _keras(layers.GRU(4, reset_after=False), shape=(5, 4))
-    assert "reset_after=False" in xdevice.models.convert_state(model, "torch").unmapped["gru/gru_cell/kernel"]
+    assert (
+        "reset_after=False"
+        in xdevice.models.convert_state(model, "torch").unmapped["gru/gru_cell/kernel"]
+    )
 
 
 def test_out_of_a_keras_lstm_the_second_bias_is_zero():
     source = randomised("tensorflow", lstm("tensorflow"))
-    state = xdevice.models.convert_state(source, "torch", like=lstm("torch"), names={"lstm": ""})
+    state = xdevice.models.convert_state(
+        source, "torch", like=lstm("torch"), names={"lstm": ""}
+    )
     assert not state["bias_hh_l0"].any()
     assert state.origins["bias_hh_l0"] == ("lstm/lstm_cell/bias",)
     assert state.differences == []
@@ -860,13 +989,17 @@ def test_tied_weights_that_are_two_elsewhere_are_listed():
     like = nn.Sequential(nn.Embedding(5, 4), nn.Linear(4, 5))
     state = xdevice.models.convert_state(tied(), "paddle", like=like)
     xdevice.load(state, into=like)
-    assert state.differences == ["0.weight and 1.weight are one parameter in torch, two in paddle"]
+    assert state.differences == [
+        "0.weight and 1.weight are one parameter in torch, two in paddle"
+    ]
     assert (like[1].weight.numpy() == like[0].weight.numpy().T).all()
 
 
 def test_two_values_for_one_tied_weight_are_an_error():
     source = _paddle().Sequential(_paddle().Embedding(5, 4), _paddle().Linear(4, 5))
-    with pytest.raises(xdevice.errors.StateError, match=r"0\.weight and 1\.weight are one variable"):
+    with pytest.raises(
+        xdevice.errors.StateError, match=r"0\.weight and 1\.weight are one variable"
+    ):
         xdevice.models.convert_state(source, "torch", like=tied())
 
 
@@ -891,19 +1024,30 @@ def test_layers_pair_by_their_ways_whatever_their_order():
 
 def test_layers_pair_in_their_order_where_the_ways_differ():
     nn, other = _torch(), _paddle()
-    source = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4))
+    source = nn.Sequential(
+        nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4)
+    )
     target = other.Sequential(other.Linear(4, 4), other.Linear(4, 4), other.Linear(4, 4))
     state = xdevice.models.convert_state(source, "paddle", like=target)
-    assert [state.origins[f"{number}.weight"] for number in range(3)] == [("0.weight",), ("2.weight",), ("4.weight",)]
+    assert [state.origins[f"{number}.weight"] for number in range(3)] == [
+        ("0.weight",),
+        ("2.weight",),
+        ("4.weight",),
+    ]
 
 
 def test_layers_that_pair_in_two_ways_are_an_error_with_their_names():
     nn, other = _torch(), _paddle()
     source = named(nn, a=nn.Linear(4, 4), b=nn.Linear(4, 4), c=nn.Linear(4, 5))
     target = named(other, c=other.Linear(4, 5), d=other.Linear(4, 4), e=other.Linear(4, 4))
-    with pytest.raises(xdevice.errors.StateError, match=r"a\.weight, a\.bias, b\.weight.*d\.weight.*names=\{'a': 'd'"):
+    with pytest.raises(
+        xdevice.errors.StateError,
+        match=r"a\.weight, a\.bias, b\.weight.*d\.weight.*names=\{'a': 'd'",
+    ):
         xdevice.models.convert_state(source, "paddle", like=target)
-    state = xdevice.models.convert_state(source, "paddle", like=target, names={"a": "e", "b": "d"})
+    state = xdevice.models.convert_state(
+        source, "paddle", like=target, names={"a": "e", "b": "d"}
+    )
     assert state.origins["e.weight"] == ("a.weight",)
     assert not state.unmapped
 
@@ -931,27 +1075,49 @@ def test_an_order_that_the_names_speak_against_is_an_error(there):
         return named(_torch(), **{name: _torch().Linear(4, 4) for name in names})
 
     swapped = like("k", "q", "out")
-    with pytest.raises(xdevice.errors.StateError, match=r"q\.weight, .*may be .*names=\{'q': 'q'"):
+    with pytest.raises(
+        xdevice.errors.StateError, match=r"q\.weight, .*may be .*names=\{'q': 'q'"
+    ):
         xdevice.models.convert_state(source("q", "k", "o"), there, like=swapped)
     with pytest.raises(xdevice.errors.ParityError, match="names="):
         xdevice.assert_parity(source("q", "k", "o"), swapped)
-    told = xdevice.models.convert_state(source("q", "k", "o"), there, like=swapped, names={"q": "q", "k": "k"})
-    assert [origin[0][0] for name, origin in told.origins.items() if "weight" in name or "kernel" in name] == [*"qko"]
+    told = xdevice.models.convert_state(
+        source("q", "k", "o"), there, like=swapped, names={"q": "q", "k": "k"}
+    )
+    assert [
+        origin[0][0]
+        for name, origin in told.origins.items()
+        if "weight" in name or "kernel" in name
+    ] == [*"qko"]
     with pytest.raises(xdevice.errors.StateError, match="'user': 'user_tower'"):
-        xdevice.models.convert_state(source("user", "item"), there, like=like("item", "user_tower"))
+        xdevice.models.convert_state(
+            source("user", "item"), there, like=like("item", "user_tower")
+        )
     with pytest.raises(xdevice.errors.StateError, match="'fc1': 'fc1'"):
-        xdevice.models.convert_state(source("fc1", "fc2", "fc3"), there, like=like("fc0", "fc1", "fc2"))
-    for fine in (like("q", "k", "out"), like("q_proj", "k_proj", "o_proj"), like("one", "two", "three")):
-        assert not xdevice.models.convert_state(source("q", "k", "o"), there, like=fine).unmapped
+        xdevice.models.convert_state(
+            source("fc1", "fc2", "fc3"), there, like=like("fc0", "fc1", "fc2")
+        )
+    for fine in (
+        like("q", "k", "out"),
+        like("q_proj", "k_proj", "o_proj"),
+        like("one", "two", "three"),
+    ):
+        assert not xdevice.models.convert_state(
+            source("q", "k", "o"), there, like=fine
+        ).unmapped
 
 
 def test_a_wrong_pair_is_an_error():
     nn, other = _torch(), _paddle()
     source = named(nn, a=nn.Linear(4, 3), b=nn.LayerNorm(4))
     with pytest.raises(xdevice.errors.StateError, match=r"weight \(3, 4\) and \(5, 4\)"):
-        xdevice.models.convert_state(source, "paddle", like=named(other, a=other.Linear(4, 5), b=other.LayerNorm(4)))
+        xdevice.models.convert_state(
+            source, "paddle", like=named(other, a=other.Linear(4, 5), b=other.LayerNorm(4))
+        )
     with pytest.raises(xdevice.errors.StateError, match="a linear and a layer_norm"):
-        xdevice.models.convert_state(source, "paddle", like=named(other, a=other.LayerNorm(4), b=other.Linear(4, 3)))
+        xdevice.models.convert_state(
+            source, "paddle", like=named(other, a=other.LayerNorm(4), b=other.Linear(4, 3))
+        )
     good = named(other, a=other.Linear(4, 3), b=other.LayerNorm(4))
     with pytest.raises(xdevice.errors.StateError, match="has no layer there; it has a, b"):
         xdevice.models.convert_state(source, "paddle", like=good, names={"z": "a"})
@@ -975,12 +1141,16 @@ def test_extra_layers_are_listed_on_either_side():
 def test_a_state_alone_needs_to_be_told_what_it_is(name):
     model = randomised(name, linear(name))
     state = dict(xdevice.backend(name).variables(model))
-    with pytest.raises(xdevice.errors.StateError, match=r"these parameters are unknown: .*(weight|kernel)"):
+    with pytest.raises(
+        xdevice.errors.StateError, match=r"these parameters are unknown: .*(weight|kernel)"
+    ):
         xdevice.models.convert_state(state, "numpy")
     path = "dense" if name == "tensorflow" else ""
     told = xdevice.models.convert_state(state, "numpy", kinds={path: "linear"})
     known = xdevice.models.convert_state(model, "numpy")
-    assert {key: value.tolist() for key, value in told.items()} == {key: v.tolist() for key, v in known.items()}
+    assert {key: value.tolist() for key, value in told.items()} == {
+        key: v.tolist() for key, v in known.items()
+    }
 
 
 def test_a_target_tells_what_a_state_is():
@@ -992,14 +1162,20 @@ def test_a_target_tells_what_a_state_is():
 
 def test_a_state_of_jax_goes_both_ways():
     jax = framework("jax")
-    state = {"fc.weight": jax.numpy.ones((2, 3)), "fc.bias": jax.numpy.ones(2), "scale": jax.numpy.ones(())}
+    state = {
+        "fc.weight": jax.numpy.ones((2, 3)),
+        "fc.bias": jax.numpy.ones(2),
+        "scale": jax.numpy.ones(()),
+    }
     kinds = {"fc": "linear", "scale": "same"}
     keras_state = xdevice.models.convert_state(state, "tensorflow", kinds=kinds)
     assert {name: tuple(value.shape) for name, value in keras_state.items()} == {
         "fc.kernel": (3, 2), "fc.bias": (2,), "scale": (),
     }  # fmt: skip
     back = xdevice.models.convert_state(dict(keras_state), "jax", kinds=kinds)
-    assert {name: value.shape for name, value in back.items()} == {name: value.shape for name, value in state.items()}
+    assert {name: value.shape for name, value in back.items()} == {
+        name: value.shape for name, value in state.items()
+    }
 
 
 def test_a_flat_deep_lstm_is_found_by_its_names():
@@ -1016,37 +1192,74 @@ def test_a_flat_deep_lstm_is_found_by_its_names():
         ("tensorflow", "conv", {"x/kernel": (2, 3)}, "has 3 or 4 or 5 axes"),
         ("torch", "conv", {"x.weight": (2, 3, 3, 3), "x.bias": (2, 1)}, r"bias is \(2, 1\)"),
         ("torch", "batch_norm", {"x.running_mean": (2, 2)}, r"running_mean is \(2, 2\)"),
-        ("torch", "gru", {"x.weight_ih_l0": (12, 2), "x.weight_hh_l0": (12, 3)}, "12 rows .* are 9"),
-        ("torch", "lstm", {"x.weight_ih_l0": (9, 2), "x.weight_hh_l0": (12, 3)}, "weight_ih_l0 has 9 rows .* are 12"),
-        ("tensorflow", "gru", {"x/kernel": (3, 8), "x/recurrent_kernel": (2, 8)}, "equal division"),
-        ("tensorflow", "gru", {"x/kernel": (3, 6), "x/recurrent_kernel": (2, 6), "x/bias": (6,)}, "out of range"),
+        (
+            "torch",
+            "gru",
+            {"x.weight_ih_l0": (12, 2), "x.weight_hh_l0": (12, 3)},
+            "12 rows .* are 9",
+        ),
+        (
+            "torch",
+            "lstm",
+            {"x.weight_ih_l0": (9, 2), "x.weight_hh_l0": (12, 3)},
+            "weight_ih_l0 has 9 rows .* are 12",
+        ),
+        (
+            "tensorflow",
+            "gru",
+            {"x/kernel": (3, 8), "x/recurrent_kernel": (2, 8)},
+            "equal division",
+        ),
+        (
+            "tensorflow",
+            "gru",
+            {"x/kernel": (3, 6), "x/recurrent_kernel": (2, 6), "x/bias": (6,)},
+            "out of range",
+        ),
     ],
 )
 def test_what_is_said_is_held_against_the_shapes(name, kind, shapes, message):
     backend = xdevice.backend(name)
-    state = {key: backend.from_numpy(np.ones(shape, "float32"), xdevice.cpu()) for key, shape in shapes.items()}
-    with pytest.raises(xdevice.errors.StateError, match=f"'x' is said to be a {kind}, but cannot be.*{message}"):
+    state = {
+        key: backend.from_numpy(np.ones(shape, "float32"), xdevice.cpu())
+        for key, shape in shapes.items()
+    }
+    with pytest.raises(
+        xdevice.errors.StateError, match=f"'x' is said to be a {kind}, but cannot be.*{message}"
+    ):
         xdevice.models.convert_state(state, "paddle", kinds={"x": kind})
 
 
 def test_wrong_sources_are_refused():
-    with pytest.raises(xdevice.errors.StateError, match="'dense'; expected one of linear, conv"):
+    with pytest.raises(
+        xdevice.errors.StateError, match="'dense'; expected one of linear, conv"
+    ):
         xdevice.models.convert_state({}, "torch", kinds={"fc": "dense"})
     with pytest.raises(
-        xdevice.errors.StateError, match=r"'fc' is a linear, and the state has no fc\.weight or fc\.bias"
+        xdevice.errors.StateError,
+        match=r"'fc' is a linear, and the state has no fc\.weight or fc\.bias",
     ):
         xdevice.models.convert_state({"a": np.ones(2)}, "torch", kinds={"fc": "linear"})
-    with pytest.raises(xdevice.errors.StateError, match=r"has no layer of like=, which has weight, bias; it has none"):
+    with pytest.raises(
+        xdevice.errors.StateError,
+        match=r"has no layer of like=, which has weight, bias; it has none",
+    ):
         xdevice.models.convert_state({}, "torch", like=linear("torch"))
-    with pytest.raises(xdevice.errors.NotATensorError, match="expected a dict of tensors by name"):
+    with pytest.raises(
+        xdevice.errors.NotATensorError, match="expected a dict of tensors by name"
+    ):
         xdevice.models.convert_state({"a": {"b": {"c": 2}}}, "torch")
     with pytest.raises(xdevice.errors.NotATensorError, match="one framework"):
         xdevice.models.convert_state({"a": np.ones(2), "b": linear("torch").weight}, "torch")
     with pytest.raises(
-        xdevice.errors.NotATensorError, match="must be a built model of paddle; this Dense is one of mxnet"
+        xdevice.errors.NotATensorError,
+        match="must be a built model of paddle; this Dense is one of mxnet",
     ):
         xdevice.models.convert_state(linear("torch"), "paddle", like=linear("mxnet"))
-    with pytest.raises(xdevice.errors.NotATensorError, match="must be a built model of paddle; got 3 of type int"):
+    with pytest.raises(
+        xdevice.errors.NotATensorError,
+        match="must be a built model of paddle; got 3 of type int",
+    ):
         xdevice.models.convert_state(linear("torch"), "paddle", like=3)
     with pytest.raises(xdevice.errors.StateError, match="give like="):
         xdevice.models.convert_state(linear("torch"), "paddle", names={"": "fc"})
@@ -1069,14 +1282,19 @@ def test_a_state_that_does_not_fit_writes_nothing(name):
         (np.zeros(4, "float16"), "it is float16, expected float32"),
     ):
         with pytest.raises(xdevice.errors.StateError, match=message):
-            xdevice.load({first: good, second: backend.from_numpy(value, xdevice.cpu())}, into=model)
+            xdevice.load(
+                {first: good, second: backend.from_numpy(value, xdevice.cpu())}, into=model
+            )
     with pytest.raises(xdevice.errors.StateError, match=f"{second}: missing"):
         xdevice.load({first: good}, into=model)
     with pytest.raises(xdevice.errors.StateError, match="no such variable; it has"):
         xdevice.load({first: good, "other": good}, into=model, strict=False)
     with pytest.raises(xdevice.errors.StateError, match="use convert_state"):
         xdevice.load({first: np.zeros((4, 4), "float32")}, into=model, strict=False)
-    assert all((backend.to_numpy(value) == before[key]).all() for key, value in backend.variables(model))
+    assert all(
+        (backend.to_numpy(value) == before[key]).all()
+        for key, value in backend.variables(model)
+    )
     xdevice.load({first: good}, into=model, strict=False)
     after = dict(backend.variables(model))
     assert not backend.to_numpy(after[first]).any()
@@ -1085,11 +1303,16 @@ def test_a_state_that_does_not_fit_writes_nothing(name):
 
 def test_a_state_without_like_that_does_not_fit_says_so_once():
     state = xdevice.models.convert_state(flattening(), "tensorflow")
-    with pytest.raises(xdevice.errors.StateError, match="the model has no such variable") as caught:
+    with pytest.raises(
+        xdevice.errors.StateError, match="the model has no such variable"
+    ) as caught:
         xdevice.load(state, into=flattened())
     _, names, why = str(caught.value).splitlines()
     assert "conv.kernel, conv.bias, fc.kernel, fc.bias" in names
-    assert why.strip() == "the state was converted without like=, which gives it the names of this model"
+    assert (
+        why.strip()
+        == "the state was converted without like=, which gives it the names of this model"
+    )
 
 
 def test_a_state_on_meta_is_refused_before_anything_is_written():
@@ -1097,7 +1320,9 @@ def test_a_state_on_meta_is_refused_before_anything_is_written():
     model = torch.nn.Linear(2, 1)
     before = model.bias.tolist()
     state = {"bias": torch.full((1,), 9.0), "weight": torch.ones(1, 2, device="meta")}
-    with pytest.raises(xdevice.errors.StateError, match="weight: it is on meta, where it has no values"):
+    with pytest.raises(
+        xdevice.errors.StateError, match="weight: it is on meta, where it has no values"
+    ):
         xdevice.load(state, into=model)
     assert model.bias.tolist() == before
 
@@ -1105,7 +1330,10 @@ def test_a_state_on_meta_is_refused_before_anything_is_written():
 def test_another_dtype_is_listed_and_refused():
     target = linear("paddle")
     state = xdevice.models.convert_state(linear("torch").double(), "paddle", like=target)
-    assert "2 tensors are float64, float32 in paddle; dtype='like' casts before loading" in state.differences
+    assert (
+        "2 tensors are float64, float32 in paddle; dtype='like' casts before loading"
+        in state.differences
+    )
     with pytest.raises(xdevice.errors.StateError, match="float64"):
         xdevice.load(state, into=target)
 
@@ -1132,7 +1360,9 @@ def test_the_example_ports_a_block_to_the_other_three():
     script = ROOT / "examples" / "port_resnet_block.py"
     done = python(script)
     assert done.returncode == 0, done.stderr
-    found = re.findall(r"^(\w+): 15 tensors, the largest difference is (\S+),", done.stdout, re.MULTILINE)
+    found = re.findall(
+        r"^(\w+): 15 tensors, the largest difference is (\S+),", done.stdout, re.MULTILINE
+    )
     assert [name for name, _ in found] == ["paddle", "mxnet", "tensorflow"]
     assert all(float(difference) < 1e-5 for _, difference in found)
 
@@ -1141,5 +1371,8 @@ def test_a_model_as_the_target_says_like(xd):
     if xd.name not in ("torch", "paddle", "mxnet", "tensorflow"):
         pytest.skip("has no models")
     net = xd.samples().network(3, 1)
-    with pytest.raises(xdevice.errors.ArgumentError, match=rf"write convert_state\(source, '{xd.name}', like=\.\.\.\)"):
+    with pytest.raises(
+        xdevice.errors.ArgumentError,
+        match=rf"write convert_state\(source, '{xd.name}', like=\.\.\.\)",
+    ):
         xdevice.models.convert_state(net, net)

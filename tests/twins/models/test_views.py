@@ -109,7 +109,10 @@ def test_biases_of_query_and_value_may_be_tensors_of_no_layer(form):
         assert [*state.unmapped] == ["key.bias"]  # the whole of a variable is left to the user
         state["key.bias"] = torch.zeros(8)
     else:
-        assert any("has no k_proj.bias, and zeros are in its place" in line for line in state.differences)
+        assert any(
+            "has no k_proj.bias, and zeros are in its place" in line
+            for line in state.differences
+        )
     xdevice.load(state, into=other)
     xdevice.assert_parity(other(x), source(x))
 
@@ -144,8 +147,14 @@ def named_parts(torch, parts, calls):
 def test_attentions_whose_names_contradict_their_right_order():
     torch = pytest.importorskip("torch")
     forms = attentions(torch)
-    source = named_parts(torch, {name: forms["fused"]() for name in ("encoder", "decoder")}, ["encoder", "decoder"])
-    target = named_parts(torch, {name: forms["split"]() for name in ("dec", "enc")}, ["dec", "enc"])
+    source = named_parts(
+        torch,
+        {name: forms["fused"]() for name in ("encoder", "decoder")},
+        ["encoder", "decoder"],
+    )
+    target = named_parts(
+        torch, {name: forms["split"]() for name in ("dec", "enc")}, ["dec", "enc"]
+    )
     with pytest.raises(xdevice.errors.StateError, match="the names contradict their order"):
         xdevice.models.convert_state(source, "torch", like=target)
     state = xdevice.models.convert_state(source, "torch", like=target, inputs=words(torch))
@@ -158,17 +167,35 @@ def test_attentions_that_only_one_model_calls_are_paired_beside_layers_that_inpu
     forms, norm = attentions(torch), torch.nn.LayerNorm
     source = named_parts(
         torch,
-        {"one": forms["split"](), "two": forms["split"](), "encoder": norm(8), "decoder": norm(8), "other": norm(8)},
+        {
+            "one": forms["split"](),
+            "two": forms["split"](),
+            "encoder": norm(8),
+            "decoder": norm(8),
+            "other": norm(8),
+        },
         ["encoder", "one", "decoder", "two", "other"],
     )
     target = named_parts(
         torch,
-        {"decoder": norm(8), "middle": norm(8), "encoder": norm(8), "a": forms["whole"](), "b": forms["whole"]()},
+        {
+            "decoder": norm(8),
+            "middle": norm(8),
+            "encoder": norm(8),
+            "a": forms["whole"](),
+            "b": forms["whole"](),
+        },
         ["middle", "a", "encoder", "b", "decoder"],
     )
     x = words(torch)
     state = xdevice.models.convert_state(source, "torch", like=target, inputs=x)
-    told = {"encoder": "middle", "one": "a.attention", "decoder": "encoder", "two": "b.attention", "other": "decoder"}
+    told = {
+        "encoder": "middle",
+        "one": "a.attention",
+        "decoder": "encoder",
+        "two": "b.attention",
+        "other": "decoder",
+    }
     assert state.pairs == told
     xdevice.load(state, into=target)
     xdevice.assert_parity(target(x), source(x))
@@ -236,10 +263,16 @@ def test_tensors_of_no_layer_are_paired_and_listed():
 
 def test_a_pairing_is_a_dict_that_names_takes_again():
     torch = pytest.importorskip("torch")
-    source, target = patches(torch), patches(torch, names=("token", "place"), scales=("gamma_a", "gamma_b"))
+    source, target = (
+        patches(torch),
+        patches(torch, names=("token", "place"), scales=("gamma_a", "gamma_b")),
+    )
     state = xdevice.models.convert_state(source, "torch", like=target)
     told = json.loads(json.dumps(state.pairs))
-    assert xdevice.models.convert_state(source, "torch", like=target, names=told).pairs == state.pairs
+    assert (
+        xdevice.models.convert_state(source, "torch", like=target, names=told).pairs
+        == state.pairs
+    )
     assert pickle.loads(pickle.dumps(state)).pairs == state.pairs
 
 
@@ -248,7 +281,10 @@ def test_names_that_contradict_the_order_of_tensors_are_settled_by_inputs():
     source = patches(torch, scales=("input_scale", "output_scale"))
     target = patches(torch, scales=("output", "input"))  # the first one is what enters
     state = xdevice.models.convert_state(source, "torch", like=target)
-    assert "a guess is names={'blocks.0.input_scale': 'blocks.0.input'}" in state.unmapped["blocks.0.input_scale"]
+    assert (
+        "a guess is names={'blocks.0.input_scale': 'blocks.0.input'}"
+        in state.unmapped["blocks.0.input_scale"]
+    )
     state = xdevice.models.convert_state(source, "torch", like=target, inputs=words(torch))
     assert not state.unmapped
     assert state.pairs["blocks.0.input_scale"] == "blocks.0.output"
@@ -281,7 +317,9 @@ def test_a_norm_of_ones_own_is_a_norm(told):
     source, target = (scattered(torch, model) for model in blocks)
     state = xdevice.models.convert_state(source, "torch", like=target, kinds=told)
     assert not state.unmapped
-    assert any("computation and settings of 0.rms, 1.rms, 2.rms" in line for line in state.settings)
+    assert any(
+        "computation and settings of 0.rms, 1.rms, 2.rms" in line for line in state.settings
+    )
     xdevice.load(state, into=target)
     x = words(torch)
     xdevice.assert_parity(target(x), source(x))
@@ -300,7 +338,10 @@ def test_names_with_a_pattern_of_nothing_are_an_error():
     torch = pytest.importorskip("torch")
     with pytest.raises(xdevice.errors.StateError, match="that is 0 layers of torch"):
         xdevice.models.convert_state(
-            patches(torch), "torch", like=patches(torch), names={"layer.*.scale": "blocks.*.scale1"}
+            patches(torch),
+            "torch",
+            like=patches(torch),
+            names={"layer.*.scale": "blocks.*.scale1"},
         )
 
 
@@ -308,8 +349,12 @@ def test_a_1x1_convolution_on_a_pooled_image_is_a_linear_layer():
     torch = pytest.importorskip("torch")
     nn = torch.nn
     stem = nn.Conv2d(3, 4, 3), nn.AdaptiveAvgPool2d(1)
-    source = scattered(torch, nn.Sequential(*stem, nn.Conv2d(4, 6, 1), nn.Flatten(), nn.Linear(6, 2)))
-    target = scattered(torch, nn.Sequential(*stem, nn.Flatten(), nn.Linear(4, 6), nn.Linear(6, 2)))
+    source = scattered(
+        torch, nn.Sequential(*stem, nn.Conv2d(4, 6, 1), nn.Flatten(), nn.Linear(6, 2))
+    )
+    target = scattered(
+        torch, nn.Sequential(*stem, nn.Flatten(), nn.Linear(4, 6), nn.Linear(6, 2))
+    )
     x = torch.tensor(RANDOM.standard_normal((2, 3, 5, 5)).astype("float32"))
     for one, other in ((source, target), (target, source)):
         state = xdevice.models.convert_state(one, "torch", like=other, inputs=x)
@@ -322,14 +367,22 @@ def test_a_1x1_convolution_on_a_pooled_image_is_a_linear_layer():
 def test_a_convolution_over_the_whole_image_is_a_linear_layer_and_listed():
     torch = pytest.importorskip("torch")
     nn = torch.nn
-    source = scattered(torch, nn.Sequential(nn.Conv2d(3, 4, 3), nn.Conv2d(4, 6, 3), nn.Flatten(), nn.Linear(6, 2)))
-    target = scattered(torch, nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(36, 6), nn.Linear(6, 2)))
+    source = scattered(
+        torch,
+        nn.Sequential(nn.Conv2d(3, 4, 3), nn.Conv2d(4, 6, 3), nn.Flatten(), nn.Linear(6, 2)),
+    )
+    target = scattered(
+        torch,
+        nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(36, 6), nn.Linear(6, 2)),
+    )
     x = torch.tensor(RANDOM.standard_normal((2, 3, 5, 5)).astype("float32"))
     for one, other in ((source, target), (target, source)):
         state = xdevice.models.convert_state(one, "torch", like=other)
         assert not state.unmapped
         assert ", reshaped" in str(state)
-        assert any("the order in which the image is flattened" in line for line in state.settings)
+        assert any(
+            "the order in which the image is flattened" in line for line in state.settings
+        )
         xdevice.load(state, into=other)
         xdevice.assert_parity(other(x), one(x))
         assert not xdevice.models.convert_state(one, "torch", like=other, inputs=x).settings
@@ -340,10 +393,18 @@ def test_layers_in_one_order_for_each_kind_are_paired_and_listed():
     nn = torch.nn
 
     def model(*names):
-        every = {"up": nn.Linear(8, 8), "down": nn.Linear(8, 8), "before": nn.LayerNorm(8), "after": nn.LayerNorm(8)}
+        every = {
+            "up": nn.Linear(8, 8),
+            "down": nn.Linear(8, 8),
+            "before": nn.LayerNorm(8),
+            "after": nn.LayerNorm(8),
+        }
         return scattered(torch, nn.ModuleDict({name + "_": every[name] for name in names}))
 
-    source, target = model("before", "up", "down", "after"), model("up", "down", "before", "after")
+    source, target = (
+        model("before", "up", "down", "after"),
+        model("up", "down", "before", "after"),
+    )
     target = nn.Sequential(*target.values())
     state = xdevice.models.convert_state(source, "torch", like=target)
     assert state.pairs == {"before_": "2", "up_": "0", "down_": "1", "after_": "3"}
@@ -385,7 +446,9 @@ def test_inputs_that_tell_no_function_from_another_are_listed():
         def __init__(self, form):
             super().__init__()
             self.form = form
-            self.up, self.down = (torch.nn.Linear(*sizes, bias=False) for sizes in ((8, 16), (16, 8)))
+            self.up, self.down = (
+                torch.nn.Linear(*sizes, bias=False) for sizes in ((8, 16), (16, 8))
+            )
 
         def forward(self, x):
             return self.down(functional.gelu(self.up(x), approximate=self.form))
@@ -393,7 +456,9 @@ def test_inputs_that_tell_no_function_from_another_are_listed():
     source, target = Mlp("none"), Mlp("tanh")
     small, large = words(torch) / 10, words(torch) * 3
     state = xdevice.models.convert_state(source, "torch", like=target, inputs=small)
-    assert any(line.startswith("not compared: the functions behind up; ") for line in state.differences)
+    assert any(
+        line.startswith("not compared: the functions behind up; ") for line in state.differences
+    )
     state = xdevice.models.convert_state(source, "torch", like=Mlp("none"), inputs=large)
     assert not any("the functions behind" in line for line in state.differences)
     state = xdevice.models.convert_state(source, "torch", like=target, inputs=large)
@@ -406,8 +471,12 @@ def test_a_refusal_has_all_of_its_guess():
     source = nn.Sequential(*(nn.Linear(8, 8) for _ in range(12)), nn.Linear(8, 9))
     target = nn.Sequential(nn.Linear(8, 9), *(nn.Linear(8, 8) for _ in range(12)))
     source, target = nn.ModuleDict({f"a{n}": x for n, x in enumerate(source)}), target
-    with pytest.raises(xdevice.errors.StateError, match="the error's `pairs` is all of it") as refusal:
+    with pytest.raises(
+        xdevice.errors.StateError, match="the error's `pairs` is all of it"
+    ) as refusal:
         xdevice.models.convert_state(source, "torch", like=target)
     assert len(refusal.value.pairs) == 13
-    state = xdevice.models.convert_state(source, "torch", like=target, names=refusal.value.pairs)
+    state = xdevice.models.convert_state(
+        source, "torch", like=target, names=refusal.value.pairs
+    )
     assert state.pairs == refusal.value.pairs

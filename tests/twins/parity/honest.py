@@ -92,8 +92,13 @@ def of_tensorflow(i):
 
     x, wide, p = i["x"], i["wide"], i["positive"]
     weights = tf.nn.softmax(x @ tf.transpose(x) / 8.0, 1)
-    images, kernel = tf.transpose(i["images"], (0, 2, 3, 1)), tf.transpose(i["kernel"], (2, 3, 1, 0))
-    normalized = tf.nn.batch_normalization(images, i["mean"], i["variance"], i["shift"], i["scale"], 1e-5)
+    images, kernel = (
+        tf.transpose(i["images"], (0, 2, 3, 1)),
+        tf.transpose(i["kernel"], (2, 3, 1, 0)),
+    )
+    normalized = tf.nn.batch_normalization(
+        images, i["mean"], i["variance"], i["shift"], i["scale"], 1e-5
+    )
     first = {
         "conv2d": tf.nn.conv2d(images, kernel, 1, "SAME"), "max_pool": tf.nn.max_pool2d(images, 2, 2, "VALID"),
         "avg_pool": tf.nn.avg_pool2d(images, 2, 2, "VALID"), "batch_norm": normalized,
@@ -128,7 +133,9 @@ def of_jax(i):
     x, wide, p = i["x"], i["wide"], i["positive"]
     images, kernel = i["images"], i["kernel"]
     shape = (1, 8, 1, 1)
-    mean, variance, scale, shift = (i[name].reshape(shape) for name in ("mean", "variance", "scale", "shift"))
+    mean, variance, scale, shift = (
+        i[name].reshape(shape) for name in ("mean", "variance", "scale", "shift")
+    )
     pooled = images.reshape(2, 8, 8, 2, 8, 2)
     return {
         "softmax": jax.nn.softmax(x), "log_softmax": jax.nn.log_softmax(x),
@@ -158,9 +165,18 @@ def of_mxnet(i):
     from mxnet import np, npx
 
     x, wide, p = i["x"], i["wide"], i["positive"]
-    one = {"weight": i["kernel"], "kernel": (3, 3), "pad": (1, 1), "num_filter": 4, "no_bias": True}
+    one = {
+        "weight": i["kernel"],
+        "kernel": (3, 3),
+        "pad": (1, 1),
+        "num_filter": 4,
+        "no_bias": True,
+    }
     halves = {"kernel": (2, 2), "stride": (2, 2)}
-    ones = {size: (np.ones(size, dtype=x.dtype), np.zeros(size, dtype=x.dtype)) for size in (64, 256)}
+    ones = {
+        size: (np.ones(size, dtype=x.dtype), np.zeros(size, dtype=x.dtype))
+        for size in (64, 256)
+    }
     chosen = npx.pick(npx.log_softmax(x), i["labels"])
     return {
         "softmax": npx.softmax(x), "log_softmax": npx.log_softmax(x), "log_softmax, wide": npx.log_softmax(wide),
@@ -193,7 +209,10 @@ OTHERWISE = {
     ("paddle", "cumsum, many"): "adds one by one",
     ("tensorflow", "cumsum, many"): "adds one by one",
     ("mxnet", "cumsum, many"): "adds one by one",
-    ("jax", "layer_norm, far"): "the variance of jax.nn.standardize is the mean of squares less the square of the mean",
+    (
+        "jax",
+        "layer_norm, far",
+    ): "the variance of jax.nn.standardize is the mean of squares less the square of the mean",
 }
 """What a framework computes otherwise, so no calibration of the reference allows for it: docs/reference/parity.md."""
 
@@ -241,10 +260,26 @@ def vgg11_bn(backend):
     """The network of the paper with batch norm, on two images of 64 pixels, in training: what is divided by the spread
     of few numbers is rounded more than a usual network."""
     nn = xdevice.backend(backend).framework.nn
-    conv, norm = (nn.Conv2d, nn.BatchNorm2d) if backend == "torch" else (nn.Conv2D, nn.BatchNorm2D)
+    conv, norm = (
+        (nn.Conv2d, nn.BatchNorm2d) if backend == "torch" else (nn.Conv2D, nn.BatchNorm2D)
+    )
     pool = nn.MaxPool2d if backend == "torch" else nn.MaxPool2D
     layers, channels = [], 3
-    for width in (64, "pool", 128, "pool", 256, 256, "pool", 512, 512, "pool", 512, 512, "pool"):
+    for width in (
+        64,
+        "pool",
+        128,
+        "pool",
+        256,
+        256,
+        "pool",
+        512,
+        512,
+        "pool",
+        512,
+        512,
+        "pool",
+    ):
         if width == "pool":
             layers.append(pool(2, 2))
             continue
@@ -270,7 +305,11 @@ def prepared(backend, net, draw=drawn_like):
     is_torch = backend == "torch"
     if floats.is_float64():
         net = net.double() if is_torch else net.to(dtype="float64")
-    names = ("weight", "bias", "running_mean", "running_var") if is_torch else ("weight", "bias", "_mean", "_variance")
+    names = (
+        ("weight", "bias", "running_mean", "running_var")
+        if is_torch
+        else ("weight", "bias", "_mean", "_variance")
+    )
     with xdevice.random.seed(7):
         for layer in net.modules() if is_torch else net.sublayers(include_self=True):
             for name, common in zip(names, ("weight", "bias", "bias", "weight"), strict=True):
@@ -289,7 +328,11 @@ def vae(backend, steps=8):
     nn = framework.nn
     f = nn.functional
     layers = nn.Sequential(
-        nn.Linear(784, 400), nn.Linear(400, 20), nn.Linear(400, 20), nn.Linear(20, 400), nn.Linear(400, 784)
+        nn.Linear(784, 400),
+        nn.Linear(400, 20),
+        nn.Linear(400, 20),
+        nn.Linear(20, 400),
+        nn.Linear(400, 784),
     )
     net = prepared(backend, layers, drawn_as_by_default)
     first, mean, spread, second, last = net
@@ -311,7 +354,9 @@ def vae(backend, steps=8):
         xdevice.parity.log("loss", loss)
         loss.backward()
         parameters = list(net.named_parameters())
-        xdevice.parity.log("gradients", {name: as_torch(backend, p.grad) for name, p in parameters})
+        xdevice.parity.log(
+            "gradients", {name: as_torch(backend, p.grad) for name, p in parameters}
+        )
         optimizer.step()
         optimizer.zero_grad() if backend == "torch" else optimizer.clear_grad()
         xdevice.parity.log("weights", {name: as_torch(backend, p) for name, p in parameters})

@@ -97,7 +97,13 @@ def data(has):
         labels = xdevice.random.integers((SAMPLES,), high=CLASSES, dtype="int32")
         mask = xdevice.random.bernoulli(SAMPLES, HIDDEN, p=0.8)
     xp = xdevice.array_namespace()
-    images = images * (1.01 if has("images not scaled") else 1.0000005 if has("images scaled by 1.0000005") else 1)
+    images = images * (
+        1.01
+        if has("images not scaled")
+        else 1.0000005
+        if has("images scaled by 1.0000005")
+        else 1
+    )
     images = xp.flip(images, axis=3) if has("images mirrored") else images
     images = xp.flip(images, axis=1) if has("channels swapped") else images
     images = xp.roll(images, 1, axis=0) if has("another order of samples") else images
@@ -124,9 +130,12 @@ def first_weights(has):
             "head_bias": xdevice.random.normal(CLASSES, scale=0.1),
         }
     first = xp.astype(
-        xp.arange(flat * HIDDEN) == 100, xp.float64 if weights["dense"].dtype == xp.float64 else xp.float32
+        xp.arange(flat * HIDDEN) == 100,
+        xp.float64 if weights["dense"].dtype == xp.float64 else xp.float32,
     )
-    off = 1e-3 if has("one weight off by 1e-3") else 5e-7 if has("one weight off by 5e-7") else 0
+    off = (
+        1e-3 if has("one weight off by 1e-3") else 5e-7 if has("one weight off by 5e-7") else 0
+    )
     if off:
         weights["dense"] = weights["dense"] + off * xp.reshape(first, (flat, HIDDEN))
     if has("kernel transposed"):
@@ -137,7 +146,10 @@ def first_weights(has):
         weights["head_bias"] = weights["head_bias"] + 1e-7
     if has("weights went through float16"):
         held = {name: xdevice.to_numpy(x) for name, x in weights.items()}
-        weights = {name: xdevice.tensor(x.astype("float16").astype(x.dtype)) for name, x in held.items()}
+        weights = {
+            name: xdevice.tensor(x.astype("float16").astype(x.dtype))
+            for name, x in held.items()
+        }
     return weights
 
 
@@ -164,7 +176,9 @@ def forward(weights, images, mask, moving, has):
     """What each layer gives, by name."""
     nn, xp = xdevice.nn, xdevice.array_namespace(images)
     seen = {}
-    kernel = xp.flip(weights["kernel"], axis=(2, 3)) if has("kernel flipped") else weights["kernel"]
+    kernel = (
+        xp.flip(weights["kernel"], axis=(2, 3)) if has("kernel flipped") else weights["kernel"]
+    )
     bias = None if has("no bias of the convolution") else weights["kernel_bias"]
     padding, stride = (0 if has("no padding") else 1), (2 if has("stride of 2") else 1)
     x = nn.conv2d(images, kernel, bias, padding=padding, stride=stride)
@@ -172,13 +186,21 @@ def forward(weights, images, mask, moving, has):
     seen["convolved"] = x
     x, seen["statistics"] = batch_norm(x, weights, moving, has)
     seen["normalized"] = x
-    slope = {"slope of 0.3": 0.3, "slope of 0.0100001": 0.0100001, "relu for leaky relu": 0.0}.get(has.fault, SLOPE)
+    slope = {
+        "slope of 0.3": 0.3,
+        "slope of 0.0100001": 0.0100001,
+        "relu for leaky relu": 0.0,
+    }.get(has.fault, SLOPE)
     x = seen["activated"] = xp.where(x > 0, x, slope * x)
     pool = nn.avg_pool2d if has("average for maximum") else nn.max_pool2d
-    x = seen["pooled"] = pool(x, 3, stride=2, padding=1) if has("windows overlap") else pool(x, 2)
+    x = seen["pooled"] = (
+        pool(x, 3, stride=2, padding=1) if has("windows overlap") else pool(x, 2)
+    )
     x = xp.permute_dims(x, (0, 2, 3, 1)) if has("flattened channels last") else x
     x = seen["flat"] = xp.reshape(x, (SAMPLES, -1))
-    rows = weights["dense"][: x.shape[1]]  # fewer come where a fault has made the images smaller
+    rows = weights["dense"][
+        : x.shape[1]
+    ]  # fewer come where a fault has made the images smaller
     x = xp.matmul(x, rows)
     x = x if has("no bias of the dense layer") else x + weights["dense_bias"]
     x = nn.sigmoid(x) if has("sigmoid for tanh") else xp.tanh(x)
@@ -186,7 +208,9 @@ def forward(weights, images, mask, moving, has):
     x = x if has("dropout left out") else xp.where(mask, x / (1 - p), 0 * x)
     seen["hidden"] = x
     scores = xp.matmul(x, weights["head"]) + weights["head_bias"]
-    scores = scores * (1.1 if has("a temperature") else 1.000001 if has("a temperature of 1.000001") else 1)
+    scores = scores * (
+        1.1 if has("a temperature") else 1.000001 if has("a temperature of 1.000001") else 1
+    )
     seen["scores"] = nn.softmax(scores) if has("softmax before the loss") else scores
     return seen
 
@@ -203,8 +227,12 @@ def loss_of(weights, images, labels, mask, moving, has):
     if has("decay in the loss"):
         loss = loss + 1e-3 * xp.sum(weights["dense"] ** 2)
     if has("squares for cross-entropy"):
-        loss = xp.mean((nn.softmax(scores) - nn.one_hot(labels, CLASSES, dtype=scores.dtype)) ** 2)
-    scale = SAMPLES if has("sum for mean") else 1.000001 if has("loss scaled by 1.000001") else 1
+        loss = xp.mean(
+            (nn.softmax(scores) - nn.one_hot(labels, CLASSES, dtype=scores.dtype)) ** 2
+        )
+    scale = (
+        SAMPLES if has("sum for mean") else 1.000001 if has("loss scaled by 1.000001") else 1
+    )
     return loss * scale, seen
 
 
@@ -247,10 +275,15 @@ def train(fault="", steps=STEPS):
     for step in range(steps):
         xdevice.parity.log("weights", weights)
         has.weights = weights
-        (loss, seen), grads = differentiated(weights, images, labels % CLASSES, mask, moving, has)
+        (loss, seen), grads = differentiated(
+            weights, images, labels % CLASSES, mask, moving, has
+        )
         rate = 1 - MOVING if has("moving average the other way round") else MOVING
         if not has("moving statistics kept"):
-            moving = tuple((1 - rate) * old + rate * new for old, new in zip(moving, seen["statistics"], strict=True))
+            moving = tuple(
+                (1 - rate) * old + rate * new
+                for old, new in zip(moving, seen["statistics"], strict=True)
+            )
         for name in ("convolved", "normalized"):
             xdevice.parity.log(name, seen[name])
         xdevice.parity.log("statistics", moving)

@@ -107,7 +107,9 @@ def gluon_run(net, forward, fault, **settings):
     def step(*batch):
         with mx.autograd.record():
             outputs, losses = forward(*batch)
-            loss = (losses.sum() if fault == "sum for mean" else losses.mean()) * given(fault, "scale", 1.0)
+            loss = (losses.sum() if fault == "sum for mean" else losses.mean()) * given(
+                fault, "scale", 1.0
+            )
         loss.backward()
         optimizer.step(1)
         return outputs, loss
@@ -138,24 +140,42 @@ def train(script, fault, prefix):
 
 def first_weights(script, backend, net, fault):
     rng = np.random.default_rng(0)
-    state = {name: rng.normal(0, 0.3, shape).astype("float32") for name, shape in script.shapes.items()}
+    state = {
+        name: rng.normal(0, 0.3, shape).astype("float32")
+        for name, shape in script.shapes.items()
+    }
     state |= {name: np.zeros_like(x) for name, x in state.items() if "bias_hh" in name}
-    state |= {name: np.ones_like(x) for name, x in state.items() if name.endswith("running_var")}
+    state |= {
+        name: np.ones_like(x) for name, x in state.items() if name.endswith("running_var")
+    }
     if fault == "one weight off by 5e-7":
         next(iter(state.values())).flat[3] += 5e-7
-    xdevice.load(xdevice.models.convert_state(state, backend, like=net, kinds=script.kinds), into=net, strict=False)
+    xdevice.load(
+        xdevice.models.convert_state(state, backend, like=net, kinds=script.kinds),
+        into=net,
+        strict=False,
+    )
 
 
 def weights(net):
     """In PyTorch's layout and by its names. Statistics differ: PyTorch's running variance is unbiased."""
     every = xdevice.models.convert_state(net, "numpy").items()
-    return {name: x for name, x in every if "running" not in name and "bias_hh" not in name and "batches" not in name}
+    return {
+        name: x
+        for name, x in every
+        if "running" not in name and "bias_hh" not in name and "batches" not in name
+    }
 
 
 # a variational autoencoder
 
 PIXELS, HIDDEN, LATENT = 36, 20, 4
-VAE_FAULTS = {**EVERYWHERE, "spread of 0.500001": ("outputs", 0), "mean left out": ("outputs", 0), "eps of 1.01e-8": ""}
+VAE_FAULTS = {
+    **EVERYWHERE,
+    "spread of 0.500001": ("outputs", 0),
+    "mean left out": ("outputs", 0),
+    "eps of 1.01e-8": "",
+}
 
 
 def vae_batch():
@@ -217,7 +237,9 @@ def paddle_vae(fault):
             return functional.sigmoid(self.fc4(functional.relu(self.fc3(code)))), mean, log_var
 
     net = VAE()
-    optimizer = paddle.optimizer.Adam(1e-3, epsilon=given(fault, "eps", 1e-8), parameters=net.parameters())
+    optimizer = paddle.optimizer.Adam(
+        1e-3, epsilon=given(fault, "eps", 1e-8), parameters=net.parameters()
+    )
 
     def forward(images, noise):
         pixels, mean, log_var = net(images, noise)
@@ -246,7 +268,11 @@ def keras_vae(fault):
         def call(self, x, noise):
             hidden = self.fc1(x)
             mean, log_var = self.fc21(hidden), self.fc22(hidden)
-            return self.fc4(self.fc3(shift * mean + noise * ops.exp(spread * log_var))), mean, log_var
+            return (
+                self.fc4(self.fc3(shift * mean + noise * ops.exp(spread * log_var))),
+                mean,
+                log_var,
+            )
 
     net = VAE()
     net(ops.zeros((1, PIXELS)), ops.zeros((1, LATENT)))
@@ -264,7 +290,12 @@ def keras_vae(fault):
 # a language model of words
 
 WORDS, WIDTH, STATE, TEXTS, LENGTH, CLIP = 40, 12, 16, 8, 6, 0.1
-LM_FAULTS = {**EVERYWHERE, "state not carried": ("outputs", 1), "clip of 0.101": ("weights", 1), "rate of 2.001": ""}
+LM_FAULTS = {
+    **EVERYWHERE,
+    "state not carried": ("outputs", 1),
+    "clip of 0.101": ("weights", 1),
+    "rate of 2.001": "",
+}
 
 
 def lm_batch():
@@ -317,7 +348,9 @@ def paddle_lm(fault):
     net = Model()
     trained = [parameter for name, parameter in net.named_parameters() if "bias_hh" not in name]
     clip = nn.ClipGradByGlobalNorm(given(fault, "clip", CLIP))
-    optimizer = paddle.optimizer.SGD(given(fault, "rate", 2.0), parameters=trained, grad_clip=clip)
+    optimizer = paddle.optimizer.SGD(
+        given(fault, "rate", 2.0), parameters=trained, grad_clip=clip
+    )
     criterion, carried = nn.CrossEntropyLoss(reduction=reduction(fault)), [None]
 
     def forward(words, following):
@@ -346,8 +379,12 @@ def keras_lm(fault):
     net = Model()
     zeros = [ops.zeros((TEXTS, STATE)) for _ in range(2)]
     net(ops.zeros((TEXTS, LENGTH), "int32"), zeros)
-    optimizer = keras.optimizers.SGD(given(fault, "rate", 2.0), global_clipnorm=given(fault, "clip", CLIP))
-    criterion = keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction=reduction(fault))
+    optimizer = keras.optimizers.SGD(
+        given(fault, "rate", 2.0), global_clipnorm=given(fault, "clip", CLIP)
+    )
+    criterion = keras.losses.SparseCategoricalCrossentropy(
+        from_logits=True, reduction=reduction(fault)
+    )
     carried = [zeros]
 
     def forward(words, following):
@@ -416,7 +453,11 @@ def paddle_siamese(fault):
             self.conv1 = nn.Conv2D(1, FILTERS, 3)
             self.bn1 = nn.BatchNorm2D(FILTERS, epsilon=given(fault, "eps", 1e-5))
             self.conv2 = nn.Conv2D(FILTERS, MORE, 3)
-            self.pool = nn.AdaptiveMaxPool2D(1) if fault == "largest for mean" else nn.AdaptiveAvgPool2D(1)
+            self.pool = (
+                nn.AdaptiveMaxPool2D(1)
+                if fault == "largest for mean"
+                else nn.AdaptiveAvgPool2D(1)
+            )
             self.fc = nn.Linear(MORE, EMBEDDED)
             self.head = nn.Linear(EMBEDDED, 1)
 
@@ -428,7 +469,9 @@ def paddle_siamese(fault):
             return self.head(paddle.abs(self.embed(one) - self.embed(other)))
 
     net = Siamese()
-    optimizer = paddle.optimizer.Momentum(0.05, given(fault, "momentum", 0.9), parameters=net.parameters())
+    optimizer = paddle.optimizer.Momentum(
+        0.05, given(fault, "momentum", 0.9), parameters=net.parameters()
+    )
     criterion = nn.BCEWithLogitsLoss(reduction=reduction(fault))
 
     def forward(one, other, labels):
@@ -449,7 +492,11 @@ def keras_siamese(fault):
             self.bn1 = layers.BatchNormalization(epsilon=given(fault, "eps", 1e-5), name="bn1")
             self.halved = layers.MaxPooling2D(2)
             self.conv2 = layers.Conv2D(MORE, 3, activation="relu", name="conv2")
-            self.pool = layers.GlobalMaxPooling2D() if fault == "largest for mean" else layers.GlobalAveragePooling2D()
+            self.pool = (
+                layers.GlobalMaxPooling2D()
+                if fault == "largest for mean"
+                else layers.GlobalAveragePooling2D()
+            )
             self.fc = layers.Dense(EMBEDDED, name="fc")
             self.head = layers.Dense(1, name="head")
 
@@ -486,7 +533,9 @@ def gluon_siamese(fault):
             self.bn1 = nn.BatchNorm(epsilon=given(fault, "eps", 1e-5), in_channels=FILTERS)
             self.halved = nn.MaxPool2D(2)
             self.conv2 = nn.Conv2D(MORE, 3, in_channels=FILTERS, activation="relu")
-            self.pool = nn.GlobalMaxPool2D() if fault == "largest for mean" else nn.GlobalAvgPool2D()
+            self.pool = (
+                nn.GlobalMaxPool2D() if fault == "largest for mean" else nn.GlobalAvgPool2D()
+            )
             self.fc = nn.Dense(EMBEDDED, in_units=MORE)
             self.head = nn.Dense(1, in_units=EMBEDDED)
 
@@ -506,7 +555,9 @@ def gluon_siamese(fault):
         scores = net(one, other)
         return scores, criterion(scores, labels)
 
-    return gluon_run(net, forward, fault, learning_rate=0.05, momentum=given(fault, "momentum", 0.9))
+    return gluon_run(
+        net, forward, fault, learning_rate=0.05, momentum=given(fault, "momentum", 0.9)
+    )
 
 
 # a regression
@@ -550,12 +601,16 @@ def paddle_regression(fault):
     from paddle.nn import functional
 
     net = nn.Sequential(("fc", nn.Linear(DEGREE, 1)))
-    optimizer = paddle.optimizer.Momentum(0.01, given(fault, "momentum", 0.9), parameters=net.parameters())
+    optimizer = paddle.optimizer.Momentum(
+        0.01, given(fault, "momentum", 0.9), parameters=net.parameters()
+    )
     delta = given(fault, "delta", 1.0)
 
     def forward(x, targets):
         outputs = net(powers(x, fault, paddle.concat))
-        loss = functional.smooth_l1_loss(outputs, targets, delta=delta, reduction=reduction(fault))
+        loss = functional.smooth_l1_loss(
+            outputs, targets, delta=delta, reduction=reduction(fault)
+        )
         return outputs, loss
 
     return paddle_run(net, optimizer, forward, fault)
@@ -599,7 +654,9 @@ def gluon_regression(fault):
         off = mx.np.abs(outputs - targets)  # Gluon's HuberLoss takes legacy arrays only
         return outputs, mx.np.where(off > delta, off - delta / 2, off * off / (2 * delta))
 
-    return gluon_run(net, forward, fault, learning_rate=0.01, momentum=given(fault, "momentum", 0.9))
+    return gluon_run(
+        net, forward, fault, learning_rate=0.01, momentum=given(fault, "momentum", 0.9)
+    )
 
 
 def of_linear(**sizes):

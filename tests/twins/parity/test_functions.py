@@ -44,7 +44,12 @@ def written(name):
         import jax
         import jax.numpy as xp
 
-        gelu, tanh, mean, sqrt = partial(jax.nn.gelu, approximate=False), xp.tanh, partial(xp.mean, axis=-1), xp.sqrt
+        gelu, tanh, mean, sqrt = (
+            partial(jax.nn.gelu, approximate=False),
+            xp.tanh,
+            partial(xp.mean, axis=-1),
+            xp.sqrt,
+        )
     elif name == "tensorflow":
         import tensorflow as tf
 
@@ -52,7 +57,12 @@ def written(name):
     else:
         import paddle
 
-        gelu, tanh, mean, sqrt = paddle.nn.functional.gelu, paddle.tanh, partial(paddle.mean, axis=-1), paddle.sqrt
+        gelu, tanh, mean, sqrt = (
+            paddle.nn.functional.gelu,
+            paddle.tanh,
+            partial(paddle.mean, axis=-1),
+            paddle.sqrt,
+        )
 
     def apply(weights, x, fault=""):
         assert not isinstance(x, np.ndarray)
@@ -60,10 +70,16 @@ def written(name):
         x = dense(x, weights["0"])
         xdevice.parity.log("embedded", x)
         centred = x - mean(x)[..., None]
-        x = centred / sqrt(mean(centred * centred)[..., None] + (1e-3 if fault == "eps" else 1e-5))
+        x = centred / sqrt(
+            mean(centred * centred)[..., None] + (1e-3 if fault == "eps" else 1e-5)
+        )
         x = x * weights["1"]["weight"] + weights["1"]["bias"]
         xdevice.parity.log("normed", x)
-        x = gelu(x) if fault != "relu" else x * backend.from_numpy(np.float32(0.5), xdevice.cpu())
+        x = (
+            gelu(x)
+            if fault != "relu"
+            else x * backend.from_numpy(np.float32(0.5), xdevice.cpu())
+        )
         x = dense(x, weights["3"])
         x = tanh(x) if fault != "no tanh" else x
         return dense(x, weights["5"]) + (0.01 if fault == "shift" else 0.0)
@@ -86,8 +102,15 @@ def test_a_function_in_any_of_its_forms_equals_its_model(name):
     apply, tree = written(name), weights(name, net)
     framework = xdevice.backend(name).framework
     compilers = {"jax": "jit", "tensorflow": "function"}
-    compile = getattr(framework, compilers[name]) if name in compilers else framework.jit.to_static
-    for function in (partial(apply, tree), lambda x: apply(tree, x), compile(lambda x: apply(tree, x)), (apply, tree)):
+    compile = (
+        getattr(framework, compilers[name]) if name in compilers else framework.jit.to_static
+    )
+    for function in (
+        partial(apply, tree),
+        lambda x: apply(tree, x),
+        compile(lambda x: apply(tree, x)),
+        (apply, tree),
+    ):
         xdevice.assert_parity(function, net, inputs=X)
         xdevice.assert_parity(net, function, inputs=X)
     assert xdevice.parity.compare(partial(apply, tree), lambda x: apply(tree, x), inputs=X)
@@ -95,7 +118,13 @@ def test_a_function_in_any_of_its_forms_equals_its_model(name):
 
 @pytest.mark.parametrize(
     ("fault", "layer"),
-    [("eps", "1 (LayerNorm)"), ("relu", "2 (GELU)"), ("no tanh", "4 (Tanh)"), ("shift", ""), ("weight", "3 (Linear)")],
+    [
+        ("eps", "1 (LayerNorm)"),
+        ("relu", "2 (GELU)"),
+        ("no tanh", "4 (Tanh)"),
+        ("shift", ""),
+        ("weight", "3 (Linear)"),
+    ],
 )
 @pytest.mark.parametrize("name", WITH_OPERATIONS)
 def test_the_layer_and_the_line_from_which_a_function_parts_are_named(name, fault, layer):
@@ -106,9 +135,15 @@ def test_the_layer_and_the_line_from_which_a_function_parts_are_named(name, faul
     text = difference(partial(apply, tree, fault=fault), net)
     assert "the first operation that" in text
     assert "test_functions.py:" in text
-    assert f"the first layer of torch that differs is {layer}" in text if layer else "5 (Linear)" not in text
+    assert (
+        f"the first layer of torch that differs is {layer}" in text
+        if layer
+        else "5 (Linear)" not in text
+    )
     if layer and fault != "weight":
-        assert f"the first layer of torch that differs is {layer}" in difference(net, partial(apply, tree, fault=fault))
+        assert f"the first layer of torch that differs is {layer}" in difference(
+            net, partial(apply, tree, fault=fault)
+        )
 
 
 def test_what_both_name_is_compared_first_and_names_pair_a_layer():
@@ -118,7 +153,9 @@ def test_what_both_name_is_compared_first_and_names_pair_a_layer():
     text = difference(function, lambda x: net(x), names={"embedded": "0", "normed": "1"})
     assert "the first named value that differs is 1: it is off by" in text
     assert "0, before it, agrees" in text
-    text = difference(partial(apply, tree, fault="no tanh"), net, names={"embedded": "0", "normed": "1"})
+    text = difference(
+        partial(apply, tree, fault="no tanh"), net, names={"embedded": "0", "normed": "1"}
+    )
     assert "all 2 named values agree, the last of which is 1" in text
 
 
@@ -145,11 +182,15 @@ def test_a_method_of_a_model_takes_what_the_model_takes_and_another_function_wha
     import tensorflow as tf
     import torch
 
-    net = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4), torch.nn.ReLU()).eval()
+    net = torch.nn.Sequential(
+        torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4), torch.nn.ReLU()
+    ).eval()
 
     def twin(eps):
         norm = keras.layers.BatchNormalization(epsilon=eps, momentum=0.9)
-        model = keras.Sequential([keras.Input((8, 8, 3)), keras.layers.Conv2D(4, 3), norm, keras.layers.ReLU()])
+        model = keras.Sequential(
+            [keras.Input((8, 8, 3)), keras.layers.Conv2D(4, 3), norm, keras.layers.ReLU()]
+        )
         xdevice.load(xdevice.models.convert_state(net, "tensorflow", like=model), into=model)
         return model
 
@@ -163,7 +204,8 @@ def test_a_method_of_a_model_takes_what_the_model_takes_and_another_function_wha
     xdevice.assert_parity(tf.function(lambda x: same(x, training=False)), turned, inputs=last)
     xdevice.assert_parity(torch.compile(net, backend="eager"), same, inputs=images)
     with pytest.raises(
-        xdevice.errors.ParityError, match="the first layer of tensorflow that differs is batch_normalization"
+        xdevice.errors.ParityError,
+        match="the first layer of tensorflow that differs is batch_normalization",
     ):
         xdevice.assert_parity(twin(1e-2).call, net.forward, inputs=last)
 
@@ -171,11 +213,15 @@ def test_a_method_of_a_model_takes_what_the_model_takes_and_another_function_wha
 def test_what_says_nothing_is_refused_by_name():
     import torch
 
-    with pytest.raises(xdevice.errors.ArgumentError, match=r"names no framework; give functools\.partial"):
+    with pytest.raises(
+        xdevice.errors.ArgumentError, match=r"names no framework; give functools\.partial"
+    ):
         xdevice.assert_parity(lambda x: x + 1, network(), inputs=X)
     jax = pytest.importorskip("jax")
     with pytest.raises(xdevice.errors.ArgumentError, match="names jax, torch, so that"):
-        xdevice.assert_parity(lambda x: torch.as_tensor(np.array(jax.numpy.tanh(x))), network(), inputs=X)
+        xdevice.assert_parity(
+            lambda x: torch.as_tensor(np.array(jax.numpy.tanh(x))), network(), inputs=X
+        )
     with pytest.raises(xdevice.errors.ArgumentError, match="inputs="):
         xdevice.assert_parity(lambda x: torch.tanh(x), network())
     with pytest.raises(xdevice.errors.NotATensorError, match="models or functions, not 3"):

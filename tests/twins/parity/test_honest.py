@@ -22,7 +22,9 @@ class Calibrated:
     def __init__(self, program, folder):
         self.program, self.folder = program, folder
         self.reference = self.recorded("torch")
-        self.noise = noise.measure(self.reference, {asked: self.recorded("torch", asked) for asked in noise.VARIANTS})
+        self.noise = noise.measure(
+            self.reference, {asked: self.recorded("torch", asked) for asked in noise.VARIANTS}
+        )
 
     def recorded(self, backend, asked=""):
         folder = self.folder / f"{backend}{asked.replace(':', '')}"
@@ -35,7 +37,9 @@ class Calibrated:
         entries = self.recorded(backend)
         return (
             compare_recordings(entries, self.reference, Strictness(), is_complete=False),
-            compare_recordings(entries, self.reference, Strictness(), is_complete=False, noise=self.noise),
+            compare_recordings(
+                entries, self.reference, Strictness(), is_complete=False, noise=self.noise
+            ),
         )
 
 
@@ -50,13 +54,17 @@ def test_a_hundred_equivalents_raise_no_alarm(tmp_path):
     for backend in OTHERS:
         usual, measured = calibrated.held(backend)
         number += len(measured)
-        assert alarms(measured) == {name for other, name in honest.OTHERWISE if other == backend}
+        assert alarms(measured) == {
+            name for other, name in honest.OTHERWISE if other == backend
+        }
         assert "layer_norm, far" in alarms(usual)
     assert number >= 100
 
 
 @pytest.mark.long
-@pytest.mark.filterwarnings("ignore:When training, we now always track:UserWarning")  # Paddle's, of any batch norm
+@pytest.mark.filterwarnings(
+    "ignore:When training, we now always track:UserWarning"
+)  # Paddle's, of any batch norm
 def test_a_deep_network_alarms_by_the_usual_rule_alone(tmp_path):
     usual, measured = Calibrated(honest.vgg11_bn, tmp_path).held("paddle")
     assert alarms(usual) == {"outputs"}
@@ -69,7 +77,9 @@ def test_a_deep_network_alarms_by_the_usual_rule_alone(tmp_path):
 def test_a_training_by_adam_raises_no_alarm(tmp_path):
     usual, measured = Calibrated(honest.vae, tmp_path).held("paddle")
     assert "gradients" in alarms(usual)
-    assert "may be rounding alone" in next(one.comparison.text for one in usual if not one.comparison.ok)
+    assert "may be rounding alone" in next(
+        one.comparison.text for one in usual if not one.comparison.ok
+    )
     assert alarms(measured) == set()
 
 
@@ -85,7 +95,10 @@ def test_faults_are_found_where_rounding_was_measured(backend, tmp_path):
         with xdevice.use_backend(backend), recording_to(folder):
             planted.train(fault)
         found = compare_recordings(
-            Recording(folder).entries, calibrated.reference, Strictness(), noise=calibrated.noise
+            Recording(folder).entries,
+            calibrated.reference,
+            Strictness(),
+            noise=calibrated.noise,
         )
         first = min((one for one in found if not one.comparison.ok), key=lambda one: one.order)
         assert (first.name, first.step) == where, fault
@@ -130,7 +143,10 @@ def test_an_infinity_is_no_noise():
 def test_numbers_that_are_drawn_anew_in_float64_are_not_taken_for_rounding():
     values, others = recorded_twice([2.0, 4.0], [-1.0, 0.5])
     with pytest.raises(
-        xdevice.errors.RecordingError, match=r"cannot calibrate: loss, step 0, is off by 3 in the run in float64"
+        xdevice.errors.RecordingError,
+        match=r"cannot calibrate: loss, step 0, is off by 3 in the run in float64",
     ):
         noise.measure(values, {"float64": others, "jitter:1": values})
-    assert noise.measure(values, {"float64": others, "jitter:1": others})  # zero but for rounding
+    assert noise.measure(
+        values, {"float64": others, "jitter:1": others}
+    )  # zero but for rounding

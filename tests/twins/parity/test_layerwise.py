@@ -36,7 +36,9 @@ def paddle_net(eps=1e-5, padding=1, activation=None, ceil=False, mode="upscale_i
 
 
 def mxnet_net(eps=1e-5):
-    xdevice.convert(np.ones(1), "mxnet")  # gives this thread NumPy's semantics, which blocks have from the first on
+    xdevice.convert(
+        np.ones(1), "mxnet"
+    )  # gives this thread NumPy's semantics, which blocks have from the first on
     from mxnet.gluon import nn
 
     net = nn.HybridSequential()
@@ -103,22 +105,34 @@ def call_of(model):
 @pytest.mark.parametrize("name", OTHERS)
 def test_an_eps_is_named_at_its_layer(name):
     text = told(*pair(name, eps=1e-3))
-    assert text.startswith("the first layer that differs is 1 (BatchNorm2d) of torch with "), text
+    assert text.startswith("the first layer that differs is 1 (BatchNorm2d) of torch with "), (
+        text
+    )
     assert f"eps is 1e-05 in torch, 0.001 in {name}" in text
 
 
 def test_a_fault_of_the_other_side_is_named_too():
     there, here = pair("tensorflow", ours={"eps": 1e-3})
-    with pytest.raises(ParityError, match=r"first layer that differs is batch_normalization\w* \(BatchNormalization\)"):
-        xdevice.assert_parity(here, there, inputs=np.ascontiguousarray(IMAGE.transpose(0, 2, 3, 1)))
+    with pytest.raises(
+        ParityError,
+        match=r"first layer that differs is batch_normalization\w* \(BatchNormalization\)",
+    ):
+        xdevice.assert_parity(
+            here, there, inputs=np.ascontiguousarray(IMAGE.transpose(0, 2, 3, 1))
+        )
 
 
 def test_a_padding_is_named_at_its_layer():
     here, there = pair("paddle")
     there[5]._padding = there[5]._updated_padding = [1, 1]
     text = told(here, there)
-    assert "the first layer that differs is 5 (Conv2D)" in text.replace("Conv2d", "Conv2D"), text
-    assert "of the shape (2, 6, 6, 6), expected (2, 6, 8, 8); padding is (0, 0) in torch, (1, 1) in paddle" in text
+    assert "the first layer that differs is 5 (Conv2D)" in text.replace("Conv2d", "Conv2D"), (
+        text
+    )
+    assert (
+        "of the shape (2, 6, 6, 6), expected (2, 6, 8, 8); padding is (0, 0) in torch, (1, 1) in paddle"
+        in text
+    )
 
 
 def test_an_activation_a_dropout_and_a_pool_are_named_as_gaps():
@@ -129,15 +143,21 @@ def test_an_activation_a_dropout_and_a_pool_are_named_as_gaps():
     assert "between them are in torch 2 (ReLU), 3 (MaxPool2d), 4 (Dropout)" in text, text
     assert "in paddle 2 (LeakyReLU), " in text
     text = told(*pair("paddle", mode="downscale_in_infer"))
-    assert "off by 1 of its largest value; between them are in torch 4 (Dropout), and in paddle 4 (Dropout)" in text, (
-        text
-    )
+    assert (
+        "off by 1 of its largest value; between them are in torch 4 (Dropout), and in paddle 4 (Dropout)"
+        in text
+    ), text
     text = told(*pair("paddle", ceil=True))
-    assert "between them are in torch 3 (MaxPool2d), 4 (Dropout), and in paddle 3 (MaxPool2D), 4 (Dropout)" in text, (
-        text
-    )
+    assert (
+        "between them are in torch 3 (MaxPool2d), 4 (Dropout), and in paddle 3 (MaxPool2D), 4 (Dropout)"
+        in text
+    ), text
     assert "of the shape (2, 4, 8, 8), expected (2, 4, 9, 9)" in text
-    text = told(*pair("paddle", ours={"activation": torch_nn.GELU()}, activation=nn.GELU(approximate=True)))
+    text = told(
+        *pair(
+            "paddle", ours={"activation": torch_nn.GELU()}, activation=nn.GELU(approximate=True)
+        )
+    )
     assert "between them are in torch 2 (GELU)" in text, text
 
 
@@ -146,7 +166,10 @@ def test_a_fault_behind_the_last_layer_is_in_the_last_gap():
     from paddle import nn
 
     here, there = pair("paddle")
-    here, there = torch.nn.Sequential(*here, torch.nn.Softmax(-1)), nn.Sequential(*there, nn.LogSoftmax(-1))
+    here, there = (
+        torch.nn.Sequential(*here, torch.nn.Softmax(-1)),
+        nn.Sequential(*there, nn.LogSoftmax(-1)),
+    )
     text = told(here, there)
     assert "behind 8 (Linear): what the model returns is off" in text, text
     assert "between them are in torch 9 (Softmax), and in paddle 9 (LogSoftmax)" in text
@@ -156,7 +179,10 @@ def test_rounding_is_called_so():
     here, there = pair("paddle")
     here[8].bias.data += 3e-6
     text = told(here, there)
-    assert "no layer is off by more than 0.0001 of its largest value, so that rounding alone may do this" in text, text
+    assert (
+        "no layer is off by more than 0.0001 of its largest value, so that rounding alone may do this"
+        in text
+    ), text
     assert "at its greatest step the first layer that differs is 8 (Linear)" in text
 
 
@@ -171,7 +197,9 @@ def test_layers_that_do_not_pair_are_told():
         xdevice.assert_parity(one, other, inputs=x)
     twin = torch.nn.Sequential()
     twin.q, twin.k = torch.nn.Linear(3, 3), torch.nn.Linear(3, 3)
-    with pytest.raises(ParityError, match=r"the first layer that differs is 0 \(Linear\) of torch with q"):
+    with pytest.raises(
+        ParityError, match=r"the first layer that differs is 0 \(Linear\) of torch with q"
+    ):
         xdevice.assert_parity(one, twin, inputs=x, names={"0": "q", "1": "k"})
 
 
@@ -191,12 +219,16 @@ def test_images_with_their_channels_at_the_other_end_are_told():
     import torch
 
     net = torch.nn.Conv2d(3, 4, 3)
-    with pytest.raises(ArgumentError, match=r"\(2, 8, 8, 3\) looks like channels last: move .* RuntimeError"):
+    with pytest.raises(
+        ArgumentError, match=r"\(2, 8, 8, 3\) looks like channels last: move .* RuntimeError"
+    ):
         xdevice.assert_parity(net, net, inputs=np.ones((2, 8, 8, 3), "float32"))
     with pytest.raises(ArgumentError, match=r"source, takes them: RuntimeError"):
         xdevice.assert_parity(net, net, inputs=np.ones((2, 8, 8, 5), "float32"))
     net = keras.Sequential([keras.Input((8, 8, 3)), keras.layers.Conv2D(4, 3)])
-    with pytest.raises(ArgumentError, match=r"\(2, 3, 8, 8\) looks like channels first: move .* ValueError"):
+    with pytest.raises(
+        ArgumentError, match=r"\(2, 3, 8, 8\) looks like channels first: move .* ValueError"
+    ):
         xdevice.assert_parity(net, net, inputs=np.ones((2, 3, 8, 8), "float32"))
 
 
@@ -216,5 +248,7 @@ def test_inputs_and_models_may_be_on_gpus():
 
 def test_inputs_that_a_model_does_not_take_are_named():
     here, there = pair("tensorflow")
-    with pytest.raises(ArgumentError, match=r"before its first layer on inputs= of the shape \(2, 3, 17, 17\)"):
+    with pytest.raises(
+        ArgumentError, match=r"before its first layer on inputs= of the shape \(2, 3, 17, 17\)"
+    ):
         xdevice.assert_parity(there, here, inputs=IMAGE)

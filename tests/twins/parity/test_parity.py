@@ -64,7 +64,12 @@ def test_equal_values_of_two_frameworks_are_equal_and_one_wrong_element_is_named
     assert found.ulp == pytest.approx(found.abs / np.spacing(host[2, 3]), rel=1)
     for backend in (first, second):
         assert f"{backend.name} {backend.version}" in found.text
-    for figure in (f"{wrong[2, 3]:.9g}", f"{host[2, 3]:.9g}", f"{found.ulp} ULP", "1 of 20 elements is off"):
+    for figure in (
+        f"{wrong[2, 3]:.9g}",
+        f"{host[2, 3]:.9g}",
+        f"{found.ulp} ULP",
+        "1 of 20 elements is off",
+    ):
         assert figure in found.text
 
 
@@ -74,7 +79,10 @@ def test_models_of_one_framework_are_compared_by_the_names_of_their_variables():
     xdevice.assert_parity(net, net)
     xdevice.assert_parity({"net": net, "n": 1}, {"net": xdevice.copy_to(net, "cpu"), "n": 1})
     assert difference(net, other).leaf in ("0.weight", "0.bias")
-    assert difference({"net": net}, {"net": other}).leaf in ("['net'].0.weight", "['net'].0.bias")
+    assert difference({"net": net}, {"net": other}).leaf in (
+        "['net'].0.weight",
+        "['net'].0.bias",
+    )
 
 
 # the order of the checks
@@ -84,9 +92,13 @@ def test_the_structure_comes_first_then_shape_dtype_device_and_values():
     ones = np.ones((2, 3), "float32")
     expected = {"a": ones, "b": ones}
     assert difference({"a": ones.T * 2, "c": ones}, expected).problem == "structure"
-    assert difference({"a": ones * 2, "b": ones.T.astype("float64")}, expected).problem == "shape"
+    assert (
+        difference({"a": ones * 2, "b": ones.T.astype("float64")}, expected).problem == "shape"
+    )
     assert difference({"a": ones * 2, "b": ones.astype("float64")}, expected).problem == "dtype"
-    assert difference({"a": ones * 2, "b": ones}, expected, check_device=True).problem == "values"
+    assert (
+        difference({"a": ones * 2, "b": ones}, expected, check_device=True).problem == "values"
+    )
     xdevice.assert_parity({"a": ones, "b": ones.astype("float64")}, expected, check_dtype=False)
 
 
@@ -95,7 +107,10 @@ def test_a_leaf_that_one_side_has_not_is_named():
     assert "actual has no ['b']" in found.text
     assert "expected has no ['extra']" in found.text
     assert "tensor by itself" in difference(np.ones(2), {"w": np.ones(2)}).text
-    assert "; expected is a container of numbers, and np.asarray(...) makes" in difference(np.ones(2), [1.0, 1.0]).text
+    assert (
+        "; expected is a container of numbers, and np.asarray(...) makes"
+        in difference(np.ones(2), [1.0, 1.0]).text
+    )
     assert "; actual is a container of numbers, and" in difference([1.0, 1.0], np.ones(2)).text
     assert "np.asarray" not in difference(np.ones(2), [np.ones(2)]).text
     assert difference("text", 3).problem == "structure"
@@ -138,9 +153,16 @@ def test_ints_and_bools_are_exact_and_do_not_overflow():
     assert difference(np.array([0, 255], "uint8"), np.array([0, 0], "uint8")).abs == 255
     found = difference(np.array([2**63 + 1], "uint64"), np.array([-(2**63)]), check_dtype=False)
     assert found.abs == 2**64 + 1
-    assert difference(np.array([2**53 + 1], "int64"), np.array([2**53], "int64"), rtol=1, atol=1).abs == 1
+    assert (
+        difference(
+            np.array([2**53 + 1], "int64"), np.array([2**53], "int64"), rtol=1, atol=1
+        ).abs
+        == 1
+    )
     assert difference(np.array([2**63 + 1], "uint64"), np.array([2**63], "uint64")).ulp is None
-    xdevice.assert_parity(np.array([2**63 - 1], "uint64"), np.array([2**63 - 1], "int64"), check_dtype=False)
+    xdevice.assert_parity(
+        np.array([2**63 - 1], "uint64"), np.array([2**63 - 1], "int64"), check_dtype=False
+    )
     assert difference(2**70, 2**70 + 1).abs == 1
     found = difference(np.array([True, False]), np.array([True, True]))
     assert (found.worst, found.actual, found.expected, found.off) == ((1,), False, True, 1)
@@ -156,7 +178,9 @@ def test_nan_equals_nan_by_choice_and_infinities_only_themselves():
     assert difference(np.array([math.nan]), np.array([1.0]), equal_nan=True).off == 1
     assert difference(np.array([3e38]), np.array([math.inf]), rtol=1, atol=math.inf).off == 1
     assert difference(np.array([1.7e308]), np.array([-1.7e308])).abs == math.inf
-    assert difference(np.array([1.0, math.inf]), np.array([2.0, math.inf])).worst == (0,), "the largest is infinite"
+    assert difference(np.array([1.0, math.inf]), np.array([2.0, math.inf])).worst == (0,), (
+        "the largest is infinite"
+    )
 
 
 def test_a_complex_number_is_as_exact_as_its_parts():
@@ -177,14 +201,18 @@ def test_a_complex_number_is_as_exact_as_its_parts():
     ],
 )
 def test_the_tolerance_follows_the_coarser_dtype(dtype, relative, absolute, least, size):
-    expected = np.array([size, size / 4, 0], ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
+    expected = np.array(
+        [size, size / 4, 0], ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype
+    )
     limit = relative * size / 4 + absolute * max(least, size)
     for share, is_equal in ((0.99, True), (1.01, False)):
         actual = expected.astype("float64")
         actual[1] += share * limit
         found = xdevice.parity.compare(actual, expected, check_dtype=False)
         assert found.ok is is_equal
-        assert xdevice.parity.compare(expected, actual, check_dtype=False, rtol=relative).problem in (None, "values")
+        assert xdevice.parity.compare(
+            expected, actual, check_dtype=False, rtol=relative
+        ).problem in (None, "values")
         assert found.allowed == pytest.approx(limit)
         assert found.excess == pytest.approx(share, rel=1e-3)
 
@@ -200,13 +228,18 @@ def test_a_given_tolerance_is_the_whole_of_it():
 
 
 def test_a_tolerance_may_be_a_number_of_numpy_and_an_infinite_one_lets_nothing_pass_at_zero():
-    xdevice.assert_parity(np.float32(1.0), np.float32(1.5), atol=np.float32(0.5), rtol=np.int64(0))
+    xdevice.assert_parity(
+        np.float32(1.0), np.float32(1.5), atol=np.float32(0.5), rtol=np.int64(0)
+    )
     assert difference(np.ones(2), np.array([1.0, 0.0]), rtol=math.inf).worst == (1,)
 
 
 def test_a_mask_is_not_ignored():
     masked = np.ma.masked_array([1.0, 2.0], mask=[False, True])
-    for read in (lambda: xdevice.parity.compare(masked, np.ones(2)), lambda: xdevice.to_numpy(masked)):
+    for read in (
+        lambda: xdevice.parity.compare(masked, np.ones(2)),
+        lambda: xdevice.to_numpy(masked),
+    ):
         with pytest.raises(xdevice.errors.UnsupportedError, match=r"x\.filled\(\)"):
             read()
 
@@ -218,7 +251,9 @@ def test_keys_that_look_the_same_are_leaves_of_their_own():
 
     one, other = Key(), Key()
     assert difference({one: 1.0, other: 2.0}, {one: 2.0, other: 2.0}).off == 1
-    assert "actual has no [key] (number 2)" in difference({one: 1.0}, {one: 1.0, other: 1.0}).text
+    assert (
+        "actual has no [key] (number 2)" in difference({one: 1.0}, {one: 1.0, other: 1.0}).text
+    )
 
 
 def test_where_nothing_is_allowed_the_largest_error_is_the_worst():
@@ -234,8 +269,12 @@ def test_where_nothing_is_allowed_the_largest_error_is_the_worst():
     st.floats(0, 3).filter(lambda share: abs(share - 1) > 1e-3),
     st.sampled_from([-1, 1]),
 )
-def test_a_value_within_the_tolerance_passes_and_one_beyond_fails(dtype, values, place, share, sign):
-    expected = np.array(values, "float64").astype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
+def test_a_value_within_the_tolerance_passes_and_one_beyond_fails(
+    dtype, values, place, share, sign
+):
+    expected = np.array(values, "float64").astype(
+        ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype
+    )
     actual, place = expected.astype("float64"), place % len(values)
     rule = TOLERANCES[dtype]
     size = max(abs(actual).max(), rule.least)
@@ -264,7 +303,9 @@ def test_ulp_agree_with_the_spacing_of_numpy():
     rng = np.random.default_rng(0)
     for x in rng.normal(0, 100, 50).astype("float32"):
         y = np.float32(x + 7 * np.spacing(x))
-        assert ulp_distance(x, y, "float32") == round(float(abs(y - x)) / abs(float(np.spacing(x))))
+        assert ulp_distance(x, y, "float32") == round(
+            float(abs(y - x)) / abs(float(np.spacing(x)))
+        )
     assert ulp_distance(-1.7e308, 1.7e308, "float64") > 2**63
 
 
@@ -291,7 +332,12 @@ def test_a_recording_holds_what_was_recorded(tmp_path):
             xdevice.parity.log("all", value)
             xdevice.parity.log("step", step)
     entries = Recording(tmp_path / "a").entries
-    assert [(entry.name, entry.step) for entry in entries[:4]] == [("all", 0), ("step", 0), ("all", 1), ("step", 1)]
+    assert [(entry.name, entry.step) for entry in entries[:4]] == [
+        ("all", 0),
+        ("step", 0),
+        ("all", 1),
+        ("step", 1),
+    ]
     rule = Strictness(rtol=0, atol=0, equal_nan=True, check_device=True)
     assert compare_leaves(entries[4].read(), host_leaves.read(value), rule).ok
     assert not compare_leaves(entries[2].read(), host_leaves.read(value), rule).ok
@@ -312,7 +358,9 @@ def test_a_recording_is_a_copy_of_each_frameworks_tensor(backend, tmp_path):
     assert leaf.owner == f"{backend} {chosen.version}"
     assert recording.header["versions"][backend] == chosen.version
     if network is not None:
-        state = xdevice.models.convert_state(network, "numpy")  # in PyTorch's layouts, as recordings are
+        state = xdevice.models.convert_state(
+            network, "numpy"
+        )  # in PyTorch's layouts, as recordings are
         values = {reading.path: reading.value for reading in recording.entries[1].read()}
         assert state.keys() == values.keys()
         assert all((values[name] == x).all() for name, x in state.items())
@@ -341,7 +389,10 @@ def test_what_cannot_be_recorded_is_refused(tmp_path):
         with pytest.raises(xdevice.errors.DTypeError, match="float8_e4m3fn"):
             xdevice.parity.log("x", np.ones(2, ml_dtypes.float8_e4m3fn))
     assert len(Recording(tmp_path / "a").entries) == 1
-    with pytest.raises(xdevice.errors.RecordingError, match="has a recording already"), recording_to(tmp_path / "a"):
+    with (
+        pytest.raises(xdevice.errors.RecordingError, match="has a recording already"),
+        recording_to(tmp_path / "a"),
+    ):
         pass
     with pytest.raises(xdevice.errors.RecordingError, match="has no recording"):
         Recording(tmp_path / "b")
@@ -398,12 +449,20 @@ if __name__ == "__main__":
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-    assert [(entry.name, entry.step) for entry in Recording(tmp_path / "a").entries] == [("x", 0), ("x", 1)]
+    assert [(entry.name, entry.step) for entry in Recording(tmp_path / "a").entries] == [
+        ("x", 0),
+        ("x", 1),
+    ]
 
 
 def test_record_outside_of_a_run_costs_next_to_nothing_and_imports_nothing():
     xdevice.parity.log("loss", 1.0)
-    times = timeit.repeat(lambda: xdevice.parity.log("loss", 1.0), timer=time.thread_time, number=10_000, repeat=20)
+    times = timeit.repeat(
+        lambda: xdevice.parity.log("loss", 1.0),
+        timer=time.thread_time,
+        number=10_000,
+        repeat=20,
+    )
     assert min(times) / 10_000 < 1e-6
     code = "import sys, xdevice; xdevice.parity.log('loss', 1); sys.exit(bool({'numpy', 'optree'} & set(sys.modules)))"
     assert python("-c", code, bare=True).returncode == 0
@@ -433,7 +492,11 @@ def reference(tmp_path_factory):
 
 
 def divergences(actual, reference):
-    found = [finding for finding in compare_recordings(actual, reference, Strictness()) if not finding.comparison.ok]
+    found = [
+        finding
+        for finding in compare_recordings(actual, reference, Strictness())
+        if not finding.comparison.ok
+    ]
     return sorted(found, key=lambda finding: finding.order)
 
 
@@ -441,7 +504,10 @@ def changed_first_weights(module, change):
     original = module.first_weights
 
     def first_weights():
-        return {name: xdevice.tensor(change(name, xdevice.to_numpy(w))) for name, w in original().items()}
+        return {
+            name: xdevice.tensor(change(name, xdevice.to_numpy(w)))
+            for name, w in original().items()
+        }
 
     module.first_weights = first_weights
 
@@ -461,7 +527,9 @@ def transposed_kernel(module):
 
 def missing_bias(module):
     original = module.forward
-    module.forward = lambda weights, inputs: original({**weights, "b1": weights["b1"] * 0}, inputs)
+    module.forward = lambda weights, inputs: original(
+        {**weights, "b1": weights["b1"] * 0}, inputs
+    )
 
 
 def rounded_at_step_7(rounded):
@@ -470,7 +538,10 @@ def rounded_at_step_7(rounded):
 
         def forward(weights, inputs):
             step = next(calls) // 5  # one call for the outputs, one for each of four gradients
-            return original(weights, xdevice.tensor(rounded(xdevice.to_numpy(inputs))) if step == 7 else inputs)
+            return original(
+                weights,
+                xdevice.tensor(rounded(xdevice.to_numpy(inputs))) if step == 7 else inputs,
+            )
 
         module.forward = forward
 
@@ -485,19 +556,31 @@ def as_bfloat16(x):
     return x.astype(ml_dtypes.bfloat16).astype("float32")
 
 
-@pytest.mark.parametrize("backend", sampled(FRAMEWORKS, each_time=[name for name in FRAMEWORKS if name != "jax"]))
+@pytest.mark.parametrize(
+    "backend", sampled(FRAMEWORKS, each_time=[name for name in FRAMEWORKS if name != "jax"])
+)
 def test_honest_training_reports_nothing(backend, reference, tmp_path):
     findings = compare_recordings(recorded(backend, tmp_path / "a"), reference, Strictness())
     assert len(findings) == 41
     assert [finding for finding in findings if not finding.comparison.ok] == []
 
 
-@pytest.mark.parametrize("backend", sampled(FRAMEWORKS, each_time=[name for name in FRAMEWORKS if name != "jax"]))
+@pytest.mark.parametrize(
+    "backend", sampled(FRAMEWORKS, each_time=[name for name in FRAMEWORKS if name != "jax"])
+)
 def test_one_weight_off_by_a_thousandth_is_named(backend, reference, tmp_path):
     found = divergences(recorded(backend, tmp_path / "a", one_weight_off), reference)
     first = found[0].comparison
-    assert (found[0].name, found[0].step, first.leaf, first.worst, first.off) == ("weights", 0, "['w2']", (5, 1), 1)
-    last = next(finding for finding in found if (finding.name, finding.step) == ("weights", 10)).comparison
+    assert (found[0].name, found[0].step, first.leaf, first.worst, first.off) == (
+        "weights",
+        0,
+        "['w2']",
+        (5, 1),
+        1,
+    )
+    last = next(
+        finding for finding in found if (finding.name, finding.step) == ("weights", 10)
+    ).comparison
     assert (last.leaf, last.worst) == ("['w2']", (5, 1))
 
 
@@ -521,6 +604,10 @@ def test_a_missing_bias_is_found_where_it_is_missing(backend, reference, tmp_pat
 
 @pytest.mark.parametrize("rounded", [as_tf32, as_bfloat16])
 @pytest.mark.parametrize("backend", sampled(FRAMEWORKS, each_time=["torch", "mxnet"]))
-def test_an_op_that_rounds_its_inputs_at_step_7_is_found_there(backend, rounded, reference, tmp_path):
-    found = divergences(recorded(backend, tmp_path / "a", rounded_at_step_7(rounded)), reference)
+def test_an_op_that_rounds_its_inputs_at_step_7_is_found_there(
+    backend, rounded, reference, tmp_path
+):
+    found = divergences(
+        recorded(backend, tmp_path / "a", rounded_at_step_7(rounded)), reference
+    )
     assert (found[0].name, found[0].step) == ("outputs", 7)

@@ -27,7 +27,12 @@ def _frameworks():
 
 def torch_like(nn, convolution, norm, bias):
     return nn.Sequential(
-        convolution(4, 4, 3, **bias), norm(4), nn.ReLU(), nn.Linear(4, 4), nn.Linear(4, 4, **bias), nn.LayerNorm(4)
+        convolution(4, 4, 3, **bias),
+        norm(4),
+        nn.ReLU(),
+        nn.Linear(4, 4),
+        nn.Linear(4, 4, **bias),
+        nn.LayerNorm(4),
     )
 
 
@@ -112,7 +117,12 @@ def test_one_weight_off_is_named_in_both_frameworks(one, other):
 
     change(target, off)
     found = difference({"net": source}, {"net": target})
-    assert (found.problem, found.leaf, found.worst, found.off) == ("values", f"['net'].{weight}", place, 1)
+    assert (found.problem, found.leaf, found.worst, found.off) == (
+        "values",
+        f"['net'].{weight}",
+        place,
+        1,
+    )
     assert found.abs == pytest.approx(1e-3, rel=1e-3)
     theirs = second_linear(source)[0]
     assert theirs == weight or f"{theirs} of {one}" in found.text
@@ -133,7 +143,10 @@ def test_a_missing_bias_is_named_on_either_side(one, other):
     source, target = network(one), network(other, bias=False)
     found = difference(source, target)
     assert found.problem == "structure"
-    for bias in (next(layer.parts[1].name for layer in xdevice.backend(one).layers(source)), second_linear(source)[1]):
+    for bias in (
+        next(layer.parts[1].name for layer in xdevice.backend(one).layers(source)),
+        second_linear(source)[1],
+    ):
         assert f"\n  {bias}: {other} has no bias in this" in found.text
     assert second_linear(source)[1] in difference({"n": target}, {"n": source}).text
 
@@ -142,7 +155,10 @@ def lstm():
     import keras
     from torch import nn
 
-    ours, theirs = nn.LSTM(3, 4, batch_first=True), keras.Sequential([keras.Input((5, 3)), keras.layers.LSTM(4)])
+    ours, theirs = (
+        nn.LSTM(3, 4, batch_first=True),
+        keras.Sequential([keras.Input((5, 3)), keras.layers.LSTM(4)]),
+    )
     xdevice.load(xdevice.models.convert_state(ours, "tensorflow", like=theirs), into=theirs)
     return ours, theirs
 
@@ -156,7 +172,9 @@ def test_two_biases_are_compared_as_their_sum_in_both_directions():
     for found in (one_way, other_way):
         assert (found.leaf, found.off) == ("lstm/lstm_cell/bias", 16)
         assert "bias_ih_l0 and bias_hh_l0 of torch" in found.text
-        apart = found.actual - found.expected  # each way may show another element: all are as far apart
+        apart = (
+            found.actual - found.expected
+        )  # each way may show another element: all are as far apart
         assert apart == pytest.approx(1e-3 if found is one_way else -1e-3, rel=1e-2)
 
 
@@ -171,14 +189,24 @@ def test_the_count_of_batches_is_never_missing(one, other):
 def test_layers_of_one_framework_with_other_names_are_paired(name):
     source, renamed = network(name), {"torch": "ModuleDict", "paddle": "LayerDict"}.get(name)
     if renamed is None:  # Keras and Gluon number their layers anew for each model
-        xdevice.load(xdevice.models.convert_state(source, name, like=(twin := network(name))), into=twin)
+        xdevice.load(
+            xdevice.models.convert_state(source, name, like=(twin := network(name))), into=twin
+        )
         xdevice.assert_parity(twin, source)
         return
     nn = xdevice.backend(name).framework.nn
-    (one, other), place = (getattr(nn, renamed)({key: nn.Linear(4, 4)}) for key in ("one", "two")), (1, 2)
+    (one, other), place = (
+        (getattr(nn, renamed)({key: nn.Linear(4, 4)}) for key in ("one", "two")),
+        (1, 2),
+    )
     xdevice.load(xdevice.models.convert_state(one, name, like=other), into=other)
     xdevice.assert_parity(one, other)
-    change(other, lambda path, x: x + 1e-3 * np.eye(4, dtype=x.dtype)[place[0], place[1] - 1] * (x.ndim == 2))
+    change(
+        other,
+        lambda path, x: (
+            x + 1e-3 * np.eye(4, dtype=x.dtype)[place[0], place[1] - 1] * (x.ndim == 2)
+        ),
+    )
     assert difference(one, other).leaf == "two.weight"
 
 
@@ -189,7 +217,10 @@ def test_a_layer_of_one_framework_that_is_laid_out_otherwise_is_compared_as_it_c
     linear, twin = torch.nn.Sequential(torch.nn.Linear(4, 4)), torch.nn.Sequential(conv1d(4, 4))
     twin.load_state_dict(linear.state_dict())
     found = difference({"net": linear}, {"net": twin})
-    assert (found.leaf, "equal where one is transposed" in found.text) == ("['net'].0.weight", True)
+    assert (found.leaf, "equal where one is transposed" in found.text) == (
+        "['net'].0.weight",
+        True,
+    )
     xdevice.load(xdevice.models.convert_state(linear, "torch", like=twin), into=twin)
     xdevice.assert_parity(linear, twin)
     xdevice.assert_parity(twin, linear)
@@ -201,10 +232,16 @@ def test_modules_of_two_libraries_of_one_framework_are_paired():
     ours = nnx.Linear(4, 4, rngs=nnx.Rngs(0))
     theirs = eqx.nn.Linear(4, 4, key=jax.random.key(0))
     assert difference(ours, theirs).problem == "values"
-    swapped = eqx.tree_at(lambda x: (x.weight, x.bias), theirs, (ours.kernel[...], ours.bias[...]))
+    swapped = eqx.tree_at(
+        lambda x: (x.weight, x.bias), theirs, (ours.kernel[...], ours.bias[...])
+    )
     assert difference(ours, swapped).leaf == "weight"  # Equinox has its weight transposed
-    right = eqx.tree_at(lambda x: (x.weight, x.bias), theirs, (ours.kernel[...].T, ours.bias[...]))
-    assert difference(ours, right).problem == "settings"  # JAX's libraries do not list layers without parameters
+    right = eqx.tree_at(
+        lambda x: (x.weight, x.bias), theirs, (ours.kernel[...].T, ours.bias[...])
+    )
+    assert (
+        difference(ours, right).problem == "settings"
+    )  # JAX's libraries do not list layers without parameters
     xdevice.assert_parity(xdevice.models.convert_state(ours, "jax", like=right), right)
 
 
@@ -241,7 +278,10 @@ def test_shapes_kinds_and_open_pairs_are_differences():
 
     found = difference(torch.nn.Linear(3, 4), paddle.nn.Linear(3, 5))
     assert (found.problem, "weight (4, 3) and (5, 3)" in found.text) == ("structure", True)
-    assert "a linear and a embedding" in difference(torch.nn.Linear(3, 4), paddle.nn.Embedding(3, 4)).text
+    assert (
+        "a linear and a embedding"
+        in difference(torch.nn.Linear(3, 4), paddle.nn.Embedding(3, 4)).text
+    )
     two = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 4))
     three = paddle.nn.Sequential(*(paddle.nn.Linear(4, 4) for _ in range(3)))
     found = difference([two], [three])
@@ -267,7 +307,11 @@ def test_what_names_and_kinds_say_is_compared_as_a_state():
             self.first, self.second = paddle.nn.Linear(4, 4), paddle.nn.Linear(4, 4)
 
     ours, theirs = Ours(), Theirs()
-    said = {"like": theirs, "names": {"one": "second", "two": "first"}, "kinds": {"scale": "same"}}
+    said = {
+        "like": theirs,
+        "names": {"one": "second", "two": "first"},
+        "kinds": {"scale": "same"},
+    }
     state = xdevice.models.convert_state(ours, "paddle", **said)
     xdevice.load(state, into=theirs)
     xdevice.assert_parity(state, theirs)
@@ -284,12 +328,18 @@ def test_what_names_and_kinds_say_is_compared_as_a_state():
     assert difference(state, theirs).leaf == "first.weight"
     del state["first.weight"]
     assert "actual has no first.weight" in difference(state, theirs).text
-    assert "['scale']" in difference(state, ours).text  # beside a model of another framework it is a dict
+    assert (
+        "['scale']" in difference(state, ours).text
+    )  # beside a model of another framework it is a dict
 
 
 def with_head(nn, classes):
     model = nn.Sequential()
-    for name, layer in (("body", nn.Linear(4, 4)), ("act", nn.ReLU()), ("fc", nn.Linear(4, classes))):
+    for name, layer in (
+        ("body", nn.Linear(4, 4)),
+        ("act", nn.ReLU()),
+        ("fc", nn.Linear(4, classes)),
+    ):
         (model.add_module if hasattr(model, "add_module") else model.add_sublayer)(name, layer)
     return model
 
@@ -308,7 +358,10 @@ def test_a_port_with_another_head_is_shown_without_it(other):
     change(target, lambda name, x: x + 1 if name == "body.bias" else x)
     assert difference(source, target, skip=["fc"]).leaf == "body.bias"
     assert difference(state, target).leaf == "body.bias"
-    assert "skip= says 'head', where neither model has parameters" in difference(source, target, skip=["head"]).text
+    assert (
+        "skip= says 'head', where neither model has parameters"
+        in difference(source, target, skip=["head"]).text
+    )
 
 
 def test_what_cannot_be_skipped_is_refused():
@@ -317,7 +370,9 @@ def test_what_cannot_be_skipped_is_refused():
     net = torch.nn.Linear(2, 2)
     with pytest.raises(xdevice.errors.ArgumentError, match="give two models"):
         xdevice.assert_parity({"fc": net}, {"fc": net}, skip=["fc"])
-    with pytest.raises(xdevice.errors.ArgumentError, match="inputs= compares what both models return"):
+    with pytest.raises(
+        xdevice.errors.ArgumentError, match="inputs= compares what both models return"
+    ):
         xdevice.parity.compare(net, net, inputs=torch.ones(1, 2), skip=["bias"])
     with pytest.raises(xdevice.errors.ArgumentError, match="takes a list of paths"):
         xdevice.parity.compare(net, net, skip="bias")
@@ -346,7 +401,10 @@ def test_dtypes_and_devices_are_those_of_the_models_themselves():
     theirs.initialize(ctx=xdevice.backend("mxnet").to_native(xdevice.device("cpu:1")))
     xdevice.load(xdevice.models.convert_state(ours, "mxnet", like=theirs), into=theirs)
     xdevice.assert_parity(ours, theirs)
-    for found in (difference(ours, theirs, check_device=True), difference(theirs, ours, check_device=True)):
+    for found in (
+        difference(ours, theirs, check_device=True),
+        difference(theirs, ours, check_device=True),
+    ):
         assert (found.problem, {found.actual, found.expected}) == ("device", {"cpu:0", "cpu:1"})
     found = difference(ours.double(), theirs)
     assert (found.problem, found.actual) == ("dtype", "float64")
@@ -368,7 +426,10 @@ def test_recordings_of_models_compare_across_frameworks(tmp_path, given):
         with recording_to(tmp_path / str(len(read))):
             for _ in range(2):
                 xdevice.parity.log(
-                    "model", model if given == "the model" else xdevice.models.convert_state(model, "numpy")
+                    "model",
+                    model
+                    if given == "the model"
+                    else xdevice.models.convert_state(model, "numpy"),
                 )
                 change(model, lambda name, x, added=added: x + added * (name == "0.weight"))
         read.append(Recording(tmp_path / str(len(read))).entries)
@@ -380,7 +441,9 @@ def test_recordings_of_models_compare_across_frameworks(tmp_path, given):
     assert found.problem == "values"
     assert "0.weight" in found.leaf
     assert "only one has it" in found.text
-    assert {leaf.owner.split()[0] for leaf in read[1][0].read()} == {"paddle" if given == "the model" else "numpy"}
+    assert {leaf.owner.split()[0] for leaf in read[1][0].read()} == {
+        "paddle" if given == "the model" else "numpy"
+    }
 
 
 def test_a_model_with_an_unknown_layer_is_recorded_as_it_is(tmp_path):
@@ -392,15 +455,25 @@ def test_a_model_with_an_unknown_layer_is_recorded_as_it_is(tmp_path):
             self.scale, self.fc = torch.nn.Parameter(torch.ones(2)), torch.nn.Linear(2, 2)
 
     with recording_to(tmp_path):
-        xdevice.parity.log("net", {"net": Net(), "optimizer": torch.optim.SGD(Net().parameters())})
-    assert {leaf.path for leaf in Recording(tmp_path).entries[0].read()} >= {"['net'].scale", "['net'].fc.weight"}
+        xdevice.parity.log(
+            "net", {"net": Net(), "optimizer": torch.optim.SGD(Net().parameters())}
+        )
+    assert {leaf.path for leaf in Recording(tmp_path).entries[0].read()} >= {
+        "['net'].scale",
+        "['net'].fc.weight",
+    }
 
 
 def trained(name, eps=1e-5, momentum=0.1, dropout=0.1):
     if name == "torch":
         from torch import nn
 
-        return nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4, eps, momentum), nn.Dropout(dropout), nn.Linear(4, 3))
+        return nn.Sequential(
+            nn.Linear(4, 4),
+            nn.BatchNorm1d(4, eps, momentum),
+            nn.Dropout(dropout),
+            nn.Linear(4, 3),
+        )
     if name == "paddle":
         from paddle import nn
 
@@ -410,16 +483,22 @@ def trained(name, eps=1e-5, momentum=0.1, dropout=0.1):
     from keras import layers
 
     norm = layers.BatchNormalization(epsilon=eps, momentum=1 - momentum)
-    return keras.Sequential([keras.Input((4,)), layers.Dense(4), norm, layers.Dropout(dropout), layers.Dense(3)])
+    return keras.Sequential(
+        [keras.Input((4,)), layers.Dense(4), norm, layers.Dropout(dropout), layers.Dense(3)]
+    )
 
 
 def parity_warning(actual, expected, inputs):
-    with pytest.warns(UserWarning, match="the outputs agree, in evaluation mode; set differently:") as caught:
+    with pytest.warns(
+        UserWarning, match="the outputs agree, in evaluation mode; set differently:"
+    ) as caught:
         xdevice.assert_parity(actual, expected, inputs=inputs)
     return str(caught[0].message)
 
 
-@pytest.mark.parametrize("name", [name for name in ("paddle", "tensorflow", "torch") if name in WITH_MODELS])
+@pytest.mark.parametrize(
+    "name", [name for name in ("paddle", "tensorflow", "torch") if name in WITH_MODELS]
+)
 def test_what_models_are_set_to_is_compared_before_they_run(name):
     source, x = trained("torch"), np.random.default_rng(0).normal(size=(6, 4)).astype("float32")
 
@@ -435,7 +514,11 @@ def test_what_models_are_set_to_is_compared_before_they_run(name):
         assert "p is" in text if setting == "dropout" else "momentum is" in text
     found = difference(twin(eps=1e-2, momentum=0.2), source, inputs=x)
     assert found.text.startswith("set differently:\n  1: ")
-    assert found.text.index("eps is") < found.text.index("the values differ") < found.text.index("the first layer")
+    assert (
+        found.text.index("eps is")
+        < found.text.index("the values differ")
+        < found.text.index("the first layer")
+    )
     assert any("momentum is" in line for line in found.settings)
     with pytest.raises(xdevice.errors.ArgumentError) as caught:
         xdevice.assert_parity(twin(momentum=0.2), source, inputs=x[:, :3])
@@ -448,12 +531,19 @@ def test_what_optimizers_are_set_to_and_the_mode_are_compared():
     net = trained("torch")
     one, other = (torch.optim.Adam(net.parameters(), eps=eps) for eps in (1e-8, 1e-7))
     assert difference(one, other).settings[0].startswith("eps: 1e-08 in torch's Adam, 1e-07")
-    assert "['adam'].eps: " in difference({"net": net, "adam": one}, {"net": net, "adam": other}).text
+    assert (
+        "['adam'].eps: "
+        in difference({"net": net, "adam": one}, {"net": net, "adam": other}).text
+    )
     xdevice.assert_parity(one, torch.optim.Adam(net.parameters()))
     twin = trained("torch").eval()
     twin.load_state_dict(net.state_dict())
-    assert xdevice.parity.compare(net, twin).settings == ("mode is training in actual, evaluation in expected",)
+    assert xdevice.parity.compare(net, twin).settings == (
+        "mode is training in actual, evaluation in expected",
+    )
     if "tensorflow" in WITH_MODELS:
         keras = trained("tensorflow")
         (line,) = difference(net, keras).settings
-        assert line == "not compared: training or evaluation mode, which tensorflow does not tell"
+        assert (
+            line == "not compared: training or evaluation mode, which tensorflow does not tell"
+        )

@@ -95,7 +95,14 @@ def report_of(output):
 def example(tmp_path_factory):
     folder = tmp_path_factory.mktemp("example")
     names = ",".join(name for name in xdevice.backends() if name != "numpy")
-    kept = ("--save", folder / "run", "--html", folder / "report.html", "--json", folder / "report.json")
+    kept = (
+        "--save",
+        folder / "run",
+        "--html",
+        folder / "report.html",
+        "--json",
+        folder / "report.json",
+    )
     done = command("parity", EXAMPLE, "--backends", names, "--jobs", 2, *kept)
     return folder, *done
 
@@ -106,7 +113,9 @@ def test_the_example_agrees_on_every_framework(example):
     assert status == 0, out + err
     report, rows = report_of((folder / "report.json").read_text())
     assert report["first_divergence"] is None
-    assert [row["state"] for row in rows.values()] == ["reference"] + ["agrees"] * (len(rows) - 1)
+    assert [row["state"] for row in rows.values()] == ["reference"] + ["agrees"] * (
+        len(rows) - 1
+    )
     assert {"torch", "tensorflow", "paddle", "mxnet", "jax"} <= set(rows)
     for name, row in rows.items():
         assert row["records"] == 41
@@ -117,7 +126,12 @@ def test_the_example_agrees_on_every_framework(example):
         assert set(name["backends"]) == set(rows) - {"torch"}
         for series in name["backends"].values():
             assert all(step["ok"] and step["excess"] < 1 for step in series["steps"])
-    assert [name["name"] for name in report["names"]] == ["weights", "outputs", "loss", "gradients"]
+    assert [name["name"] for name in report["names"]] == [
+        "weights",
+        "outputs",
+        "loss",
+        "gradients",
+    ]
     assert "agrees" in out
     assert "First divergence" not in out
 
@@ -129,7 +143,10 @@ def test_the_page_has_plots_and_needs_nothing_else(example):
     assert page.count("<polyline") == 4 * 5
     assert "All backends agree" in page
     assert not re.search(r"<script|<link|<img|https?:|url\(|@import|src=", page)
-    assert all(row["version"] in page for row in json.loads((example[0] / "report.json").read_text())["backends"])
+    assert all(
+        row["version"] in page
+        for row in json.loads((example[0] / "report.json").read_text())["backends"]
+    )
     is_balanced(page)
 
 
@@ -156,7 +173,17 @@ def test_saved_recordings_are_compared_later(example):
     folder = example[0] / "run"
     status, out = invoke("compare-runs", folder, folder)
     assert status == 0, out
-    status, out = invoke("compare-runs", folder / "torch", folder / "paddle", "--rtol", 0, "--atol", 0, "--json", "-")
+    status, out = invoke(
+        "compare-runs",
+        folder / "torch",
+        folder / "paddle",
+        "--rtol",
+        0,
+        "--atol",
+        0,
+        "--json",
+        "-",
+    )
     assert status == 1
     report, rows = report_of(out)
     assert list(rows) == ["paddle"]
@@ -199,8 +226,17 @@ LINE = '{"name": "x", "step": 0, "time": 1.0, "leaves": [{"path": "", "dtype": "
         ({"index.jsonl": HEADER + "[]\n"}, "TypeError"),
         ({"index.jsonl": HEADER + LINE.replace("step", "other")}, "KeyError('step')"),
         ({"index.jsonl": HEADER + LINE}, "KeyError('owner')"),
-        ({"index.jsonl": HEADER + LINE.replace('"value"', '"owner": "x", "at"')}, "FileNotFoundError"),
-        ({"index.jsonl": HEADER + LINE.replace('"value"', '"owner": "x", "at"'), "arrays.npy": ""}, "TypeError"),
+        (
+            {"index.jsonl": HEADER + LINE.replace('"value"', '"owner": "x", "at"')},
+            "FileNotFoundError",
+        ),
+        (
+            {
+                "index.jsonl": HEADER + LINE.replace('"value"', '"owner": "x", "at"'),
+                "arrays.npy": "",
+            },
+            "TypeError",
+        ),
         ({"index.jsonl": b"\xff\n"}, "UnicodeDecodeError"),
         ({"run.json": '{"backends": ['}, "JSONDecodeError"),
         ({"run.json": "{}"}, "KeyError('backends')"),
@@ -237,7 +273,9 @@ def test_a_recording_tells_the_backend_that_was_selected(tmp_path, monkeypatch):
     for name in ("numpy", "torch"):
         with xdevice.use_backend(name), recording_to(tmp_path / "a" / name):
             xdevice.parity.log("x", 1)
-    status, out = invoke("compare-runs", tmp_path / "a" / "torch", tmp_path / "a" / "numpy", "--json", "-")
+    status, out = invoke(
+        "compare-runs", tmp_path / "a" / "torch", tmp_path / "a" / "numpy", "--json", "-"
+    )
     _, rows = report_of(out)
     assert (status, list(rows)) == (0, ["numpy"])
     assert rows["numpy"]["version"] == xdevice.backend("numpy").version
@@ -261,7 +299,10 @@ for i in range(10):
 """
     status, out, _ = parity(code, "--html", tmp_path / "r.html", backends="torch,jax,mxnet")
     assert status == 1
-    assert "First divergence\nz, step 7, on jax: the values differ at ['w']: 2 of 6 elements are off" in out
+    assert (
+        "First divergence\nz, step 7, on jax: the values differ at ['w']: 2 of 6 elements are off"
+        in out
+    )
     assert "1.00100005 at [0, 0]" in out
     page = (tmp_path / "r.html").read_text()
     assert page.index("First divergence: z, step 7, on jax") < page.index("<table")
@@ -271,11 +312,20 @@ for i in range(10):
 @pytest.mark.parametrize(
     ("code", "what"),
     [
-        ("record('x', 1); here('jax') and record('more', 1)", "more has a step 0 here, but the reference does not"),
-        ("record('x', 1); here('torch') and record('x', 1)", "x has no step 1 here, but the reference does"),
+        (
+            "record('x', 1); here('jax') and record('more', 1)",
+            "more has a step 0 here, but the reference does not",
+        ),
+        (
+            "record('x', 1); here('torch') and record('x', 1)",
+            "x has no step 1 here, but the reference does",
+        ),
         ("record('x', 1); record('y' if here('torch') else 'z', 1)", "z has a step 0 here"),
         ("record('x', numpy.ones(2 + here('jax')))", "the shapes differ: actual is (3,)"),
-        ("record('x', numpy.ones(2, 'f8' if here('jax') else 'f4'))", "the dtypes differ: actual is float64"),
+        (
+            "record('x', numpy.ones(2, 'f8' if here('jax') else 'f4'))",
+            "the dtypes differ: actual is float64",
+        ),
         ("record('x', [1] * (2 + here('jax')))", "the structures differ"),
         ("record('x', float('nan'))", "actual    nan"),
     ],
@@ -322,7 +372,11 @@ if here("jax"):
     )  # fmt: skip
     assert status == 2, out + err
     report, rows = report_of((tmp_path / "r.json").read_text())
-    assert [row["state"] for row in rows.values()] == ["reference", *["did not run"] * 3, "diverges"]
+    assert [row["state"] for row in rows.values()] == [
+        "reference",
+        *["did not run"] * 3,
+        "diverges",
+    ]
     assert "ended by SIGSEGV" in rows["tensorflow"]["error"]
     assert "Fatal Python error: Segmentation fault" in rows["tensorflow"]["error"]
     assert rows["paddle"]["error"] == "was killed after 15 s; use a larger --timeout\nwaiting"
@@ -330,11 +384,19 @@ if here("jax"):
     assert "No module named 'no_such_framework'" in out
     assert rows["jax"]["python"] == str(python)
     assert report["first_divergence"]["name"] == "x"
-    assert "x has a step 3 here, but the reference does not" in report["first_divergence"]["text"]
+    assert (
+        "x has a step 3 here, but the reference does not" in report["first_divergence"]["text"]
+    )
     assert [row["records"] for row in rows.values()] == [3, 3, 3, 3, 4]
-    assert Recording(tmp_path / "run" / "tensorflow").entries[2].read()[0].value.tolist() == [2, 2, 2]
+    assert Recording(tmp_path / "run" / "tensorflow").entries[2].read()[0].value.tolist() == [
+        2,
+        2,
+        2,
+    ]
     assert is_gone(int((tmp_path / "pid").read_text()))
-    assert (tmp_path / "run" / "torch" / "stdout.txt").read_text() == f"{tmp_path / 'pid'} --flag"
+    assert (
+        tmp_path / "run" / "torch" / "stdout.txt"
+    ).read_text() == f"{tmp_path / 'pid'} --flag"
     assert Recording(tmp_path / "run" / "jax").entries[3].read()[0].value == "yes"
     is_balanced((tmp_path / "r.html").read_text())
     assert command("compare-runs", tmp_path / "run", tmp_path / "run")[0] == 2
@@ -358,7 +420,9 @@ def is_gone(pid):
 def test_a_run_that_is_ended_leaves_no_process_behind(how, tmp_path):
     needs("torch", "jax")
     script, pid = tmp_path / "script.py", tmp_path / "pid"
-    script.write_text(f"import os, time; open({str(pid)!r}, 'w').write(str(os.getpid())); time.sleep(1000)")
+    script.write_text(
+        f"import os, time; open({str(pid)!r}, 'w').write(str(os.getpid())); time.sleep(1000)"
+    )
     # a shell without job control starts what runs in the background with SIGINT ignored
     code = (
         "import signal; from xdevice.cli.main import main; signal.signal(signal.SIGINT, signal.default_int_handler); "
@@ -375,7 +439,9 @@ def test_a_run_that_is_ended_leaves_no_process_behind(how, tmp_path):
 
 
 def test_a_divergence_before_a_crash_is_told(parity):
-    status, out, _ = parity("record('x', 1 + here('jax')); here('jax') and sys.exit(3); record('x', 1)")
+    status, out, _ = parity(
+        "record('x', 1 + here('jax')); here('jax') and sys.exit(3); record('x', 1)"
+    )
     assert status == 2
     assert "ended with exit status 3" in out
     assert "x, step 0, on jax" in out
@@ -386,13 +452,17 @@ def test_a_divergence_before_a_crash_is_told(parity):
 
 @pytest.mark.slow
 def test_without_a_reference_nothing_is_compared(parity):
-    status, out, _ = parity("record('x', here('jax')); here('torch') and sys.exit('no reference')")
+    status, out, _ = parity(
+        "record('x', here('jax')); here('torch') and sys.exit('no reference')"
+    )
     assert status == 2
     assert "no reference" in out
     assert "not compared" in out
     status, out, _ = parity("here('jax') and record('x', 1)")
     assert status == 2
-    assert "the others cannot be compared with it; call xdevice.parity.log, or give --trace" in out
+    assert (
+        "the others cannot be compared with it; call xdevice.parity.log, or give --trace" in out
+    )
     status, out, _ = parity("here('torch') and record('x', 1)")
     assert status == 1
     assert "x has no step 0 here, but the reference does" in out
@@ -417,20 +487,38 @@ def test_wrong_arguments_are_refused_before_anything_runs(tmp_path, monkeypatch)
     for arguments, text in [
         (["--backends", "torch,troch"], "did you mean 'torch'"),
         (["--backends", "jax,"], "there is no backend '', a name is missing"),
-        (["--backends", "numpy,paddle"], "paddle is not installed here; pip install paddlepaddle; or --python"),
-        (["--backends", "torch,jax", "--reference", "mxnet"], "mxnet is not among the backends"),
+        (
+            ["--backends", "numpy,paddle"],
+            "paddle is not installed here; pip install paddlepaddle; or --python",
+        ),
+        (
+            ["--backends", "torch,jax", "--reference", "mxnet"],
+            "mxnet is not among the backends",
+        ),
         (["--backends", "torch"], "alone has nothing to be compared with"),
         (["--backends", "torch,jax", "--python", "jax"], "takes NAME=PATH"),
         (["--backends", "torch,jax", "--python", "jax=/no/such"], "there is no file /no/such"),
-        (["--backends", "torch,jax", "--python", f"mxnet={sys.executable}"], "mxnet is not among"),
+        (
+            ["--backends", "torch,jax", "--python", f"mxnet={sys.executable}"],
+            "mxnet is not among",
+        ),
         (["--backends", "torch,jax", "--save", "full"], "is not empty"),
-        (["--backends", "torch,jax", "--save", "full", "--overwrite"], "full has no run.json: it is not the folder of"),
+        (
+            ["--backends", "torch,jax", "--save", "full", "--overwrite"],
+            "full has no run.json: it is not the folder of",
+        ),
         (["--backends", "torch,jax", "--overwrite"], "--overwrite needs --save"),
         (["--backends", "torch,jax", "--float64", "--calibrate"], "choose one"),
         (["--backends", "torch,jax", "--rtol", "0", "--calibrate"], "choose one"),
-        (["--backends", "torch,jax", "--save", "s.py/run"], "cannot make the folder s.py/run: Not a directory"),
+        (
+            ["--backends", "torch,jax", "--save", "s.py/run"],
+            "cannot make the folder s.py/run: Not a directory",
+        ),
         (["--backends", "torch,jax", "--timeout", "0"], "--timeout"),
-        (["--backends", "torch,jax", "--rtol", "nan"], "rtol must be a number of 0 or more, not nan"),
+        (
+            ["--backends", "torch,jax", "--rtol", "nan"],
+            "rtol must be a number of 0 or more, not nan",
+        ),
     ]:
         status, err = invoke("parity", script, *arguments)
         assert status == 2
@@ -469,12 +557,19 @@ def on_numpy(tmp_path):
 def test_a_run_in_float64_finds_what_rounding_hides(on_numpy, tmp_path):
     status, out, err = on_numpy(ROUNDED)
     assert status == 0, out + err
-    status, out, err = on_numpy(ROUNDED, "--float64", "--json", tmp_path / "r.json", "--save", tmp_path / "run")
+    status, out, err = on_numpy(
+        ROUNDED, "--float64", "--json", tmp_path / "r.json", "--save", tmp_path / "run"
+    )
     assert status == 1, out + err
     report, _ = report_of((tmp_path / "r.json").read_text())
     assert (report["first_divergence"]["name"], report["first_divergence"]["step"]) == ("y", 0)
     assert report["first_divergence"]["excess"] > 1000
-    later = [step for name in report["names"] for step in name["backends"]["jax"]["steps"] if step["step"]]
+    later = [
+        step
+        for name in report["names"]
+        for step in name["backends"]["jax"]["steps"]
+        if step["step"]
+    ]
     assert all(step["ok"] for step in later), "later steps are held by the rule of float32"
     assert Recording(tmp_path / "run" / "jax").header["floats"] == "float64"
     status, out = invoke("compare-runs", tmp_path / "run", tmp_path / "run")
@@ -484,7 +579,8 @@ def test_a_run_in_float64_finds_what_rounding_hides(on_numpy, tmp_path):
 @pytest.mark.long
 def test_float32_in_a_run_in_float64_is_told(on_numpy):
     status, out, _ = on_numpy(
-        "record('x', xdevice.tensor(0.1, dtype='float32')); record('y', xdevice.tensor(0.1))", "--float64"
+        "record('x', xdevice.tensor(0.1, dtype='float32')); record('y', xdevice.tensor(0.1))",
+        "--float64",
     )
     assert status == 0, out
     assert "numpy ran in float64, but x is float32 or complex64" in out
@@ -526,7 +622,9 @@ def test_a_calibration_that_fails_is_told_by_name(on_numpy):
     status, _, err = on_numpy(code, "--calibrate")
     assert status == 2
     assert "cannot calibrate: numpy (jitter:1) ended with exit status 1" in err
-    status, out, err = on_numpy("record('x', 0.1); here('numpy') and sys.exit('no more')", "--calibrate")
+    status, out, err = on_numpy(
+        "record('x', 0.1); here('numpy') and sys.exit('no more')", "--calibrate"
+    )
     assert status == 2
     assert "no more" in out
     assert "not compared" in out
@@ -536,7 +634,9 @@ def test_an_alarm_that_may_be_rounding_says_so(compared):
     code = "record('x', numpy.float32(1 + {} * here('jax')))"
     status, out = compared(code.format(2.5e-5))
     assert status == 1
-    assert "2.3 times what is allowed may be rounding alone: xdevice parity --float64 tells" in out
+    assert (
+        "2.3 times what is allowed may be rounding alone: xdevice parity --float64 tells" in out
+    )
     assert "may be rounding" not in compared(code.format(2.5e-5), "--rtol", 1e-5)[1]
     status, out = compared(code.format(4e-5))
     assert status == 1
@@ -554,13 +654,17 @@ record('weights', {'w': numpy.float32([0.5, 0.1 + 0.1 * here('jax')]), 'b': nump
     assert status == 1
     assert "weights, step 0" in out
     assert "gradients, step 0, has at most 3e-09 there, and 0.5 elsewhere" in out
-    status, out = compared(code.replace("'b': numpy.float32([0.01 * (1 - 2 * here('jax'))])", "'b': 0.01"))
+    status, out = compared(
+        code.replace("'b': numpy.float32([0.01 * (1 - 2 * here('jax'))])", "'b': 0.01")
+    )
     assert "weights, step 1" in out
     assert "zero but for rounding" not in out, "of 'w', whose gradient is not small"
 
 
 def test_a_variance_that_differs_between_frameworks_is_explained(compared):
-    status, out = compared("record('net', {'1.running_var': numpy.float32([1.0 + 0.01 * here('jax')])})")
+    status, out = compared(
+        "record('net', {'1.running_var': numpy.float32([1.0 + 0.01 * here('jax')])})"
+    )
     assert status == 1
     assert "PyTorch's batch norms keep the unbiased variance" in out
 
@@ -568,7 +672,9 @@ def test_a_variance_that_differs_between_frameworks_is_explained(compared):
 @pytest.mark.slow
 def test_a_run_in_float64_allows_the_statistics_of_batch_norms_what_float32_rounds(on_numpy):
     """Paddle holds their momentum in float32, even of a layer in float64."""
-    code = "record('net', {'%s': xdevice.tensor(1.0, dtype='float64') * (1 + 3e-8 * here('jax'))})"
+    code = (
+        "record('net', {'%s': xdevice.tensor(1.0, dtype='float64') * (1 + 3e-8 * here('jax'))})"
+    )
     status, out, err = on_numpy(code % "1.running_mean", "--float64")
     assert status == 0, out + err
     assert on_numpy(code % "1.weight", "--float64")[0] == 1
@@ -582,18 +688,27 @@ def test_a_divergence_names_the_line_of_its_record(tmp_path, monkeypatch):
     for name, code in (("a", "x = 1.0\nsee('x', x)"), ("b", "see('x', 2.0)")):
         (tmp_path / f"{name}.py").write_text(code)
         with recording_to(tmp_path / name):
-            exec(compile(code, str(tmp_path / f"{name}.py"), "exec"), {"see": xdevice.parity.log})
-    status, out = invoke("compare-runs", tmp_path / "a", tmp_path / "b", "--html", tmp_path / "r.html")
+            exec(
+                compile(code, str(tmp_path / f"{name}.py"), "exec"), {"see": xdevice.parity.log}
+            )
+    status, out = invoke(
+        "compare-runs", tmp_path / "a", tmp_path / "b", "--html", tmp_path / "r.html"
+    )
     assert status == 1
     assert "recorded  b.py:1 (actual), a.py:2 (expected)" in out
     assert "recorded  b.py:1 (actual), a.py:2 (expected)" in (tmp_path / "r.html").read_text()
     assert Recording(tmp_path / "a").entries[0].where == f"{tmp_path / 'a.py'}:2"
     status, out = invoke("compare-runs", tmp_path / "a", tmp_path / "b", "--json", "-")
-    assert json.loads(out)["first_divergence"]["recorded_at"] == "b.py:1 (actual), a.py:2 (expected)"
+    assert (
+        json.loads(out)["first_divergence"]["recorded_at"]
+        == "b.py:1 (actual), a.py:2 (expected)"
+    )
 
 
 def test_a_recording_without_lines_is_read(tmp_path):
-    (tmp_path / "index.jsonl").write_text(HEADER + LINE.replace('"path": ""', '"path": "", "owner": "Python"'))
+    (tmp_path / "index.jsonl").write_text(
+        HEADER + LINE.replace('"path": ""', '"path": "", "owner": "Python"')
+    )
     assert Recording(tmp_path).entries[0].where == ""
     assert invoke("compare-runs", tmp_path, tmp_path)[0] == 0
 
@@ -608,7 +723,10 @@ def findings_of(tmp_path, name, values, others):
             for x in numbers:
                 xdevice.parity.log(name, x)
     return compare_recordings(
-        Recording(tmp_path / "b").entries, Recording(tmp_path / "a").entries, Strictness(), is_complete=False
+        Recording(tmp_path / "b").entries,
+        Recording(tmp_path / "a").entries,
+        Strictness(),
+        is_complete=False,
     )
 
 
@@ -620,8 +738,16 @@ def test_the_page_has_a_marker_for_each_of_six_backends_and_is_made_for_phones(t
     is_balanced(made)
     assert '<meta name="viewport" content="width=device-width, initial-scale=1">' in made
     marks = re.findall(r'<li><svg[^>]*><path [^>]* d="([^"]*)" fill="([^"]*)"', made)
-    assert len(marks) == len({shape for shape, _ in marks}) == len({color for _, color in marks}) == 6
-    widths = [float(width) for width in re.findall(r'<polyline [^>]*stroke-width="([\d.]+)" stroke-linecap', made)]
+    assert (
+        len(marks)
+        == len({shape for shape, _ in marks})
+        == len({color for _, color in marks})
+        == 6
+    )
+    widths = [
+        float(width)
+        for width in re.findall(r'<polyline [^>]*stroke-width="([\d.]+)" stroke-linecap', made)
+    ]
     assert widths == sorted(widths, reverse=True), "what lies below is wider"
     assert len(set(widths)) == 6
     places = re.findall(r"translate\(([\d.]+),[\d.]+\)", made.partition("<ul")[0])
@@ -633,7 +759,9 @@ def test_a_backend_that_was_cut_short_is_not_green_and_its_error_keeps_its_lines
     path = "/home/ann/" + "folder/" * 30 + "train.py"
     findings = findings_of(tmp_path, "x", [1.0], [1.0, 2.0])
     error = f'ended with exit status 1\nTraceback\n  File "{path}"'
-    report = ParityReport([BackendRow("jax", "did not run", "torch", values=findings, error=error)])
+    report = ParityReport(
+        [BackendRow("jax", "did not run", "torch", values=findings, error=error)]
+    )
     made = page(report, "cut")
     is_balanced(made)
     names = made.partition("Recorded names")[2]
@@ -656,7 +784,11 @@ def test_the_tolerance_is_drawn_where_the_first_backend_has_none(tmp_path):
 def test_results_are_shown_in_notebooks():
     found = xdevice.parity.compare(1.0, 2.0)
     assert found._repr_html_().startswith("<pre>the values differ")
-    assert xdevice.parity.compare({"<a>": 1.0}, {"<a>": 1.0 + 1e-7})._repr_html_().startswith("equal: 0.0")
+    assert (
+        xdevice.parity.compare({"<a>": 1.0}, {"<a>": 1.0 + 1e-7})
+        ._repr_html_()
+        .startswith("equal: 0.0")
+    )
     assert "<a>" not in xdevice.parity.compare({"<a>": 1.0}, {"<a>": 1.0 + 1e-7})._repr_html_()
     shown = xdevice.measure(lambda: None, repeats=2)._repr_html_()
     is_balanced(shown)
@@ -676,9 +808,14 @@ def test_a_plot_shows_what_was_found(tmp_path):
         with recording_to(tmp_path / name):
             for step in range(10):
                 xdevice.parity.log("<x>", 1 + (error if step == 7 else 0))
-    findings = compare_recordings(Recording(tmp_path / "b").entries, Recording(tmp_path / "a").entries, Strictness())
+    findings = compare_recordings(
+        Recording(tmp_path / "b").entries, Recording(tmp_path / "a").entries, Strictness()
+    )
     drawing = plot("<x>", {"jax": findings, "mxnet": findings[:3], "paddle": []})
-    heights = [float(point.split(",")[1]) for point in re.search(r'points="([^"]*)"', drawing)[1].split()]
+    heights = [
+        float(point.split(",")[1])
+        for point in re.search(r'points="([^"]*)"', drawing)[1].split()
+    ]
     assert [step for step, height in enumerate(heights) if height < max(heights)] == [7]
     assert "<title>jax, step 7: 1.0e-03</title>" in drawing
     assert "&lt;x&gt;" in drawing

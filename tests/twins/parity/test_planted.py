@@ -79,7 +79,9 @@ def test_a_planted_fault_is_found_and_named(fault, reference, tmp_path):
 def test_every_planted_fault_is_found_on_every_backend(backend, reference, tmp_path):
     assert len(planted.FAULTS) >= 45
     for number, (fault, where) in enumerate(planted.FAULTS.items()):
-        findings = compare_recordings(recorded(tmp_path / str(number), backend, fault), reference, Strictness())
+        findings = compare_recordings(
+            recorded(tmp_path / str(number), backend, fault), reference, Strictness()
+        )
         require_found(row_of(backend, findings), where)
 
 
@@ -98,7 +100,10 @@ def test_a_subtle_fault_is_found_in_float64(fault, reference64, tmp_path):
 
 def test_an_honest_run_in_float64_is_far_below_what_is_allowed(reference64, tmp_path):
     findings = compare_recordings(
-        recorded(tmp_path, "paddle", asked="float64"), reference64, Strictness(), is_float64=True
+        recorded(tmp_path, "paddle", asked="float64"),
+        reference64,
+        Strictness(),
+        is_float64=True,
     )
     assert row_of("paddle", findings).first is None
     assert excesses(findings) < 0.01
@@ -116,9 +121,14 @@ def require_found_in_float64(backend, fault, reference64, folder):
 
 @pytest.mark.long
 @pytest.mark.parametrize("backend", OTHERS)
-def test_every_subtle_fault_is_found_in_float64_on_every_backend(backend, reference64, tmp_path):
+def test_every_subtle_fault_is_found_in_float64_on_every_backend(
+    backend, reference64, tmp_path
+):
     honest = compare_recordings(
-        recorded(tmp_path / "honest", backend, asked="float64"), reference64, Strictness(), is_float64=True
+        recorded(tmp_path / "honest", backend, asked="float64"),
+        reference64,
+        Strictness(),
+        is_float64=True,
     )
     assert excesses(honest) < 0.01
     assert row_of(backend, honest).first is None

@@ -15,7 +15,11 @@ FILE = ROOT / "tests" / "twins" / "parity" / "ported.py"
 
 def others(name):
     """The frameworks that a script is ported to, as far as they are here."""
-    return [backend for backend in ported.SCRIPTS[name].runs if backend in BACKENDS and backend != "torch"]
+    return [
+        backend
+        for backend in ported.SCRIPTS[name].runs
+        if backend in BACKENDS and backend != "torch"
+    ]
 
 
 PORTS = [(name, backend) for name in ported.SCRIPTS for backend in others(name)]
@@ -24,12 +28,22 @@ PORTS = [(name, backend) for name in ported.SCRIPTS for backend in others(name)]
 def report_of(folder, option, name, *faults):
     """What `xdevice parity` says of a script: its status, and the steps of each record of each backend."""
     path = folder / "report.json"
-    command = ("parity", FILE, "--backends", ",".join(["torch", *others(name)]), option, "--json", path)
+    command = (
+        "parity",
+        FILE,
+        "--backends",
+        ",".join(["torch", *others(name)]),
+        option,
+        "--json",
+        path,
+    )
     done = python("-W", "ignore", "-m", "xdevice", *command, "--", name, *faults)
     assert path.exists(), done.stderr
     report = json.loads(path.read_text(encoding="utf-8"))
     steps = {
-        (one["name"], backend): found["steps"] for one in report["names"] for backend, found in one["backends"].items()
+        (one["name"], backend): found["steps"]
+        for one in report["names"]
+        for backend, found in one["backends"].items()
     }
     assert {backend for _, backend in steps} == set(others(name))
     return done.returncode, steps
@@ -82,6 +96,10 @@ def test_a_fault_of_an_optimizer_is_found_by_comparing_the_optimizers(name, back
     with xdevice.use_backend(backend):
         honest, faulty = (script.runs[backend](planted).optimizer for planted in ("", fault))
     known = xdevice.models.compare_optimizers(expected, honest)
-    found = [line for line in xdevice.models.compare_optimizers(expected, faulty) if line not in known]
+    found = [
+        line
+        for line in xdevice.models.compare_optimizers(expected, faulty)
+        if line not in known
+    ]
     assert len(found) == 1
     assert fault.partition(" ")[0].replace("rate", "lr") in found[0]

@@ -61,12 +61,24 @@ def run(tmp_path, fault):
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
     report = tmp_path / f"{fault}.json"
-    command = ["parity", "--trace", script, "--backends", "torch,paddle", "--json", report, "--", fault]
+    command = [
+        "parity",
+        "--trace",
+        script,
+        "--backends",
+        "torch,paddle",
+        "--json",
+        report,
+        "--",
+        fault,
+    ]
     return python("-m", "xdevice", *command, cwd=ROOT), json.loads(report.read_text())
 
 
 @pytest.mark.long
-@pytest.mark.skipif(not {"torch", "paddle"} <= set(BACKENDS), reason="the script needs PyTorch and Paddle")
+@pytest.mark.skipif(
+    not {"torch", "paddle"} <= set(BACKENDS), reason="the script needs PyTorch and Paddle"
+)
 @pytest.mark.parametrize("fault", FAULTS)
 def test_the_first_layer_of_a_script_that_differs_is_named(tmp_path, fault):
     done, report = run(tmp_path, fault)
@@ -94,7 +106,9 @@ def torch():
 
 
 def traced_by(tmp_path, name, program):
-    tracer = tracing_script.Tracer(xdevice.backend("torch"), tmp_path / name / tracing_script.FOLDER)
+    tracer = tracing_script.Tracer(
+        xdevice.backend("torch"), tmp_path / name / tracing_script.FOLDER
+    )
     with xdevice.backend("torch").outermost(tracer.around):
         program()
     tracer.close()
@@ -103,13 +117,16 @@ def traced_by(tmp_path, name, program):
 
 def network(torch, slope=0.0):
     torch.manual_seed(0)
-    net = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.LeakyReLU(slope), torch.nn.Linear(4, 2))
+    net = torch.nn.Sequential(
+        torch.nn.Linear(3, 4), torch.nn.LeakyReLU(slope), torch.nn.Linear(4, 2)
+    )
     return net.eval()
 
 
 def batches(torch, count=20):
     return [
-        torch.tensor(np.random.default_rng(number).normal(size=(2, 3)).astype("float32")) for number in range(count)
+        torch.tensor(np.random.default_rng(number).normal(size=(2, 3)).astype("float32"))
+        for number in range(count)
     ]
 
 
@@ -129,7 +146,9 @@ def test_the_first_calls_and_powers_of_two_are_kept_with_gradients(tmp_path, tor
     one = found.calls[0].as_run("torch")
     assert [call.path for call in one.calls] == ["0", "1", "2"]
     assert all(call.gradients[0].shape == call.outputs[0].shape for call in one.calls)
-    np.testing.assert_allclose(one.outputs[0], net(batches(torch)[0]).detach().numpy(), rtol=1e-6)
+    np.testing.assert_allclose(
+        one.outputs[0], net(batches(torch)[0]).detach().numpy(), rtol=1e-6
+    )
 
 
 @pytest.mark.parametrize(("slope", "is_equal"), [(0.0, True), (0.1, False)])
@@ -137,13 +156,18 @@ def test_runs_are_paired_by_their_inputs(tmp_path, torch, slope, is_equal):
     one, other = network(torch), network(torch, slope)
     data = batches(torch, 3)
     expected = traced_by(tmp_path, "one", lambda: [one(x) for x in data])
-    actual = traced_by(tmp_path, "other", lambda: [other(x) for x in [torch.zeros(2, 3), *data]])
+    actual = traced_by(
+        tmp_path, "other", lambda: [other(x) for x in [torch.zeros(2, 3), *data]]
+    )
     found = list(traced_calls.compare(actual, expected))
     assert [name for name, _, _ in found] == ["model 1, Sequential"] * len(found)
     assert [one.run for _, one, _ in found] == [0, 1, 2]
     assert [comparison.ok for _, _, comparison in found] == [is_equal] * 3
     if not is_equal:
-        assert "between them are in torch 1 (LeakyReLU), and in torch 1 (LeakyReLU)" in found[0][2].text
+        assert (
+            "between them are in torch 1 (LeakyReLU), and in torch 1 (LeakyReLU)"
+            in found[0][2].text
+        )
 
 
 def test_other_inputs_are_told(tmp_path, torch):

@@ -17,7 +17,11 @@ from xdevice.twins.tracing.traces import LayerCall
     [
         (np.ones((2, 3)), np.ones((2, 3)), 0.0),
         (np.full((2, 3), 1.5), np.full((2, 3), 2.0), 0.25),
-        (np.arange(24.0).reshape(2, 3, 4, 1), np.arange(24.0).reshape(2, 3, 4, 1).transpose(0, 2, 3, 1), 0.0),
+        (
+            np.arange(24.0).reshape(2, 3, 4, 1),
+            np.arange(24.0).reshape(2, 3, 4, 1).transpose(0, 2, 3, 1),
+            0.0,
+        ),
         (np.ones((2, 3, 1, 1)), np.ones((2, 3)), 0.0),
         (np.ones((2, 3, 4, 4)), np.ones((2, 3, 5, 5)), np.inf),
         (np.ones((2, 12)), np.ones((2, 3, 4)), None),
@@ -40,8 +44,14 @@ def test_the_cause_is_where_the_error_arises_not_where_it_is_first_too_large():
         return LayerCall(path, 0, "Linear", (arrays[0],), (arrays[1],), (None,))
 
     layers = [Layer(path, "linear", (), {}) for path in "abc"]
-    exact = layerwise.TracedRun("torch", [call("a", 0, 0), call("b", 0, 0), call("c", 0, 0)], [])
-    off = layerwise.TracedRun("paddle", [call("a", 0, 1e-6), call("b", 1e-6, 5e-5), call("c", 6e-5, 2e-4)], [])
-    place = layerwise.TwoRuns(off, exact, [(layer, layer) for layer in layers]).first_difference()
+    exact = layerwise.TracedRun(
+        "torch", [call("a", 0, 0), call("b", 0, 0), call("c", 0, 0)], []
+    )
+    off = layerwise.TracedRun(
+        "paddle", [call("a", 0, 1e-6), call("b", 1e-6, 5e-5), call("c", 6e-5, 2e-4)], []
+    )
+    place = layerwise.TwoRuns(
+        off, exact, [(layer, layer) for layer in layers]
+    ).first_difference()
     assert place.path == "b"
     assert re.search(r"off by 5e-05", place.text)

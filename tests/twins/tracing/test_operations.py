@@ -13,7 +13,9 @@ import xdevice
 from xdevice.twins.tracing.operations import Errors, Log, LogWriter, Operation, Two, errors
 
 NAMES = [name for name in ("torch", "jax", "tensorflow", "paddle") if name in BACKENDS]
-PAIRS = [(one, other) for one in NAMES for other in NAMES if one != other and "torch" in (one, other)]
+PAIRS = [
+    (one, other) for one in NAMES for other in NAMES if one != other and "torch" in (one, other)
+]
 RNG = np.random.default_rng(0)
 X, Y = RNG.normal(size=(6, 4)).astype("float32"), RNG.normal(size=(6, 3)).astype("float32")
 WEIGHTS = {
@@ -99,7 +101,9 @@ def test_honest_programs_do_not_part(honest, one, other):
     assert two.part(is_backward=True) is None
     rows = two.gradients()
     assert len(rows) == 4
-    assert all(off.share < 1e-5 and off.cosine > 0.99999 and off.within > 0.9 for _, off in rows)
+    assert all(
+        off.share < 1e-5 and off.cosine > 0.99999 and off.within > 0.9 for _, off in rows
+    )
 
 
 @pytest.mark.skipif("torch" not in NAMES, reason="needs torch")
@@ -111,7 +115,9 @@ def test_what_has_no_name_is_called_by_the_operation_that_takes_it(honest):
 
 @pytest.mark.parametrize(("fault", "text"), [("eps", "1e-2 if fault"), ("scaled", "h * 1.01")])
 @pytest.mark.parametrize(("one", "other"), PAIRS)
-def test_the_first_operation_that_differs_is_named_with_its_line(honest, one, other, fault, text):
+def test_the_first_operation_that_differs_is_named_with_its_line(
+    honest, one, other, fault, text
+):
     place = Two(step(one, fault), honest[other]).part()
     lines = Path(__file__).read_text().splitlines()
     assert place is not None
@@ -139,7 +145,9 @@ def test_the_columns():
     assert found.rel == pytest.approx(0.1, rel=1e-5)
     assert found.share == pytest.approx(0.1, rel=1e-5)
     assert found.within == pytest.approx(2 / 3)
-    assert errors(np.zeros(3, "float32"), np.zeros(3, "float32")) == Errors(0.0, 0.0, 0.0, 1.0, 1.0)
+    assert errors(np.zeros(3, "float32"), np.zeros(3, "float32")) == Errors(
+        0.0, 0.0, 0.0, 1.0, 1.0
+    )
     assert errors(-np.ones(3, "float32"), np.ones(3, "float32")).cosine == pytest.approx(-1)
 
 

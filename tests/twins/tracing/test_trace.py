@@ -21,24 +21,36 @@ def torch_net():
     from torch import nn
 
     return nn.Sequential(
-        nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(inplace=True), nn.Flatten(), nn.Linear(144, 5)
+        nn.Conv2d(3, 4, 3),
+        nn.BatchNorm2d(4),
+        nn.ReLU(inplace=True),
+        nn.Flatten(),
+        nn.Linear(144, 5),
     ).eval()
 
 
 def paddle_net():
     from paddle import nn
 
-    net = nn.Sequential(nn.Conv2D(3, 4, 3), nn.BatchNorm2D(4), nn.ReLU(), nn.Flatten(), nn.Linear(144, 5))
+    net = nn.Sequential(
+        nn.Conv2D(3, 4, 3), nn.BatchNorm2D(4), nn.ReLU(), nn.Flatten(), nn.Linear(144, 5)
+    )
     net.eval()
     return net
 
 
 def mxnet_net():
-    xdevice.convert(np.ones(1), "mxnet")  # gives this thread NumPy's semantics, which blocks have from the first on
+    xdevice.convert(
+        np.ones(1), "mxnet"
+    )  # gives this thread NumPy's semantics, which blocks have from the first on
     from mxnet.gluon import nn
 
     net = nn.HybridSequential()
-    net.add(nn.Conv2D(4, 3, in_channels=3, activation="relu"), nn.BatchNorm(in_channels=4), nn.Flatten())
+    net.add(
+        nn.Conv2D(4, 3, in_channels=3, activation="relu"),
+        nn.BatchNorm(in_channels=4),
+        nn.Flatten(),
+    )
     net.add(nn.Dense(5, in_units=144))
     net.initialize()
     return net
@@ -119,14 +131,18 @@ def test_calls_come_in_order_with_values_and_gradients(net):
                   or list(value.shape) == [144, 5])  # fmt: skip
     host = xdevice.backend(name).to_numpy(weight)
     rows = host if host.shape == (5, 144) else host.T
-    np.testing.assert_allclose(calls[-2].gradients[0].reshape(2, -1), np.stack([rows.sum(0)] * 2), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(
+        calls[-2].gradients[0].reshape(2, -1), np.stack([rows.sum(0)] * 2), rtol=1e-4, atol=1e-5
+    )
 
 
 def test_paths_are_those_of_layers(net):
     name, model = net
     with xdevice.parity.capture_intermediates(model) as traced:
         model(image(name))
-    assert {layer.path for layer in xdevice.backend(name).layers(model)} <= {call.path for call in traced.calls}
+    assert {layer.path for layer in xdevice.backend(name).layers(model)} <= {
+        call.path for call in traced.calls
+    }
 
 
 def test_what_works_in_place_changes_nothing_that_was_kept():
@@ -135,7 +151,9 @@ def test_what_works_in_place_changes_nothing_that_was_kept():
     model = torch_net()
     with xdevice.parity.capture_intermediates(model) as traced:
         model(torch.tensor(IMAGE))
-    assert traced.calls[1].outputs[0].min() < 0, "the output of the batch norm, before the ReLU wrote into it"
+    assert traced.calls[1].outputs[0].min() < 0, (
+        "the output of the batch norm, before the ReLU wrote into it"
+    )
     assert traced.calls[2].inputs[0].min() < 0 <= traced.calls[2].outputs[0].min()
 
 
@@ -162,7 +180,11 @@ def test_tensors_in_dataclasses_are_seen_and_stand_in_for_others():
     with xdevice.parity.capture_intermediates(net) as seen:
         net(x)
     splits, adds = seen.calls
-    assert [y.tolist() for y in splits.outputs] == [[[2, 2]], [[2, 2]]] == [y.tolist() for y in adds.inputs]
+    assert (
+        [y.tolist() for y in splits.outputs]
+        == [[[2, 2]], [[2, 2]]]
+        == [y.tolist() for y in adds.inputs]
+    )
     pair = Pair(x, {"twice": [x, 3]})
     other = calls.replaced(xdevice.backend("torch"), pair, iter([1.5, 2.5]))
     assert other == Pair(1.5, {"twice": [2.5, 3]})
@@ -183,7 +205,12 @@ def test_a_layer_that_is_used_twice_has_two_calls():
     model = Twice()
     with xdevice.parity.capture_intermediates(model) as traced:
         model(torch.ones(1, 3))
-    assert [(call.path, call.number) for call in traced.calls] == [("fc", 0), ("relu", 0), ("fc", 1), ("relu", 1)]
+    assert [(call.path, call.number) for call in traced.calls] == [
+        ("fc", 0),
+        ("relu", 0),
+        ("fc", 1),
+        ("relu", 1),
+    ]
     assert "fc #2" in str(traced)
 
 
@@ -263,7 +290,10 @@ def test_compiled_layers_are_refused_by_name():
     import torch
 
     model = torch_net()
-    for hidden in (torch.compile(model, backend="eager"), torch.jit.trace(model, torch.tensor(IMAGE))):
+    for hidden in (
+        torch.compile(model, backend="eager"),
+        torch.jit.trace(model, torch.tensor(IMAGE)),
+    ):
         with (
             pytest.raises(UnsupportedError, match="seeing the layers of"),
             xdevice.parity.capture_intermediates(hidden),
@@ -280,7 +310,10 @@ def test_compiled_layers_are_refused_by_name():
 def test_hybridized_blocks_are_refused_until_they_are_not():
     model = mxnet_net()
     model.hybridize()
-    with pytest.raises(UnsupportedError, match="hybridize"), xdevice.parity.capture_intermediates(model):
+    with (
+        pytest.raises(UnsupportedError, match="hybridize"),
+        xdevice.parity.capture_intermediates(model),
+    ):
         pass
     model.hybridize(False)
     with xdevice.parity.capture_intermediates(model) as traced:
@@ -302,7 +335,10 @@ def test_layers_inside_of_a_tf_function_are_refused():
     import tensorflow as tf
 
     model = keras_net()
-    with pytest.raises(UnsupportedError, match=r"inside tf\.function"), xdevice.parity.capture_intermediates(model):
+    with (
+        pytest.raises(UnsupportedError, match=r"inside tf\.function"),
+        xdevice.parity.capture_intermediates(model),
+    ):
         tf.function(lambda x: model(x))(image("tensorflow"))
 
 
@@ -312,7 +348,10 @@ def test_a_keras_model_of_its_own_class_is_seen():
     class Own(keras.Model):
         def __init__(self):
             super().__init__()
-            self.first, self.second = keras.layers.Dense(4, activation="tanh"), keras.layers.Dense(2)
+            self.first, self.second = (
+                keras.layers.Dense(4, activation="tanh"),
+                keras.layers.Dense(2),
+            )
 
         def call(self, x):
             return self.second(self.first(x))

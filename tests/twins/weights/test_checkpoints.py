@@ -37,7 +37,9 @@ def sharded(tmp_path):
 
 
 def index(folder, places):
-    (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": places}))
+    (folder / "model.safetensors.index.json").write_text(
+        json.dumps({"metadata": {}, "weight_map": places})
+    )
 
 
 WANTED = {"w": numbers(80, 80), "b": numbers(3), "v": numbers(2, 2), "c": numbers(4)}
@@ -52,12 +54,16 @@ def assert_wanted(loaded):
 def test_a_folder_and_its_index_are_one_file(sharded):
     assert_wanted(xdevice.load(sharded, backend="numpy"))
     assert_wanted(xdevice.load(sharded / "model.safetensors.index.json", backend="torch"))
-    assert_wanted(xdevice.load(sharded, into={name: np.zeros_like(x) for name, x in WANTED.items()}))
+    assert_wanted(
+        xdevice.load(sharded, into={name: np.zeros_like(x) for name, x in WANTED.items()})
+    )
 
 
 def test_an_index_that_does_not_fit_is_named(sharded):
     index(sharded, {"w": "a.safetensors", "x": "b.safetensors"})
-    with pytest.raises(xdevice.errors.FileFormatError, match=r"names x, which b\.safetensors does not hold"):
+    with pytest.raises(
+        xdevice.errors.FileFormatError, match=r"names x, which b\.safetensors does not hold"
+    ):
         xdevice.load(sharded)
     index(sharded, {"w": "../a.safetensors"})
     with pytest.raises(xdevice.errors.FileFormatError, match="a file of another folder"):
@@ -76,11 +82,19 @@ def test_an_index_that_does_not_fit_is_named(sharded):
 def test_a_file_of_pytorch_is_read_without_its_code(tmp_path, is_new, nested):
     state = {name: torch.from_numpy(x) for name, x in WANTED.items()}
     state["v"] = state["v"].T.contiguous().T
-    whole = {"epoch": 3, "state_dict": state, "optimizer": {"state": {0: {"m": torch.ones(2)}}}} if nested else state
+    whole = (
+        {"epoch": 3, "state_dict": state, "optimizer": {"state": {0: {"m": torch.ones(2)}}}}
+        if nested
+        else state
+    )
     torch.save(whole, tmp_path / "a.pt", _use_new_zipfile_serialization=is_new)
     for backend in ("numpy", "torch"):
         assert_wanted(xdevice.load(tmp_path / "a.pt", backend=backend))
-    assert_wanted(xdevice.load(tmp_path / "a.pt", into={name: np.zeros_like(x) for name, x in WANTED.items()}))
+    assert_wanted(
+        xdevice.load(
+            tmp_path / "a.pt", into={name: np.zeros_like(x) for name, x in WANTED.items()}
+        )
+    )
 
 
 class _Evil:
@@ -90,7 +104,9 @@ class _Evil:
 
 def test_a_file_of_pytorch_with_code_is_refused(tmp_path):
     torch.save({"a": torch.ones(2), "b": _Evil()}, tmp_path / "a.pt")
-    with pytest.raises(xdevice.errors.FileFormatError, match=r"without running code from it.*exit"):
+    with pytest.raises(
+        xdevice.errors.FileFormatError, match=r"without running code from it.*exit"
+    ):
         xdevice.load(tmp_path / "a.pt")
     whole = {"a": {"x": torch.ones(2)}, "b": {"x": torch.ones(2)}}
     torch.save(whole, tmp_path / "b.pt")
@@ -118,14 +134,30 @@ def saved_by_pytorch(value):
     ("name", "content", "said"),
     [
         ("a.h5", b"\x89HDF\r\n\x1a\n" + bytes(50), "damaged, or not in Keras's format"),
-        ("a.keras", zipped("config.json", "model.weights.h5"), "damaged, or not in Keras's format"),
+        (
+            "a.keras",
+            zipped("config.json", "model.weights.h5"),
+            "damaged, or not in Keras's format",
+        ),
         ("a.npz", zipped("w.npy", "b.npy"), r"NumPy's \.npz.*numpy\.load"),
         ("a.pt", zipped("a/code/x.py", "a/data.pkl"), r"TorchScript.*torch\.jit\.load"),
         ("a.zip", zipped("w"), "a zip archive.*unpack"),
         ("a.npy", b"\x93NUMPY\x01\0" + bytes(50), r"an array of NumPy.*numpy\.load"),
-        ("a.params", b"\x12\x01" + bytes(14) + b"\x01" + bytes(50), "damaged, or of an unsupported kind"),
-        ("a.pdparams", pickle.dumps({"w": io.BytesIO}, protocol=4), r"without running code.*paddle\.load"),
-        ("a.pdparams", pickle.dumps([{"lr": 0.1}]), r"a\.pdparams holds no tensor: 0 is a dict; .* is a pickle"),
+        (
+            "a.params",
+            b"\x12\x01" + bytes(14) + b"\x01" + bytes(50),
+            "damaged, or of an unsupported kind",
+        ),
+        (
+            "a.pdparams",
+            pickle.dumps({"w": io.BytesIO}, protocol=4),
+            r"without running code.*paddle\.load",
+        ),
+        (
+            "a.pdparams",
+            pickle.dumps([{"lr": 0.1}]),
+            r"a\.pdparams holds no tensor: 0 is a dict; .* is a pickle",
+        ),
         ("a.pdparams", pickle.dumps(3), r"a\.pdparams holds a int; .* is a pickle"),
         (
             "a.pt",
@@ -135,7 +167,11 @@ def saved_by_pytorch(value):
         ("a.pt", saved_by_pytorch(3), r"a\.pt holds a int; .* is a checkpoint of PyTorch"),
         ("a.gguf", b"GGUF\x03\0\0\0" + bytes(50), "GGUF.*quantised"),
         ("a.onnx", b"\x08\x07\x12\x07pytorch" + bytes(50), "ONNX"),
-        ("a.safetensors", b"version https://git-lfs.github.com/spec/v1\n", "Git LFS.*git lfs pull"),
+        (
+            "a.safetensors",
+            b"version https://git-lfs.github.com/spec/v1\n",
+            "Git LFS.*git lfs pull",
+        ),
         ("a.bin", b"<!DOCTYPE html><html>", "web page.*download it again"),
         ("a.bin", b"nothing that is known" * 9, "not a safetensors file, or is damaged"),
     ],

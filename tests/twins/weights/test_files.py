@@ -74,7 +74,9 @@ def test_every_dtype_of_every_backend_comes_back_bit_for_bit(backend, path):
     assert len(ours) >= 8
     with with_64_bit(backend.name):
         # small ones are copied, large ones take the memory over
-        arrays = {f"{dtype}.{n}": values(dtype, (n, 5)) for dtype in sorted(ours) for n in (3, 5000)}
+        arrays = {
+            f"{dtype}.{n}": values(dtype, (n, 5)) for dtype in sorted(ours) for n in (3, 5000)
+        }
         xdevice.save(path, {name: made(backend, array) for name, array in arrays.items()})
         loaded = xdevice.load(path)
         for name, array in arrays.items():
@@ -90,10 +92,15 @@ def test_every_backend_reads_the_files_of_every_other(tmp_path):
         with with_64_bit("jax"):
             for writer in owners:
                 adapter = xdevice.backend(writer)
-                xdevice.save(tmp_path / writer, {name: made(adapter, array) for name, array in arrays.items()})
+                xdevice.save(
+                    tmp_path / writer,
+                    {name: made(adapter, array) for name, array in arrays.items()},
+                )
             # all but the header, which says who wrote it
             contents = [(tmp_path / name).read_bytes() for name in owners]
-            ends = {content[8 + int.from_bytes(content[:8], "little") :] for content in contents}
+            ends = {
+                content[8 + int.from_bytes(content[:8], "little") :] for content in contents
+            }
             assert len(ends) == 1, dtype
             for reader in owners:
                 loaded = xdevice.load(tmp_path / reader, backend=reader)
@@ -111,7 +118,11 @@ def test_the_format_is_that_of_the_library(path):
 def test_odd_shapes_come_back_as_they_were(backend, path):
     with xdevice.cpu():
         whole = xdevice.tensor(np.arange(24, dtype="float32").reshape(4, 6))
-        odd = {"0-d": xdevice.tensor(2.5), "empty": xdevice.zeros(0, 3), "sliced": whole[1:3, 2:4]}
+        odd = {
+            "0-d": xdevice.tensor(2.5),
+            "empty": xdevice.zeros(0, 3),
+            "sliced": whole[1:3, 2:4],
+        }
     odd["transposed"] = whole.T if hasattr(whole, "T") else backend.framework.transpose(whole)
     odd["marked"] = backend.samples().marked(xdevice.ones(2))
     xdevice.save(path, odd)
@@ -153,10 +164,17 @@ def test_a_dtype_that_the_format_has_not_is_named(dtype, path):
 
 def test_a_dtype_of_a_framework_s_own_is_named(path):
     torch, jax = (xdevice.backend(name).framework for name in ("torch", "jax"))
-    own = {"float4": torch.empty(2, dtype=torch.float4_e2m1fn_x2) if hasattr(torch, "float4_e2m1fn_x2") else None}
+    own = {
+        "float4": torch.empty(2, dtype=torch.float4_e2m1fn_x2)
+        if hasattr(torch, "float4_e2m1fn_x2")
+        else None
+    }
     own |= {"int4": jax.numpy.ones(2, "int4"), "key<fry>": jax.random.key(0)}
     for x in filter(lambda x: x is not None, own.values()):
-        with pytest.raises(xdevice.errors.DTypeError, match=r"^w is .*, which the safetensors format does not support"):
+        with pytest.raises(
+            xdevice.errors.DTypeError,
+            match=r"^w is .*, which the safetensors format does not support",
+        ):
             xdevice.save(path, {"w": x})
     assert not path.exists()
 
@@ -169,7 +187,9 @@ def test_a_sparse_tensor_is_refused_by_name(path):
 
 def test_a_masked_array_is_refused_because_its_mask_would_be_lost(path):
     masked = np.ma.array([1.0, 2.0], mask=[False, True])
-    with pytest.raises(xdevice.errors.UnsupportedError, match=r"w\.0 is sparse, ragged or masked"):
+    with pytest.raises(
+        xdevice.errors.UnsupportedError, match=r"w\.0 is sparse, ragged or masked"
+    ):
         xdevice.save(path, {"w": [masked]})
     assert not path.exists()
     xdevice.save(path, {"w": np.array([3.0, 4.0])})
@@ -211,9 +231,17 @@ class Layer:
 
 def test_the_names_are_the_ways_to_the_tensors(path):
     x = [np.full(1, i) for i in range(6)]
-    xdevice.save(path, {"layers": [Layer(x[0]), Pair(x[1], (x[2],))], 3: x[3], "net": {"a": {"b": x[4]}}})
+    xdevice.save(
+        path, {"layers": [Layer(x[0]), Pair(x[1], (x[2],))], 3: x[3], "net": {"a": {"b": x[4]}}}
+    )
     names = {name: int(value[0]) for name, value in xdevice.load(path, backend="numpy").items()}
-    assert names == {"layers.0.weight": 0, "layers.1.left": 1, "layers.1.right.0": 2, "3": 3, "net.a.b": 4}
+    assert names == {
+        "layers.0.weight": 0,
+        "layers.1.left": 1,
+        "layers.1.right.0": 2,
+        "3": 3,
+        "net.a.b": 4,
+    }
 
 
 def test_a_lone_tensor_is_called_tensor(backend, path):
@@ -234,7 +262,10 @@ def test_nothing_at_all_is_a_file_too(path):
 @pytest.mark.parametrize(
     ("container", "said"),
     [
-        ({"a": {"b": np.zeros(1)}, "a.b": np.ones(1)}, r"\['a\.b'\] and \['a'\]\['b'\] both have the name 'a\.b'"),
+        (
+            {"a": {"b": np.zeros(1)}, "a.b": np.ones(1)},
+            r"\['a\.b'\] and \['a'\]\['b'\] both have the name 'a\.b'",
+        ),
         ({3: np.zeros(1), "3": np.ones(1)}, r"both have the name '3'"),
         ({"__metadata__": np.zeros(1)}, r"has the name '__metadata__'"),
         ({"\udc80": np.zeros(1)}, r"has the name '\\udc80', which UTF-8"),
@@ -253,14 +284,19 @@ def test_a_module_in_a_container_that_contains_itself_is_refused(kind, path):
     cycle = [layer] if kind is list else {"layer": layer}
     cycle.append(cycle) if kind is list else cycle.update(again=cycle)
     for verb in (xdevice.save, lambda path, x: xdevice.load(path, into=x)):
-        with pytest.raises(xdevice.errors.ContainerError, match="pass the tensors in a container without cycles"):
+        with pytest.raises(
+            xdevice.errors.ContainerError,
+            match="pass the tensors in a container without cycles",
+        ):
             verb(path, cycle)
     assert not path.exists()
 
 
 @pytest.mark.parametrize("leaf", [3, "text", None, 2.5, np.float32(1), object()])
 def test_a_leaf_that_is_no_tensor_is_named(leaf, path):
-    with pytest.raises(xdevice.errors.NotATensorError, match=r"\['config'\]\[1\] is .*cannot hold"):
+    with pytest.raises(
+        xdevice.errors.NotATensorError, match=r"\['config'\]\[1\] is .*cannot hold"
+    ):
         xdevice.save(path, {"w": np.zeros(1), "config": [np.zeros(1), leaf]})
     with pytest.raises(xdevice.errors.NotATensorError):
         xdevice.save(path, leaf)
@@ -326,7 +362,9 @@ def test_a_device_that_is_not_there_is_refused(backend, path):
 def test_large_tensors_take_over_the_memory_that_was_read_into(backend, path, monkeypatch):
     if backend.takes() is None:
         pytest.skip(f"{backend.name} {backend.version} takes no memory over")
-    xdevice.save(path, {"x": xdevice.ones(100, 100), "bits": xdevice.zeros(200, 200, dtype="bool")})
+    xdevice.save(
+        path, {"x": xdevice.ones(100, 100), "bits": xdevice.zeros(200, 200, dtype="bool")}
+    )
     monkeypatch.setattr(files, "require_dtype", lambda *_, **__: None)
     monkeypatch.setattr(type(backend), "from_numpy", lambda *_: pytest.fail("copied"))
     loaded = xdevice.load(path)
@@ -349,7 +387,12 @@ def test_the_file_is_read_and_not_mapped(backend, path):
 def test_loaded_tensors_can_be_computed_with(backend, path):
     xdevice.save(path, {"x": xdevice.ones(100, 100)})
     x = xdevice.load(path)["x"]
-    assert xdevice.item((x + x).sum() if hasattr(x, "sum") else backend.framework.reduce_sum(x + x)) == 20_000
+    assert (
+        xdevice.item(
+            (x + x).sum() if hasattr(x, "sum") else backend.framework.reduce_sum(x + x)
+        )
+        == 20_000
+    )
 
 
 # models, and writing into what is there
@@ -366,18 +409,24 @@ MODELS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("name", "kind"), [(name, kind) for name, kinds in MODELS.items() for kind in kinds])
+@pytest.mark.parametrize(
+    ("name", "kind"), [(name, kind) for name, kinds in MODELS.items() for kind in kinds]
+)
 def test_a_model_s_file_goes_into_another_of_its_kind(name, kind, path):
     backend = xdevice.backend(name)
     with xdevice.use_backend(name):
         first, second = backend.samples().models()[kind](), backend.samples().models()[kind]()
         xdevice.save(path, first)
         for _, value in backend.variables(second):
-            backend.write(value, backend.from_numpy(np.zeros_like(backend.to_numpy(value)), xdevice.cpu()))
+            backend.write(
+                value, backend.from_numpy(np.zeros_like(backend.to_numpy(value)), xdevice.cpu())
+            )
         objects = [id(value) for _, value in backend.variables(second)]
         assert xdevice.load(path, into=second) is second
         assert [id(value) for _, value in backend.variables(second)] == objects
-        for (key, a), (_, b) in zip(backend.variables(first), backend.variables(second), strict=True):
+        for (key, a), (_, b) in zip(
+            backend.variables(first), backend.variables(second), strict=True
+        ):
             assert backend.to_numpy(a).tobytes() == backend.to_numpy(b).tobytes(), key
 
 
@@ -394,12 +443,19 @@ def test_tied_weights_are_written_once_and_stay_tied(name, path):
         again, _ = backend.samples().tied()
         xdevice.load(path, into=again)
         assert is_shared(again)
-        values = [{key: backend.to_numpy(x).tobytes() for key, x in backend.variables(m)} for m in (model, again)]
+        values = [
+            {key: backend.to_numpy(x).tobytes() for key, x in backend.variables(m)}
+            for m in (model, again)
+        ]
         assert values[0] == values[1]
 
 
 def test_only_what_save_has_written_of_shared_tensors_is_read_as_names(path):
-    save_file({"pt": np.ones(2), "a": np.zeros(3)}, path, metadata={"format": "pt", "base": "a", "xdevice": "a"})
+    save_file(
+        {"pt": np.ones(2), "a": np.zeros(3)},
+        path,
+        metadata={"format": "pt", "base": "a", "xdevice": "a"},
+    )
     assert sorted(xdevice.load(path, backend="numpy")) == ["a", "pt"]
     target = {"pt": np.zeros(2), "a": np.ones(3)}
     xdevice.load(path, into=target)
@@ -407,7 +463,9 @@ def test_only_what_save_has_written_of_shared_tensors_is_read_as_names(path):
     torch = xdevice.backend("torch").framework
     from safetensors.torch import save_file as save_torch_file
 
-    save_torch_file({"pt": torch.ones(2), "format": torch.zeros(1)}, path, metadata={"format": "pt"})
+    save_torch_file(
+        {"pt": torch.ones(2), "format": torch.zeros(1)}, path, metadata={"format": "pt"}
+    )
     assert sorted(xdevice.load(path, backend="torch")) == ["format", "pt"]
     w = np.ones(2)
     xdevice.save(path, {"a": w, "b": w, "pt": w})
@@ -466,15 +524,23 @@ def test_a_keras_model_is_saved_without_what_begins_anew(path):
 def test_the_state_of_an_optimizer_comes_back(name, path):
     with xdevice.use_backend(name):
         backend = xdevice.backend()
-        optimizer, train = {"torch": _torch_adam, "paddle": _paddle_adam, "mxnet": _mxnet_adam}[name](backend.framework)
+        optimizer, train = {"torch": _torch_adam, "paddle": _paddle_adam, "mxnet": _mxnet_adam}[
+            name
+        ](backend.framework)
         train()
         before = {key: backend.to_numpy(x).copy() for key, x in backend.variables(optimizer)}
         assert len(before) >= 2
         xdevice.save(path, optimizer)
         train()
-        assert any((backend.to_numpy(x) != before[key]).any() for key, x in backend.variables(optimizer))
+        assert any(
+            (backend.to_numpy(x) != before[key]).any()
+            for key, x in backend.variables(optimizer)
+        )
         xdevice.load(path, into=optimizer)
-        assert all((backend.to_numpy(x) == before[key]).all() for key, x in backend.variables(optimizer))
+        assert all(
+            (backend.to_numpy(x) == before[key]).all()
+            for key, x in backend.variables(optimizer)
+        )
 
 
 def _torch_adam(torch):
@@ -516,7 +582,9 @@ def _mxnet_adam(mx):
 @pytest.mark.parametrize("name", WRITABLE)
 def test_containers_are_written_into(name, path):
     with xdevice.use_backend(name):
-        xdevice.save(path, {"w": [xdevice.ones(3), xdevice.ones(200, 50)], "n": xdevice.tensor([1, 2])})
+        xdevice.save(
+            path, {"w": [xdevice.ones(3), xdevice.ones(200, 50)], "n": xdevice.tensor([1, 2])}
+        )
         target = {"w": [xdevice.zeros(3), xdevice.zeros(200, 50)], "n": xdevice.tensor([0, 0])}
         inner = target["w"][1]
         assert xdevice.load(path, into=target) is target
@@ -545,7 +613,10 @@ def test_extra_state_of_pytorch_s_modules_is_given_back(path):
     source = scaled(set_extra_state=set_extra_state)
     source[0].scale, source[1].scale = 7.0, 8.0
     xdevice.save(path, {"net": source, "layer": source[1]})
-    net, layer = scaled(set_extra_state=set_extra_state), scaled(set_extra_state=set_extra_state)[0]
+    net, layer = (
+        scaled(set_extra_state=set_extra_state),
+        scaled(set_extra_state=set_extra_state)[0],
+    )
     xdevice.load(path, into={"net": net, "layer": layer})
     assert [net[0].scale, net[1].scale, layer.scale] == [7, 8, 8]
     other = scaled(set_extra_state=set_extra_state)
@@ -560,20 +631,28 @@ def test_extra_state_that_nothing_would_load_is_refused_before_anything_is_writt
     before = net[0].weight.item()
     for verb in (lambda: xdevice.load(path, into=net), lambda: xdevice.load(state, into=net)):
         with pytest.raises(
-            xdevice.errors.UnsupportedError, match=r"0\._extra_state of this model, which no set_extra_state"
+            xdevice.errors.UnsupportedError,
+            match=r"0\._extra_state of this model, which no set_extra_state",
         ):
             verb()
     assert net[0].weight.item() == before
 
 
-def test_a_dtype_that_the_backend_cannot_write_is_refused_before_anything_is_written(path, monkeypatch):
+def test_a_dtype_that_the_backend_cannot_write_is_refused_before_anything_is_written(
+    path, monkeypatch
+):
     paddle = xdevice.backend("paddle")
     if not hasattr(paddle.framework, "float8_e5m2"):
         pytest.skip("this Paddle has no 8-bit floats")
     xdevice.save(path, {"a": np.ones(2, "float32"), "b": values("float8_e5m2")})
-    target = {"a": np.zeros(2, "float32"), "b": paddle.framework.ones([3, 5]).astype("float8_e5m2")}
+    target = {
+        "a": np.zeros(2, "float32"),
+        "b": paddle.framework.ones([3, 5]).astype("float8_e5m2"),
+    }
     monkeypatch.setattr(paddle, "short_floats", frozenset())  # as on virtual GPUs
-    with pytest.raises(xdevice.errors.DTypeError, match="b is float8_e5m2, and paddle supports"):
+    with pytest.raises(
+        xdevice.errors.DTypeError, match="b is float8_e5m2, and paddle supports"
+    ):
         xdevice.load(path, into=target)
     assert target["a"].tolist() == [0, 0]
 
@@ -583,7 +662,9 @@ def test_tensors_that_never_change_are_refused_before_anything_is_written(name, 
     xdevice.save(path, {"a": np.ones(2, "float32"), "b": np.ones(2, "float32")})
     with xdevice.use_backend(name):
         target = {"a": np.zeros(2, "float32"), "b": xdevice.zeros(2)}
-        with pytest.raises(xdevice.errors.UnsupportedError, match=f"b cannot be written into.*{name}"):
+        with pytest.raises(
+            xdevice.errors.UnsupportedError, match=f"b cannot be written into.*{name}"
+        ):
             xdevice.load(path, into=target)
     assert target["a"].tolist() == [0, 0]
 
@@ -592,9 +673,18 @@ def test_tensors_that_never_change_are_refused_before_anything_is_written(name, 
     ("target", "said"),
     [
         ({"a": np.zeros(2)}, "lacks nothing; unexpected: 'b'"),
-        ({"a": np.zeros(2), "b": np.zeros(3), "c": np.zeros(1)}, "lacks 'c'; unexpected: nothing"),
-        ({"a": np.zeros(2), "b": np.zeros((3, 1))}, r"b does not fit: it is float64 of shape \(3,\).*\(3, 1\)"),
-        ({"a": np.zeros(2), "b": np.zeros(3, "float32")}, "b does not fit: it is float64 .* and float32"),
+        (
+            {"a": np.zeros(2), "b": np.zeros(3), "c": np.zeros(1)},
+            "lacks 'c'; unexpected: nothing",
+        ),
+        (
+            {"a": np.zeros(2), "b": np.zeros((3, 1))},
+            r"b does not fit: it is float64 of shape \(3,\).*\(3, 1\)",
+        ),
+        (
+            {"a": np.zeros(2), "b": np.zeros(3, "float32")},
+            "b does not fit: it is float64 .* and float32",
+        ),
     ],
 )
 def test_what_does_not_fit_is_named_and_nothing_is_written(target, said, path):
@@ -611,7 +701,10 @@ def test_a_model_on_meta_has_nothing_to_load_into(is_a_file, tmp_path, monkeypat
     source = torch.nn.Linear(2, 1)
     xdevice.save("file", source)
     model = torch.nn.Linear(2, 1, device="meta")
-    with pytest.raises(xdevice.errors.StateError, match=r"weight.* is on meta and has no memory.*to_empty\(device="):
+    with pytest.raises(
+        xdevice.errors.StateError,
+        match=r"weight.* is on meta and has no memory.*to_empty\(device=",
+    ):
         xdevice.load("file" if is_a_file else source.state_dict(), into=model)
     model.to_empty(device="cpu")
     xdevice.load("file" if is_a_file else source.state_dict(), into=model)
@@ -657,10 +750,14 @@ def test_damaged_and_foreign_files_are_named_errors(path):
     for what, content in cases:
         path.write_bytes(content)
         for more in ({"backend": "numpy"}, {"into": {"w": before}}):
-            said = "is a pickle" if what == "pickle" else "not a safetensors file, or is damaged"
+            said = (
+                "is a pickle" if what == "pickle" else "not a safetensors file, or is damaged"
+            )
             with pytest.raises(xdevice.errors.FileFormatError, match=said) as raised:
                 xdevice.load(path, **more)
-            assert isinstance(raised.value.__cause__, SafetensorError | OSError | ValueError), what
+            assert isinstance(raised.value.__cause__, SafetensorError | OSError | ValueError), (
+                what
+            )
     assert not before.any()
 
 
@@ -691,7 +788,10 @@ HOSTILE = {
     "negative offsets": {"w": one(offsets=(-4, 0))},
     "offsets behind the end": {"w": one(offsets=(4, 8))},
     "offsets that overlap": {"v": one(), "w": one()},
-    "a hole between offsets": {"v": one(offsets=(0, 1), dtype="U8"), "w": one(offsets=(2, 3), dtype="U8")},
+    "a hole between offsets": {
+        "v": one(offsets=(0, 1), dtype="U8"),
+        "w": one(offsets=(2, 3), dtype="U8"),
+    },
     "one offset": {"w": one(offsets=(0,))},
     "no dtype": {"w": {"shape": [1], "data_offsets": [0, 4]}},
     "a dtype of nobody's": {"w": one(dtype="F33")},
@@ -707,13 +807,19 @@ HOSTILE = {
     "shared names of numbers": {"__metadata__": {format.SHARED: '{"a": 1}'}, "w": one()},
     "shared names of lists": {"__metadata__": {format.SHARED: '{"a": ["w"]}'}, "w": one()},
     "a shared name that is taken": {"__metadata__": {format.SHARED: '{"w": "w"}'}, "w": one()},
-    "shared names as deep as can be": {"__metadata__": {format.SHARED: "[" * 100_000}, "w": one()},
+    "shared names as deep as can be": {
+        "__metadata__": {format.SHARED: "[" * 100_000},
+        "w": one(),
+    },
     "a list": [one()],
     "a number": 1,
     "a name twice": b'{"w": %b, "w": %b}' % ((json.dumps(one()).encode(),) * 2),
-    "a name twice, once with an escape": b'{"w": %b, "\\u0077": %b}' % ((json.dumps(one()).encode(),) * 2),
-    "a remark twice": b'{"__metadata__": {"a": "b", "a": "c"}, "w": %b}' % json.dumps(one()).encode(),
-    "remarks twice": b'{"__metadata__": {"a": "b"}, "__metadata__": {}, "w": %b}' % json.dumps(one()).encode(),
+    "a name twice, once with an escape": b'{"w": %b, "\\u0077": %b}'
+    % ((json.dumps(one()).encode(),) * 2),
+    "a remark twice": b'{"__metadata__": {"a": "b", "a": "c"}, "w": %b}'
+    % json.dumps(one()).encode(),
+    "remarks twice": b'{"__metadata__": {"a": "b"}, "__metadata__": {}, "w": %b}'
+    % json.dumps(one()).encode(),
     "as deep as can be": b"[" * 100_000,
     "deep within": b'{"w": ' + b'{"a":' * 100_000,
     "no UTF-8": b'{"\xff": %b}' % json.dumps(one()).encode(),
@@ -724,9 +830,14 @@ HOSTILE = {
 def test_a_hostile_header_is_a_named_error_on_every_backend(header, path, monkeypatch):
     write_header(path, header, b"\0\0\x80?")
     monkeypatch.setattr(format.Entry, "read", lambda *_: pytest.fail("allocated"))
-    wholes = [{"into": {"w": np.zeros(1, "float32")}}, *({"backend": name} for name in BACKENDS)]
+    wholes = [
+        {"into": {"w": np.zeros(1, "float32")}},
+        *({"backend": name} for name in BACKENDS),
+    ]
     for more in wholes:
-        with pytest.raises(xdevice.errors.FileFormatError, match="not a safetensors file, or is damaged"):
+        with pytest.raises(
+            xdevice.errors.FileFormatError, match="not a safetensors file, or is damaged"
+        ):
             xdevice.load(path, **more)
 
 
@@ -751,11 +862,16 @@ GOOD = {
     "b": one(dtype="I64", shape=[0, 3], offsets=(8, 8)),
     "d": one(dtype="BF16", shape=[], offsets=(8, 10)),
 }
-numbers = st.sampled_from([0, 1, 2, 3, 4, 8, 10, 33, 70, -1, 2**31, 2**62, 2**63, 2**64, 2**70, 1.5, True])
+numbers = st.sampled_from(
+    [0, 1, 2, 3, 4, 8, 10, 33, 70, -1, 2**31, 2**62, 2**63, 2**64, 2**70, 1.5, True]
+)
 junk = st.recursive(
-    numbers | st.none() | st.sampled_from(["", "a", "pt", "F32", "{}", "\0", "[1]", "__metadata__", format.SHARED]),
+    numbers
+    | st.none()
+    | st.sampled_from(["", "a", "pt", "F32", "{}", "\0", "[1]", "__metadata__", format.SHARED]),
     lambda inner: (
-        st.lists(inner, max_size=70) | st.dictionaries(st.sampled_from(["a", "shape", "x"]), inner, max_size=3)
+        st.lists(inner, max_size=70)
+        | st.dictionaries(st.sampled_from(["a", "shape", "x"]), inner, max_size=3)
     ),
     max_leaves=5,
 )
@@ -768,7 +884,9 @@ def mutated(draw):
     for _ in range(draw(st.integers(1, 3))):
         spot = header
         while isinstance(spot, dict | list) and len(spot):
-            key = draw(st.sampled_from(sorted(spot) if isinstance(spot, dict) else range(len(spot))))
+            key = draw(
+                st.sampled_from(sorted(spot) if isinstance(spot, dict) else range(len(spot)))
+            )
             if not isinstance(spot[key], dict | list) or draw(st.booleans()):
                 spot[key] = draw(junk)
                 break
@@ -798,24 +916,43 @@ def test_paths_that_lead_nowhere_are_named_errors(tmp_path):
     with pytest.raises(xdevice.errors.MissingFileError, match=r"no folder.*makedirs"):
         xdevice.save(missing / "file", np.zeros(1))
     for path in (folder, "/dev/null"):
-        for attempt in (lambda path=path: xdevice.load(path), lambda path=path: xdevice.save(path, np.zeros(1))):
-            with pytest.raises(xdevice.errors.FilePathError, match=r"a folder|not a regular file"):
+        for attempt in (
+            lambda path=path: xdevice.load(path),
+            lambda path=path: xdevice.save(path, np.zeros(1)),
+        ):
+            with pytest.raises(
+                xdevice.errors.FilePathError, match=r"a folder|not a regular file"
+            ):
                 attempt()
     assert os.listdir(tmp_path) == ["folder"]
     assert os.listdir(folder) == []
 
 
-def test_what_the_system_refuses_is_a_named_error_of_the_path_that_was_given(tmp_path, monkeypatch):
-    monkeypatch.setattr("safetensors.serialize_file", lambda *_, **__: pytest.fail("written before it is refused"))
-    for name, why in (("a" * 300, "File name too long"), ("a\0b", "null byte"), ("\ud800", "can't encode")):
+def test_what_the_system_refuses_is_a_named_error_of_the_path_that_was_given(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(
+        "safetensors.serialize_file",
+        lambda *_, **__: pytest.fail("written before it is refused"),
+    )
+    for name, why in (
+        ("a" * 300, "File name too long"),
+        ("a\0b", "null byte"),
+        ("\ud800", "can't encode"),
+    ):
         path = str(tmp_path / name)
-        for attempt in (lambda path=path: xdevice.load(path), lambda path=path: xdevice.save(path, np.zeros(1))):
+        for attempt in (
+            lambda path=path: xdevice.load(path),
+            lambda path=path: xdevice.save(path, np.zeros(1)),
+        ):
             with pytest.raises(xdevice.errors.FilePathError, match=why) as raised:
                 attempt()
             assert repr(path) in str(raised.value)
             assert raised.value.__cause__ is not None
     if os.path.isdir("/proc"):
-        with pytest.raises(xdevice.errors.FilePathError, match="'/proc/x' cannot be written") as raised:
+        with pytest.raises(
+            xdevice.errors.FilePathError, match="'/proc/x' cannot be written"
+        ) as raised:
             xdevice.save("/proc/x", np.zeros(1))
         assert disk._PREFIX not in str(raised.value)
     assert os.listdir(tmp_path) == []
@@ -840,7 +977,9 @@ def test_a_disk_that_fails_while_it_is_read_is_a_named_error(path):
         entry = header.entries["tensor"]
     with (
         open(broken, "rb", buffering=0) as file,
-        pytest.raises(xdevice.errors.FilePathError, match=f"'{broken}' cannot be read: Input/output error"),
+        pytest.raises(
+            xdevice.errors.FilePathError, match=f"'{broken}' cannot be read: Input/output error"
+        ),
     ):
         entry._replace(file=file).read()
 
@@ -910,14 +1049,19 @@ def test_leftovers_go_where_an_open_file_stays_under_another_name(tmp_path, monk
 
 
 @pytest.mark.parametrize("function", ["tempfile.mkdtemp", "os.fsync", "os.replace"])
-def test_an_error_while_writing_leaves_the_old_file_and_nothing_else(function, path, monkeypatch):
+def test_an_error_while_writing_leaves_the_old_file_and_nothing_else(
+    function, path, monkeypatch
+):
     xdevice.save(path, np.ones(2))
     full = OSError(errno.ENOSPC, "No space left on device", "a name of xdevice's own")
     monkeypatch.setattr(function, lambda *_: (_ for _ in ()).throw(full))
     with pytest.raises(xdevice.errors.FilePathError) as raised:
         xdevice.save(path, np.zeros(2))
     monkeypatch.undo()
-    assert str(raised.value) == f"{str(path)!r} cannot be written, and the file is as it was: No space left on device"
+    assert (
+        str(raised.value)
+        == f"{str(path)!r} cannot be written, and the file is as it was: No space left on device"
+    )
     assert xdevice.load(path, backend="numpy")["tensor"].tolist() == [1, 1]
     assert os.listdir(path.parent) == [path.name]
 
@@ -985,7 +1129,10 @@ for i in range(30):
 def test_saves_and_loads_of_several_processes_at_once_do_not_disturb_each_other(path):
     xdevice.save(path, np.zeros(1 << 17))
     command = [sys.executable, "-c", TWO_AT_ONCE, str(path)]
-    others = [subprocess.Popen(command, env=numpy_environment(), stderr=subprocess.PIPE) for _ in range(2)]
+    others = [
+        subprocess.Popen(command, env=numpy_environment(), stderr=subprocess.PIPE)
+        for _ in range(2)
+    ]
     while any(other.poll() is None for other in others):
         x = xdevice.load(path, backend="numpy")["tensor"]
         assert (x == x[0]).all()
@@ -1023,7 +1170,9 @@ def child(code, path):
 shapes = st.lists(st.integers(0, 4), max_size=3).map(tuple)
 arrays = st.builds(values, st.sampled_from(sorted(set(format.DTYPES.values()))), shapes)
 keys = st.text("ab0é \n", min_size=1, max_size=3)
-trees = st.recursive(arrays, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(keys, inner, max_size=3))
+trees = st.recursive(
+    arrays, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(keys, inner, max_size=3)
+)
 
 
 @settings(max_examples=60)
@@ -1041,13 +1190,16 @@ def test_any_container_comes_back(tree, name, path):
 
 @pytest.mark.parametrize("kind", ["BCOO", "CSR", "COO"])
 @pytest.mark.parametrize("inside", [lambda x: x, lambda x: {"a": x}, lambda x: [1 * [x]]])
-def test_a_sparse_array_of_several_parts_is_refused_before_anything_is_written(path, kind, inside):
+def test_a_sparse_array_of_several_parts_is_refused_before_anything_is_written(
+    path, kind, inside
+):
     """The file would have its values and indices, and not its shape."""
     jax = framework("jax")
     sparse = pytest.importorskip("jax.experimental.sparse")
     x = inside(getattr(sparse, kind).fromdense(jax.numpy.eye(3) * 2.5))
     with pytest.raises(
-        xdevice.errors.UnsupportedError, match=rf"is a {kind}, whose tensors have a meaning only together"
+        xdevice.errors.UnsupportedError,
+        match=rf"is a {kind}, whose tensors have a meaning only together",
     ):
         xdevice.save(path, x)
     assert not path.exists()
@@ -1056,7 +1208,10 @@ def test_a_sparse_array_of_several_parts_is_refused_before_anything_is_written(p
 def test_packed_sequences_are_refused_as_sparse_arrays_are(path):
     torch = framework("torch")
     packed = torch.nn.utils.rnn.pack_sequence([torch.ones(3), torch.ones(2)])
-    with pytest.raises(xdevice.errors.UnsupportedError, match=r"x\['x'\] is a PackedSequence.*pad_packed_sequence"):
+    with pytest.raises(
+        xdevice.errors.UnsupportedError,
+        match=r"x\['x'\] is a PackedSequence.*pad_packed_sequence",
+    ):
         xdevice.save(path, {"x": packed})
 
 
@@ -1089,6 +1244,12 @@ def test_a_checkpoint_of_pytorch_with_tied_weights_goes_into_a_tied_model(path, 
 def test_a_sparse_tensor_in_a_checkpoint_of_pytorch_is_named(path, sparse):
     torch, path = framework("torch"), path.with_suffix(".pt")
     torch.save({"dense": torch.ones(2), "edges": sparse(torch.eye(3))}, path)
-    for read in (lambda: xdevice.load(path), lambda: xdevice.load(path, into={"edges": torch.eye(3)})):
-        with pytest.raises(xdevice.errors.UnsupportedError, match=r"edges in .* is sparse, or made of other tensors"):
+    for read in (
+        lambda: xdevice.load(path),
+        lambda: xdevice.load(path, into={"edges": torch.eye(3)}),
+    ):
+        with pytest.raises(
+            xdevice.errors.UnsupportedError,
+            match=r"edges in .* is sparse, or made of other tensors",
+        ):
             read()

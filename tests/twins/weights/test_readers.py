@@ -50,7 +50,9 @@ def test_a_file_of_keras_goes_to_both(ending, tmp_path):
     xdevice.load(xdevice.models.convert_state(path, "tensorflow", like=like), into=like)
     xdevice.assert_parity(model, like)
     xdevice.load(xdevice.models.convert_state(path, "torch", like=twin), into=twin)
-    xdevice.assert_parity(model, twin, inputs=np.random.default_rng(1).random((2, 6, 6, 3), "float32"))
+    xdevice.assert_parity(
+        model, twin, inputs=np.random.default_rng(1).random((2, 6, 6, 3), "float32")
+    )
 
 
 @pytest.mark.parametrize("ending", [".weights.h5", ".keras", ".h5"])
@@ -59,8 +61,13 @@ def test_both_directions_and_a_depthwise_convolution_are_read_of_keras(ending, t
     import keras
 
     layers = keras.layers
-    both = [layers.Bidirectional(cell(4, return_sequences=True)) for cell in (layers.LSTM, layers.GRU)]
-    deep = keras.Sequential([keras.Input((4, 3, 6)), layers.DepthwiseConv2D(3, depth_multiplier=2, name="deep")])
+    both = [
+        layers.Bidirectional(cell(4, return_sequences=True))
+        for cell in (layers.LSTM, layers.GRU)
+    ]
+    deep = keras.Sequential(
+        [keras.Input((4, 3, 6)), layers.DepthwiseConv2D(3, depth_multiplier=2, name="deep")]
+    )
     model = keras.Sequential([keras.Input((4, 3, 6)), deep, layers.Reshape((2, 12)), *both])
     random = np.random.default_rng(0)
     for variable in model.variables:
@@ -109,7 +116,9 @@ def test_a_recurrent_layer_and_an_attention_are_read_of_keras(tmp_path):
 
     model.save_weights(tmp_path / "m.weights.h5")
     twin = Sequence()
-    xdevice.load(xdevice.models.convert_state(tmp_path / "m.weights.h5", "torch", like=twin), into=twin)
+    xdevice.load(
+        xdevice.models.convert_state(tmp_path / "m.weights.h5", "torch", like=twin), into=twin
+    )
     batch = np.arange(10).reshape(2, 5) % 7
     xdevice.assert_parity(twin(torch.from_numpy(batch)), model(batch), check_device=False)
 
@@ -118,7 +127,9 @@ def test_a_norm_without_one_of_its_parameters_is_not_guessed(tmp_path):
     framework("tensorflow")
     import keras
 
-    model = keras.Sequential([keras.Input((4,)), keras.layers.BatchNormalization(scale=False, name="bn")])
+    model = keras.Sequential(
+        [keras.Input((4,)), keras.layers.BatchNormalization(scale=False, name="bn")]
+    )
     model.save_weights(tmp_path / "m.weights.h5")
     state = xdevice.load(tmp_path / "m.weights.h5", backend="numpy")
     assert sorted(state) == [f"bn/{number}" for number in range(3)]
@@ -134,11 +145,17 @@ def test_a_file_of_paddle_goes_to_both(dtype, is_nested, tmp_path):
         model.to(dtype=dtype)
     source, like = models
     state = source.state_dict()
-    paddle.save({"model": state, "epoch": 3} if is_nested else state, str(tmp_path / "m.pdparams"))
-    xdevice.load(xdevice.models.convert_state(tmp_path / "m.pdparams", "paddle", like=like), into=like)
+    paddle.save(
+        {"model": state, "epoch": 3} if is_nested else state, str(tmp_path / "m.pdparams")
+    )
+    xdevice.load(
+        xdevice.models.convert_state(tmp_path / "m.pdparams", "paddle", like=like), into=like
+    )
     xdevice.assert_parity(source, like)
     twin = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)).to(getattr(torch, dtype))
-    xdevice.load(xdevice.models.convert_state(tmp_path / "m.pdparams", "torch", like=twin), into=twin)
+    xdevice.load(
+        xdevice.models.convert_state(tmp_path / "m.pdparams", "torch", like=twin), into=twin
+    )
     xdevice.assert_parity(source, twin)
 
 
@@ -149,7 +166,9 @@ class _Evil:
 
 @pytest.mark.parametrize("protocol", [2, 4])
 def test_a_pickle_that_asks_for_code_is_refused(protocol, tmp_path):
-    (tmp_path / "m.pdparams").write_bytes(pickle.dumps({"a": np.ones(2), "b": _Evil()}, protocol))
+    (tmp_path / "m.pdparams").write_bytes(
+        pickle.dumps({"a": np.ones(2), "b": _Evil()}, protocol)
+    )
     with pytest.raises(xdevice.errors.FileFormatError, match="which may run code"):
         xdevice.load(tmp_path / "m.pdparams")
 
@@ -162,7 +181,10 @@ def test_a_file_of_gluon_goes_to_both(is_numpy, tmp_path):
 
     def build():
         block = gluon.nn.HybridSequential()
-        block.add(gluon.nn.Dense(3, in_units=4, flatten=False), gluon.rnn.LSTM(2, input_size=3, layout="NTC"))
+        block.add(
+            gluon.nn.Dense(3, in_units=4, flatten=False),
+            gluon.rnn.LSTM(2, input_size=3, layout="NTC"),
+        )
         block.initialize(mx.init.Normal(1.0))
         return block
 
@@ -171,7 +193,9 @@ def test_a_file_of_gluon_goes_to_both(is_numpy, tmp_path):
     source.save_parameters(path)
     if not is_numpy:  # as MXNet writes it without NumPy's shapes: these are the same where no axis is of length 0
         content = (tmp_path / "m.params").read_bytes()
-        (tmp_path / "m.params").write_bytes(content.replace(b"\xca\xfa\x93\xf9", b"\xc9\xfa\x93\xf9"))
+        (tmp_path / "m.params").write_bytes(
+            content.replace(b"\xca\xfa\x93\xf9", b"\xc9\xfa\x93\xf9")
+        )
     xdevice.load(xdevice.models.convert_state(path, "mxnet", like=like), into=like)
     xdevice.assert_parity(source, like)
 
@@ -189,7 +213,14 @@ def test_a_file_of_gluon_goes_to_both(is_numpy, tmp_path):
 def test_a_file_of_jax_goes_to_pytorch(library, tmp_path):
     framework("jax")
     source, like = nn.Linear(4, 3), nn.Linear(4, 3)
-    tree = {"params": {"fc": {"kernel": source.weight.detach().numpy().T, "bias": source.bias.detach().numpy()}}}
+    tree = {
+        "params": {
+            "fc": {
+                "kernel": source.weight.detach().numpy().T,
+                "bias": source.bias.detach().numpy(),
+            }
+        }
+    }
     if library == "flax":
         serialization = pytest.importorskip("flax.serialization")
         path = tmp_path / "m.msgpack"
@@ -211,7 +242,9 @@ def test_a_sparse_tensor_of_pytorch_is_named(tmp_path):
 
 
 def test_a_tied_weight_of_pytorchs_file_goes_where_it_is_tied(tmp_path):
-    one, other = (nn.Sequential(nn.Embedding(5, 3), nn.Linear(3, 5, bias=False)) for _ in range(2))
+    one, other = (
+        nn.Sequential(nn.Embedding(5, 3), nn.Linear(3, 5, bias=False)) for _ in range(2)
+    )
     for model in (one, other):
         model[1].weight = model[0].weight
     torch.save(one.state_dict(), tmp_path / "m.pt")

@@ -30,9 +30,15 @@ def torch_runs():
         "NAdam": {"lr": 0.1}, "RAdam": {"lr": 0.1}, "Rprop": {"lr": 0.1}, "RMSprop": {"lr": 0.1, "centered": True},
     }  # fmt: skip
     for name, settings in kinds.items():
-        net = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.Linear(3, 2), torch.nn.Linear(2, 1))
+        net = torch.nn.Sequential(
+            torch.nn.Linear(4, 3), torch.nn.Linear(3, 2), torch.nn.Linear(2, 1)
+        )
         net[1].requires_grad_(False)  # it has no state
-        yield name, net, *_torch(torch, net, getattr(torch.optim, name)(net.parameters(), **settings))
+        yield (
+            name,
+            net,
+            *_torch(torch, net, getattr(torch.optim, name)(net.parameters(), **settings)),
+        )
 
 
 def _torch(torch, net, optimizer):
@@ -55,7 +61,11 @@ def paddle_runs():
         yield (
             name,
             net,
-            *_paddle(paddle, net, getattr(paddle.optimizer, name)(0.01, parameters=net.parameters(), **settings)),
+            *_paddle(
+                paddle,
+                net,
+                getattr(paddle.optimizer, name)(0.01, parameters=net.parameters(), **settings),
+            ),
         )
 
 
@@ -70,7 +80,14 @@ def _paddle(paddle, net, optimizer):
 
 def mxnet_runs():
     mx = xdevice.backend("mxnet").framework
-    kinds = {"sgd": {"momentum": 0.9}, "adam": {}, "rmsprop": {}, "adagrad": {}, "ftrl": {}, "lamb": {}}
+    kinds = {
+        "sgd": {"momentum": 0.9},
+        "adam": {},
+        "rmsprop": {},
+        "adagrad": {},
+        "ftrl": {},
+        "lamb": {},
+    }
     for name, settings in kinds.items():
         net = mx.gluon.nn.Sequential()
         net.add(mx.gluon.nn.Dense(3, in_units=4), mx.gluon.nn.Dense(1, in_units=3))
@@ -78,7 +95,9 @@ def mxnet_runs():
         # a schedule counts the steps too
         schedule = mx.lr_scheduler.FactorScheduler(2, 0.5, base_lr=0.1)
         trainer = mx.gluon.Trainer(
-            net.collect_params(), name, {"lr_scheduler": schedule, "learning_rate": 0.1, **settings}
+            net.collect_params(),
+            name,
+            {"lr_scheduler": schedule, "learning_rate": 0.1, **settings},
         )
         yield name, net, *_mxnet(mx, net, trainer)
 
@@ -97,8 +116,12 @@ def tensorflow_runs():
     import keras
 
     for name in ("SGD", "Adam", "AdamW", "RMSprop", "Nadam"):
-        net = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3), keras.layers.Dense(1)])
-        optimizer = getattr(keras.optimizers, name)(0.1, **({"momentum": 0.9} if name == "SGD" else {}))
+        net = keras.Sequential(
+            [keras.Input((4,)), keras.layers.Dense(3), keras.layers.Dense(1)]
+        )
+        optimizer = getattr(keras.optimizers, name)(
+            0.1, **({"momentum": 0.9} if name == "SGD" else {})
+        )
         optimizer.build(net.trainable_variables)
         yield name, net, *_tensorflow(net, optimizer)
 
@@ -114,7 +137,12 @@ def _tensorflow(net, optimizer):
     return optimizer, step
 
 
-RUNS = {"torch": torch_runs, "tensorflow": tensorflow_runs, "paddle": paddle_runs, "mxnet": mxnet_runs}
+RUNS = {
+    "torch": torch_runs,
+    "tensorflow": tensorflow_runs,
+    "paddle": paddle_runs,
+    "mxnet": mxnet_runs,
+}
 
 
 def first(backend, folder):
@@ -137,7 +165,12 @@ def second(backend, folder):
         end = xdevice.load(f"{folder}/{name}.end", backend=backend)
         for key, x in dict(xdevice.backend(backend).variables(net)).items():
             np.testing.assert_allclose(
-                xdevice.to_numpy(x), xdevice.to_numpy(end[key]), 1e-6, 0, False, f"{name}: {key}"
+                xdevice.to_numpy(x),
+                xdevice.to_numpy(end[key]),
+                1e-6,
+                0,
+                False,
+                f"{name}: {key}",
             )
         print("went on with", name)
 
@@ -147,10 +180,14 @@ def test_training_goes_on_in_another_process_as_if_there_had_been_no_stop(backen
     seen = {}
     for part in ("first", "second"):
         folders = os.pathsep.join([str(ROOT / "tests"), *sys.path])
-        done = python(__file__, part, backend, tmp_path, XDEVICE_BACKEND=backend, PYTHONPATH=folders)
+        done = python(
+            __file__, part, backend, tmp_path, XDEVICE_BACKEND=backend, PYTHONPATH=folders
+        )
         assert done.returncode == 0, done.stderr
         seen[part] = done.stdout
-    assert len(seen["second"].split("went on with")) - 1 == len(list(tmp_path.glob("*.end"))) >= 5
+    assert (
+        len(seen["second"].split("went on with")) - 1 == len(list(tmp_path.glob("*.end"))) >= 5
+    )
 
 
 if __name__ == "__main__":

@@ -14,7 +14,9 @@ def require_fit(backend: Primitives, name: str, device: Device) -> None:
     """Raises `UnsupportedError` if the engine `name` cannot take tensors on `device`: NCCL takes tensors on real GPUs
     only, every other engine only tensors in host memory, where those of virtual GPUs are too."""
     if (name == "nccl") != (device.kind == "gpu" and not backend.virtual):
-        raise backend.unsupported(f"the engine {name} for what is on {device}", "choose engine='auto'")
+        raise backend.unsupported(
+            f"the engine {name} for what is on {device}", "choose engine='auto'"
+        )
 
 
 def refusal_of_order(verb: str, op: str | None, dtype: str) -> str | None:

@@ -174,13 +174,18 @@ class Processes(Primitives):
         """Starts the engine `name`, one of `engines`, for this process of a group, and returns it. All processes of the
         group call it at the same time, and may tell each other addresses by `group.exchange`. It listens on the address
         `group.host` only."""
-        raise self.unsupported(f"an engine {name!r} for several processes", "choose engine='auto', which takes PyTorch")
+        raise self.unsupported(
+            f"an engine {name!r} for several processes",
+            "choose engine='auto', which takes PyTorch",
+        )
 
     def start_native_group(self, group: Group) -> NativeGroup:
         """Makes the framework's own group of these processes, which is global, so that the framework's other ways of
         using several processes work. All processes call it at the same time, like `start_engine`; there may be one
         only. If the program has made one with the same ranks, it is left as it is, and to the program to end."""
-        raise self.unsupported("a group of processes for all of its own functions", "use the methods of the world")
+        raise self.unsupported(
+            "a group of processes for all of its own functions", "use the methods of the world"
+        )
 
     def why_no_engine(self) -> str:
         """Returns why `engines` is empty here, in a few words, for users who ask for an engine of this backend by

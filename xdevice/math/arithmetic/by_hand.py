@@ -20,13 +20,17 @@ def attention(nn: Any, q: Any, k: Any, v: Any, mask: Any) -> Any:
     scores = xp.divide(xp.matmul(q, xp.matrix_transpose(k)), sqrt(q.shape[-1]))
     if mask is None:
         return xp.matmul(nn.softmax(scores, len(scores.shape) - 1), v)
-    least = float(xp.finfo(scores.dtype).min)  # with -inf, a query without keys would have gradients of NaN
+    least = float(
+        xp.finfo(scores.dtype).min
+    )  # with -inf, a query without keys would have gradients of NaN
     # a query without keys has equal weights here, and zeros below
     weights = nn.softmax(xp.where(mask, scores, least), len(scores.shape) - 1)
     return xp.matmul(xp.where(mask, weights, 0.0), v)
 
 
-def batch_norm(nn: Any, x: Any, mean: Any, variance: Any, weight: Any, bias: Any, eps: float) -> Any:
+def batch_norm(
+    nn: Any, x: Any, mean: Any, variance: Any, weight: Any, bias: Any, eps: float
+) -> Any:
     xp = array_namespace(x)
     beside = (1, -1, *[1] * (len(x.shape) - 2))
 
@@ -50,7 +54,9 @@ def binary_cross_entropies(nn: Any, logits: Any, labels: Any) -> Any:
 
 def cross_entropies(nn: Any, logits: Any, labels: Any) -> Any:
     xp = array_namespace(logits)
-    chosen = xp.take_along_axis(nn.log_softmax(logits, 1), xp.expand_dims(labels, axis=1), axis=1)
+    chosen = xp.take_along_axis(
+        nn.log_softmax(logits, 1), xp.expand_dims(labels, axis=1), axis=1
+    )
     return xp.negative(xp.squeeze(chosen, axis=1))
 
 

@@ -60,7 +60,12 @@ def _wide(kernels: Any, function: str, wider: Mapping[str, str]) -> Callable[...
             return kernel(*arguments)
         if wide == HOST:
             return _on_host(kernels, function, arguments)
-        result = kernel(*[kernels.astype(x, wide) if getattr(x, "dtype", None) == dtype else x for x in arguments])
+        result = kernel(
+            *[
+                kernels.astype(x, wide) if getattr(x, "dtype", None) == dtype else x
+                for x in arguments
+            ]
+        )
         is_wide = function not in PLACES and dtype_name(result.dtype) == wide
         return kernels.astype(result, name) if is_wide else result
 
@@ -141,7 +146,9 @@ class Checks:
     def _tensor_of_variable(self, x: Any, function: str) -> Any:
         tensor = self.backend.tensor_of(x)
         if tensor is None:
-            raise NotATensorError(f"{function} takes tensors, not a {type(x).__qualname__}, which is a model")
+            raise NotATensorError(
+                f"{function} takes tensors, not a {type(x).__qualname__}, which is a model"
+            )
         return tensor
 
     def _require_known(self, x: Any) -> None:
@@ -162,7 +169,9 @@ class Checks:
         )
 
     def _sparse(self, x: Any) -> UnsupportedError:
-        return self.backend.unsupported(f"arithmetic for a {type(x).__name__} that is not dense", "make it dense")
+        return self.backend.unsupported(
+            f"arithmetic for a {type(x).__name__} that is not dense", "make it dense"
+        )
 
     def name(self, x: Any) -> str:
         """The name of a tensor's dtype."""
@@ -172,7 +181,9 @@ class Checks:
         """The dtype by which this backend now represents the dtype `name`: `name` itself, or int32 for int64 on JAX
         without 64 bits. Raises `DTypeError` if there is none."""
         if name not in self.backend.dtypes:
-            raise DTypeError(f"{self.backend.name} has no {name}; it has {', '.join(sorted(self.backend.dtypes))}")
+            raise DTypeError(
+                f"{self.backend.name} has no {name}; it has {', '.join(sorted(self.backend.dtypes))}"
+            )
         refusal = self.backend.dtype_refusal(name)
         if refusal is None:
             return name
@@ -185,7 +196,9 @@ class Checks:
         """`x` as a tensor. Raises `DTypeError` if the kind of its dtype is not among `kinds`, which the function
         takes."""
         cls = type(x)
-        if cls not in self.tensor_types or (cls in self.may_be_sparse and not self.backend.is_dense(x)):
+        if cls not in self.tensor_types or (
+            cls in self.may_be_sparse and not self.backend.is_dense(x)
+        ):
             x = self.tensor(x, function)
         name = dtype_name(x.dtype)
         if dtypes.kind_of(name) not in kinds:
@@ -198,7 +211,9 @@ class Checks:
         if set(names) == {"bool"} and kinds not in (dtypes.FLOATING, dtypes.REAL_FLOATING):
             to = "xp.int64"
         refused = " and ".join(dict.fromkeys(names))
-        return DTypeError(f"{function} takes {dtypes.WORDS[kinds]}, not {refused}; xp.astype(x, {to}) casts it")
+        return DTypeError(
+            f"{function} takes {dtypes.WORDS[kinds]}, not {refused}; xp.astype(x, {to}) casts it"
+        )
 
     def cast(self, x: Any, name: str) -> Any:
         """`x` cast to the dtype `name`; `x` itself if it has that dtype."""
@@ -209,17 +224,24 @@ class Checks:
         tensors = [x if type(x) in NUMBERS else self.tensor(x, function) for x in values]
         first = next((x for x in tensors if type(x) not in NUMBERS), None)
         if first is None:
-            raise NotATensorError(f"{function} needs a tensor among {shown(tuple(values))}; xp.asarray makes one")
+            raise NotATensorError(
+                f"{function} needs a tensor among {shown(tuple(values))}; xp.asarray makes one"
+            )
         if self.compares_devices:
             self.require_one_device(function, *[x for x in tensors if type(x) not in NUMBERS])
         dtype = first.dtype
         is_uniform = all([getattr(x, "dtype", None) is dtype for x in tensors])  # noqa: C419  # half as long
         name = dtype_name(dtype) if is_uniform else self.common(tensors, first)
         if dtypes.kind_of(name) not in kinds:
-            raise self.refused(function, kinds, *[self.name(x) for x in tensors if type(x) not in NUMBERS])
+            raise self.refused(
+                function, kinds, *[self.name(x) for x in tensors if type(x) not in NUMBERS]
+            )
         if is_uniform:
             return tensors
-        return [self.number(x, name, first) if type(x) in NUMBERS else self.cast(x, name) for x in tensors]
+        return [
+            self.number(x, name, first) if type(x) in NUMBERS else self.cast(x, name)
+            for x in tensors
+        ]
 
     def promoted(self, tensors: Sequence[Any]) -> list[Any]:
         """The tensors in their common dtype."""
@@ -268,7 +290,9 @@ class Checks:
         """`function(*tensors, *settings)` as a function of a tuple of tensors and of settings: one program, where the
         framework makes programs."""
         fuse = getattr(self.kernels, FUSED, None)
-        return fuse(function) if fuse else lambda tensors, *settings: function(*tensors, *settings)
+        return (
+            fuse(function) if fuse else lambda tensors, *settings: function(*tensors, *settings)
+        )
 
     # values
 
@@ -359,7 +383,9 @@ class Checks:
         except TypeError:
             raise ShapeError(f"{function}: an axis must be an int, not {shown(axis)}") from None
         if not -ndim <= whole < ndim:
-            raise AxisError(f"{function}: there is no axis {whole} in a tensor of {ndim} dimensions")
+            raise AxisError(
+                f"{function}: there is no axis {whole} in a tensor of {ndim} dimensions"
+            )
         return whole % ndim
 
     def axes(self, axis: Any, ndim: int, function: str) -> tuple[int, ...]:
@@ -399,13 +425,17 @@ def broadcast_shape(*shapes: tuple[Any, ...]) -> tuple[Any, ...]:
     """The shape that tensors of these shapes broadcast to. Raises `ShapeError` if they do not broadcast together."""
     if len({*shapes}) == 1:
         return shapes[0]
-    ndim = max([0, *[len(shape) for shape in shapes]])  # written so that torch.compile can follow it
+    ndim = max(
+        [0, *[len(shape) for shape in shapes]]
+    )  # written so that torch.compile can follow it
     rows = [(1,) * (ndim - len(shape)) + shape for shape in shapes]
     result = []
     for sizes in zip(*rows, strict=True):
         others = {length for length in sizes if length != 1}
         if len(others - {None}) > 1:
-            raise ShapeError(f"the shapes {', '.join(map(str, shapes))} do not broadcast together")
+            raise ShapeError(
+                f"the shapes {', '.join(map(str, shapes))} do not broadcast together"
+            )
         # a length that is known says more than None
         result.append(next(iter(sorted(others, key=lambda length: length is None)), 1))
     return tuple(result)

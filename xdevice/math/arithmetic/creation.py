@@ -35,17 +35,29 @@ class Creation(Room):
 
     # of values
 
-    def asarray(self, obj: Any, /, *, dtype: Any = None, device: object = None, copy: bool | None = None) -> Any:
+    def asarray(
+        self, obj: Any, /, *, dtype: Any = None, device: object = None, copy: bool | None = None
+    ) -> Any:
         if not self._is_mine(obj):
             if copy is False:
-                raise SharingError("asarray(copy=False) takes a tensor of the backend; anything else is copied")
-            return creation.tensor_of(self._backend, obj, device, None if dtype is None else dtype_name(dtype))
+                raise SharingError(
+                    "asarray(copy=False) takes a tensor of the backend; anything else is copied"
+                )
+            return creation.tensor_of(
+                self._backend, obj, device, None if dtype is None else dtype_name(dtype)
+            )
         x = self._checks.tensor(obj, "asarray")
-        result = x if dtype is None else self._checks.cast(x, self._checks.supported(dtype_name(dtype)))
+        result = (
+            x
+            if dtype is None
+            else self._checks.cast(x, self._checks.supported(dtype_name(dtype)))
+        )
         result = result if device is None else verbs.to_device(result, device)
         # a cast and a move both copy
         if copy is False and result is not x:
-            raise SharingError("asarray(copy=False) cannot change dtype or device without a copy")
+            raise SharingError(
+                "asarray(copy=False) cannot change dtype or device without a copy"
+            )
         return self._kernels.copy(result) if copy and result is x else result
 
     def _is_mine(self, x: Any) -> bool:
@@ -58,12 +70,16 @@ class Creation(Room):
             return result
         moved = verbs.to_device(result, device)
         if copy is False and moved is not result:
-            raise SharingError("from_dlpack(copy=False) cannot change the device without a copy")
+            raise SharingError(
+                "from_dlpack(copy=False) cannot change the device without a copy"
+            )
         return moved
 
     # of a shape
 
-    def full(self, shape: Shape, fill_value: complex, *, dtype: Any = None, device: object = None) -> Any:
+    def full(
+        self, shape: Shape, fill_value: complex, *, dtype: Any = None, device: object = None
+    ) -> Any:
         if type(fill_value) not in NUMBERS:
             fill_value = creation.item(fill_value)
         name = self._named(dtype, dtypes.with_number("bool", fill_value), device)
@@ -82,7 +98,9 @@ class Creation(Room):
     def _named(self, dtype: Any, default: str, device: object) -> str:
         if dtype is None:
             return self._checks.supported(
-                creation.usual(self._backend, creation.place_for(self._backend, device), default)
+                creation.usual(
+                    self._backend, creation.place_for(self._backend, device), default
+                )
             )
         return self._checks.supported(dtype_name(dtype))
 
@@ -97,14 +115,20 @@ class Creation(Room):
 
     # like another
 
-    def full_like(self, x: Any, /, fill_value: complex, *, dtype: Any = None, device: object = None) -> Any:
+    def full_like(
+        self, x: Any, /, fill_value: complex, *, dtype: Any = None, device: object = None
+    ) -> Any:
         x = self._checks.tensor(x, "full_like")
         if type(fill_value) not in NUMBERS:
             fill_value = creation.item(fill_value)
-        name = self._checks.supported(self._checks.name(x) if dtype is None else dtype_name(dtype))
+        name = self._checks.supported(
+            self._checks.name(x) if dtype is None else dtype_name(dtype)
+        )
         dtypes.require_fits(fill_value, name)
         if device is not None:
-            return self._filled(self._checks.full_shape(x, "full_like"), fill_value, name, device)
+            return self._filled(
+                self._checks.full_shape(x, "full_like"), fill_value, name, device
+            )
         return self._kernels.full_like(x, fill_value, name)
 
     def empty_like(self, x: Any, /, *, dtype: Any = None, device: object = None) -> Any:
@@ -119,7 +143,14 @@ class Creation(Room):
     # values by a rule, computed by NumPy so that the bits are the same everywhere
 
     def arange(
-        self, start: float, /, stop: float | None = None, step: float = 1, *, dtype: Any = None, device: object = None
+        self,
+        start: float,
+        /,
+        stop: float | None = None,
+        step: float = 1,
+        *,
+        dtype: Any = None,
+        device: object = None,
     ) -> Any:
         import numpy
 
@@ -134,7 +165,9 @@ class Creation(Room):
         number = max(0, -int((first - last) // step))
         # each is computed from the start, so that no error adds up
         if default != "int64":
-            return self._placed(first + step * numpy.arange(number, dtype="float64"), name, device)
+            return self._placed(
+                first + step * numpy.arange(number, dtype="float64"), name, device
+            )
         for value in (first, first + step * (number - 1)) if number else ():
             dtypes.require_fits(value, name)
         return self._placed(numpy.arange(first, first + step * number, step), name, device)
@@ -159,12 +192,21 @@ class Creation(Room):
         return self._placed(numpy.linspace(start, stop, num, endpoint=endpoint), name, device)
 
     def eye(
-        self, n_rows: int, n_cols: int | None = None, /, *, k: int = 0, dtype: Any = None, device: object = None
+        self,
+        n_rows: int,
+        n_cols: int | None = None,
+        /,
+        *,
+        k: int = 0,
+        dtype: Any = None,
+        device: object = None,
     ) -> Any:
         import numpy
 
         name = self._named(dtype, "float32", device)
-        return self._placed(numpy.eye(n_rows, n_cols, max(-n_rows, k), dtype=host_dtype(name)), name, device)
+        return self._placed(
+            numpy.eye(n_rows, n_cols, max(-n_rows, k), dtype=host_dtype(name)), name, device
+        )
 
     def _placed(self, values: np.ndarray[Any, Any], name: str, device: object) -> Any:
         place = self._place(name, device)
@@ -177,7 +219,9 @@ class Creation(Room):
             raise ShapeError(f"meshgrid: indexing must be 'xy' or 'ij', not {shown(indexing)}")
         tensors = [self._checks.tensor(x, "meshgrid") for x in arrays]
         if any(len(x.shape) != 1 for x in tensors):
-            raise ShapeError(f"meshgrid takes vectors, not the shapes {[shape_of(x) for x in tensors]}")
+            raise ShapeError(
+                f"meshgrid takes vectors, not the shapes {[shape_of(x) for x in tensors]}"
+            )
         if tensors:
             self._checks.require_one_device("meshgrid", *tensors)
             tensors = self._checks.promoted(tensors)
@@ -192,9 +236,13 @@ class Creation(Room):
 
     def _along_axes(self, *arguments: Any) -> list[Any]:
         *tensors, places, shape = arguments
-        rows = [(*(1,) * place, shape[place], *(1,) * (len(shape) - place - 1)) for place in places]
+        rows = [
+            (*(1,) * place, shape[place], *(1,) * (len(shape) - place - 1)) for place in places
+        ]
         pairs = zip(tensors, rows, strict=True)
-        return [self._kernels.broadcast_to(self._kernels.reshape(x, row), shape) for x, row in pairs]
+        return [
+            self._kernels.broadcast_to(self._kernels.reshape(x, row), shape) for x, row in pairs
+        ]
 
     def tril(self, x: Any, /, *, k: int = 0) -> Any:
         return self._triangle("tril", x, lambda rows, columns: columns - rows <= k, k)
@@ -232,20 +280,26 @@ class Types(Room):
     def finfo(self, type: Any, /) -> dtypes.FInfo:
         name = self._name(type)
         if dtypes.kind_of(name) not in "fc":
-            raise DTypeError(f"finfo takes a dtype of floats, not {name}; iinfo is for integers")
+            raise DTypeError(
+                f"finfo takes a dtype of floats, not {name}; iinfo is for integers"
+            )
         return dtypes.floats(name, self._checks.kernels.dtype(floats.PARTS.get(name, name)))
 
     def iinfo(self, type: Any, /) -> dtypes.IInfo:
         name = self._name(type)
         if dtypes.kind_of(name) not in "iu":
-            raise DTypeError(f"iinfo takes a dtype of integers, not {name}; finfo is for floats")
+            raise DTypeError(
+                f"iinfo takes a dtype of integers, not {name}; finfo is for floats"
+            )
         return dtypes.integers(name, self._checks.kernels.dtype(name))
 
     def isdtype(self, dtype: Any, kind: Any) -> bool:
         name = dtype_name(dtype)
         if isinstance(kind, tuple):
             return any(self.isdtype(dtype, one) for one in kind)
-        return dtypes.is_dtype(name, kind) if isinstance(kind, str) else name == dtype_name(kind)
+        return (
+            dtypes.is_dtype(name, kind) if isinstance(kind, str) else name == dtype_name(kind)
+        )
 
     def result_type(self, *arrays_and_dtypes: Any) -> Any:
         names = [self._name(x) for x in arrays_and_dtypes if not _is_number(x)]
@@ -255,7 +309,9 @@ class Types(Room):
         for other in names[1:]:
             name = dtypes.promoted(name, other)
         for x in arrays_and_dtypes:
-            name = self._checks.supported(dtypes.with_number(name, x)) if _is_number(x) else name
+            name = (
+                self._checks.supported(dtypes.with_number(name, x)) if _is_number(x) else name
+            )
         return self._checks.kernels.dtype(name)
 
     def _name(self, x: Any) -> str:

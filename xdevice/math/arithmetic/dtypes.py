@@ -62,13 +62,19 @@ def with_number(name: str, value: complex) -> str:
     """The dtype of a result computed from a tensor and a Python number. Only the kind of the number counts: a float
     with a tensor of ints gives float32."""
     kind = _KINDS[kind_of(name)]
-    if isinstance(value, bool) or (isinstance(value, int) and kind >= 1) or (isinstance(value, float) and kind >= 2):
+    if (
+        isinstance(value, bool)
+        or (isinstance(value, int) and kind >= 1)
+        or (isinstance(value, float) and kind >= 2)
+    ):
         return name
     if isinstance(value, int):
         return "int64"
     if isinstance(value, float):
         return float_dtypes.usual()
-    return "complex128" if name in ("float64", "complex128") else float_dtypes.usual("complex64")
+    return (
+        "complex128" if name in ("float64", "complex128") else float_dtypes.usual("complex64")
+    )
 
 
 def require_fits(value: complex, name: str) -> None:
@@ -83,14 +89,18 @@ def require_fits(value: complex, name: str) -> None:
         )
     limits = integers(name)
     if not limits.min <= value <= limits.max:
-        raise DTypeError(f"{value} does not fit into {name}, the dtype of the other tensor; cast that first")
+        raise DTypeError(
+            f"{value} does not fit into {name}, the dtype of the other tensor; cast that first"
+        )
 
 
 def _require_float(value: complex, name: str) -> None:
     try:
         complex(value)
     except OverflowError:
-        raise DTypeError(f"an int of {int(value.real).bit_length()} bits does not fit into {name}") from None
+        raise DTypeError(
+            f"an int of {int(value.real).bit_length()} bits does not fit into {name}"
+        ) from None
 
 
 def can_cast(source: str, target: str) -> bool:
@@ -128,7 +138,9 @@ def floats(name: str, dtype: object = None) -> FInfo:
     real = float_dtypes.PARTS.get(name, name)
     # NumPy knows no bfloat16
     limits = (ml_dtypes.finfo if real == "bfloat16" else numpy.finfo)(host_dtype(real))
-    eps, largest, least, smallest = map(float, (limits.eps, limits.max, limits.min, limits.smallest_normal))
+    eps, largest, least, smallest = map(
+        float, (limits.eps, limits.max, limits.min, limits.smallest_normal)
+    )
     return FInfo(limits.bits, eps, largest, least, smallest, dtype)
 
 
@@ -145,7 +157,9 @@ def _of_integers(low: str, high: str) -> str:
     signed = _bits(high if kind_of(low) == "u" else low)
     # there is no signed integer of 128 bits
     if bits == 64:
-        raise DTypeError(f"{low} and {high} have no common integer dtype; cast one: xp.astype(x, xp.int64)")
+        raise DTypeError(
+            f"{low} and {high} have no common integer dtype; cast one: xp.astype(x, xp.int64)"
+        )
     return f"int{max(signed, 2 * bits)}"
 
 
@@ -166,5 +180,7 @@ def is_dtype(name: str, kind: str) -> bool:
     }
     if kind not in kinds:
         names = ", ".join(map(repr, kinds))
-        raise DTypeError(f"there is no kind of dtypes {shown(kind)}; expected one of {names}, or a dtype")
+        raise DTypeError(
+            f"there is no kind of dtypes {shown(kind)}; expected one of {names}, or a dtype"
+        )
     return name in DTYPES and kind_of(name) in kinds[kind]

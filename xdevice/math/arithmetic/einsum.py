@@ -52,7 +52,9 @@ def einsum(subscripts: str, *tensors: Any) -> Any:
     checks = checks_of(tensors[0], "einsum")
     if not hasattr(checks.kernels, EINSUM):
         raise checks.backend.unsupported("einsum", "use xp.tensordot, or sums of products")
-    operands = checks.operands("einsum", REAL_FLOATING, [checks.tensor(x, "einsum") for x in tensors])
+    operands = checks.operands(
+        "einsum", REAL_FLOATING, [checks.tensor(x, "einsum") for x in tensors]
+    )
     checks.require_one_device("einsum", *operands)
     shapes = [checks.full_shape(x, "einsum") for x in operands]
     terms, result = _written_out(subscripts, shapes)
@@ -65,7 +67,11 @@ def einsum(subscripts: str, *tensors: Any) -> Any:
         product = checks.kernels.einsum(f"{','.join(filter(None, names))}->{result}", factors)
     for x, name in zip(plain, names, strict=True):
         if not name:
-            product = checks.kernels.copy(x) if product is None else checks.kernels.multiply(product, x)
+            product = (
+                checks.kernels.copy(x)
+                if product is None
+                else checks.kernels.multiply(product, x)
+            )
     return product
 
 
@@ -73,42 +79,62 @@ def _written_out(subscripts: Any, shapes: Sequence[tuple[int, ...]]) -> tuple[li
     """The letters of each operand and of the result."""
     text = subscripts.replace(" ", "") if isinstance(subscripts, str) else ""
     if not isinstance(subscripts, str) or not _WHOLE.fullmatch(text):
-        raise ArgumentError(f'einsum takes letters for the axes, as "ij,jk->ik", not {shown(subscripts)}')
+        raise ArgumentError(
+            f'einsum takes letters for the axes, as "ij,jk->ik", not {shown(subscripts)}'
+        )
     inputs, arrow, result = text.partition("->")
     terms = inputs.split(",")
     if len(terms) != len(shapes):
-        raise ArgumentError(f"einsum: {text!r} is for {len(terms)} tensors, and there are {len(shapes)}")
+        raise ArgumentError(
+            f"einsum: {text!r} is for {len(terms)} tensors, and there are {len(shapes)}"
+        )
     # axes that `...` stands for are named by letters that the text leaves over
     free = [letter for letter in ascii_letters if letter not in text]
-    more = [len(shape) - len(term.replace("...", "")) for term, shape in zip(terms, shapes, strict=True)]
+    more = [
+        len(shape) - len(term.replace("...", ""))
+        for term, shape in zip(terms, shapes, strict=True)
+    ]
     for term, shape, count in zip(terms, shapes, more, strict=True):
         if count < 0 or (count and "..." not in term):
-            raise ShapeError(f"einsum: {term!r} in {text!r} does not name the axes of the shape {shape}")
+            raise ShapeError(
+                f"einsum: {term!r} in {text!r} does not name the axes of the shape {shape}"
+            )
     most = max([0, *(count for term, count in zip(terms, more, strict=True) if "..." in term)])
     if most > len(free):
         raise ArgumentError(f"einsum: there are not enough letters for the axes of {text!r}")
     unnamed = "".join(free[:most])
-    terms = [term.replace("...", unnamed[most - count :]) for term, count in zip(terms, more, strict=True)]
+    terms = [
+        term.replace("...", unnamed[most - count :])
+        for term, count in zip(terms, more, strict=True)
+    ]
     whole = "".join(terms)
     if not arrow:
-        result = unnamed + "".join(sorted(x for x in set(whole) if whole.count(x) == 1 and x not in unnamed))
+        result = unnamed + "".join(
+            sorted(x for x in set(whole) if whole.count(x) == 1 and x not in unnamed)
+        )
     elif most and "..." not in result:
         raise ArgumentError(f"einsum: the result in {text!r} lacks the axes of ...")
     result = result.replace("...", unnamed)
     if len(set(result)) != len(result) or not set(result) <= set(whole):
-        raise ArgumentError(f"einsum: the result in {text!r} names an axis twice, or one that no tensor has")
+        raise ArgumentError(
+            f"einsum: the result in {text!r} names an axis twice, or one that no tensor has"
+        )
     _require_lengths(text, terms, shapes)
     return terms, result
 
 
-def _require_lengths(text: str, terms: Sequence[str], shapes: Sequence[tuple[int, ...]]) -> None:
+def _require_lengths(
+    text: str, terms: Sequence[str], shapes: Sequence[tuple[int, ...]]
+) -> None:
     # some frameworks broadcast an axis of length 1, others raise
     lengths: dict[str, int] = {}
     for term, shape in zip(terms, shapes, strict=True):
         for letter, length in zip(term, shape, strict=True):
             if lengths.setdefault(letter, length) != length:
                 name = repr(letter) if letter in text else "..."
-                raise ShapeError(f"einsum: {name} in {text!r} is {lengths[letter]} and {length} in {list(shapes)}")
+                raise ShapeError(
+                    f"einsum: {name} in {text!r} is {lengths[letter]} and {length} in {list(shapes)}"
+                )
 
 
 def _diagonal(checks: Checks, x: Any, term: str) -> Any:

@@ -54,13 +54,17 @@ def functions(checks: Checks) -> dict[str, Callable[..., Any]]:
     for name in ROUNDING:
         table[name] = _unary(checks, name, REAL, apart=INTEGER, other=kernels.copy)
     for name, answer in TESTING.items():
-        table[name] = _unary(checks, name, NUMERIC, apart=INTEGER, other=partial(_all_alike, kernels, answer))
+        table[name] = _unary(
+            checks, name, NUMERIC, apart=INTEGER, other=partial(_all_alike, kernels, answer)
+        )
     table |= {name: _binary(checks, name, kinds) for name, kinds in BINARY.items()}
     table["pow"] = _pow(checks, table["pow"])
     table["clip"] = _clip(checks)
     table["positive"] = _unary(checks, "positive", NUMERIC, _itself)
     for name in ("conj", "real"):
-        table[name] = _unary(checks, name, NUMERIC, _itself, COMPLEX, getattr(kernels, name, None))
+        table[name] = _unary(
+            checks, name, NUMERIC, _itself, COMPLEX, getattr(kernels, name, None)
+        )
     table["imag"] = _unary(checks, "imag", COMPLEX)
     return table
 
@@ -121,14 +125,20 @@ def _binary(checks: Checks, name: str, kinds: str) -> Callable[..., Any]:
 
     def binary(x1: Any, x2: Any, /) -> Any:
         try:
-            dtype = x1.dtype if checks.is_plain(x1) else None  # read once, which takes Paddle 0.4 us
+            dtype = (
+                x1.dtype if checks.is_plain(x1) else None
+            )  # read once, which takes Paddle 0.4 us
             kernel = kernels.get(dtype)
             if kernel is not None:
                 if checks.is_plain(x2) and x2.dtype is dtype:
                     if checks.compares_devices:
                         checks.require_one_device(name, x1, x2)
                     return settled(kernel(x1, x2))
-                if takes_number and type(x2) is float and dtypes.kind_of(checks.name(x1)) == "f":
+                if (
+                    takes_number
+                    and type(x2) is float
+                    and dtypes.kind_of(checks.name(x1)) == "f"
+                ):
                     return kernel(x1, x2)
             x1, x2 = checks.operands(name, kinds, (x1, x2))
             kernels[x1.dtype] = kernel = checks.kernel(name, x1.dtype)
@@ -146,8 +156,14 @@ def _binary(checks: Checks, name: str, kinds: str) -> Callable[..., Any]:
 def _pow(checks: Checks, power: Callable[..., Any]) -> Callable[..., Any]:
     def pow(x1: Any, x2: Any, /) -> Any:
         # the frameworks differ here, and no integer is right
-        if type(x2) is int and x2 < 0 and dtypes.kind_of(checks.name(checks.tensor(x1, "pow"))) != "f":
-            raise DTypeError(f"pow of integers to the power of {x2} is not an integer; xp.astype(x, xp.float32) first")
+        if (
+            type(x2) is int
+            and x2 < 0
+            and dtypes.kind_of(checks.name(checks.tensor(x1, "pow"))) != "f"
+        ):
+            raise DTypeError(
+                f"pow of integers to the power of {x2} is not an integer; xp.astype(x, xp.float32) first"
+            )
         return power(x1, x2)
 
     return pow
@@ -169,7 +185,9 @@ def _clip(checks: Checks) -> Callable[..., Any]:
             )
         value = checks.tensor(value, "clip")
         if dtypes.kind_of(checks.name(value)) != dtypes.kind_of(name):
-            raise DTypeError(f"clip of {name} at bounds of {checks.name(value)}: they must be of one kind; cast one")
+            raise DTypeError(
+                f"clip of {name} at bounds of {checks.name(value)}: they must be of one kind; cast one"
+            )
         return checks.cast(value, name)
 
     def clip(x: Any, /, min: Any = None, max: Any = None) -> Any:

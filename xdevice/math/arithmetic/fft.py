@@ -27,7 +27,15 @@ _REAL: Final = {"complex64": "float32", "complex128": "float64"}
 
 
 def _along_one_axis(function: str) -> Callable[..., Any]:
-    def transform(self: Fourier, x: Any, /, *, n: int | None = None, axis: int = -1, norm: str = "backward") -> Any:
+    def transform(
+        self: Fourier,
+        x: Any,
+        /,
+        *,
+        n: int | None = None,
+        axis: int = -1,
+        norm: str = "backward",
+    ) -> Any:
         x = self._operand(function, x)
         place = self._checks.axis(axis, len(x.shape), f"fft.{function}")
         self._checks.full_shape(x, f"fft.{function}")
@@ -37,15 +45,21 @@ def _along_one_axis(function: str) -> Callable[..., Any]:
 
 
 def _along_axes(function: str) -> Callable[..., Any]:
-    def transform(self: Fourier, x: Any, /, *, s: Any = None, axes: Any = None, norm: str = "backward") -> Any:
+    def transform(
+        self: Fourier, x: Any, /, *, s: Any = None, axes: Any = None, norm: str = "backward"
+    ) -> Any:
         x = self._operand(function, x)
         ndim = len(self._checks.full_shape(x, f"fft.{function}"))
         if axes is None:
             axes = range(0 if s is None else ndim - len(s), ndim)
-        places = tuple([self._checks.axis(axis, ndim, f"fft.{function}") for axis in listed(axes)])
+        places = tuple(
+            [self._checks.axis(axis, ndim, f"fft.{function}") for axis in listed(axes)]
+        )
         lengths = [None] * len(places) if s is None else listed(s)
         if not places or len(lengths) != len(places) or len({*places}) != len(places):
-            raise ShapeError(f"fft.{function} takes one length for each axis, and one axis or more, not {shown(s)}")
+            raise ShapeError(
+                f"fft.{function} takes one length for each axis, and one axis or more, not {shown(s)}"
+            )
         return self._transform(function, x, lengths, places, norm)
 
     return transform
@@ -70,7 +84,9 @@ class Fourier:
     rfftn = _along_axes("rfftn")
     irfftn = _along_axes("irfftn")
 
-    def _transform(self, function: str, x: Any, lengths: Sequence[Any], axes: tuple[int, ...], norm: str) -> Any:
+    def _transform(
+        self, function: str, x: Any, lengths: Sequence[Any], axes: tuple[int, ...], norm: str
+    ) -> Any:
         """Applies `function` along the axes. A length of None stands for the length that `x` has along the axis."""
         checked = self._check_lengths(function, shape_of(x), lengths, axes, norm)
         return self._apply_fused((x,), function, checked, axes, norm)
@@ -82,21 +98,37 @@ class Fourier:
         return self._checks.cast(x, _COMPLEX.get(self._checks.name(x), "complex64"))
 
     def _check_lengths(
-        self, function: str, shape: tuple[Any, ...], lengths: Sequence[Any], axes: tuple[int, ...], norm: str
+        self,
+        function: str,
+        shape: tuple[Any, ...],
+        lengths: Sequence[Any],
+        axes: tuple[int, ...],
+        norm: str,
     ) -> tuple[int, ...]:
         """Checks `norm` and the lengths, and returns the lengths with None replaced."""
         if norm not in _OPPOSITE:
-            raise ArgumentError(f"fft.{function}: norm must be one of {', '.join(_OPPOSITE)}, not {shown(norm)}")
+            raise ArgumentError(
+                f"fft.{function}: norm must be one of {', '.join(_OPPOSITE)}, not {shown(norm)}"
+            )
         usual = [shape[axis] for axis in axes]
         # of n real numbers n // 2 + 1 complex ones are kept, so the usual length is even
         if function in _TO_REAL:
             usual[-1] = 2 * (usual[-1] - 1)
-        checked = tuple([length if n is None else index(n) for n, length in zip(lengths, usual, strict=True)])
+        checked = tuple(
+            [
+                length if n is None else index(n)
+                for n, length in zip(lengths, usual, strict=True)
+            ]
+        )
         if min(checked) < 1:
-            raise ShapeError(f"fft.{function} needs 1 element or more along each axis, not {shown(checked)}")
+            raise ShapeError(
+                f"fft.{function} needs 1 element or more along each axis, not {shown(checked)}"
+            )
         return checked
 
-    def _apply(self, x: Any, function: str, lengths: tuple[int, ...], axes: tuple[int, ...], norm: str) -> Any:
+    def _apply(
+        self, x: Any, function: str, lengths: tuple[int, ...], axes: tuple[int, ...], norm: str
+    ) -> Any:
         """Calls the adapter's transform of this name, or computes it from other transforms."""
         # by definition, so that adapters need two fewer kernels
         if function == "hfft":
@@ -107,11 +139,19 @@ class Fourier:
         if kernel is None:
             return self._axis_by_axis(x, function, lengths, axes, norm)
         complex_name = _COMPLEX.get(self._checks.name(x), "complex64")
-        result = kernel(x, lengths, axes, norm) if function in _STEPS else kernel(x, *lengths, *axes, norm)
+        result = (
+            kernel(x, lengths, axes, norm)
+            if function in _STEPS
+            else kernel(x, *lengths, *axes, norm)
+        )
         # NumPy 1 transforms in double precision whatever it gets
-        return self._checks.cast(result, _REAL[complex_name] if function in _TO_REAL else complex_name)
+        return self._checks.cast(
+            result, _REAL[complex_name] if function in _TO_REAL else complex_name
+        )
 
-    def _axis_by_axis(self, x: Any, function: str, lengths: tuple[int, ...], axes: tuple[int, ...], norm: str) -> Any:
+    def _axis_by_axis(
+        self, x: Any, function: str, lengths: tuple[int, ...], axes: tuple[int, ...], norm: str
+    ) -> Any:
         """Transforms along one axis after the other. The last axis comes first, unless its transform gives real
         numbers, which only the final step may do."""
         last, others = _STEPS[function]
@@ -123,12 +163,16 @@ class Fourier:
 
     # other than transforms
 
-    def fftfreq(self, n: int, /, *, d: float = 1.0, dtype: Any = None, device: object = None) -> Any:
+    def fftfreq(
+        self, n: int, /, *, d: float = 1.0, dtype: Any = None, device: object = None
+    ) -> Any:
         import numpy as np
 
         return self._frequencies(np.fft.fftfreq(n, d), dtype, device)
 
-    def rfftfreq(self, n: int, /, *, d: float = 1.0, dtype: Any = None, device: object = None) -> Any:
+    def rfftfreq(
+        self, n: int, /, *, d: float = 1.0, dtype: Any = None, device: object = None
+    ) -> Any:
         import numpy as np
 
         return self._frequencies(np.fft.rfftfreq(n, d), dtype, device)
@@ -147,4 +191,8 @@ class Fourier:
         x = self._checks.tensor(x, f"fft.{function}")
         places = self._checks.axes(axes, len(x.shape), f"fft.{function}")
         shape = shape_of(x)
-        return self._xp.roll(x, [(shape[one] + up) // 2 for one in places], axis=places) if places else x
+        return (
+            self._xp.roll(x, [(shape[one] + up) // 2 for one in places], axis=places)
+            if places
+            else x
+        )

@@ -142,7 +142,9 @@ def _stopped(leaves: list[Any]) -> list[Any]:
         if owned is not None and owned.kind == "model":
             tensor = owned.backend.tensor_of(x)
             if tensor is None:
-                raise NotATensorError(f"stop_gradient takes tensors, not a {type(x).__qualname__}, which is a model")
+                raise NotATensorError(
+                    f"stop_gradient takes tensors, not a {type(x).__qualname__}, which is a model"
+                )
             x = tensor
         has_tensor |= owned is not None
         stopped.append(x if owned is None else owned.backend.stop_gradient(x))
@@ -152,7 +154,11 @@ def _stopped(leaves: list[Any]) -> list[Any]:
 
 
 def _differentiated(
-    f: Callable[..., Any], has_aux: bool, params: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    f: Callable[..., Any],
+    has_aux: bool,
+    params: Any,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
 ) -> Any:
     walk = trees.flatten(params)
     with Aside(backend_of(walk)) as aside:
@@ -160,7 +166,11 @@ def _differentiated(
 
 
 def _evaluated(
-    f: Callable[..., Any], has_aux: bool, walk: Walked, args: tuple[Any, ...], kwargs: dict[str, Any]
+    f: Callable[..., Any],
+    has_aux: bool,
+    walk: Walked,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
 ) -> Any:
     backend, leaves = parameters(walk, "params", has_floats=True)
     others: list[Tree] = []
@@ -193,7 +203,9 @@ def _evaluated(
 
 
 def no_function(name: str, f: object) -> ArgumentError:
-    return ArgumentError(f"{name} takes a function, not {shown(f)} of type {type(f).__qualname__}")
+    return ArgumentError(
+        f"{name} takes a function, not {shown(f)} of type {type(f).__qualname__}"
+    )
 
 
 def parameters(walk: Walked, name: str, has_floats: bool = False) -> tuple[Backend, list[Any]]:
@@ -214,7 +226,9 @@ def backend_of(walk: Walked) -> Backend | None:
     return backend if backend is not None and backend.refusal is None else None
 
 
-def _parameters_one_by_one(walk: Walked, name: str, has_floats: bool) -> tuple[Backend, list[Any]]:
+def _parameters_one_by_one(
+    walk: Walked, name: str, has_floats: bool
+) -> tuple[Backend, list[Any]]:
     """Does the same as `parameters`, but slower: for types that were not seen so far, and to say what is wrong."""
     tree, backend = trees.Tree(None, walk=walk), None
     leaves = []
@@ -227,7 +241,9 @@ def _parameters_one_by_one(walk: Walked, name: str, has_floats: bool) -> tuple[B
         if backend is None:
             backend = owned.backend
         elif owned.backend is not backend:
-            raise two_backends(f"{name}{tree.path(0)}", backend, f"{name}{tree.path(i)}", owned.backend)
+            raise two_backends(
+                f"{name}{tree.path(0)}", backend, f"{name}{tree.path(i)}", owned.backend
+            )
         if has_floats and dtype_name(x.dtype) not in FLOATS:
             raise DTypeError(
                 f"{name}{tree.path(i)} is {dtype_name(x.dtype)}, and only {', '.join(FLOATS)} have gradients; pass it "
@@ -236,7 +252,8 @@ def _parameters_one_by_one(walk: Walked, name: str, has_floats: bool) -> tuple[B
         if owned.kind == "tensor":
             if has_floats and not backend.is_dense(x):
                 raise backend.unsupported(
-                    f"gradients of {name}{tree.path(i)}, which is not dense", "make it dense first"
+                    f"gradients of {name}{tree.path(i)}, which is not dense",
+                    "make it dense first",
                 )
             # symbols are not noted: they belong to one trace
             backends[type(x)] = backend
@@ -283,7 +300,9 @@ def _are_floats(tensors: list[Any]) -> bool:
 def _parted(result: Any) -> tuple[Any, Any]:
     if isinstance(result, tuple) and len(result) == 2:
         return result
-    raise ArgumentError(f"with has_aux=True the function gives (loss, aux), not {shown(result)}")
+    raise ArgumentError(
+        f"with has_aux=True the function gives (loss, aux), not {shown(result)}"
+    )
 
 
 def _require_loss(loss: Any, backend: Backend) -> None:
@@ -300,7 +319,9 @@ def _require_loss(loss: Any, backend: Backend) -> None:
         )
     dtype = dtype_name(loss.dtype)
     if dtype not in FLOATS:
-        raise DTypeError(f"the function gave a loss of {dtype}, expected one of {', '.join(FLOATS)}")
+        raise DTypeError(
+            f"the function gave a loss of {dtype}, expected one of {', '.join(FLOATS)}"
+        )
     rank = _rank(loss)
     if rank:
         raise ShapeError(
@@ -324,10 +345,14 @@ def _completed(gradients: list[Any], leaves: list[Any], backend: Backend) -> lis
             f"the loss does not depend on any parameter through operations that {backend.name} records; compute it "
             "from the function's arguments, without to_numpy, item, detach and the like in between"
         )
-    return [_zeros(x, backend) if g is None else g for x, g in zip(leaves, gradients, strict=True)]
+    return [
+        _zeros(x, backend) if g is None else g for x, g in zip(leaves, gradients, strict=True)
+    ]
 
 
 def _zeros(x: Any, backend: Backend) -> Any:
     if type(x) in backends:
         return backend.full(tuple(x.shape), 0.0, backend.device_of(x), dtype_name(x.dtype))
-    return backend.namespace().full_like(x, 0.0, dtype_name(x.dtype))  # x is a symbol of a traced function
+    return backend.namespace().full_like(
+        x, 0.0, dtype_name(x.dtype)
+    )  # x is a symbol of a traced function

@@ -105,22 +105,30 @@ def _values(checks: Checks, x: Any, values: Any, function: str) -> Any:
     name = checks.name(x)
     if type(values) in NUMBERS:
         if dtypes.with_number(name, values) != name:
-            raise DTypeError(f"{function}: {shown(values)} does not fit into a tensor of {name}; cast the tensor first")
+            raise DTypeError(
+                f"{function}: {shown(values)} does not fit into a tensor of {name}; cast the tensor first"
+            )
         return checks.number(values, name, x)
     values = checks.tensor(values, function)
     if not dtypes.can_cast(checks.name(values), name):
-        raise DTypeError(f"{function}: {checks.name(values)} does not fit into a tensor of {name}; cast one of them")
+        raise DTypeError(
+            f"{function}: {checks.name(values)} does not fit into a tensor of {name}; cast one of them"
+        )
     checks.require_one_device(function, x, values)
     return checks.cast(values, name)
 
 
-def _places(shape: tuple[int, ...], index: Any, own: tuple[int, ...], function: str) -> tuple[Places, Places]:
+def _places(
+    shape: tuple[int, ...], index: Any, own: tuple[int, ...], function: str
+) -> tuple[Places, Places]:
     """The places in the flat tensor that an index names, and for each the place of its value in the flat values."""
     import numpy as np
 
     places = _pointed(shape, index, function)
     try:
-        chosen = np.broadcast_to(np.arange(int(np.prod(own, dtype="int64"))).reshape(own), np.shape(places))
+        chosen = np.broadcast_to(
+            np.arange(int(np.prod(own, dtype="int64"))).reshape(own), np.shape(places)
+        )
     except ValueError:
         raise ShapeError(
             f"{function}: values of the shape {own} do not broadcast to {np.shape(places)}, the shape at the index"
@@ -173,10 +181,16 @@ def _summed(checks: Checks, places: Places, values: Any) -> tuple[Places, Any]:
         count = np.arange(places.size)
         is_first = (count - np.maximum.accumulate(np.where(starts, count, 0))) % 2 == 0
         second = count[is_first] + 1
-        second[np.r_[is_first, True][second]] = places.size  # without a partner: the zero behind all
-        nothing = checks.kernels.full_like(_taken(checks, values, count[:1]), 0, checks.name(values))
+        second[np.r_[is_first, True][second]] = (
+            places.size
+        )  # without a partner: the zero behind all
+        nothing = checks.kernels.full_like(
+            _taken(checks, values, count[:1]), 0, checks.name(values)
+        )
         others = checks.kernels.concat([values, nothing], 0)
-        values = checks.kernels.add(_taken(checks, values, count[is_first]), _taken(checks, others, second))
+        values = checks.kernels.add(
+            _taken(checks, values, count[is_first]), _taken(checks, others, second)
+        )
         places = places[is_first]
     return places, values
 
@@ -197,7 +211,9 @@ def _put(checks: Checks, x: Any, places: Places, values: Any) -> Any:
 
     source = np.arange(x.shape[0])
     source[places] = x.shape[0] + np.arange(places.size)
-    return checks.kernels.take(checks.kernels.concat([x, values], 0), checks.constant(source, x), 0)
+    return checks.kernels.take(
+        checks.kernels.concat([x, values], 0), checks.constant(source, x), 0
+    )
 
 
 def elements(checks: Checks, x: Any, index: Any) -> Any:
@@ -214,7 +230,10 @@ def elements(checks: Checks, x: Any, index: Any) -> Any:
 def is_sliced(index: Any) -> bool:
     """Whether an index is of slices, ints, None and `...` only."""
     parts = index if isinstance(index, tuple) else (index,)
-    return all(part is None or part is ... or isinstance(part, slice) or _is_int(part) for part in parts)
+    return all(
+        part is None or part is ... or isinstance(part, slice) or _is_int(part)
+        for part in parts
+    )
 
 
 def _is_int(part: Any) -> bool:
@@ -225,7 +244,9 @@ def _sliced(checks: Checks, x: Any, parts: tuple[Any, ...]) -> Any:
     named = sum(part is not None and part is not ... for part in parts)
     others = len(x.shape) - named
     if others < 0 or sum(part is ... for part in parts) > 1:
-        raise IndexError(f"x[...] of the shape {shape_of(x)} takes as many parts and one ellipsis, not {shown(parts)}")
+        raise IndexError(
+            f"x[...] of the shape {shape_of(x)} takes as many parts and one ellipsis, not {shown(parts)}"
+        )
     axis = 0
     for part in parts:
         if part is None:
@@ -244,8 +265,12 @@ def _along(checks: Checks, x: Any, axis: int, part: slice | int) -> Any:
     length = checks.full_shape(x, "x[...]")[axis]
     if not isinstance(part, slice):
         if not -length <= part < length:
-            raise IndexError(f"x[...] of the shape {shape_of(x)}: there is no index {part} in the axis {axis}")
-        return checks.kernels.squeeze(checks.kernels.sliced(x, axis, part % length, part % length + 1), (axis,))
+            raise IndexError(
+                f"x[...] of the shape {shape_of(x)}: there is no index {part} in the axis {axis}"
+            )
+        return checks.kernels.squeeze(
+            checks.kernels.sliced(x, axis, part % length, part % length + 1), (axis,)
+        )
     start, stop, step = part.indices(length)
     if not range(start, stop, step):
         return checks.kernels.sliced(x, axis, 0, 0)
@@ -280,9 +305,13 @@ def top_k(x: Any, k: int) -> tuple[Any, Any]:
     x = checks.require(x, REAL, "top_k")
     length = checks.full_shape(x, "top_k")[-1:]
     if not length:
-        raise ShapeError("top_k is along the last axis, and a tensor without dimensions has none")
+        raise ShapeError(
+            "top_k is along the last axis, and a tensor without dimensions has none"
+        )
     if isinstance(k, bool) or not isinstance(k, int) or not 1 <= k <= length[0]:
-        raise ArgumentError(f"top_k takes a k from 1 to {length[0]}, the length of the last axis, not {shown(k)}")
+        raise ArgumentError(
+            f"top_k takes a k from 1 to {length[0]}, the length of the last axis, not {shown(k)}"
+        )
     import numpy as np
 
     xp = array_namespace(x)

@@ -32,7 +32,9 @@ class Info:
         }
 
     def devices(self) -> tuple[Device, ...]:
-        return tuple(place for place in self._backend.devices() if place.kind != "meta")  # which holds no values
+        return tuple(
+            place for place in self._backend.devices() if place.kind != "meta"
+        )  # which holds no values
 
     def default_device(self) -> Device:
         return creation.place_for(self._backend, None)
@@ -48,11 +50,23 @@ class Info:
             if name in self._backend.dtypes
         }
         there = self._names(device)
-        return {kind: self._checks.kernels.dtype(name) for kind, name in names.items() if name in there}
+        return {
+            kind: self._checks.kernels.dtype(name)
+            for kind, name in names.items()
+            if name in there
+        }
 
-    def dtypes(self, *, device: object = None, kind: str | tuple[str, ...] | None = None) -> dict[str, Any]:
-        kinds = ("bool", "numeric") if kind is None else (kind,) if isinstance(kind, str) else kind
-        names = [name for name in self._names(device) if any(dtypes.is_dtype(name, one) for one in kinds)]
+    def dtypes(
+        self, *, device: object = None, kind: str | tuple[str, ...] | None = None
+    ) -> dict[str, Any]:
+        kinds = (
+            ("bool", "numeric") if kind is None else (kind,) if isinstance(kind, str) else kind
+        )
+        names = [
+            name
+            for name in self._names(device)
+            if any(dtypes.is_dtype(name, one) for one in kinds)
+        ]
         return {name: self._checks.kernels.dtype(name) for name in names}
 
     def _names(self, device: object) -> list[str]:
@@ -61,5 +75,7 @@ class Info:
         return [
             name
             for name in STANDARD
-            if name in self._backend.dtypes and name not in lacks and self._backend.dtype_refusal(name) is None
+            if name in self._backend.dtypes
+            and name not in lacks
+            and self._backend.dtype_refusal(name) is None
         ]

@@ -21,7 +21,12 @@ HELD = ("float32", "float64", "complex64", "complex128")
 """The dtypes of factorizations: no framework has kernels for shorter floats everywhere."""
 
 
-_COMPLEX = {"float32": "complex64", "float64": "complex128", "complex64": "complex64", "complex128": "complex128"}
+_COMPLEX = {
+    "float32": "complex64",
+    "float64": "complex128",
+    "complex64": "complex64",
+    "complex128": "complex128",
+}
 
 
 class EigResult(NamedTuple):
@@ -93,7 +98,9 @@ class LinearAlgebra:
 
     def qr(self, x: Any, /, *, mode: str = "reduced") -> QRResult:
         if mode not in ("reduced", "complete"):
-            raise ArgumentError(f"linalg.qr: mode must be 'reduced' or 'complete', not {shown(mode)}")
+            raise ArgumentError(
+                f"linalg.qr: mode must be 'reduced' or 'complete', not {shown(mode)}"
+            )
         return QRResult(*self._factor("qr", x, False, mode))
 
     def slogdet(self, x: Any, /) -> SlogdetResult:
@@ -140,9 +147,13 @@ class LinearAlgebra:
         x = self._checks.require(x, FLOATING, f"linalg.{function}")
         name, shape = self._checks.name(x), shape_of(x)
         if name not in HELD:
-            raise DTypeError(f"linalg.{function} takes {', '.join(HELD)}, not {name}; cast it by xp.astype")
+            raise DTypeError(
+                f"linalg.{function} takes {', '.join(HELD)}, not {name}; cast it by xp.astype"
+            )
         if len(shape) < 2 or (is_square and shape[-1] != shape[-2]):
-            raise ShapeError(f"linalg.{function} takes {'square ' * is_square}matrices, not the shape {shape}")
+            raise ShapeError(
+                f"linalg.{function} takes {'square ' * is_square}matrices, not the shape {shape}"
+            )
         return x
 
     # from these
@@ -184,7 +195,9 @@ class LinearAlgebra:
         x = self._matrix(x, function)
         if rtol is None or type(rtol) in NUMBERS:
             return (x,), rtol
-        self._checks.require_one_device(f"linalg.{function}", x, self._checks.tensor(rtol, f"linalg.{function}"))
+        self._checks.require_one_device(
+            f"linalg.{function}", x, self._checks.tensor(rtol, f"linalg.{function}")
+        )
         return ((x, rtol),)
 
     def _counts(self, values: Any, x: Any, rtol: Any) -> Any:
@@ -208,9 +221,14 @@ class LinearAlgebra:
         self._checks.require_one_device("linalg.cross", x1, x2)
         shorter = min(len(x1.shape), len(x2.shape))
         place = self._checks.axis(axis, shorter, "linalg.cross") - shorter if axis < 0 else axis
-        lengths = [shape_of(x)[self._checks.axis(place, len(x.shape), "linalg.cross")] for x in (x1, x2)]
+        lengths = [
+            shape_of(x)[self._checks.axis(place, len(x.shape), "linalg.cross")]
+            for x in (x1, x2)
+        ]
         if lengths != [3, 3]:
-            raise ShapeError(f"linalg.cross takes axes of 3 elements, not {shape_of(x1)} and {shape_of(x2)}")
+            raise ShapeError(
+                f"linalg.cross takes axes of 3 elements, not {shape_of(x1)} and {shape_of(x2)}"
+            )
         # the adapters' own take one shape
         x1, x2 = (x1, x2) if shape_of(x1) == shape_of(x2) else self._xp.broadcast_arrays(x1, x2)
         place %= len(x1.shape)
@@ -242,7 +260,9 @@ class LinearAlgebra:
     def outer(self, x1: Any, x2: Any, /) -> Any:
         x1, x2 = self._checks.operands("linalg.outer", NUMERIC, (x1, x2))
         if len(x1.shape) != 1 or len(x2.shape) != 1:
-            raise ShapeError(f"linalg.outer takes vectors, not the shapes {shape_of(x1)} and {shape_of(x2)}")
+            raise ShapeError(
+                f"linalg.outer takes vectors, not the shapes {shape_of(x1)} and {shape_of(x2)}"
+            )
         return self._xp.multiply(self._xp.expand_dims(x1, axis=1), x2)
 
     def trace(self, x: Any, /, *, offset: int = 0, dtype: Any = None) -> Any:
@@ -267,7 +287,9 @@ class LinearAlgebra:
         result = reduce(self.svdvals(x), axis=-1, keepdims=keepdims)
         return xp.expand_dims(result, axis=-1) if keepdims else result
 
-    def vector_norm(self, x: Any, /, *, axis: Axis = None, keepdims: bool = False, ord: float = 2) -> Any:
+    def vector_norm(
+        self, x: Any, /, *, axis: Axis = None, keepdims: bool = False, ord: float = 2
+    ) -> Any:
         xp, x = self._xp, self._checks.require(x, FLOATING, "linalg.vector_norm")
         if ord == 2:
             return self._root(x, axis, keepdims, "vector_norm")
@@ -275,7 +297,9 @@ class LinearAlgebra:
         if math.isinf(ord):
             return (xp.max if ord > 0 else xp.min)(size, axis=axis, keepdims=keepdims)
         if ord == 0:
-            return xp.sum(xp.astype(xp.not_equal(x, 0.0), size.dtype), axis=axis, keepdims=keepdims)
+            return xp.sum(
+                xp.astype(xp.not_equal(x, 0.0), size.dtype), axis=axis, keepdims=keepdims
+            )
         if ord == 1:
             return xp.sum(size, axis=axis, keepdims=keepdims)
         # for any other order the definition itself
@@ -285,7 +309,11 @@ class LinearAlgebra:
         """The root of the sum of squares."""
         axes = self._checks.axes(axis, len(x.shape), f"linalg.{function}")
         own = getattr(self._checks.kernels, "norm", None)
-        return own(x, axes, bool(keepdims)) if own and axes else self._length((x,), axes, bool(keepdims))
+        return (
+            own(x, axes, bool(keepdims))
+            if own and axes
+            else self._length((x,), axes, bool(keepdims))
+        )
 
     def _of_squares(self, x: Any, axes: tuple[int, ...], keepdims: bool) -> Any:
         xp = self._xp

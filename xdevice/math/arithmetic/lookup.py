@@ -45,7 +45,9 @@ class Lookup(Generic[F]):
         functions = self._made.get(backend.name)
         # another backend may have been registered under this name
         if functions is None or functions.backend is not backend:
-            functions = self._made[backend.name] = backend.eagerly(lambda: self._make(_checks(backend)))
+            functions = self._made[backend.name] = backend.eagerly(
+                lambda: self._make(_checks(backend))
+            )
         return functions
 
     def find(self, x: Any, function: str) -> F:
@@ -53,7 +55,9 @@ class Lookup(Generic[F]):
         a variable."""
         owned = registry.kind_of(type(registry.as_array(x)))
         if owned is None or (owned.kind == "model" and owned.backend.tensor_of(x) is None):
-            raise NotATensorError(f"{function} takes tensors, not {shown(x)} of type {type(x).__qualname__}")
+            raise NotATensorError(
+                f"{function} takes tensors, not {shown(x)} of type {type(x).__qualname__}"
+            )
         functions = self.of(owned.backend)
         # only some objects of a model's type are variables: each is asked, so the type is not kept
         if owned.kind != "model":

@@ -32,7 +32,8 @@ class Manipulation(Room):
         wanted = _sizes(shape, "broadcast_to")
         shape = shape_of(x)
         pairs = zip(reversed(shape), reversed(wanted), strict=False)
-        if len(shape) > len(wanted) or not all([length in (1, None, new) for length, new in pairs]):  # noqa: C419
+        fits = [length in (1, None, new) for length, new in pairs]
+        if len(shape) > len(wanted) or not all(fits):
             raise ShapeError(f"broadcast_to: {shape} does not broadcast to {wanted}")
         return self._kernels.broadcast_to(x, wanted)
 
@@ -40,18 +41,24 @@ class Manipulation(Room):
         tensors = [self._checks.tensor(x, "broadcast_arrays") for x in arrays]
         if tensors:
             self._checks.require_one_device("broadcast_arrays", *tensors)
-        shape = broadcast_shape(*[self._checks.full_shape(x, "broadcast_arrays") for x in tensors])
+        shape = broadcast_shape(
+            *[self._checks.full_shape(x, "broadcast_arrays") for x in tensors]
+        )
         return tuple([self._kernels.broadcast_to(x, shape) for x in tensors])
 
     def broadcast_shapes(self, *shapes: Sequence[int]) -> tuple[int, ...]:
         return broadcast_shape(*[_sizes(shape, "broadcast_shapes") for shape in shapes])
 
-    def expand_dims(self, x: Any, /, axis: int | tuple[int, ...] = 0, **spelling: NoReturn) -> Any:
+    def expand_dims(
+        self, x: Any, /, axis: int | tuple[int, ...] = 0, **spelling: NoReturn
+    ) -> Any:
         if spelling:
             spellings.refuse("xp.expand_dims", spelling, "axis=")
         x = self._checks.tensor(x, "expand_dims")
         if not isinstance(axis, tuple):
-            return self._kernels.expand_dims(x, self._checks.axis(axis, len(x.shape) + 1, "expand_dims"))
+            return self._kernels.expand_dims(
+                x, self._checks.axis(axis, len(x.shape) + 1, "expand_dims")
+            )
         ndim = len(x.shape) + len(axis)
         places = sorted([self._checks.axis(one, ndim, "expand_dims") for one in axis])
         if len({*places}) != len(places):
@@ -60,7 +67,9 @@ class Manipulation(Room):
             x = self._kernels.expand_dims(x, place)
         return x
 
-    def flip(self, x: Any, /, *, axis: int | tuple[int, ...] | None = None, **spelling: NoReturn) -> Any:
+    def flip(
+        self, x: Any, /, *, axis: int | tuple[int, ...] | None = None, **spelling: NoReturn
+    ) -> Any:
         if spelling:
             spellings.refuse("xp.flip", spelling, "axis=")
         x = self._checks.tensor(x, "flip")
@@ -72,17 +81,24 @@ class Manipulation(Room):
         x = self._checks.tensor(x, "matrix_transpose")
         ndim = len(x.shape)
         if ndim < 2:
-            raise ShapeError(f"matrix_transpose takes two dimensions or more, not the shape {shape_of(x)}")
+            raise ShapeError(
+                f"matrix_transpose takes two dimensions or more, not the shape {shape_of(x)}"
+            )
         return self._kernels.permute_dims(x, (*range(ndim - 2), ndim - 1, ndim - 2))
 
-    def moveaxis(self, x: Any, source: int | Sequence[int], destination: int | Sequence[int], /) -> Any:
+    def moveaxis(
+        self, x: Any, source: int | Sequence[int], destination: int | Sequence[int], /
+    ) -> Any:
         x = self._checks.tensor(x, "moveaxis")
         ndim = len(x.shape)
         sources, targets = (
-            [self._checks.axis(one, ndim, "moveaxis") for one in listed(axis)] for axis in (source, destination)
+            [self._checks.axis(one, ndim, "moveaxis") for one in listed(axis)]
+            for axis in (source, destination)
         )
         if not len(sources) == len({*sources}) == len(targets) == len({*targets}):
-            raise ShapeError(f"moveaxis takes as many different axes as places, not {source} and {destination}")
+            raise ShapeError(
+                f"moveaxis takes as many different axes as places, not {source} and {destination}"
+            )
         # the others keep their order around the places that are asked for
         order = [axis for axis in range(ndim) if axis not in sources]
         for target, axis in sorted(zip(targets, sources, strict=True)):
@@ -97,7 +113,9 @@ class Manipulation(Room):
             raise ShapeError(f"permute_dims takes each of {ndim} axes once, not {shown(axes)}")
         return self._kernels.permute_dims(x, order)
 
-    def repeat(self, x: Any, repeats: Any, /, *, axis: int | None = None, **spelling: NoReturn) -> Any:
+    def repeat(
+        self, x: Any, repeats: Any, /, *, axis: int | None = None, **spelling: NoReturn
+    ) -> Any:
         if spelling:
             spellings.refuse("xp.repeat", spelling, "repeats=, axis=")
         x = self._checks.tensor(x, "repeat")
@@ -112,7 +130,11 @@ class Manipulation(Room):
             return self._repeated(x, index(repeats), place)
         counts = self._counts(x, repeats)
         length = self._checks.full_shape(x, "repeat")[place]
-        if (counts < 0).any() or counts.ndim > 1 or (counts.ndim == 1 and counts.size not in (1, length)):
+        if (
+            (counts < 0).any()
+            or counts.ndim > 1
+            or (counts.ndim == 1 and counts.size not in (1, length))
+        ):
             raise ShapeError(
                 f"repeat takes {length} numbers of 0 or more for an axis of {length}, not {shown(repeats)}"
             )
@@ -146,12 +168,22 @@ class Manipulation(Room):
         new = _filled(old, _ints(shape, "reshape"))
         # MXNet and Paddle do not say whether they have copied
         if copy is False and not self._kernels.RESHAPE_IS_VIEW:
-            raise self._checks.backend.unsupported("reshape that never copies", "leave copy=False out")
-        result = self._kernels.reshape(x, new) if copy is not False else self._kernels.view(x, new)
+            raise self._checks.backend.unsupported(
+                "reshape that never copies", "leave copy=False out"
+            )
+        result = (
+            self._kernels.reshape(x, new) if copy is not False else self._kernels.view(x, new)
+        )
         return self._kernels.copy(result) if copy else result
 
     def roll(
-        self, x: Any, /, shift: int | Sequence[int], *, axis: int | Sequence[int] | None = None, **spelling: NoReturn
+        self,
+        x: Any,
+        /,
+        shift: int | Sequence[int],
+        *,
+        axis: int | Sequence[int] | None = None,
+        **spelling: NoReturn,
     ) -> Any:
         if spelling:
             spellings.refuse("xp.roll", spelling, "shift=, axis=")
@@ -170,7 +202,9 @@ class Manipulation(Room):
         if len(shifts) == 1:
             shifts *= len(axes)
         if len(shifts) != len(axes):
-            raise ShapeError(f"roll takes as many shifts as axes, not {shown(shift)} for {shown(axis)}")
+            raise ShapeError(
+                f"roll takes as many shifts as axes, not {shown(shift)} for {shown(axis)}"
+            )
         places = tuple([self._checks.axis(one, len(shape), "roll") for one in axes])
         return self._rolled(x, shifts, places) if places else x
 
@@ -178,7 +212,12 @@ class Manipulation(Room):
         lengths = [shape_of(x)[axis] for axis in axes]
         # kernels are promised shifts that are shorter than the axes
         pairs = zip(shifts, lengths, strict=True)
-        steps = tuple([index(steps) if length is None else index(steps) % (length or 1) for steps, length in pairs])
+        steps = tuple(
+            [
+                index(steps) if length is None else index(steps) % (length or 1)
+                for steps, length in pairs
+            ]
+        )
         return self._kernels.roll(x, steps, axes)
 
     def squeeze(self, x: Any, /, axis: int | tuple[int, ...], **spelling: NoReturn) -> Any:
@@ -188,7 +227,9 @@ class Manipulation(Room):
         shape = shape_of(x)
         axes = self._checks.axes(axis, len(shape), "squeeze")
         if any(shape[one] not in (1, None) for one in axes):
-            raise ShapeError(f"squeeze takes axes of the length 1, not {axis} of the shape {shape}")
+            raise ShapeError(
+                f"squeeze takes axes of the length 1, not {axis} of the shape {shape}"
+            )
         return self._kernels.squeeze(x, axes) if axes else self._kernels.copy(x)
 
     def unstack(self, x: Any, /, *, axis: int = 0, **spelling: NoReturn) -> tuple[Any, ...]:
@@ -207,12 +248,18 @@ class Manipulation(Room):
         # repeated in new axes of their own, which are then merged: no framework has to have `tile`
         shape, times = (1,) * (ndim - len(shape)) + shape, (1,) * (ndim - len(times)) + times
         wide = self._kernels.reshape(x, tuple(part for length in shape for part in (1, length)))
-        wide = self._kernels.broadcast_to(wide, tuple(part for pair in zip(times, shape, strict=True) for part in pair))
-        return self._kernels.reshape(wide, tuple(n * length for n, length in zip(times, shape, strict=True)))
+        wide = self._kernels.broadcast_to(
+            wide, tuple(part for pair in zip(times, shape, strict=True) for part in pair)
+        )
+        return self._kernels.reshape(
+            wide, tuple(n * length for n, length in zip(times, shape, strict=True))
+        )
 
     # joining
 
-    def concat(self, arrays: Sequence[Any], /, *, axis: int | None = 0, **spelling: NoReturn) -> Any:
+    def concat(
+        self, arrays: Sequence[Any], /, *, axis: int | None = 0, **spelling: NoReturn
+    ) -> Any:
         if spelling:
             spellings.refuse("xp.concat", spelling, "axis=")
         tensors = self._together(arrays, "concat")
@@ -222,8 +269,13 @@ class Manipulation(Room):
         place = self._checks.axis(axis, len(shapes[0]), "concat")
         # a length that is not known may be the right one
         others = {*shapes}
-        if len(others) > 1 and len({with_lengths(shape, place) for shape in others if None not in shape}) > 1:
-            raise ShapeError(f"concat along the axis {axis} takes shapes that differ only there, not {shown(shapes)}")
+        if (
+            len(others) > 1
+            and len({with_lengths(shape, place) for shape in others if None not in shape}) > 1
+        ):
+            raise ShapeError(
+                f"concat along the axis {axis} takes shapes that differ only there, not {shown(shapes)}"
+            )
         return self._kernels.concat(tensors, place)
 
     def stack(self, arrays: Sequence[Any], /, *, axis: int = 0, **spelling: NoReturn) -> Any:
@@ -233,7 +285,9 @@ class Manipulation(Room):
         shapes = [shape_of(x) for x in tensors]
         if len({shape for shape in shapes if None not in shape}) > 1:
             raise ShapeError(f"stack takes tensors of one shape, not {shown(shapes)}")
-        return self._kernels.stack(tensors, self._checks.axis(axis, len(shapes[0]) + 1, "stack"))
+        return self._kernels.stack(
+            tensors, self._checks.axis(axis, len(shapes[0]) + 1, "stack")
+        )
 
     def _together(self, arrays: Sequence[Any], function: str) -> list[Any]:
         tensors = [self._checks.tensor(x, function) for x in arrays]
@@ -244,10 +298,15 @@ class Manipulation(Room):
 
     # products
 
-    def tensordot(self, x1: Any, x2: Any, /, *, axes: int | tuple[Sequence[int], Sequence[int]] = 2) -> Any:
+    def tensordot(
+        self, x1: Any, x2: Any, /, *, axes: int | tuple[Sequence[int], Sequence[int]] = 2
+    ) -> Any:
         x1, x2 = self._checks.operands("tensordot", NUMERIC, (x1, x2))
         self._checks.require_one_device("tensordot", x1, x2)
-        shapes = self._checks.full_shape(x1, "tensordot"), self._checks.full_shape(x2, "tensordot")
+        shapes = (
+            self._checks.full_shape(x1, "tensordot"),
+            self._checks.full_shape(x2, "tensordot"),
+        )
         first, second = self._contracted(shapes, axes)
         left = [axis for axis in range(len(shapes[0])) if axis not in first]
         right = [axis for axis in range(len(shapes[1])) if axis not in second]
@@ -255,22 +314,31 @@ class Manipulation(Room):
         outer = [shapes[0][axis] for axis in left], [shapes[1][axis] for axis in right]
         rows = self._as_matrix(x1, (*left, *first), (prod(outer[0]), inner))
         columns = self._as_matrix(x2, (*second, *right), (inner, prod(outer[1])))
-        return self._kernels.reshape(self._kernels.matmul(rows, columns), (*outer[0], *outer[1]))
+        return self._kernels.reshape(
+            self._kernels.matmul(rows, columns), (*outer[0], *outer[1])
+        )
 
     def _as_matrix(self, x: Any, order: tuple[int, ...], shape: tuple[int, int]) -> Any:
         return self._kernels.reshape(self._kernels.permute_dims(x, order), shape)
 
-    def _contracted(self, shapes: tuple[tuple[int, ...], ...], axes: Any) -> tuple[list[int], list[int]]:
+    def _contracted(
+        self, shapes: tuple[tuple[int, ...], ...], axes: Any
+    ) -> tuple[list[int], list[int]]:
         ndims = len(shapes[0]), len(shapes[1])
         if not isinstance(axes, tuple | list):
             axes = range(ndims[0] - axes, ndims[0]), range(axes)
             if axes[0].start < 0 or len(axes[1]) > ndims[1]:
-                raise ShapeError(f"tensordot: there are not that many axes in {shapes[0]} and {shapes[1]}")
+                raise ShapeError(
+                    f"tensordot: there are not that many axes in {shapes[0]} and {shapes[1]}"
+                )
         first, second = (
-            [self._checks.axis(a, n, "tensordot") for a in one] for one, n in zip(axes, ndims, strict=True)
+            [self._checks.axis(a, n, "tensordot") for a in one]
+            for one, n in zip(axes, ndims, strict=True)
         )
         if [shapes[0][a] for a in first] != [shapes[1][a] for a in second]:
-            raise ShapeError(f"tensordot: the axes {first} of {shapes[0]} do not match {second} of {shapes[1]}")
+            raise ShapeError(
+                f"tensordot: the axes {first} of {shapes[0]} do not match {second} of {shapes[1]}"
+            )
         return first, second
 
     def vecdot(self, x1: Any, x2: Any, /, *, axis: int = -1) -> Any:
@@ -281,11 +349,15 @@ class Manipulation(Room):
         place = self._checks.axis(axis, shorter, "vecdot")
         # counted from the front it would be another axis in each
         if axis >= 0 and len(shapes[0]) != len(shapes[1]):
-            raise ShapeError(f"vecdot of {shapes[0]} and {shapes[1]} takes an axis counted from the end, not {axis}")
+            raise ShapeError(
+                f"vecdot of {shapes[0]} and {shapes[1]} takes an axis counted from the end, not {axis}"
+            )
         axis = place - shorter
         lengths = shapes[0][axis], shapes[1][axis]
         if None not in lengths and lengths[0] != lengths[1]:
-            raise ShapeError(f"vecdot takes axes of one length, not {shapes[0][axis]} and {shapes[1][axis]}")
+            raise ShapeError(
+                f"vecdot takes axes of one length, not {shapes[0][axis]} and {shapes[1][axis]}"
+            )
         try:
             is_complex = kind_of(self._checks.name(x1)) == "c"
             product = self._kernels.multiply(self._kernels.conj(x1) if is_complex else x1, x2)
@@ -294,13 +366,17 @@ class Manipulation(Room):
             self._checks.require_fit("vecdot", x1, x2)
             raise
         name = self._checks.name(product)
-        return self._checks.cast(self._kernels.sum(product, (len(product.shape) + axis,), False), name)
+        return self._checks.cast(
+            self._kernels.sum(product, (len(product.shape) + axis,), False), name
+        )
 
 
 def _sizes(shape: Any, function: str) -> tuple[int, ...]:
     lengths = _ints(shape, function)
     if min(lengths, default=0) < 0:
-        raise ShapeError(f"{function}: a shape consists of ints of 0 or more, not of {shown(shape)}")
+        raise ShapeError(
+            f"{function}: a shape consists of ints of 0 or more, not of {shown(shape)}"
+        )
     return lengths
 
 
@@ -308,7 +384,9 @@ def _ints(shape: Any, function: str) -> tuple[int, ...]:
     try:
         return tuple(map(index, listed(shape)))
     except TypeError:
-        raise ShapeError(f"{function}: a shape consists of ints, not of {shown(shape)}") from None
+        raise ShapeError(
+            f"{function}: a shape consists of ints, not of {shown(shape)}"
+        ) from None
 
 
 def _filled(old: tuple[Any, ...], new: tuple[int, ...]) -> tuple[int, ...]:
@@ -316,7 +394,9 @@ def _filled(old: tuple[Any, ...], new: tuple[int, ...]) -> tuple[int, ...]:
     # while a function is traced, the framework fills in what is not known
     if None in old or min(new, default=0) >= 0:
         if None not in old and prod(old) != prod(new):
-            raise ShapeError(f"reshape: {old} has {prod(old)} elements and {new} has {prod(new)}")
+            raise ShapeError(
+                f"reshape: {old} has {prod(old)} elements and {new} has {prod(new)}"
+            )
         return new
     product = prod([length for length in new if length != -1])
     if new.count(-1) != 1 or product < 0 or (product == 0) or prod(old) % product:

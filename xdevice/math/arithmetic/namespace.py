@@ -30,7 +30,13 @@ VERSION: Final = "2025.12"
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-CONSTANTS: Final = {"e": math.e, "inf": math.inf, "nan": math.nan, "newaxis": None, "pi": math.pi}
+CONSTANTS: Final = {
+    "e": math.e,
+    "inf": math.inf,
+    "nan": math.nan,
+    "newaxis": None,
+    "pi": math.pi,
+}
 
 
 class NotOfferedError(UnsupportedError, AttributeError):
@@ -45,17 +51,34 @@ class Namespace:
     def __init__(self, checks: Checks) -> None:
         functions = {**elementwise.functions(checks), **reducing.functions(checks)}
         functions["sum"].__signature__ = _without_spelling(functions["sum"])  # type: ignore[attr-defined]
-        for room in (Creation(checks), Manipulation(checks), Reducing(checks), Sets(checks), Types(checks)):
+        for room in (
+            Creation(checks),
+            Manipulation(checks),
+            Reducing(checks),
+            Sets(checks),
+            Types(checks),
+        ):
             functions |= _functions(room)
-        functions = {name: aside(checks.backend.scopes, function) for name, function in functions.items()}
+        functions = {
+            name: aside(checks.backend.scopes, function) for name, function in functions.items()
+        }
         self.__name__ = f"array_namespace of {checks.backend.name}"
         self._backend = checks.backend
         vars(self).update(functions)
         vars(self).update(CONSTANTS)
-        vars(self).update({name: checks.kernels.dtype(name) for name in STANDARD if name in checks.backend.dtypes})
+        vars(self).update(
+            {
+                name: checks.kernels.dtype(name)
+                for name in STANDARD
+                if name in checks.backend.dtypes
+            }
+        )
         self.__array_namespace_info__ = partial(Info, checks)
         if hasattr(checks.kernels, LINALG):
-            shared = {name: functions[name] for name in ("matmul", "matrix_transpose", "tensordot", "vecdot")}
+            shared = {
+                name: functions[name]
+                for name in ("matmul", "matrix_transpose", "tensordot", "vecdot")
+            }
             self.linalg = SimpleNamespace(**_functions(LinearAlgebra(checks, self)), **shared)
         if hasattr(checks.kernels, FFT):
             self.fft = SimpleNamespace(**_functions(Fourier(checks, self)))
@@ -67,7 +90,9 @@ class Namespace:
             raise NotOfferedError(
                 f"{backend} does not support {name}; compute it with another backend: xdevice.convert(x, {HOST!r})"
             )
-        raise AttributeError(f"the {self.__name__} has no {name!r}: the standard {VERSION} does not name it")
+        raise AttributeError(
+            f"the {self.__name__} has no {name!r}: the standard {VERSION} does not name it"
+        )
 
     def __dir__(self) -> list[str]:
         return sorted(name for name in vars(self) if not name.startswith("_"))
@@ -79,7 +104,9 @@ class Namespace:
 def _functions(room: object) -> dict[str, Callable[..., Any]]:
     """The public methods of a class as functions. They are not bound methods, which Paddle's to_static would take for
     methods of the object that holds them."""
-    methods = {name: method for name, method in vars(type(room)).items() if not name.startswith("_")}
+    methods = {
+        name: method for name, method in vars(type(room)).items() if not name.startswith("_")
+    }
     for name, method in methods.items():
         method.__name__ = method.__qualname__ = name  # what an error for a wrong keyword says
         method.__signature__ = _without_spelling(method)
@@ -95,7 +122,11 @@ def _bound(method: Callable[..., Any], room: object, name: str) -> Callable[...,
 def _without_spelling(method: Callable[..., Any]) -> inspect.Signature:
     """The signature that the standard gives a function: without the keywords that are only answered."""
     signature = inspect.signature(method)
-    own = [parameter for parameter in signature.parameters.values() if parameter.kind is not parameter.VAR_KEYWORD]
+    own = [
+        parameter
+        for parameter in signature.parameters.values()
+        if parameter.kind is not parameter.VAR_KEYWORD
+    ]
     return signature.replace(parameters=own)
 
 

@@ -57,10 +57,14 @@ def _matmul(checks: Checks) -> Callable[..., Any]:
 def _require_fit(x1: Any, x2: Any) -> None:
     shapes = shape_of(x1), shape_of(x2)
     if not shapes[0] or not shapes[1]:
-        raise ShapeError(f"matmul takes vectors and matrices, not the shapes {shapes[0]} and {shapes[1]}")
+        raise ShapeError(
+            f"matmul takes vectors and matrices, not the shapes {shapes[0]} and {shapes[1]}"
+        )
     inner = shapes[0][-1], shapes[1][-2 if len(shapes[1]) > 1 else 0]
     if None not in inner and inner[0] != inner[1]:
-        raise ShapeError(f"matmul: {shapes[0]} and {shapes[1]} do not fit: {inner[0]} is not {inner[1]}")
+        raise ShapeError(
+            f"matmul: {shapes[0]} and {shapes[1]} do not fit: {inner[0]} is not {inner[1]}"
+        )
 
 
 def _product(checks: Checks, x1: Any, x2: Any) -> Any:
@@ -79,9 +83,19 @@ def _product(checks: Checks, x1: Any, x2: Any) -> Any:
 
 def _sum(checks: Checks) -> Callable[..., Any]:
     reduced = Reducing(checks)._reduced
-    kernels: dict[Any, Callable[..., Any]] = {}  # for floats seen so far, whose sums have the dtype of the tensor
+    kernels: dict[
+        Any, Callable[..., Any]
+    ] = {}  # for floats seen so far, whose sums have the dtype of the tensor
 
-    def sum(x: Any, /, *, axis: Axis = None, dtype: Any = None, keepdims: bool = False, **spelling: NoReturn) -> Any:
+    def sum(
+        x: Any,
+        /,
+        *,
+        axis: Axis = None,
+        dtype: Any = None,
+        keepdims: bool = False,
+        **spelling: NoReturn,
+    ) -> Any:
         if spelling:
             spellings.refuse("xp.sum", spelling, "axis=, dtype=, keepdims=")
         is_whole = axis is None and dtype is None and not keepdims
@@ -103,7 +117,15 @@ def _sum(checks: Checks) -> Callable[..., Any]:
 def _reduction(function: str, method: str) -> Callable[..., Any]:
     """A function of the standard's that only has axes, as a call of a method of `Reducing`."""
 
-    def reduction(self: Reducing, x: Any, /, *, axis: Axis = None, keepdims: bool = False, **spelling: NoReturn) -> Any:
+    def reduction(
+        self: Reducing,
+        x: Any,
+        /,
+        *,
+        axis: Axis = None,
+        keepdims: bool = False,
+        **spelling: NoReturn,
+    ) -> Any:
         if spelling:
             spellings.refuse(f"xp.{function}", spelling, "axis=, keepdims=")
         return getattr(self, method)(function, x, axis, keepdims)
@@ -131,7 +153,9 @@ class Reducing(Room):
         axes = checks.axes(axis, len(x.shape), function)
         if not axes:
             return self._kernels.copy(x)
-        return checks.cast(getattr(self._kernels, function)(x, axes, bool(keepdims)), checks.name(x))
+        return checks.cast(
+            getattr(self._kernels, function)(x, axes, bool(keepdims)), checks.name(x)
+        )
 
     def _accumulated(self, function: str, x: Any, dtype: Any) -> str:
         if dtype is not None:
@@ -145,11 +169,20 @@ class Reducing(Room):
         return self._checks.supported("int64") if dtypes.kind_of(name) in "biu" else name
 
     def prod(
-        self, x: Any, /, *, axis: Axis = None, dtype: Any = None, keepdims: bool = False, **spelling: NoReturn
+        self,
+        x: Any,
+        /,
+        *,
+        axis: Axis = None,
+        dtype: Any = None,
+        keepdims: bool = False,
+        **spelling: NoReturn,
     ) -> Any:
         if spelling:
             spellings.refuse("xp.prod", spelling, "axis=, dtype=, keepdims=")
-        return self._reduced("prod", self._checks.require(x, ANY, "prod"), axis, dtype, keepdims)
+        return self._reduced(
+            "prod", self._checks.require(x, ANY, "prod"), axis, dtype, keepdims
+        )
 
     max = _reduction("max", "_extreme")
     min = _reduction("min", "_extreme")
@@ -159,8 +192,14 @@ class Reducing(Room):
         shape = shape_of(x)
         axes = self._checks.axes(axis, len(shape), function)
         if 0 in shape and any(shape[one] == 0 for one in axes):
-            raise ShapeError(f"{function} of an empty tensor is not defined: the shape is {shape}, the axis {axis}")
-        return getattr(self._kernels, function)(x, axes, bool(keepdims)) if axes else self._kernels.copy(x)
+            raise ShapeError(
+                f"{function} of an empty tensor is not defined: the shape is {shape}, the axis {axis}"
+            )
+        return (
+            getattr(self._kernels, function)(x, axes, bool(keepdims))
+            if axes
+            else self._kernels.copy(x)
+        )
 
     mean = _reduction("mean", "_average")
 
@@ -170,25 +209,43 @@ class Reducing(Room):
         return self._kernels.mean(x, axes, bool(keepdims)) if axes else self._kernels.copy(x)
 
     def var(
-        self, x: Any, /, *, axis: Axis = None, correction: float = 0.0, keepdims: bool = False, **spelling: NoReturn
+        self,
+        x: Any,
+        /,
+        *,
+        axis: Axis = None,
+        correction: float = 0.0,
+        keepdims: bool = False,
+        **spelling: NoReturn,
     ) -> Any:
         if spelling:
             spellings.refuse("xp.var", spelling, "axis=, correction=, keepdims=")
         return self._variance("var", x, axis, correction, keepdims)
 
     def std(
-        self, x: Any, /, *, axis: Axis = None, correction: float = 0.0, keepdims: bool = False, **spelling: NoReturn
+        self,
+        x: Any,
+        /,
+        *,
+        axis: Axis = None,
+        correction: float = 0.0,
+        keepdims: bool = False,
+        **spelling: NoReturn,
     ) -> Any:
         if spelling:
             spellings.refuse("xp.std", spelling, "axis=, correction=, keepdims=")
         return self._variance("std", x, axis, correction, keepdims)
 
-    def _variance(self, function: str, x: Any, axis: Axis, correction: float, keepdims: bool) -> Any:
+    def _variance(
+        self, function: str, x: Any, axis: Axis, correction: float, keepdims: bool
+    ) -> Any:
         x = self._checks.require(x, REAL_FLOATING, function)
         axes = self._checks.axes(axis, len(x.shape), function)
         return self._spread((x,), function, axes, float(correction), bool(keepdims))
 
-    def _of_squares(self, x: Any, function: str, axes: tuple[int, ...], correction: float, keepdims: bool) -> Any:
+    def _of_squares(
+        self, x: Any, function: str, axes: tuple[int, ...], correction: float, keepdims: bool
+    ) -> Any:
         kernels = self._kernels
         deviations = kernels.subtract(x, kernels.mean(x, axes, True) if axes else x)
         squares = kernels.square(deviations)
@@ -203,21 +260,47 @@ class Reducing(Room):
         if None not in lengths:
             # as NumPy does: a divisor of 0 gives infinity or NaN
             divisor = float(max(math.prod(lengths) - correction, 0))
-            return divisor if "divide" in kernels.TAKE_NUMBERS else kernels.number(divisor, name, x)
-        divisor = kernels.subtract(checks.length(x, axes, name), kernels.number(correction, name, x))
+            return (
+                divisor
+                if "divide" in kernels.TAKE_NUMBERS
+                else kernels.number(divisor, name, x)
+            )
+        divisor = kernels.subtract(
+            checks.length(x, axes, name), kernels.number(correction, name, x)
+        )
         return kernels.maximum(divisor, kernels.number(0.0, name, x))
 
     def cumulative_sum(
-        self, x: Any, /, *, axis: int | None = None, dtype: Any = None, include_initial: bool = False
+        self,
+        x: Any,
+        /,
+        *,
+        axis: int | None = None,
+        dtype: Any = None,
+        include_initial: bool = False,
     ) -> Any:
         return self._cumulated("cumulative_sum", 0, x, axis, dtype, include_initial)
 
     def cumulative_prod(
-        self, x: Any, /, *, axis: int | None = None, dtype: Any = None, include_initial: bool = False
+        self,
+        x: Any,
+        /,
+        *,
+        axis: int | None = None,
+        dtype: Any = None,
+        include_initial: bool = False,
     ) -> Any:
         return self._cumulated("cumulative_prod", 1, x, axis, dtype, include_initial)
 
-    def _cumulated(self, function: str, initial: int, x: Any, axis: int | None, dtype: Any, has_initial: bool) -> Any:
+    def _cumulated(
+        self,
+        function: str,
+        initial: int,
+        x: Any,
+        axis: int | None,
+        dtype: Any,
+        has_initial: bool,
+    ) -> Any:
         checks, kernels = self._checks, self._kernels
         x = checks.require(x, NUMERIC, function)
         shape = shape_of(x)
@@ -227,20 +310,32 @@ class Reducing(Room):
         name = self._accumulated(function, x, dtype)
         x = checks.cast(x, name)
         # some frameworks add up integers in a wider dtype
-        total = checks.cast(getattr(kernels, function)(x, place), name) if 0 not in shape else kernels.copy(x)
+        total = (
+            checks.cast(getattr(kernels, function)(x, place), name)
+            if 0 not in shape
+            else kernels.copy(x)
+        )
         if not has_initial:
             return total
         shape = checks.full_shape(x, f"{function} with include_initial")
-        first = kernels.broadcast_to(kernels.number(initial, name, x), with_lengths(shape, place, 1))
+        first = kernels.broadcast_to(
+            kernels.number(initial, name, x), with_lengths(shape, place, 1)
+        )
         return kernels.concat([first, total], place)
 
-    def diff(self, x: Any, /, *, axis: int = -1, n: int = 1, prepend: Any = None, append: Any = None) -> Any:
+    def diff(
+        self, x: Any, /, *, axis: int = -1, n: int = 1, prepend: Any = None, append: Any = None
+    ) -> Any:
         checks, kernels = self._checks, self._kernels
         x = checks.require(x, NUMERIC, "diff")
         place = checks.axis(axis, len(x.shape), "diff")
         if index(n) < 0:
             raise ArgumentError(f"diff takes an n of 0 or more, not {n}")
-        parts = [checks.require(part, NUMERIC, "diff") for part in (prepend, x, append) if part is not None]
+        parts = [
+            checks.require(part, NUMERIC, "diff")
+            for part in (prepend, x, append)
+            if part is not None
+        ]
         if len(parts) > 1:
             checks.require_one_device("diff", *parts)
             x = kernels.concat(checks.promoted(parts), place)
@@ -251,7 +346,9 @@ class Reducing(Room):
         kernels = self._kernels
         # each round leaves one element less
         for last in range(length - 1, length - 1 - times, -1):
-            x = kernels.subtract(kernels.sliced(x, place, 1, last + 1), kernels.sliced(x, place, 0, last))
+            x = kernels.subtract(
+                kernels.sliced(x, place, 1, last + 1), kernels.sliced(x, place, 0, last)
+            )
         return x
 
     # truth
@@ -267,25 +364,47 @@ class Reducing(Room):
     def _of_bools(self, x: Any, function: str, axes: tuple[int, ...], keepdims: bool) -> Any:
         # not all frameworks take the truth of numbers
         x = self._checks.cast(x, "bool")
-        return getattr(self._kernels, function)(x, axes, keepdims) if axes else self._kernels.copy(x)
+        return (
+            getattr(self._kernels, function)(x, axes, keepdims)
+            if axes
+            else self._kernels.copy(x)
+        )
 
     count_nonzero = _reduction("count_nonzero", "_count")
 
     def _count(self, function: str, x: Any, axis: Axis, keepdims: bool) -> Any:
         x = self._checks.tensor(x, function)
-        return self._counted((x,), self._checks.axes(axis, len(x.shape), function), bool(keepdims))
+        return self._counted(
+            (x,), self._checks.axes(axis, len(x.shape), function), bool(keepdims)
+        )
 
     def _of_ones(self, x: Any, axes: tuple[int, ...], keepdims: bool) -> Any:
         return self._reduced("sum", self._checks.cast(x, "bool"), axes, None, keepdims)
 
     # places
 
-    def argmax(self, x: Any, /, *, axis: int | None = None, keepdims: bool = False, **spelling: NoReturn) -> Any:
+    def argmax(
+        self,
+        x: Any,
+        /,
+        *,
+        axis: int | None = None,
+        keepdims: bool = False,
+        **spelling: NoReturn,
+    ) -> Any:
         if spelling:
             spellings.refuse("xp.argmax", spelling, "axis=, keepdims=")
         return self._place("argmax", x, axis, keepdims)
 
-    def argmin(self, x: Any, /, *, axis: int | None = None, keepdims: bool = False, **spelling: NoReturn) -> Any:
+    def argmin(
+        self,
+        x: Any,
+        /,
+        *,
+        axis: int | None = None,
+        keepdims: bool = False,
+        **spelling: NoReturn,
+    ) -> Any:
         if spelling:
             spellings.refuse("xp.argmin", spelling, "axis=, keepdims=")
         return self._place("argmin", x, axis, keepdims)
@@ -296,21 +415,31 @@ class Reducing(Room):
         shape = shape_of(x)
         place = None if axis is None else self._checks.axis(axis, len(shape), function)
         if 0 in (shape if place is None else (shape[place],)):
-            raise ShapeError(f"{function} of an empty tensor is not defined: the shape is {shape}, the axis {axis}")
+            raise ShapeError(
+                f"{function} of an empty tensor is not defined: the shape is {shape}, the axis {axis}"
+            )
         return self._first((x,), function, place, bool(keepdims))
 
     def _of_extremes(self, x: Any, function: str, place: int | None, keepdims: bool) -> Any:
         checks, kernels = self._checks, self._kernels
         flat = kernels.reshape(x, (-1,)) if place is None else x
-        places = checks.cast(self._first_extreme(function, flat, place or 0), checks.supported("int64"))
+        places = checks.cast(
+            self._first_extreme(function, flat, place or 0), checks.supported("int64")
+        )
         if not keepdims:
             return places
-        return kernels.reshape(places, (1,) * len(x.shape)) if place is None else kernels.expand_dims(places, place)
+        return (
+            kernels.reshape(places, (1,) * len(x.shape))
+            if place is None
+            else kernels.expand_dims(places, place)
+        )
 
     def _first_extreme(self, function: str, x: Any, axis: int) -> Any:
         kernels = self._kernels
         places = getattr(kernels, function)(x, axis)
-        if dtypes.kind_of(self._checks.name(x)) != "f" or not getattr(kernels, SKIPS_NAN, False):
+        if dtypes.kind_of(self._checks.name(x)) != "f" or not getattr(
+            kernels, SKIPS_NAN, False
+        ):
             return places
         is_nan = kernels.isnan(x)
         first = kernels.argmax(kernels.astype(is_nan, "int32"), axis)
@@ -321,7 +450,10 @@ class Reducing(Room):
         if type(x1) in NUMBERS and type(x2) in NUMBERS:
             # two numbers promote as the elements of a list do
             name = dtypes.with_number(dtypes.with_number("bool", x1), x2)
-            x1, x2 = (self._checks.number(x, self._checks.supported(name), condition) for x in (x1, x2))
+            x1, x2 = (
+                self._checks.number(x, self._checks.supported(name), condition)
+                for x in (x1, x2)
+            )
         else:
             x1, x2 = self._checks.operands("where", ANY, (x1, x2))
         if self._checks.compares_devices:
@@ -332,7 +464,9 @@ class Reducing(Room):
             self._checks.require_fit("where", condition, x1, x2)
             raise
 
-    def take(self, x: Any, indices: Any, /, *, axis: int | None = None, **spelling: NoReturn) -> Any:
+    def take(
+        self, x: Any, indices: Any, /, *, axis: int | None = None, **spelling: NoReturn
+    ) -> Any:
         if spelling:
             spellings.refuse("xp.take", spelling, "axis=")
         checks = self._checks
@@ -342,26 +476,41 @@ class Reducing(Room):
         if axis is None and ndim != 1:
             raise ShapeError(f"take from the shape {shape_of(x)} needs an axis")
         if len(indices.shape) != 1:
-            raise ShapeError(f"take takes a vector of indices, not the shape {shape_of(indices)}")
+            raise ShapeError(
+                f"take takes a vector of indices, not the shape {shape_of(indices)}"
+            )
         place = checks.axis(0 if axis is None else axis, ndim, "take")
         return self._kernels.take(x, self._checked(x, indices, place, "take"), place)
 
     def take_along_axis(self, x: Any, indices: Any, /, *, axis: int = -1) -> Any:
         checks, kernels = self._checks, self._kernels
-        x, indices = checks.tensor(x, "take_along_axis"), checks.require(indices, INTEGER, "take_along_axis")
+        x, indices = (
+            checks.tensor(x, "take_along_axis"),
+            checks.require(indices, INTEGER, "take_along_axis"),
+        )
         checks.require_one_device("take_along_axis", x, indices)
         shape, wanted = shape_of(x), shape_of(indices)
         if len(shape) != len(wanted):
-            raise ShapeError(f"take_along_axis takes two shapes of as many dimensions, not {shape} and {wanted}")
+            raise ShapeError(
+                f"take_along_axis takes two shapes of as many dimensions, not {shape} and {wanted}"
+            )
         place = checks.axis(axis, len(shape), "take_along_axis")
         others = broadcast_shape(with_lengths(shape, place, 1), with_lengths(wanted, place, 1))
         wide = with_lengths(others, place, shape[place])
         # the standard broadcasts the other axes, and the frameworks do not, or do so differently
-        x = x if wide == shape else kernels.broadcast_to(x, checks.require_known(wide, "take_along_axis"))
+        x = (
+            x
+            if wide == shape
+            else kernels.broadcast_to(x, checks.require_known(wide, "take_along_axis"))
+        )
         wide = with_lengths(others, place, wanted[place])
         if wide != wanted:
-            indices = kernels.broadcast_to(indices, checks.require_known(wide, "take_along_axis"))
-        return kernels.take_along_axis(x, self._checked(x, indices, place, "take_along_axis"), place)
+            indices = kernels.broadcast_to(
+                indices, checks.require_known(wide, "take_along_axis")
+            )
+        return kernels.take_along_axis(
+            x, self._checked(x, indices, place, "take_along_axis"), place
+        )
 
     def _checked(self, x: Any, indices: Any, axis: int, function: str) -> Any:
         """The indices, with negative ones counted from the front. Raises `IndexError` for indices outside the axis,
@@ -369,25 +518,44 @@ class Reducing(Room):
         checked."""
         checks, kernels, length = self._checks, self._kernels, shape_of(x)[axis]
         name = checks.name(indices)
-        whole = name if name in ("int32", "int64") else checks.supported("int64")  # which all frameworks take
+        whole = (
+            name if name in ("int32", "int64") else checks.supported("int64")
+        )  # which all frameworks take
         if not checks.has_values(indices):
             indices = checks.cast(indices, whole)
-            along = checks.length(x, (axis,), whole) if length is None else checks.number(length, whole, indices)
+            along = (
+                checks.length(x, (axis,), whole)
+                if length is None
+                else checks.number(length, whole, indices)
+            )
             is_negative = kernels.less(indices, checks.number(0, whole, indices))
             return kernels.where(is_negative, kernels.add(indices, along), indices)
         values = checks.backend.peek(indices)
-        unsigned = values.view(values.dtype.str.replace("i", "u"))  # what is negative is in the upper half there
+        unsigned = values.view(
+            values.dtype.str.replace("i", "u")
+        )  # what is negative is in the upper half there
         if values.size and int(unsigned.max()) >= min(length, 1 << (8 * values.itemsize - 1)):
             low, high = int(values.min()), int(values.max())
             if low < -length or high >= length:
                 wrong = low if low < -length else high
-                raise IndexError(f"{function}: there is no index {wrong} in an axis of {length}")
+                raise IndexError(
+                    f"{function}: there is no index {wrong} in an axis of {length}"
+                )
             if low < 0:
-                return checks.constant((values + (values < 0) * length).astype(whole, copy=False), indices)
+                return checks.constant(
+                    (values + (values < 0) * length).astype(whole, copy=False), indices
+                )
         return checks.cast(indices, whole)
 
     def argsort(
-        self, x: Any, /, *, axis: int = -1, descending: bool = False, stable: bool = True, **spelling: NoReturn
+        self,
+        x: Any,
+        /,
+        *,
+        axis: int = -1,
+        descending: bool = False,
+        stable: bool = True,
+        **spelling: NoReturn,
     ) -> Any:
         if spelling:
             spellings.refuse("xp.argsort", spelling, "axis=, descending=, stable=")
@@ -408,19 +576,27 @@ class Reducing(Room):
         ordered = self.sort(kernels.reshape(x2, (-1,)))
         # beyond the last one there is none
         places = self.searchsorted(ordered, x1)
-        places = kernels.minimum(places, checks.number(shape_of(ordered)[0] - 1, checks.name(places), places))
+        places = kernels.minimum(
+            places, checks.number(shape_of(ordered)[0] - 1, checks.name(places), places)
+        )
         neighbours = kernels.take(ordered, kernels.reshape(places, (-1,)), 0)
         neighbours = kernels.reshape(neighbours, checks.full_shape(x1, "isin"))
         return kernels.not_equal(neighbours, x1) if invert else kernels.equal(neighbours, x1)
 
-    def searchsorted(self, x1: Any, x2: Any, /, *, side: str = "left", sorter: Any = None) -> Any:
+    def searchsorted(
+        self, x1: Any, x2: Any, /, *, side: str = "left", sorter: Any = None
+    ) -> Any:
         checks = self._checks
         x1, x2 = checks.operands("searchsorted", REAL, (x1, x2))
         checks.require_one_device("searchsorted", x1, x2)
         if len(x1.shape) != 1:
-            raise ShapeError(f"searchsorted takes a sorted vector, not the shape {shape_of(x1)}")
+            raise ShapeError(
+                f"searchsorted takes a sorted vector, not the shape {shape_of(x1)}"
+            )
         if side not in ("left", "right"):
-            raise ArgumentError(f"searchsorted: side must be 'left' or 'right', not {shown(side)}")
+            raise ArgumentError(
+                f"searchsorted: side must be 'left' or 'right', not {shown(side)}"
+            )
         shape = checks.full_shape(x2, "searchsorted")
         # kernels are promised a vector that is sorted
         if sorter is not None:
@@ -436,15 +612,32 @@ class Reducing(Room):
         name = checks.name(x1)
         if dtypes.kind_of(name) != "f":
             return kernels.searchsorted(x1, x2, side)
-        most, are_nan, is_nan = checks.number(math.inf, name, x1), kernels.isnan(x1), kernels.isnan(x2)
-        places = kernels.searchsorted(kernels.where(are_nan, most, x1), kernels.where(is_nan, most, x2), side)
+        most, are_nan, is_nan = (
+            checks.number(math.inf, name, x1),
+            kernels.isnan(x1),
+            kernels.isnan(x2),
+        )
+        places = kernels.searchsorted(
+            kernels.where(are_nan, most, x1), kernels.where(is_nan, most, x2), side
+        )
         whole = checks.name(places)
         count = checks.length(x1, (0,), whole)
-        numbers = checks.cast(kernels.sum(kernels.astype(kernels.logical_not(are_nan), whole), (0,), False), whole)
-        return kernels.where(is_nan, numbers if side == "left" else count, kernels.minimum(places, numbers))
+        numbers = checks.cast(
+            kernels.sum(kernels.astype(kernels.logical_not(are_nan), whole), (0,), False), whole
+        )
+        return kernels.where(
+            is_nan, numbers if side == "left" else count, kernels.minimum(places, numbers)
+        )
 
     def sort(
-        self, x: Any, /, *, axis: int = -1, descending: bool = False, stable: bool = True, **spelling: NoReturn
+        self,
+        x: Any,
+        /,
+        *,
+        axis: int = -1,
+        descending: bool = False,
+        stable: bool = True,
+        **spelling: NoReturn,
     ) -> Any:
         if spelling:
             spellings.refuse("xp.sort", spelling, "axis=, descending=, stable=")

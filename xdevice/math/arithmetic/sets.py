@@ -44,10 +44,15 @@ class Sets(Room):
         x = self._checks.tensor(x, "nonzero")
         self._checks.require_values(x, "the tensor of nonzero")
         if not len(x.shape):
-            raise ShapeError("nonzero takes one dimension or more, not a tensor without dimensions")
+            raise ShapeError(
+                "nonzero takes one dimension or more, not a tensor without dimensions"
+            )
         if hasattr(self._checks.kernels, "nonzero"):
             return tuple(self._checks.kernels.nonzero(x))
-        return tuple(self._checks.constant(places, x) for places in np.nonzero(self._checks.backend.peek(x)))
+        return tuple(
+            self._checks.constant(places, x)
+            for places in np.nonzero(self._checks.backend.peek(x))
+        )
 
     def unique_all(self, x: Any, /) -> UniqueAllResult:
         return UniqueAllResult(*self._unique("unique_all", x, True, True, True))
@@ -61,7 +66,9 @@ class Sets(Room):
     def unique_values(self, x: Any, /) -> Any:
         return self._unique("unique_values", x, False, False, False)[0]
 
-    def _unique(self, function: str, x: Any, has_places: bool, has_inverse: bool, has_counts: bool) -> list[Any]:
+    def _unique(
+        self, function: str, x: Any, has_places: bool, has_inverse: bool, has_counts: bool
+    ) -> list[Any]:
         """The elements, and what else is asked for."""
         import numpy as np
 
@@ -70,7 +77,11 @@ class Sets(Room):
         values = self._checks.backend.peek(x)
         # gradients flow through `take`, and not through values that come from the host
         takes = has_places or self._has_gradients
-        wanted: Any = {"return_index": takes, "return_inverse": has_inverse, "return_counts": has_counts}
+        wanted: Any = {
+            "return_index": takes,
+            "return_inverse": has_inverse,
+            "return_counts": has_counts,
+        }
         parts = np.unique(values.ravel(), equal_nan=False, **wanted)
         elements, *others = parts if isinstance(parts, tuple) else (parts,)
         tensors = [self._checks.constant(part.ravel(), x) for part in others]
@@ -79,5 +90,7 @@ class Sets(Room):
             tensors[takes] = kernels.reshape(tensors[takes], values.shape)
         if not takes:
             return [self._checks.constant(elements, x), *tensors]
-        elements = kernels.take(kernels.reshape(x, (-1,) if values.size else (0,)), tensors[0], 0)
+        elements = kernels.take(
+            kernels.reshape(x, (-1,) if values.size else (0,)), tensors[0], 0
+        )
         return [elements, *tensors[0 if has_places else 1 :]]

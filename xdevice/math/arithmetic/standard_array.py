@@ -17,7 +17,14 @@ from xdevice.base.devices import CPU
 from xdevice.base.dtypes import dtype_name
 from xdevice.contract import dlpack
 from xdevice.core import registry
-from xdevice.errors import ArgumentError, DTypeError, ShapeError, SharingError, UnsupportedError, shown
+from xdevice.errors import (
+    ArgumentError,
+    DTypeError,
+    ShapeError,
+    SharingError,
+    UnsupportedError,
+    shown,
+)
 from xdevice.math.contract.arithmetic import HOST
 from xdevice.tensors import creation, verbs
 
@@ -81,7 +88,9 @@ class Array:
     __array_ufunc__ = None  # so that NumPy's arrays and scalars leave operators to this class
     __hash__ = None  # type: ignore[assignment]
 
-    def __init__(self, checks: Checks, tensor: Any, base: Array | None = None, index: Any = None) -> None:
+    def __init__(
+        self, checks: Checks, tensor: Any, base: Array | None = None, index: Any = None
+    ) -> None:
         self._checks = checks
         self._tensor = tensor
         self._base = base
@@ -135,14 +144,18 @@ class Array:
     @property
     def T(self) -> Array:  # noqa: N802
         if self.ndim != 2:
-            raise ShapeError(f"T needs two dimensions, and the shape is {self.shape}; use mT or xp.permute_dims")
+            raise ShapeError(
+                f"T needs two dimensions, and the shape is {self.shape}; use mT or xp.permute_dims"
+            )
         return self.mT
 
     # what a library asks first
 
     def __array_namespace__(self, *, api_version: str | None = None) -> Any:
         if api_version not in (None, *VERSIONS):
-            raise ArgumentError(f"there is no version {shown(api_version)} here; expected one of {', '.join(VERSIONS)}")
+            raise ArgumentError(
+                f"there is no version {shown(api_version)} here; expected one of {', '.join(VERSIONS)}"
+            )
         inner = array_namespace(self.tensor)
         wrapped = _namespaces.get(inner)
         if wrapped is None:
@@ -152,7 +165,9 @@ class Array:
 
     def to_device(self, device: object, /, *, stream: None = None) -> Array:
         if stream is not None:
-            raise UnsupportedError("to_device takes no stream; xdevice.accelerator.Stream has streams")
+            raise UnsupportedError(
+                "to_device takes no stream; xdevice.accelerator.Stream has streams"
+            )
         return Array(self._checks, verbs.to_device(self.tensor, device))
 
     def __dlpack__(
@@ -167,16 +182,22 @@ class Array:
         if dl_device == (dlpack.CPU, 0) and copy is not False:
             x = self.to_device(CPU)
         elif dl_device is not None and dl_device != self.__dlpack_device__():
-            raise SharingError(f"no memory of {self.device} can be shared on DLPack's device {dl_device}")
+            raise SharingError(
+                f"no memory of {self.device} can be shared on DLPack's device {dl_device}"
+            )
         return x._capsule(bool(copy))
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        return (dlpack.CPU, 0) if self.device is CPU else dlpack.Lent(self._capsule(False)).device
+        return (
+            (dlpack.CPU, 0) if self.device is CPU else dlpack.Lent(self._capsule(False)).device
+        )
 
     def _capsule(self, copy: bool) -> Any:
         backend = self._checks.backend
         if not backend.shares(self.device):
-            raise SharingError(f"other frameworks cannot see the memory of {self.device} of {backend.name}")
+            raise SharingError(
+                f"other frameworks cannot see the memory of {self.device} of {backend.name}"
+            )
         x = backend.detached(self.tensor)
         x = backend.copy(x, self.device) if copy else x
         backend.finish(x)
@@ -211,7 +232,9 @@ class Array:
 
     def __index__(self) -> int:
         if self.ndim:
-            raise ShapeError(f"an index is an array without dimensions, not of the shape {self.shape}")
+            raise ShapeError(
+                f"an index is an array without dimensions, not of the shape {self.shape}"
+            )
         return whole(creation.item(self.tensor))
 
     # elements
@@ -228,10 +251,14 @@ class Array:
         self._write(at(self.tensor)[_bare(index)].set(_bare(values)))
 
     def _become(self, result: Array) -> Array:
-        here, there = (f"{self._checks.name(x.tensor)} of the shape {x.shape}" for x in (self, result))
+        here, there = (
+            f"{self._checks.name(x.tensor)} of the shape {x.shape}" for x in (self, result)
+        )
         # in place neither shape nor dtype may change
         if here != there:
-            raise DTypeError(f"an operator in place would make {there} of {here}; write x = x + y in place of x += y")
+            raise DTypeError(
+                f"an operator in place would make {there} of {here}; write x = x + y in place of x += y"
+            )
         self._write(result.tensor)
         return self
 
@@ -313,7 +340,9 @@ _namespaces: dict[Namespace, Wrapped] = {}
 def _wrapped(checks: Checks, function: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(function)
     def computed(*args: Any, **settings: Any) -> Any:
-        result = function(*map(_bare, args), **{name: _bare(value) for name, value in settings.items()})
+        result = function(
+            *map(_bare, args), **{name: _bare(value) for name, value in settings.items()}
+        )
         return _dressed(checks, result)
 
     return computed
@@ -349,7 +378,9 @@ def _bare(value: Any) -> Any:
 
 def _dressed(checks: Checks, result: Any) -> Any:
     if isinstance(result, tuple | list):
-        make: Any = getattr(result, "_make", type(result))  # a named tuple takes its parts one by one
+        make: Any = getattr(
+            result, "_make", type(result)
+        )  # a named tuple takes its parts one by one
         return make([_dressed(checks, part) for part in result])
     result = registry.as_array(result)
     owned = registry.kind_of(type(result))

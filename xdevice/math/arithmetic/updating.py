@@ -13,7 +13,14 @@ from typing import TYPE_CHECKING, Any
 from xdevice.base.dtypes import dtype_name
 from xdevice.containers.trees import Tree, flatten, have_same_keys, rebuild
 from xdevice.core import registry
-from xdevice.errors import ContainerError, DeviceMismatchError, DTypeError, NotATensorError, ShapeError, shown
+from xdevice.errors import (
+    ContainerError,
+    DeviceMismatchError,
+    DTypeError,
+    NotATensorError,
+    ShapeError,
+    shown,
+)
 from xdevice.math.contract.nn import TRACED
 
 from .gradients import backend_of, backends, inside, no_function, parameters, two_backends
@@ -76,7 +83,11 @@ class Rows:
         tensors = [*chain(*columns)]
         # asked once for all tensors, which are mostly in one place
         cls, *more = {*map(type, tensors)}
-        self._is_together = not more and cls in registry.probes and len(self._backend.devices_of(cls, tensors)) == 1
+        self._is_together = (
+            not more
+            and cls in registry.probes
+            and len(self._backend.devices_of(cls, tensors)) == 1
+        )
         """Whether these are tensors of one type and on one device. Symbols of a traced function have no device."""
         if not self._is_together:
             for other, leaves in zip(others, columns[1:], strict=True):
@@ -94,7 +105,11 @@ class Rows:
         if backend is not self._backend:
             raise two_backends(self._name, self._backend, name, backend)
         # mostly the keys are the same, in the same order
-        return leaves if have_same_keys(self.walk, walk) else self._paired(name, Tree(None, walk=walk), leaves)
+        return (
+            leaves
+            if have_same_keys(self.walk, walk)
+            else self._paired(name, Tree(None, walk=walk), leaves)
+        )
 
     def _paired(self, name: str, other: Tree, leaves: list[Any]) -> list[Any]:
         places, others = self.tree.paths(), other.paths()
@@ -106,14 +121,18 @@ class Rows:
                 )
         if len(others) > len(places):
             i = next(i for i, place in enumerate(others) if place not in places)
-            raise ContainerError(f"{name}{other.path(i)} has no parameter: {self._name} and {name} differ in structure")
+            raise ContainerError(
+                f"{name}{other.path(i)} has no parameter: {self._name} and {name} differ in structure"
+            )
         return [by_place[place] for place in places]
 
     def _require_one_device(self, name: str, leaves: list[Any]) -> None:
         """Raises `DeviceMismatchError` for a tensor on another device than its parameter."""
         if not registry.probes.keys() >= {*map(type, self.leaves), *map(type, leaves)}:
             return
-        places, others = (list(map(self._backend.device_of, each)) for each in (self.leaves, leaves))
+        places, others = (
+            list(map(self._backend.device_of, each)) for each in (self.leaves, leaves)
+        )
         i = next((i for i, place in enumerate(places) if place != others[i]), None)
         if i is None:
             return
@@ -138,13 +157,19 @@ class Rows:
         """Returns the adapter's own kernel for a step with these rows, if it has one."""
         kernels = self._backend.nn()
         # a traced function computes on one device, and its tensors know none
-        may = self._is_together if self._backend.tracing() is None else name in getattr(kernels, TRACED, ())
+        may = (
+            self._is_together
+            if self._backend.tracing() is None
+            else name in getattr(kernels, TRACED, ())
+        )
         kernel = getattr(kernels, name, None) if may and not inside.get() else None
         if kernel is None:
             return None
         dtype = self.leaves[0].dtype
         # as the kernels in `STEPS` are promised
-        if dtype_name(dtype) != "float32" or any(x.dtype is not dtype for row in self._rows for x in row):
+        if dtype_name(dtype) != "float32" or any(
+            x.dtype is not dtype for row in self._rows for x in row
+        ):
             return None
         return partial(kernel, self._rows)
 
@@ -153,7 +178,11 @@ class Rows:
         leaves = list(parameters)
         for i, x in enumerate(self.leaves):
             new = leaves[i]
-            if backends.get(type(new)) is not self._backend or new.shape != x.shape or new.dtype is not x.dtype:
+            if (
+                backends.get(type(new)) is not self._backend
+                or new.shape != x.shape
+                or new.dtype is not x.dtype
+            ):
                 leaves[i] = self._checked(x, new, i)
         return rebuild(self.walk, leaves)
 
@@ -169,7 +198,9 @@ class Rows:
                 f"parameter as a tensor of {self._backend.name}"
             )
         if new.shape != x.shape:
-            raise ShapeError(f"the rule gave the shape {tuple(new.shape)} for {where}, which has {tuple(x.shape)}")
+            raise ShapeError(
+                f"the rule gave the shape {tuple(new.shape)} for {where}, which has {tuple(x.shape)}"
+            )
         if new.dtype != x.dtype:
             raise DTypeError(
                 f"the rule gave {dtype_name(new.dtype)} for {where}, which is {dtype_name(x.dtype)}; the "

@@ -64,7 +64,9 @@ _PARTS_OF_A_PARTIAL: Final = attrgetter("func", "args", "keywords")
 _PARTS_OF_A_PROPERTY: Final = attrgetter("fget", "fset", "fdel")
 _LOOKS_UP: Final = (globals, eval, exec, __import__, open, input, builtins)
 """The parts of Python that find variables by texts, or read from elsewhere."""
-_ELSEWHERE: Final = frozenset(("__globals__", "__builtins__", "__closure__", "__subclasses__", "f_globals", "f_locals"))
+_ELSEWHERE: Final = frozenset(
+    ("__globals__", "__builtins__", "__closure__", "__subclasses__", "f_globals", "f_locals")
+)
 """Attributes that lead to variables of other code."""
 _OF_PYTHON: Final = frozenset((
     "__abstractmethods__", "__annotate__", "__annotate_func__", "__annotations__", "__annotations_cache__",
@@ -84,11 +86,15 @@ class Outside:
     whose changes could not be seen."""
 
     def __init__(self, functions: Iterable[Any]) -> None:
-        self._visited: dict[int, Any] = {}  # the values themselves, so that no `id` is used again
+        self._visited: dict[
+            int, Any
+        ] = {}  # the values themselves, so that no `id` is used again
         self._watched: list[tuple[Callable[[], Iterable[Any]], list[Any], Sequence[str]]] = []
         """Functions that read values, what they gave first, and the names of these values."""
         functions = list(functions)
-        self._own = {str(getattr(function, "__module__", "")).partition(".")[0] for function in functions}
+        self._own = {
+            str(getattr(function, "__module__", "")).partition(".")[0] for function in functions
+        }
         for function in functions:
             self._visit(function, getattr(function, "__qualname__", "the function"))
 
@@ -97,7 +103,9 @@ class Outside:
         for read, before, names in self._watched:
             now = [*read()]
             if len(now) != len(before) or not all(map(is_, now, before)):
-                changed = (name for name, x, y in zip(names, now, before, strict=False) if x is not y)
+                changed = (
+                    name for name, x, y in zip(names, now, before, strict=False) if x is not y
+                )
                 return next(changed, names[0])
         return ""
 
@@ -137,7 +145,9 @@ class Outside:
         self._watch(partial(_attributes, function), f"an attribute of {name}")
         if cells := function.__closure__:
             self._watch(lambda: map(_in_cell, cells), *function.__code__.co_freevars)
-        if is_of_library(module, self._own):  # it was made around others, which are in its cells
+        if is_of_library(
+            module, self._own
+        ):  # it was made around others, which are in its cells
             return
         codes = _codes(function.__code__)
         names = sorted({name for code in codes for name in code.co_names})
@@ -147,7 +157,10 @@ class Outside:
             if not is_of_library(imported, self._own):
                 raise _unseen(imported, sys.modules.get(imported))
         python = vars(builtins)
-        self._watch(lambda: [variables[x] if x in variables else python.get(x, _GONE) for x in names], *names)
+        self._watch(
+            lambda: [variables[x] if x in variables else python.get(x, _GONE) for x in names],
+            *names,
+        )
 
     def _watch(self, read: Callable[[], Iterable[Any]], *names: str) -> None:
         """Notes the values that `read` gives now, and what can be read in them. One name is that of all of them."""
@@ -163,18 +176,31 @@ def is_constant(value: Any, own: Container[str] = ()) -> bool:
     """Whether nothing in a value can change: a number, a text, a dtype, or what a library holds under its name.
     Packages in `own` do not count as libraries."""
     cls = type(value)
-    if cls in _CONSTANT or cls.__module__ == "dataclasses" or cls.__module__.startswith(_OF_NAMESPACES):
+    if (
+        cls in _CONSTANT
+        or cls.__module__ == "dataclasses"
+        or cls.__module__.startswith(_OF_NAMESPACES)
+    ):
         return True
     if isinstance(value, ModuleType):
         return is_of_library(value.__name__, own)
     # functions of C have no variables; a bound one may change what it is bound to
     if isinstance(value, BuiltinFunctionType):
         owner = value.__self__
-        return owner is None or isinstance(owner, type) or (isinstance(owner, ModuleType) and is_constant(owner, own))
-    module, name = getattr(value, "__module__", None) or cls.__module__, getattr(value, "__name__", "")
+        return (
+            owner is None
+            or isinstance(owner, type)
+            or (isinstance(owner, ModuleType) and is_constant(owner, own))
+        )
+    module, name = (
+        getattr(value, "__module__", None) or cls.__module__,
+        getattr(value, "__name__", ""),
+    )
     if is_of_library(module, own) and getattr(sys.modules.get(module), name, _GONE) is value:
         return True
-    return is_of_library(cls.__module__) and (isinstance(value, Number | Enum) or _is_dtype(value))
+    return is_of_library(cls.__module__) and (
+        isinstance(value, Number | Enum) or _is_dtype(value)
+    )
 
 
 def is_of_library(module: Any, own: Container[str] = ()) -> bool:
@@ -185,10 +211,14 @@ def is_of_library(module: Any, own: Container[str] = ()) -> bool:
     if root in sys.stdlib_module_names:
         return root.lstrip("_") in _STATELESS
     # a framework may lie anywhere, and functions of it in modules with names of their own
-    if root.startswith("xdevice") or any(root in backend.modules for backend in registry.list_loaded()):
+    if root.startswith("xdevice") or any(
+        root in backend.modules for backend in registry.list_loaded()
+    ):
         return True
     # the package of the compiled function itself is a program, even where it is installed
-    return root not in own and _is_installed(getattr(sys.modules.get(root), "__file__", None) or "")
+    return root not in own and _is_installed(
+        getattr(sys.modules.get(root), "__file__", None) or ""
+    )
 
 
 @cache
@@ -219,7 +249,9 @@ def _parts(container: Any) -> list[Any]:
 
 def _attributes(function: FunctionType | partial[Any]) -> list[Any]:
     """Returns what is in the attributes of a function; its signature, which is in one, says what its code says."""
-    return [part for item in vars(function).items() if item[0] != "__signature__" for part in item]
+    return [
+        part for item in vars(function).items() if item[0] != "__signature__" for part in item
+    ]
 
 
 def _parts_of_a_class(cls: type) -> list[Any]:
@@ -254,7 +286,9 @@ def _codes(code: CodeType) -> list[CodeType]:
 
 
 def _imports(code: CodeType) -> list[str]:
-    return [str(one.argval) for one in dis.get_instructions(code) if one.opname == "IMPORT_NAME"]
+    return [
+        str(one.argval) for one in dis.get_instructions(code) if one.opname == "IMPORT_NAME"
+    ]
 
 
 def _is_dtype(value: Any) -> bool:

@@ -76,9 +76,15 @@ def compile(function: F, **spelling: NoReturn) -> F:
         [0.5, 1.0]
     """
     if spelling:
-        spellings.refuse("compile", spelling, "the function alone: what is no tensor is static, and nothing is donated")
+        spellings.refuse(
+            "compile",
+            spelling,
+            "the function alone: what is no tensor is static, and nothing is donated",
+        )
     if not callable(function):
-        raise ArgumentError(f"compile takes a function, not {shown(function)} of type {type(function).__qualname__}")
+        raise ArgumentError(
+            f"compile takes a function, not {shown(function)} of type {type(function).__qualname__}"
+        )
     programs = _Programs(function)
 
     @wraps(function)
@@ -116,11 +122,17 @@ class _Arguments:
             self.places.append(i)
             self.structure.append(type(value))
         if self.backend is None:
-            raise ArgumentError("compile takes a function of tensors, and there is none among its arguments")
+            raise ArgumentError(
+                "compile takes a function of tensors, and there is none among its arguments"
+            )
         # what a container has beside its tensors, such as numbers in attributes of a subclass of list
         beside = trees.Tree([*map(_beside, _nodes(self.walk[0]))])
         self.structure.append(_structure(beside.root))
-        self.beside = [leaf for leaf in beside.named_leaves() if id(leaf.value) not in {*map(id, self.walk[1])}]
+        self.beside = [
+            leaf
+            for leaf in beside.named_leaves()
+            if id(leaf.value) not in {*map(id, self.walk[1])}
+        ]
         for path, x in self.beside:
             _require_fixed(f"beside the items of an argument, {path[path.index(']') + 1 :]}", x)
             self.structure += _key(x)
@@ -152,7 +164,9 @@ class _Arguments:
     def require_dense(self) -> None:
         assert self.backend is not None
         if not all(map(self.backend.is_dense, self.tensors)):
-            raise self.backend.unsupported("compiled functions of tensors that are not dense", "make them dense first")
+            raise self.backend.unsupported(
+                "compiled functions of tensors that are not dense", "make them dense first"
+            )
 
     def put(self, tensors: list[Any]) -> Call:
         """Returns args and kwargs anew, with other tensors in the places of those that there are."""
@@ -171,7 +185,11 @@ class _Pattern:
         root, leaves, _ = arguments.walk
         self.backend: Backend = arguments.backend
         # their variables count as those of the compiled function do
-        self.code: list[Any] = [x for x in [*leaves, *(leaf.value for leaf in arguments.beside)] if isinstance(x, CODE)]
+        self.code: list[Any] = [
+            x
+            for x in [*leaves, *(leaf.value for leaf in arguments.beside)]
+            if isinstance(x, CODE)
+        ]
         self.code += [type(node[0]) for node in _nodes(root)]
         """The functions and classes among the arguments, and the classes of their containers."""
         self.numbers = [x for x in leaves if type(x) is int]
@@ -179,10 +197,14 @@ class _Pattern:
         self._fixed = [(i, x) for i, x in enumerate(leaves) if i not in set(self._places)]
         self._kinds = [*map(type, leaves)]
         # a variable is an argument, and its tensor is looked for each time
-        is_plain = all(leaves[i] is x for i, x in zip(self._places, arguments.tensors, strict=True))
+        is_plain = all(
+            leaves[i] is x for i, x in zip(self._places, arguments.tensors, strict=True)
+        )
         try:
             self._read = _reader(root[4][0]) if is_plain and root is not None else None
-            self._read_keywords = _reader(root[4][1]) if root is not None and root[3][1] else None
+            self._read_keywords = (
+                _reader(root[4][1]) if root is not None and root[3][1] else None
+            )
         except LookupError:
             self._read = None
 
@@ -256,7 +278,9 @@ class _Programs:
             if arguments.has_symbols:
                 return self._function(*args, **kwargs)  # a compiler around this one compiles it
             # the same object each time, because programs are kept by it
-            self._last = pattern = self._patterns.get((*arguments.structure,)) or _Pattern(arguments)
+            self._last = pattern = self._patterns.get((*arguments.structure,)) or _Pattern(
+                arguments
+            )
         backend = pattern.backend
         device = backend.common_device(tensors) or _Arguments(call).device()
         # the adapter has no compiler
@@ -295,7 +319,9 @@ class _Programs:
 def _depth() -> int:
     """How many frames of xdevice's there are above the user's, as the function that calls this counts them."""
     depth, frame = 1, sys._getframe(1)
-    while frame.f_back is not None and frame.f_globals["__name__"].partition(".")[0].startswith("xdevice"):
+    while frame.f_back is not None and frame.f_globals["__name__"].partition(".")[0].startswith(
+        "xdevice"
+    ):
         depth, frame = depth + 1, frame.f_back
     return depth
 
@@ -335,9 +361,12 @@ class _Program:
         result = self._function(*args, **kwargs)
         after = trees.flatten(call)[1]
         # a program would not repeat it
-        if len(before) != len(after) or any(x is not y for x, y in zip(before, after, strict=True)):
+        if len(before) != len(after) or any(
+            x is not y for x, y in zip(before, after, strict=True)
+        ):
             raise self._backend.unsupported(
-                "compiling a function that changes a container among its arguments", "return a new container"
+                "compiling a function that changes a container among its arguments",
+                "return a new container",
             )
         changed = self.outside.has_changed()
         if changed:
@@ -422,7 +451,11 @@ def _require_fixed(name: str, x: Any) -> None:
 
 def _nodes(root: Any) -> list[Any]:
     """A container and all containers in it, as they were walked."""
-    return [] if root is None else [root, *(node for child in root[4].values() for node in _nodes(child))]
+    return (
+        []
+        if root is None
+        else [root, *(node for child in root[4].values() for node in _nodes(child))]
+    )
 
 
 def _beside(node: Any) -> dict[str, Any]:
@@ -430,7 +463,11 @@ def _beside(node: Any) -> dict[str, Any]:
     x, _, _, children, _ = node
     walked = {*map(id, children)}
     kind = type(x).__qualname__
-    beside = {f"{kind}.{name}": value for name, value in attributes(x).items() if id(value) not in walked}
+    beside = {
+        f"{kind}.{name}": value
+        for name, value in attributes(x).items()
+        if id(value) not in walked
+    }
     for name in ("default_factory", "maxlen"):
         if isinstance(x, defaultdict | deque) and hasattr(x, name):
             beside[name] = getattr(x, name)
@@ -441,7 +478,11 @@ def _structure(node: Any) -> Any:
     if node is None:
         return None
     x, _, keys, _, inner = node
-    return type(x), tuple(map(_key, keys)), tuple((i, _structure(child)) for i, child in inner.items())
+    return (
+        type(x),
+        tuple(map(_key, keys)),
+        tuple((i, _structure(child)) for i, child in inner.items()),
+    )
 
 
 def _key(x: Any) -> tuple[type, Any]:

@@ -197,4 +197,6 @@ class Arithmetic(Primitives):
         """Returns the kernels that `xdevice.nn` is built from, as attributes of a module or object. The docstring of
         `xdevice.math.contract.nn` says what the core promises a kernel, and what a kernel must return. Only called on a
         backend that also implements `namespace`."""
-        raise self.unsupported("neural-network functions", "compute with the framework's own functions")
+        raise self.unsupported(
+            "neural-network functions", "compute with the framework's own functions"
+        )

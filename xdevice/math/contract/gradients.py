@@ -41,11 +41,17 @@ class Gradients(Primitives):
         may be in the memory of `x`, or be `x` itself if the framework has no gradients."""
         if type(self).value_and_grad is Gradients.value_and_grad:
             return x
-        raise self.unsupported("stop_gradient", "compute parts without a gradient outside, and pass them in")
+        raise self.unsupported(
+            "stop_gradient", "compute parts without a gradient outside, and pass them in"
+        )
 
-    def update(self, rows: list[tuple[Any, ...]], rule: Callable[..., Any], nested: bool, writes: bool) -> list[Any]:
+    def update(
+        self, rows: list[tuple[Any, ...]], rule: Callable[..., Any], nested: bool, writes: bool
+    ) -> list[Any]:
         """Returns `rule(*row)` for each row of tensors, computed on the device of its first one; recorded for gradients
         only if `nested`. If `writes`, the rule may write into what it is given; so where tensors can be written into,
         it is given copies."""
-        own = [[self.copy(x, self.device_of(x)) for x in row] if writes else row for row in rows]
+        own = [
+            [self.copy(x, self.device_of(x)) for x in row] if writes else row for row in rows
+        ]
         return [rule(*row) for row in own]

@@ -17,7 +17,9 @@ class Reproducibility(Primitives):
 
     def seed_generators(self, n: int) -> None:
         """Seeds all generators that the framework has by default, on every device. `n` is below 2**32."""
-        raise self.unsupported("seeding its generators", "seed them by the framework's own function")
+        raise self.unsupported(
+            "seeding its generators", "seed them by the framework's own function"
+        )
 
     def deterministic(self) -> AbstractContextManager[list[str]]:
         """A block in which the framework chooses deterministic kernels, and after which it has its former settings.

@@ -46,4 +46,6 @@ class Graphs(Primitives):
     def no_graphs(self) -> UnsupportedError:
         """Returns the error to raise if a device has no graphs."""
         cheaper = f", which {self.compiler} makes cheaper" if self.compiler else ""
-        return self.unsupported("graphs of recorded work here", f"call the function itself{cheaper}")
+        return self.unsupported(
+            "graphs of recorded work here", f"call the function itself{cheaper}"
+        )

@@ -72,7 +72,12 @@ class Hooks(Patches):
             self.calls(owner, name, partial(describe, label, not name.startswith("_")))
 
     def moves(
-        self, owner: Any, name: str, target: Callable[..., Device | None], how: str | None = None, at: int = 0
+        self,
+        owner: Any,
+        name: str,
+        target: Callable[..., Device | None],
+        how: str | None = None,
+        at: int = 0,
     ) -> None:
         """Sets a hook on a function that moves its argument number `at` to another device, which a program asks for by
         calling it. `target` gets the arguments of the function and returns that device, or None if the call moves
@@ -80,7 +85,11 @@ class Hooks(Patches):
         label = how or name.strip("_")
 
         def describe(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Transfer | None:
-            return self.move(label, args[at], target(*args, **kwargs), explicit=True) if at < len(args) else None
+            return (
+                self.move(label, args[at], target(*args, **kwargs), explicit=True)
+                if at < len(args)
+                else None
+            )
 
         self.calls(owner, name, describe)
 
@@ -103,9 +112,15 @@ class Hooks(Patches):
     def read(self, how: str, x: Any, *, explicit: bool = False) -> Transfer | None:
         """Returns a record of the read of a tensor by the host; None if `x` is not a tensor with values."""
         source = self._source(x)
-        return None if source is None else self.transfer("read", how, source, CPU, self._size(x), explicit)
+        return (
+            None
+            if source is None
+            else self.transfer("read", how, source, CPU, self._size(x), explicit)
+        )
 
-    def move(self, how: str, x: Any, target: Device | None, *, explicit: bool = False) -> Transfer | None:
+    def move(
+        self, how: str, x: Any, target: Device | None, *, explicit: bool = False
+    ) -> Transfer | None:
         """Returns a record of the move of a tensor to a device; None if the tensor is on that device already."""
         source = self._source(x)
         if source is None or target is None or source is target:
@@ -113,22 +128,36 @@ class Hooks(Patches):
         return self.transfer("move", how, source, target, self._size(x), explicit)
 
     def transfer(
-        self, kind: Any, how: str, source: Device, destination: Device, nbytes: int, explicit: bool = False
+        self,
+        kind: Any,
+        how: str,
+        source: Device,
+        destination: Device,
+        nbytes: int,
+        explicit: bool = False,
     ) -> Transfer:
         physical = source.kind != "cpu" or destination.kind != "cpu"
-        return Transfer(self._backend.name, kind, how, source, destination, nbytes, physical, explicit)
+        return Transfer(
+            self._backend.name, kind, how, source, destination, nbytes, physical, explicit
+        )
 
     def report(self, transfer: Transfer | None) -> None:
         """Reports a transfer that was seen without a hook, if this thread or task is listening."""
         if transfer is not None and listening.get():
             self._report(transfer)
 
-    def _pickled(self, how: str, explicit: bool, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Transfer | None:
+    def _pickled(
+        self, how: str, explicit: bool, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Transfer | None:
         """Returns a record of pickling a tensor; None for `copy.copy`, which calls the same method and reads no
         values."""
-        return None if sys._getframe(2).f_code is copy.copy.__code__ else self.read(how, args[0])
+        return (
+            None if sys._getframe(2).f_code is copy.copy.__code__ else self.read(how, args[0])
+        )
 
-    def _read_first(self, how: str, explicit: bool, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Transfer | None:
+    def _read_first(
+        self, how: str, explicit: bool, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Transfer | None:
         return self.read(how, args[0], explicit=explicit)
 
     def _source(self, x: Any) -> Device | None:
@@ -157,7 +186,12 @@ class Hooks(Patches):
         def make(original: Any) -> Any:
             # such as JAX's `_value`
             if isinstance(original, property):
-                return property(self._hook(original.fget, describe), original.fset, original.fdel, original.__doc__)
+                return property(
+                    self._hook(original.fget, describe),
+                    original.fset,
+                    original.fdel,
+                    original.__doc__,
+                )
             return self._hook(original, describe)
 
         self.replace(owner, name, make)

@@ -43,4 +43,6 @@ class Transfers(Primitives):
         """Returns a context manager. Inside the block, `report` is called for every read by the host and every copy
         between devices, also an implicit one. To see them, an adapter puts functions of its own in place of the
         framework's, for which `xdevice.performance.contract.hooks` has tools, and takes them away afterwards."""
-        raise self.unsupported("watching transfers", "build its watch() on xdevice.performance.contract.hooks")
+        raise self.unsupported(
+            "watching transfers", "build its watch() on xdevice.performance.contract.hooks"
+        )

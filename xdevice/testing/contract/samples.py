@@ -190,4 +190,6 @@ class Sampling(Primitives):
 
     def samples(self) -> Samples:
         """Returns what the conformance suite needs besides the contract: a network, a gradient, a second device."""
-        raise self.unsupported("samples", "override Backend.samples() to run the conformance suite")
+        raise self.unsupported(
+            "samples", "override Backend.samples() to run the conformance suite"
+        )

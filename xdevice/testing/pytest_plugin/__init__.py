@@ -60,9 +60,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="what xd_device is, cpu or gpu:1 for instance; else gpu:0 where the backend has it, cpu:0 elsewhere",
     )
     group.addoption(
-        "--xd-record", metavar="DIR", help="keep what assert_parity and xdevice.parity.log see in each test"
+        "--xd-record",
+        metavar="DIR",
+        help="keep what assert_parity and xdevice.parity.log see in each test",
     )
-    group.addoption("--xd-compare", metavar="DIR", help="compare it with what --xd-record has kept, here or elsewhere")
+    group.addoption(
+        "--xd-compare",
+        metavar="DIR",
+        help="compare it with what --xd-record has kept, here or elsewhere",
+    )
     group.addoption(
         "--xd-cuda",
         metavar="DEVICE",
@@ -76,12 +82,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addini("xd_backends", "the default of --xd-backends", default="auto")
 
 
-@pytest.hookimpl(tryfirst=True)  # the conftest of a suite may choose its device when it is imported
+@pytest.hookimpl(
+    tryfirst=True
+)  # the conftest of a suite may choose its device when it is imported
 def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
     options = early_config.known_args_namespace
     if options.xd_cuda is None:
         if options.xd_default_of_tests:
-            raise pytest.UsageError("--xd-default-of-tests does nothing without --xd-cuda; add --xd-cuda=gpu:1")
+            raise pytest.UsageError(
+                "--xd-default-of-tests does nothing without --xd-cuda; add --xd-cuda=gpu:1"
+            )
         return
     from .cuda import Cuda
 
@@ -112,9 +122,16 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         if fault:
             pytest.fail(f"{definition.nodeid}: {fault}", pytrace=False)
     if not _asks_for_xd(metafunc):
-        idle = [mark.name for mark in definition.own_markers if mark.name in MARKERS and mark.name != "xd_tol"]
+        idle = [
+            mark.name
+            for mark in definition.own_markers
+            if mark.name in MARKERS and mark.name != "xd_tol"
+        ]
         if idle:
-            pytest.fail(f"{definition.nodeid}: {idle[0]} does nothing for a test without the fixture xd", pytrace=False)
+            pytest.fail(
+                f"{definition.nodeid}: {idle[0]} does nothing for a test without the fixture xd",
+                pytrace=False,
+            )
         return
     every = metafunc.config.stash[settings_key].names
     names: list[Any] = [BackendName(name) for name in every if _may_run(name, marks)]
@@ -145,7 +162,9 @@ def pytest_itemcollected(item: pytest.Item) -> None:
     if name is None:
         return
     for mark in [mark for mark in item.iter_markers() if mark.name in MARKERS]:
-        fault = fault_of(mark)  # markers of a parameter, which pytest_generate_tests does not see
+        fault = fault_of(
+            mark
+        )  # markers of a parameter, which pytest_generate_tests does not see
         if fault:
             raise pytest.UsageError(f"{item.nodeid}: {fault}")
         if mark.name == "xd_only" and name != NOWHERE and name not in named_by(mark):
@@ -200,7 +219,9 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 def _need_gpus(item: pytest.Item, backend: Backend) -> None:
-    if not needs_gpu(item):  # counting may start the framework: TensorFlow initialises CUDA to count GPUs
+    if not needs_gpu(
+        item
+    ):  # counting may start the framework: TensorFlow initialises CUDA to count GPUs
         return
     wanted = max((*mark.args, 1)[0] for mark in item.iter_markers("xd_needs_gpu"))
     here = len(_gpus(backend))
@@ -231,7 +252,9 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
         selection.set_backend(name)  # a fixture of the project's may have cleared it
         _seed(_BODY)  # the same numbers, whichever fixtures were made before
     recordings = item.config.stash[settings_key].recordings
-    recording: AbstractContextManager[Any] = recordings.of(item) if recordings is not None else nullcontext()
+    recording: AbstractContextManager[Any] = (
+        recordings.of(item) if recordings is not None else nullcontext()
+    )
     with recording, _guard(item):
         return (yield)
 
@@ -243,7 +266,9 @@ def _tell_kernels(item: pytest.Item, when: Literal["ENTER", "LEAVE"]) -> None:
 
     for backend in registry.list_loaded():
         if backend.name == backend_of(item):
-            with suppress(UnsupportedError):  # no kernels, or this thread cannot be prepared for them
+            with suppress(
+                UnsupportedError
+            ):  # no kernels, or this thread cannot be prepared for them
                 getattr(backend.namespace(), getattr(arithmetic, when), _nothing)()
 
 
@@ -273,7 +298,9 @@ def pytest_runtest_makereport(
         for entry in call.excinfo.traceback:
             module = entry.frame.f_globals
             if module["__name__"].startswith("xdevice."):
-                module["__tracebackhide__"] = _is_named  # which pytest looks up there, and --full-trace does not
+                module["__tracebackhide__"] = (
+                    _is_named  # which pytest looks up there, and --full-trace does not
+                )
     report = yield
     if name is not None:
         report.xdevice = about(item, name)  # type: ignore[attr-defined]

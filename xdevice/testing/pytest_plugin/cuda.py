@@ -35,7 +35,9 @@ class Cuda:
         except XDeviceError as error:
             raise pytest.UsageError(f"--xd-cuda={name}: {error}") from None
         if there and self._device.kind != "gpu":
-            raise pytest.UsageError(f"--xd-cuda={name} takes a virtual GPU: gpu:0 to gpu:{there - 1}")
+            raise pytest.UsageError(
+                f"--xd-cuda={name} takes a virtual GPU: gpu:0 to gpu:{there - 1}"
+            )
         if self._device.kind != "gpu" or self._device.index >= there:
             wanted = max(2, self._device.index + 1)
             raise pytest.UsageError(
@@ -49,7 +51,9 @@ class Cuda:
         registry.on_load.append(self._tell)
 
     def _tell(self, backend: Backend) -> None:
-        if backend.take_for_cuda(self._device, _in_tests(backend) if self._is_default_of_tests else None):
+        if backend.take_for_cuda(
+            self._device, _in_tests(backend) if self._is_default_of_tests else None
+        ):
             self._here.append(f"{backend.name} {backend.version}")
 
     def pytest_report_header(self) -> str:
@@ -58,12 +62,16 @@ class Cuda:
     def pytest_collection_finish(self) -> None:
         try:
             for framework in frameworks.list_imported():
-                registry.load(framework.name)  # raises what the import hook has kept until the backend is used
+                registry.load(
+                    framework.name
+                )  # raises what the import hook has kept until the backend is used
         except XDeviceError as error:
             raise pytest.UsageError(f"--xd-cuda={self._device}: {error}") from None
 
     @pytest.hookimpl(wrapper=True)
-    def pytest_runtest_makereport(self) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    def pytest_runtest_makereport(
+        self,
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         report = yield
         report.xdevice_cuda = self._here  # type: ignore[attr-defined]  # from a worker of xdist to its parent
         return report
@@ -73,14 +81,23 @@ class Cuda:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        if session.exitstatus == pytest.ExitCode.OK and not self._taken and not session.config.option.collectonly:
+        if (
+            session.exitstatus == pytest.ExitCode.OK
+            and not self._taken
+            and not session.config.option.collectonly
+        ):
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         if terminalreporter.config.option.collectonly:
             return
-        names = ", ".join(self._taken) or "no framework: none was imported that is asked for it, which is a failure"
-        terminalreporter.write_line(f'xdevice: "cuda" was {self._device} for {names}', red=not self._taken)
+        names = (
+            ", ".join(self._taken)
+            or "no framework: none was imported that is asked for it, which is a failure"
+        )
+        terminalreporter.write_line(
+            f'xdevice: "cuda" was {self._device} for {names}', red=not self._taken
+        )
 
 
 def _in_tests(backend: Backend) -> Callable[[FrameType], bool]:
@@ -99,5 +116,7 @@ def _in_tests(backend: Backend) -> Callable[[FrameType], bool]:
 
 
 def _is_test(path: Path) -> bool:
-    is_named = path.stem.startswith("test_") or path.stem.endswith("_test") or path.stem == "conftest"
+    is_named = (
+        path.stem.startswith("test_") or path.stem.endswith("_test") or path.stem == "conftest"
+    )
     return is_named or not {"tests", "testing"}.isdisjoint(path.parts)

@@ -38,11 +38,19 @@ def fault_of(mark: pytest.Mark) -> str | None:
     if mark.name == "xd_needs_gpu":
         wanted = mark.args or (1,)
         is_count = len(wanted) == 1 and type(wanted[0]) is int and wanted[0] > 0
-        return None if is_count else f"xd_needs_gpu takes a number of GPUs of 1 or more, not {wanted!r:.100}"
+        return (
+            None
+            if is_count
+            else f"xd_needs_gpu takes a number of GPUs of 1 or more, not {wanted!r:.100}"
+        )
     if mark.name == "xd_needs_dtype":
         unknown = [name for name in mark.args if name not in (*DTYPES, *SHORT_FLOATS)]
         is_right = mark.args and not unknown
-        return None if is_right else f'xd_needs_dtype takes names such as "float64", not {unknown or "nothing"!r:.100}'
+        return (
+            None
+            if is_right
+            else f'xd_needs_dtype takes names such as "float64", not {unknown or "nothing"!r:.100}'
+        )
     try:
         named_by(mark)
     except BackendNotFoundError as error:

@@ -40,7 +40,9 @@ class Settings:
 
 def _named(text: str) -> tuple[str, ...]:
     if not text.strip():
-        raise pytest.UsageError("--xd-backends names no backend: give auto, or names such as torch,paddle")
+        raise pytest.UsageError(
+            "--xd-backends names no backend: give auto, or names such as torch,paddle"
+        )
     words = [word for part in text.split(",") for word in part.split() or [""]]
     try:
         names = tuple(dict.fromkeys(map(registry.canonical, words)))
@@ -49,7 +51,9 @@ def _named(text: str) -> tuple[str, ...]:
     for name in names:
         if not registry.is_installed(name):
             hint = registry.install_hint(name)
-            raise pytest.UsageError(f"--xd-backends={text}: {name} is not installed here; {hint}")
+            raise pytest.UsageError(
+                f"--xd-backends={text}: {name} is not installed here; {hint}"
+            )
     return names
 
 

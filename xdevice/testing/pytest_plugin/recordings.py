@@ -44,11 +44,22 @@ class Recordings:
         self._target = _path(config, "xd_record")
         self._reference = _path(config, "xd_compare")
         if self._target is not None and next(self._target.glob("*.py"), None):
-            raise pytest.UsageError(f"--xd-record={self._target} holds Python files; name a folder for the recordings")
+            raise pytest.UsageError(
+                f"--xd-record={self._target} holds Python files; name a folder for the recordings"
+            )
         if self._reference is not None and not self._reference.is_dir():
-            raise pytest.UsageError(f"--xd-compare={self._reference}: there is no such folder; --xd-record writes one")
-        if self._target and self._reference and self._target.exists() and self._target.samefile(self._reference):
-            raise pytest.UsageError(f"--xd-record and --xd-compare both name {self._target}; record into another one")
+            raise pytest.UsageError(
+                f"--xd-compare={self._reference}: there is no such folder; --xd-record writes one"
+            )
+        if (
+            self._target
+            and self._reference
+            and self._target.exists()
+            and self._target.samefile(self._reference)
+        ):
+            raise pytest.UsageError(
+                f"--xd-record and --xd-compare both name {self._target}; record into another one"
+            )
         self._recorder: Recorder | None = None
         self._arguments: list[dict[str, Any]] = []
 
@@ -97,27 +108,42 @@ class Recordings:
         if place in folders:
             folders = [place]
         if not folders and entries:
-            pytest.fail(f"{self._reference} has no recording of this test; record it with --xd-record", pytrace=False)
+            pytest.fail(
+                f"{self._reference} has no recording of this test; record it with --xd-record",
+                pytrace=False,
+            )
         for folder in folders:
             self._compare_with(item, entries, folder)
 
-    def _compare_with(self, item: pytest.Item, entries: list[RecordedCall], folder: Path) -> None:
+    def _compare_with(
+        self, item: pytest.Item, entries: list[RecordedCall], folder: Path
+    ) -> None:
         from xdevice.twins.parity.comparing import compare_leaves
         from xdevice.twins.parity.tolerances import Strictness
 
         expected = Recording(folder).entries
-        mine, theirs = ([(entry.name, entry.step) for entry in one] for one in (entries, expected))
+        mine, theirs = (
+            [(entry.name, entry.step) for entry in one] for one in (entries, expected)
+        )
         if mine != theirs:
-            pytest.fail(f"this test saw {_steps(mine)}, but {folder} has {_steps(theirs)}", pytrace=False)
+            pytest.fail(
+                f"this test saw {_steps(mine)}, but {folder} has {_steps(theirs)}",
+                pytrace=False,
+            )
         usual = tolerances(item)
         for one, other in zip(entries, expected, strict=True):
             arguments = self._arguments[one.step] if one.name in (_ACTUAL, _EXPECTED) else usual
             # of arrays there is no model to ask; and the other environment may have other devices
-            options: dict[str, Any] = {name: x for name, x in arguments.items() if name in Strictness._fields}
+            options: dict[str, Any] = {
+                name: x for name, x in arguments.items() if name in Strictness._fields
+            }
             options["check_device"] = False
             result = compare_leaves(one.read(), other.read(), Strictness(**options).check())
             if not result.ok:
-                pytest.fail(f"{one.name} (step {one.step}) is not what {folder} has: {result.text}", pytrace=False)
+                pytest.fail(
+                    f"{one.name} (step {one.step}) is not what {folder} has: {result.text}",
+                    pytrace=False,
+                )
 
 
 def _path(config: pytest.Config, option: str) -> Path | None:
@@ -133,9 +159,13 @@ def _place(item: pytest.Item) -> Path:
     if backend is not None and callspec is not None:
         parts = callspec.id.split("-")
         parts.remove(backend)
-        nodeid = f"{nodeid.removesuffix(f'[{callspec.id}]')}[{'-'.join(parts)}]".removesuffix("[]")
+        nodeid = f"{nodeid.removesuffix(f'[{callspec.id}]')}[{'-'.join(parts)}]".removesuffix(
+            "[]"
+        )
     name = re.sub(r"[^\w.]+", "-", nodeid).strip("-")[-80:]
-    return Path(f"{name}-{hashlib.sha256(nodeid.encode()).hexdigest()[:8]}", backend or WITHOUT_BACKEND)
+    return Path(
+        f"{name}-{hashlib.sha256(nodeid.encode()).hexdigest()[:8]}", backend or WITHOUT_BACKEND
+    )
 
 
 def _entries(folder: Path) -> list[RecordedCall]:

@@ -34,11 +34,17 @@ class Summary:
 
     def pytest_report_header(self) -> str | None:
         # with xdist the tests are collected elsewhere: what they ask for is known from the options only
-        is_asked_for = not self._settings.is_auto or self._settings.device or self._settings.recordings
+        is_asked_for = (
+            not self._settings.is_auto or self._settings.device or self._settings.recordings
+        )
         return self._header() if is_asked_for else None
 
     def pytest_report_collectionfinish(self, items: Sequence[pytest.Item]) -> str | None:
-        return self._header() if not self._has_header and any(backend_of(item) for item in items) else None
+        return (
+            self._header()
+            if not self._has_header and any(backend_of(item) for item in items)
+            else None
+        )
 
     @property
     def _settings(self) -> Settings:
@@ -46,7 +52,9 @@ class Summary:
 
     def _header(self) -> str:
         self._has_header = True
-        return f"xdevice {__version__}: " + ", ".join(f"{name} {_installed(name)}" for name in self._settings.names)
+        return f"xdevice {__version__}: " + ", ".join(
+            f"{name} {_installed(name)}" for name in self._settings.names
+        )
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if getattr(report, "xdevice_values", 0):
@@ -55,7 +63,9 @@ class Summary:
         if facts is None:
             return
         counts = self._counts.setdefault(facts["backend"], Counter())
-        category = self._config.hook.pytest_report_teststatus(report=report, config=self._config)[0]
+        category = self._config.hook.pytest_report_teststatus(
+            report=report, config=self._config
+        )[0]
         if category:
             counts[category] += 1
         if facts["version"]:
@@ -64,13 +74,18 @@ class Summary:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        is_green = session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)
+        is_green = session.exitstatus in (
+            pytest.ExitCode.OK,
+            pytest.ExitCode.NO_TESTS_COLLECTED,
+        )
         if is_green and (self._ran_nothing or self._recorded_nothing):
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     @property
     def _ran(self) -> list[str]:
-        return [name for name in registry.names() if set(self._counts.get(name, ())) - {"skipped"}]
+        return [
+            name for name in registry.names() if set(self._counts.get(name, ())) - {"skipped"}
+        ]
 
     @property
     def _ran_nothing(self) -> bool:
@@ -78,18 +93,27 @@ class Summary:
 
     @property
     def _recorded_nothing(self) -> bool:
-        return self._settings.recordings is not None and not self._recorded and not self._config.option.collectonly
+        return (
+            self._settings.recordings is not None
+            and not self._recorded
+            and not self._config.option.collectonly
+        )
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         if self._settings.recordings is not None:
             line = self._settings.recordings.describe(sum(self._recorded), len(self._recorded))
             hint = ", which is a failure: use the fixture assert_parity, or xdevice.parity.log"
-            terminalreporter.write_line(line + hint * self._recorded_nothing, red=self._recorded_nothing)
+            terminalreporter.write_line(
+                line + hint * self._recorded_nothing, red=self._recorded_nothing
+            )
         for line in _lacking(terminalreporter.stats.get("skipped", ())):
             terminalreporter.write_line(line)
         if not self._counts:
             return
-        ran = ", ".join(f"{name} {self._version(name)} ({_outcomes(self._counts[name])})" for name in self._ran)
+        ran = ", ".join(
+            f"{name} {self._version(name)} ({_outcomes(self._counts[name])})"
+            for name in self._ran
+        )
         line = f"xdevice: {ran or 'no backend was run, which is a failure'}; not run: {', '.join(self._not_run())}"
         terminalreporter.write_line(line.removesuffix("; not run: "), red=not ran)
 
@@ -116,13 +140,22 @@ def _lacking(skipped: Sequence[pytest.TestReport | pytest.CollectReport]) -> lis
     lines: dict[str, None] = {}  # in the order in which they came, and each once
     for report in skipped:
         if isinstance(report, pytest.TestReport):  # not a module skipped as a whole
-            lines |= {str(value): None for name, value in report.user_properties if name == "xdevice lacks"}
+            lines |= {
+                str(value): None
+                for name, value in report.user_properties
+                if name == "xdevice lacks"
+            }
     return list(lines)
 
 
 def _outcomes(counts: Counter[str]) -> str:
-    shown = sorted(counts, key=lambda category: _ORDER.index(category) if category in _ORDER else len(_ORDER))
-    return ", ".join(f"{counts[one]} {one}{'s' * (one == 'error' and counts[one] > 1)}" for one in shown)
+    shown = sorted(
+        counts,
+        key=lambda category: _ORDER.index(category) if category in _ORDER else len(_ORDER),
+    )
+    return ", ".join(
+        f"{counts[one]} {one}{'s' * (one == 'error' and counts[one] > 1)}" for one in shown
+    )
 
 
 def _installed(name: str) -> str:

@@ -30,11 +30,17 @@ class ArithmeticChecks(Suite):
             kernels = self.adapter.namespace()
         except UnsupportedError:
             return
-        missing = [name for name in (*arithmetic.KERNELS, *arithmetic.CONSTANT) if not hasattr(kernels, name)]
+        missing = [
+            name
+            for name in (*arithmetic.KERNELS, *arithmetic.CONSTANT)
+            if not hasattr(kernels, name)
+        ]
         assert not missing, f"namespace() lacks {', '.join(missing)}"
         self.needs_kernels()
         x = self.make([[1, 2], [3, 4]])
-        in_thread(lambda: self.compute(x), self.patience)  # settings that are made for this thread end with it
+        in_thread(
+            lambda: self.compute(x), self.patience
+        )  # settings that are made for this thread end with it
 
     def compute(self, x: Any) -> None:
         try:
@@ -47,9 +53,13 @@ class ArithmeticChecks(Suite):
         self.assert_is(xp.matmul(y, y), [[22.0, 28.0], [36.0, 46.0]])
         changed = xdevice.math.at(y)[[1, 0], [0, 1]].set(9.0)
         self.assert_is(changed, [[2.5, 9.0], [9.0, 5.5]])
-        assert xdevice.to_numpy(y).tolist() == [[2.5, 3.5], [4.5, 5.5]], "the tensor itself was changed"
+        assert xdevice.to_numpy(y).tolist() == [[2.5, 3.5], [4.5, 5.5]], (
+            "the tensor itself was changed"
+        )
         if hasattr(self.adapter.namespace(), arithmetic.EINSUM):
-            self.assert_is(xdevice.math.einsum("ij,jk->ki", y, changed), [[37.75, 60.75], [41.75, 70.75]])
+            self.assert_is(
+                xdevice.math.einsum("ij,jk->ki", y, changed), [[37.75, 60.75], [41.75, 70.75]]
+            )
         ints = xp.astype(x, xp.int32)
         self.assert_is(xp.add(ints, ints), [[2, 4], [6, 8]])
         self.assert_is(xp.matmul(ints, ints), [[7, 10], [15, 22]])
@@ -68,9 +78,13 @@ class ArithmeticChecks(Suite):
         if self.requires_grad(constant) is not None:
             constant = self.samples.marked(constant)
         for mode, _ in ((nullcontext, None), *self.samples.modes().values()):
-            in_thread(partial(self.differentiate, [x, y, x, unused], constant, mode), self.patience)
+            in_thread(
+                partial(self.differentiate, [x, y, x, unused], constant, mode), self.patience
+            )
 
-    def differentiate(self, leaves: list[Any], constant: Any, mode: Callable[[], AbstractContextManager[Any]]) -> None:
+    def differentiate(
+        self, leaves: list[Any], constant: Any, mode: Callable[[], AbstractContextManager[Any]]
+    ) -> None:
         add, calls = self.samples.add, []
 
         def call(inputs: list[Any]) -> tuple[Any, list[Any]]:
@@ -81,7 +95,9 @@ class ArithmeticChecks(Suite):
         before = [self.flags(x) for x in (*leaves, constant)]
         try:
             with mode():
-                value, (*grads, unused), (beside, text) = self.adapter.value_and_grad(leaves, call, False)
+                value, (*grads, unused), (beside, text) = self.adapter.value_and_grad(
+                    leaves, call, False
+                )
         except UnsupportedError:
             return
         assert len(calls) == 1, "the function was called more than once"
@@ -91,21 +107,33 @@ class ArithmeticChecks(Suite):
         for gradient, number in zip(grads, (2.0, 1.0, 1.0), strict=True):
             assert gradient is not None, "no gradient"
             self.assert_number(gradient, number, "a gradient")
-            assert self.adapter.device_of(gradient) is self.here, "a gradient that is not where its tensor is"
+            assert self.adapter.device_of(gradient) is self.here, (
+                "a gradient that is not where its tensor is"
+            )
         if unused is not None:
-            self.assert_holds(unused, np.zeros((1, 2), "float32"), "a gradient of what the loss does not depend on")
+            self.assert_holds(
+                unused,
+                np.zeros((1, 2), "float32"),
+                "a gradient of what the loss does not depend on",
+            )
         for x in (value, *grads, beside):
             assert not self.requires_grad(x), "a result is not detached"
-        _, nothing, _ = self.adapter.value_and_grad(leaves, lambda inputs: (add(constant, constant), []), False)
+        _, nothing, _ = self.adapter.value_and_grad(
+            leaves, lambda inputs: (add(constant, constant), []), False
+        )
         assert nothing == [None] * 4, "a gradient of a loss that depends on none of the leaves"
-        assert [self.flags(x) for x in (*leaves, constant)] == before, "a tensor's gradient, or whether it asks for one"
+        assert [self.flags(x) for x in (*leaves, constant)] == before, (
+            "a tensor's gradient, or whether it asks for one"
+        )
 
     def assert_number(self, x: Any, number: float, name: str) -> None:
         self.assert_holds(x, np.full((), number, "float32"), name)
 
     def flags(self, x: Any) -> Any:
         grad = getattr(x, "grad", None)
-        return self.requires_grad(x), None if grad is None else self.adapter.to_numpy(grad).tolist()
+        return self.requires_grad(x), None if grad is None else self.adapter.to_numpy(
+            grad
+        ).tolist()
 
     @needs("Gradients")
     def test_gradients_nest_or_are_refused(self) -> None:
@@ -117,7 +145,9 @@ class ArithmeticChecks(Suite):
         add = self.samples.add
 
         def outer(inputs: list[Any]) -> tuple[Any, list[Any]]:
-            value, _, _ = self.adapter.value_and_grad(inputs, lambda again: (add(again[0], again[0]), []), True)
+            value, _, _ = self.adapter.value_and_grad(
+                inputs, lambda again: (add(again[0], again[0]), []), True
+            )
             return value, []
 
         try:

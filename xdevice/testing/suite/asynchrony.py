@@ -25,7 +25,9 @@ class WaitingChecks(Suite):
     def test_sync_takes_every_target(self) -> None:
         x = self.make()
         xdevice.sync()
-        xdevice.sync(self.home, self.here, self.here.native, x, [x, {"x": x, "n": 1}], self.adapter)
+        xdevice.sync(
+            self.home, self.here, self.here.native, x, [x, {"x": x, "n": 1}], self.adapter
+        )
         with pytest.raises(xdevice.errors.NotATensorError):
             xdevice.sync(object())
 
@@ -40,7 +42,9 @@ class WaitingChecks(Suite):
         ]
         for number, wait in enumerate(ways):
             work = self.long_work(self.here)
-            assert not work.is_done(), "the work was done before anybody waited: make the sample longer"
+            assert not work.is_done(), (
+                "the work was done before anybody waited: make the sample longer"
+            )
             wait(work.result)
             assert work.is_done(), f"way {number} does not wait"
 
@@ -51,12 +55,20 @@ class WaitingChecks(Suite):
         assert all(work.is_done() for work in works)
 
     def test_errors_of_asynchronous_work_surface_at_sync(self) -> None:
-        for targets_of in (lambda x: (), lambda x: ("cpu:0",), lambda x: (x,), lambda x: ({"x": [x]},)):
+        for targets_of in (
+            lambda x: (),
+            lambda x: ("cpu:0",),
+            lambda x: (x,),
+            lambda x: ({"x": [x]},),
+        ):
             x = need(self.samples.failing_work(), "work that fails asynchronously")
             with pytest.raises(Exception) as raised:
                 xdevice.sync(*targets_of(x))
             assert not isinstance(raised.value, xdevice.errors.XDeviceError)
-            del x, raised  # their traceback keeps the work alive: every later sync() would raise its error
+            del (
+                x,
+                raised,
+            )  # their traceback keeps the work alive: every later sync() would raise its error
 
     # blocking
 
@@ -84,7 +96,9 @@ class WaitingChecks(Suite):
             pytest.skip("the samples do not have: work that blocking mode waits for")
         with xdevice.accelerator.blocking():
             with xdevice.accelerator.blocking():
-                assert self.long_work(self.here).is_done(), "the work is under way inside blocking mode"
+                assert self.long_work(self.here).is_done(), (
+                    "the work is under way inside blocking mode"
+                )
             assert self.long_work(self.here).is_done(), "an inner block has ended the outer one"
         with pytest.raises(Planned), xdevice.accelerator.blocking():
             raise Planned
@@ -163,7 +177,9 @@ class StreamChecks(Suite):
         for place in self.places():
             refusal = refusal_of(partial(self.adapter.new_event, place))
             earlier = refusal_of(partial(self.adapter.require_events, place))
-            assert (refusal is None) is (earlier is None), f"{place}: {earlier!r}, and new_event: {refusal!r}"
+            assert (refusal is None) is (earlier is None), (
+                f"{place}: {earlier!r}, and new_event: {refusal!r}"
+            )
 
     @needs("Streams")
     def test_an_event_happens_when_the_work_before_it_is_done(self) -> None:
@@ -239,7 +255,9 @@ class StreamChecks(Suite):
         there = self.there_with_values()
         far = xdevice.to_device(self.make(), there)
         with pytest.raises(xdevice.errors.DeviceMismatchError):
-            xdevice.accelerator.make_graphed_callable(lambda: self.samples.add(far, far), self.here)
+            xdevice.accelerator.make_graphed_callable(
+                lambda: self.samples.add(far, far), self.here
+            )
         with pytest.raises(Planned):
             xdevice.accelerator.make_graphed_callable(self.fail, self.here)
         x, expected = self.pending()
@@ -271,6 +289,8 @@ class StreamChecks(Suite):
 
         near, far = self.make(), xdevice.to_device(self.make(), self.there_with_values())
         for _ in range(2):  # the second time there is a program, which must not be run
-            with pytest.raises(xdevice.errors.DeviceMismatchError, match="compile takes tensors on one device"):
+            with pytest.raises(
+                xdevice.errors.DeviceMismatchError, match="compile takes tensors on one device"
+            ):
                 add(near, far)
             assert xdevice.device_of(add(near, near)) is self.here

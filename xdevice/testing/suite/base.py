@@ -87,7 +87,9 @@ class Suite:
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
         if "place" in metafunc.fixturenames:
-            metafunc.parametrize("place", homes_of(type(self), metafunc.function), scope="function")
+            metafunc.parametrize(
+                "place", homes_of(type(self), metafunc.function), scope="function"
+            )
 
     @pytest.fixture(autouse=True)
     def _select(self, place: str, request: pytest.FixtureRequest) -> Iterator[None]:
@@ -136,7 +138,9 @@ class Suite:
     def second(self) -> Device | None:
         if self.other:
             return devices.parse(self.other)
-        other = self.samples.other_device()  # called first: some frameworks can make one only before they are used
+        other = (
+            self.samples.other_device()
+        )  # called first: some frameworks can make one only before they are used
         gpus = [devices.of("gpu", i) for i in range(self.adapter.count("gpu"))]
         choice = [*gpus, other, devices.CPU]
         return next((device for device in choice if device not in (None, self.here)), None)
@@ -152,7 +156,11 @@ class Suite:
 
     def places(self) -> list[Device]:
         """The device that tensors begin on, and the second device if its tensors have values."""
-        return [place for place in self.all_places() if place is self.here or self.holds_values(place)]
+        return [
+            place
+            for place in self.all_places()
+            if place is self.here or self.holds_values(place)
+        ]
 
     def all_places(self) -> list[Device]:
         """The device that tensors begin on, and the second device if there is one."""
@@ -174,14 +182,20 @@ class Suite:
 
     # tensors
 
-    def make(self, data: Any = ((1.0, 2.0, 3.0), (4.0, 5.0, 6.0)), dtype: str | None = None) -> Any:
+    def make(
+        self, data: Any = ((1.0, 2.0, 3.0), (4.0, 5.0, 6.0)), dtype: str | None = None
+    ) -> Any:
         return xdevice.tensor(data, device=self.home, dtype=dtype)
 
     def dtypes(self) -> list[str]:
         """The dtypes that the framework can make and the devices of the checks can hold: JAX without 64-bit refuses
         int64 and float64."""
         lacked = {name for place in self.places() for name in self.adapter.lacks(place)}
-        return [name for name in sorted(self.adapter.dtypes - lacked) if self.adapter.dtype_refusal(name) is None]
+        return [
+            name
+            for name in sorted(self.adapter.dtypes - lacked)
+            if self.adapter.dtype_refusal(name) is None
+        ]
 
     def odd_arrays(self) -> dict[str, Array]:
         """The NumPy arrays that `odd_tensors` makes tensors of, by name."""
@@ -193,7 +207,10 @@ class Suite:
 
     def odd_tensors(self) -> dict[str, Any]:
         """Tensors of every dtype with extreme values, and of shapes that copies easily get wrong."""
-        tensors = {name: self.make(array, array.dtype.name) for name, array in self.odd_arrays().items()}
+        tensors = {
+            name: self.make(array, array.dtype.name)
+            for name, array in self.odd_arrays().items()
+        }
         with self.here:  # TensorFlow slices on the GPU where there is one
             return tensors | self._views(tensors["float32"])
 
@@ -216,7 +233,11 @@ class Suite:
     def plain_tensors(self) -> dict[str, Any]:
         """Tensors of every dtype whose sums and means are exact, one without axes, and one without elements."""
         tensors = {name: self.make(values.plain(name), dtype=name) for name in self.dtypes()}
-        return {**tensors, "0-d": self.make(-1.5), "empty": self.make(np.zeros((2, 0), dtype="float32"))}
+        return {
+            **tensors,
+            "0-d": self.make(-1.5),
+            "empty": self.make(np.zeros((2, 0), dtype="float32")),
+        }
 
     def pending(self) -> tuple[Any, Array]:
         """A tensor that may still be computed, and the array that it will equal."""
@@ -232,7 +253,9 @@ class Suite:
 
     def long_work(self, device: Device) -> Work:
         """Work that has just begun on a device."""
-        work: Work = need(self.samples.long_work(device), "work that can be asked whether it is done")
+        work: Work = need(
+            self.samples.long_work(device), "work that can be asked whether it is done"
+        )
         return work
 
     def address(self, x: Any) -> int | None:
@@ -241,7 +264,9 @@ class Suite:
 
     def arrays_of(self, model: Any) -> dict[str, Array]:
         """The values of a model's or an optimizer's variables, as the adapter reads them."""
-        return {name: self.adapter.to_numpy(x).copy() for name, x in self.adapter.variables(model)}
+        return {
+            name: self.adapter.to_numpy(x).copy() for name, x in self.adapter.variables(model)
+        }
 
     def requires_grad(self, x: Any) -> bool | None:
         """Whether a tensor is marked as one that gets a gradient; None if the framework does not mark tensors so."""
@@ -252,7 +277,9 @@ class Suite:
     def assert_holds(self, x: Any, array: Array, name: str = "") -> None:
         """Checks that a tensor has the dtype, shape and values of an array, bit for bit; on a device without data only
         the shape."""
-        assert tuple(x.shape) == array.shape, f"{name}: shape {tuple(x.shape)}, expected {array.shape}"
+        assert tuple(x.shape) == array.shape, (
+            f"{name}: shape {tuple(x.shape)}, expected {array.shape}"
+        )
         tensor = self.adapter.tensor_of(x) if self.adapter.classify(type(x)) == "model" else x
         if self.holds_values(self.adapter.device_of(tensor)):
             assert_same(self.adapter.to_numpy(tensor), array, name)
@@ -270,7 +297,9 @@ class Suite:
     def assert_equal(self, actual: Any, expected: Any, name: str = "") -> None:
         """Checks that two tensors have the same dtype, shape and values, bit for bit; on a device without data only
         dtype and shape."""
-        there = self.holds_values(xdevice.device_of(actual)) and self.holds_values(xdevice.device_of(expected))
+        there = self.holds_values(xdevice.device_of(actual)) and self.holds_values(
+            xdevice.device_of(expected)
+        )
         assert tuple(actual.shape) == tuple(expected.shape), name
         assert str(actual.dtype) == str(expected.dtype), name
         if there:
@@ -289,7 +318,9 @@ class Suite:
     def assert_apart(self, x: Any, y: Any, name: str = "") -> None:
         """Checks that two tensors are not in the same memory."""
         if 0 not in tuple(x.shape):
-            assert self.address(x) != need(self.samples.address(y), "addresses"), f"{name}: the same memory"
+            assert self.address(x) != need(self.samples.address(y), "addresses"), (
+                f"{name}: the same memory"
+            )
 
 
 def homes_of(cls: type[Suite], test: Any) -> tuple[str, ...]:
@@ -299,8 +330,12 @@ def homes_of(cls: type[Suite], test: Any) -> tuple[str, ...]:
 def assert_same(actual: Any, expected: Any, name: str = "") -> None:
     """Checks that two arrays have the same dtype and shape, and are equal bit for bit."""
     assert actual.dtype == expected.dtype, f"{name}: {actual.dtype}, expected {expected.dtype}"
-    assert actual.shape == expected.shape, f"{name}: shape {actual.shape}, expected {expected.shape}"
-    if actual.tobytes() != expected.tobytes():  # no `assert`, for which pytest would print the bytes
+    assert actual.shape == expected.shape, (
+        f"{name}: shape {actual.shape}, expected {expected.shape}"
+    )
+    if (
+        actual.tobytes() != expected.tobytes()
+    ):  # no `assert`, for which pytest would print the bytes
         raise AssertionError(f"{name}: {actual} is not {expected}")
 
 

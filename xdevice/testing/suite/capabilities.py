@@ -24,7 +24,9 @@ CAPABILITIES: Final = (
 HOOKS: Final = contract.methods_of(Primitives, *CAPABILITIES)
 """Every method and property of the whole contract by its name, in the contract's order."""
 
-_HOOKS: Final[dict[str, tuple[str, ...]]] = {part.__name__: vars(part)["needs"] for part in CAPABILITIES}
+_HOOKS: Final[dict[str, tuple[str, ...]]] = {
+    part.__name__: vars(part)["needs"] for part in CAPABILITIES
+}
 
 
 def needs(*names: str) -> Callable[[Checks], Checks]:
@@ -44,7 +46,9 @@ def needs(*names: str) -> Callable[[Checks], Checks]:
 
 def lacking(adapter: Backend, check: Any) -> list[str]:
     """The names of those capabilities and hooks that a check needs and the adapter does not have."""
-    for product in contract.PRODUCTS:  # it may have a method of the device layer for the sake of a product only
+    for product in (
+        contract.PRODUCTS
+    ):  # it may have a method of the device layer for the sake of a product only
         contract.extend(adapter, product)
     return [name for name in getattr(check, "needs", ()) if not _has(adapter, _hooks(name))]
 
@@ -60,4 +64,6 @@ def _hooks(name: str) -> tuple[str, ...]:
 
 
 def _has(adapter: Backend, hooks: tuple[str, ...]) -> bool:
-    return all(getattr(getattr(adapter, hook), "__func__", None) is not HOOKS[hook] for hook in hooks)
+    return all(
+        getattr(getattr(adapter, hook), "__func__", None) is not HOOKS[hook] for hook in hooks
+    )

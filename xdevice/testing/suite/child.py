@@ -30,7 +30,9 @@ def load(name: str) -> None:
     framework = frameworks.find(name)
     root = framework.modules[0] if framework is not None else name
     loaded: list[Any] = []
-    threads = [threading.Thread(target=lambda: loaded.append(xdevice.backend(name))) for _ in range(8)]
+    threads = [
+        threading.Thread(target=lambda: loaded.append(xdevice.backend(name))) for _ in range(8)
+    ]
     lock = loader.import_lock = _Watched(loader.import_lock)  # type: ignore[assignment]
     with lock.inner:
         for thread in threads:
@@ -43,7 +45,9 @@ def load(name: str) -> None:
     for thread in threads:
         thread.join()
     answer["loaded in threads"] = sum(backend is xdevice.backend(name) for backend in loaded)
-    answer["other backends"] = sorted({backend.name for backend in registry.list_loaded()} - {name, "numpy"})
+    answer["other backends"] = sorted(
+        {backend.name for backend in registry.list_loaded()} - {name, "numpy"}
+    )
     answer["started by counting"] = _list_started(name)
     answer["works in the main thread"] = _work(name)
     answer["works in a new thread"] = _in_thread(lambda: _work(name))
@@ -101,14 +105,19 @@ def _batches() -> Iterator[Any]:
 
 def virtual(name: str) -> None:
     """Reports the names of two virtual GPUs, and the values of a tensor copied to each."""
-    os.environ.pop("XDEVICE_VIRTUAL_GPUS", None)  # the variable may ask for another number of GPUs
+    os.environ.pop(
+        "XDEVICE_VIRTUAL_GPUS", None
+    )  # the variable may ask for another number of GPUs
     try:
         xdevice.virtual_gpus(2, force=True)
         backend = xdevice.backend(name)
     except xdevice.errors.UnsupportedError as error:
         print(json.dumps({"refused": str(error)}))
         return
-    answer: dict[str, Any] = {"devices": [str(device) for device in backend.devices()], "moved": {}}
+    answer: dict[str, Any] = {
+        "devices": [str(device) for device in backend.devices()],
+        "moved": {},
+    }
     gpus = [xdevice.gpu(i) for i in range(2)]
     answer["described"] = [backend.describe(gpu).name for gpu in gpus]
     with xdevice.use_backend(name):
@@ -131,7 +140,11 @@ def _list_started(name: str) -> list[str]:
             xdevice.accelerator.Event()
     if backend.virtual or type(backend).is_started is Backend.is_started:
         return []
-    return [str(gpu) for gpu in (xdevice.gpu(i) for i in range(backend.count("gpu"))) if backend.is_started(gpu)]
+    return [
+        str(gpu)
+        for gpu in (xdevice.gpu(i) for i in range(backend.count("gpu")))
+        if backend.is_started(gpu)
+    ]
 
 
 def _work(name: str) -> float:

@@ -50,7 +50,9 @@ class CreationChecks(Suite):
         for name in self.dtypes():
             own = self.make([1], dtype=name).dtype
             read = _name_of(own)
-            assert read == name, f"x.dtype of {name} is {own!r}, read as {read}: say what it is in dtype_names"
+            assert read == name, (
+                f"x.dtype of {name} is {own!r}, read as {read}: say what it is in dtype_names"
+            )
 
     def test_a_dtype_that_is_not_there_is_refused(self) -> None:
         for name in {"float32", "int16", "complex64", "uint16"} - self.adapter.dtypes:
@@ -64,16 +66,27 @@ class CreationChecks(Suite):
     def test_a_dtype_is_refused_if_and_only_if_it_would_be_narrowed(self) -> None:
         for name in sorted(self.adapter.dtypes - self.adapter.lacks(self.here)):
             refusal = self.adapter.dtype_refusal(name)
-            assert refusal is None or len(refusal) > 10, f"{name}: say why, and what to do: {refusal!r}"
+            assert refusal is None or len(refusal) > 10, (
+                f"{name}: say why, and what to do: {refusal!r}"
+            )
             if refusal is None:
                 array = telling(name)
-                assert_same(self.adapter.to_numpy(self.adapter.from_numpy(array, self.here)), array, name)
+                assert_same(
+                    self.adapter.to_numpy(self.adapter.from_numpy(array, self.here)),
+                    array,
+                    name,
+                )
             else:
                 assert not self.keeps(name), f"{name} is refused, and is kept"
 
     def keeps(self, name: str) -> bool:
         try:
-            return bool(self.adapter.to_numpy(self.adapter.from_numpy(telling(name), self.here)).dtype.name == name)
+            return bool(
+                self.adapter.to_numpy(
+                    self.adapter.from_numpy(telling(name), self.here)
+                ).dtype.name
+                == name
+            )
         except (xdevice.errors.DTypeError, Warning):
             return False
 
@@ -89,13 +102,19 @@ class CreationChecks(Suite):
                 self.assert_reads(x, np.asarray(source), name)
 
     def test_memory_is_taken_over_and_read_without_a_change(self) -> None:
-        for name in (*self.dtypes(), *sorted(self.adapter.short_floats - self.adapter.lacks(self.here))):
+        for name in (
+            *self.dtypes(),
+            *sorted(self.adapter.short_floats - self.adapter.lacks(self.here)),
+        ):
             # 251 is prime, so that a copy which is off by a power of two shows; a bool has two values
             raw = np.arange(64 * 80 + 64, dtype="uint8") % (2 if name == "bool" else 251)
             begin = -raw.ctypes.data % 64
             source = raw[begin : begin + 64 * 80].view(host_dtype(name)).reshape(-1, 8)
             expected = source.copy()
-            for x in (self.adapter.from_numpy(source, self.here), self.adapter.from_buffer(source)):
+            for x in (
+                self.adapter.from_numpy(source, self.here),
+                self.adapter.from_buffer(source),
+            ):
                 assert self.adapter.device_of(x) in (devices.CPU, self.here), name
                 for array in (self.adapter.to_numpy(x), self.adapter.peek(x)):
                     assert_same(array, expected, name)
@@ -147,15 +166,24 @@ class CreationChecks(Suite):
         x, expected = self.pending()
         xdevice.sync(x)
         self.assert_reads(x, expected)
-        for take in (self.adapter.to_numpy, self.adapter.peek, lambda x: self.export(self.adapter.detached(x))):
+        for take in (
+            self.adapter.to_numpy,
+            self.adapter.peek,
+            lambda x: self.export(self.adapter.detached(x)),
+        ):
             work = self.samples.long_work(self.here)
             if work is None:
                 return
-            assert take(work.result) is None or work.is_done(), "memory of what is not computed yet"
+            assert take(work.result) is None or work.is_done(), (
+                "memory of what is not computed yet"
+            )
 
     def test_what_was_read_outlives_its_tensor(self) -> None:
         array = telling("float32")
-        arrays = [xdevice.to_numpy(self.make(array)), self.adapter.to_numpy(self.make(array)).copy()]
+        arrays = [
+            xdevice.to_numpy(self.make(array)),
+            self.adapter.to_numpy(self.make(array)).copy(),
+        ]
         # new tensors of the same size: an allocator would give them the memory that was let go
         more = [self.make(np.zeros_like(array)) for _ in range(4)]
         xdevice.sync(more)
@@ -183,7 +211,9 @@ class CreationChecks(Suite):
             assert xdevice.device_of(x) is devices.CPU
 
     def create(self, place: str | None) -> list[Any]:
-        creators = (xdevice.ones, xdevice.zeros, xdevice.random.uniform) if self.computes else ()
+        creators = (
+            (xdevice.ones, xdevice.zeros, xdevice.random.uniform) if self.computes else ()
+        )
         x = xdevice.tensor(((1, 2, 3), (4, 5, 6)), device=place)
         return [x, *(create(2, 3, device=place) for create in creators)]
 
@@ -198,11 +228,19 @@ class CreationChecks(Suite):
     def test_full_gives_any_value_in_new_memory(self) -> None:
         self.needs_kernels()
         for name in self.dtypes():
-            numbers = [True] if name == "bool" else [7] if name not in FLOATS else [-2.25, 0.5, float("inf")]
+            numbers = (
+                [True]
+                if name == "bool"
+                else [7]
+                if name not in FLOATS
+                else [-2.25, 0.5, float("inf")]
+            )
             for value in numbers:
                 x, y = (self.adapter.full((2, 3), value, self.here, name) for _ in range(2))
                 for tensor in (x, y):
-                    self.assert_on(self.here, tensor, np.full((2, 3), value, host_dtype(name)), name)
+                    self.assert_on(
+                        self.here, tensor, np.full((2, 3), value, host_dtype(name)), name
+                    )
                 if self.address(x) is not None:
                     self.assert_apart(x, y, name)
 
@@ -211,7 +249,9 @@ class CreationChecks(Suite):
         assert type(axes) is int
         assert type(longest) is int
         # more axes than NumPy can have cannot be tried
-        fitting: list[tuple[int, ...]] = [(1,) * min(axes, 32)]  # arrays of NumPy 1 have 32 axes at most
+        fitting: list[tuple[int, ...]] = [
+            (1,) * min(axes, 32)
+        ]  # arrays of NumPy 1 have 32 axes at most
         too_much: list[tuple[int, ...]] = [(1,) * (axes + 1)] if axes < 32 else []
         # a longer axis would need gigabytes
         if longest < 1 << 24:
@@ -222,18 +262,24 @@ class CreationChecks(Suite):
             try:
                 x = self.adapter.from_numpy(array, self.here)
             except Exception as error:
-                raise AssertionError(f"{len(shape)} axes of up to {max(shape)} do not fit: {error}") from error
+                raise AssertionError(
+                    f"{len(shape)} axes of up to {max(shape)} do not fit: {error}"
+                ) from error
             self.assert_holds(x, array)
         for shape in too_much:
             with pytest.raises(Exception, match=r".+"):
-                self.adapter.wait(self.adapter.from_numpy(np.full(shape, 3, "uint8"), self.here))
+                self.adapter.wait(
+                    self.adapter.from_numpy(np.full(shape, 3, "uint8"), self.here)
+                )
 
     def test_what_is_given_away_is_nobody_elses(self) -> None:
         for name, x, array in self.odd():
             first = self.adapter.to_numpy(x)
             if not self.adapter.gives_away(x):
                 continue
-            assert not np.shares_memory(first, self.adapter.to_numpy(x)), f"{name}: given away twice"
+            assert not np.shares_memory(first, self.adapter.to_numpy(x)), (
+                f"{name}: given away twice"
+            )
             if first.flags.writeable:
                 first[...] = np.zeros_like(first)
                 self.assert_holds(x, array, f"{name}: what it gave away was its own")
@@ -279,7 +325,9 @@ class CreationChecks(Suite):
                         twice = self.samples.add(x, x)
                     self.assert_reads(twice, before + before, name)
                 if copy is False and source.size:
-                    assert self.samples.address(x) in (None, source.ctypes.data), f"{name} was copied"
+                    assert self.samples.address(x) in (None, source.ctypes.data), (
+                        f"{name} was copied"
+                    )
 
     def test_shared_memory_outlives_its_owner(self) -> None:
         array = plain("float32")
@@ -299,7 +347,9 @@ class CreationChecks(Suite):
             layout = self.adapter.memory_layout(detached)
             if 0 in tuple(x.shape) or layout is None:
                 continue
-            assert layout[0] == need(self.samples.address(detached), "addresses"), f"{name}: another address"
+            assert layout[0] == need(self.samples.address(detached), "addresses"), (
+                f"{name}: another address"
+            )
             lent = self.export(detached) if self.adapter.shares(self.here) else None
             if lent is not None:
                 is_forward = min(lent.strides, default=0) >= 0
@@ -320,7 +370,9 @@ class CreationChecks(Suite):
             lent = self.export(self.adapter.detached(x)) if self.adapter.shares(place) else None
             if lent is not None:
                 kinds = (dlpack.CPU,) if place is devices.CPU else dlpack.GPUS
-                assert lent.device[0] in kinds, f"{place} is not where DLPack says: {lent.device}"
+                assert lent.device[0] in kinds, (
+                    f"{place} is not where DLPack says: {lent.device}"
+                )
                 assert place is devices.CPU or lent.device[1] == place.index
                 assert lent.shape == list(x.shape)
         assert self.adapter.shares(devices.CPU) in (True, False)
@@ -399,10 +451,14 @@ class RandomNumberChecks(Suite):
         for error in (None, ValueError()):
             with suppress(ValueError), xdevice.math.deterministic() as lacking:
                 assert self.samples.determinism() != before
-                assert all(line.partition(": ")[0] in xdevice.backends() for line in lacking), lacking
+                assert all(line.partition(": ")[0] in xdevice.backends() for line in lacking), (
+                    lacking
+                )
                 if error is not None:
                     raise error
-            assert self.samples.determinism() == before, "the framework's settings are not put back"
+            assert self.samples.determinism() == before, (
+                "the framework's settings are not put back"
+            )
 
     def test_seeded_numbers_are_the_same_everywhere(self) -> None:
         with xdevice.random.seed(3):

@@ -43,9 +43,23 @@ class DeviceChecks(Suite):
         for make in self.samples.models().values():
             assert adapter.classify(type(make())) == "model"
         # a type that is taken for a tensor would be moved, and one that is taken for a model searched
-        others = [object, int, float, str, list, dict, tuple, type(None), type(self), type(adapter), Exception]
+        others = [
+            object,
+            int,
+            float,
+            str,
+            list,
+            dict,
+            tuple,
+            type(None),
+            type(self),
+            type(adapter),
+            Exception,
+        ]
         for cls in (*others, type(adapter.to_native(self.here))):
-            assert adapter.classify(cls) is None, f"{cls.__qualname__} is neither a tensor nor a model"
+            assert adapter.classify(cls) is None, (
+                f"{cls.__qualname__} is neither a tensor nor a model"
+            )
 
     def test_every_device_goes_to_its_native_object_and_back(self) -> None:
         there = self.adapter.devices()
@@ -58,15 +72,21 @@ class DeviceChecks(Suite):
             assert native == self.adapter.to_native(device)
         # comparing two raises nothing
         assert all(a == b or a != b for a in natives for b in natives)
-        assert len({str(native) for native in natives}) == len(natives), f"two devices are one: {natives}"
+        assert len({str(native) for native in natives}) == len(natives), (
+            f"two devices are one: {natives}"
+        )
         for thing in (object(), 3, 2.5, None, [], self.make()):
             assert self.adapter.from_native(thing) is None, f"{thing!r:.60} is not a device"
 
     @once
     def test_the_devices_are_those_of_the_framework(self) -> None:
         natives = need(self.samples.native_devices(), "the framework's own list of devices")
-        assert [self.adapter.from_native(native) for native in natives] == list(self.adapter.devices())
-        assert self.adapter.count("gpu") == sum(device.kind == "gpu" for device in self.adapter.devices())
+        assert [self.adapter.from_native(native) for native in natives] == list(
+            self.adapter.devices()
+        )
+        assert self.adapter.count("gpu") == sum(
+            device.kind == "gpu" for device in self.adapter.devices()
+        )
         assert self.adapter.count("no such kind") == 0
 
     @once
@@ -83,7 +103,9 @@ class DeviceChecks(Suite):
             name, memory = self.adapter.describe(device)
             assert isinstance(name, str)
             assert name.strip(), f"{device} has no name"
-            assert memory is None or (type(memory) is int and memory > 1 << 20), f"{memory!r} bytes"
+            assert memory is None or (type(memory) is int and memory > 1 << 20), (
+                f"{memory!r} bytes"
+            )
             if device.kind == "gpu" and self.adapter.virtual:
                 assert (name, memory) == VIRTUAL_GPU
 
@@ -105,7 +127,9 @@ class DeviceChecks(Suite):
         assert xdevice.try_gpu(n) is devices.CPU
         assert xdevice.try_all_gpus() == ([xdevice.gpu(i) for i in range(n)] or [xdevice.cpu()])
         assert xdevice.native.try_gpu(n) == xdevice.cpu().native
-        assert xdevice.native.try_all_gpus() == [device.native for device in xdevice.try_all_gpus()]
+        assert xdevice.native.try_all_gpus() == [
+            device.native for device in xdevice.try_all_gpus()
+        ]
 
     def test_a_missing_device_can_be_described_or_is_refused(self) -> None:
         for device in self.adapter.devices():
@@ -138,7 +162,10 @@ class DeviceChecks(Suite):
             lambda: xdevice.device(missing).native,
             lambda: xdevice.device(missing).__enter__(),
             lambda: xdevice.set_default_device(missing),
-            *(partial(xdevice.to_device, thing, missing) for thing in (x, [1, {"x": x}], *models)),
+            *(
+                partial(xdevice.to_device, thing, missing)
+                for thing in (x, [1, {"x": x}], *models)
+            ),
         ]
         for attempt in tries:
             with pytest.raises(xdevice.errors.DeviceNotFoundError, match=missing):
@@ -146,23 +173,33 @@ class DeviceChecks(Suite):
         assert xdevice.device_of(x) is self.here
         assert (xdevice.to_numpy(x) == before).all()
 
-    def test_what_a_device_lacks_is_refused_before_anything_moves_and_the_rest_is_held(self) -> None:
+    def test_what_a_device_lacks_is_refused_before_anything_moves_and_the_rest_is_held(
+        self,
+    ) -> None:
         adapter = self.adapter
         for place in {devices.CPU, *self.places()}:
             lacks = adapter.lacks(place)
-            assert lacks <= adapter.dtypes | adapter.short_floats, "what it lacks goes by NumPy's names"
+            assert lacks <= adapter.dtypes | adapter.short_floats, (
+                "what it lacks goes by NumPy's names"
+            )
             assert "float32" not in lacks
             assert not lacks or place is not devices.CPU, "cpu:0 holds what the framework has"
             for name in sorted(adapter.dtypes):
                 is_held = name not in lacks and adapter.dtype_refusal(name) is None
                 assert xdevice.accelerator.is_dtype_supported(name, place) is is_held, name
                 if is_held:
-                    assert_same(adapter.to_numpy(adapter.from_numpy(telling(name), place)), telling(name), name)
+                    assert_same(
+                        adapter.to_numpy(adapter.from_numpy(telling(name), place)),
+                        telling(name),
+                        name,
+                    )
                 elif name in lacks:
                     self.assert_refused(name, place)
 
     def assert_refused(self, name: str, place: Device) -> None:
-        with pytest.raises(xdevice.errors.DTypeError, match=rf"{name}, which {place}.*cannot hold"):
+        with pytest.raises(
+            xdevice.errors.DTypeError, match=rf"{name}, which {place}.*cannot hold"
+        ):
             xdevice.zeros(2, device=place, dtype=name)
         if not xdevice.accelerator.is_dtype_supported(name, devices.CPU):
             return
@@ -171,7 +208,9 @@ class DeviceChecks(Suite):
         # in a container the refusal must come before its first tensor has moved
         for thing in (y, [x, {"y": y}]):
             for move in (xdevice.to_device, xdevice.copy_to):
-                with pytest.raises(xdevice.errors.DTypeError, match=rf"{name}, which {place}.*cannot hold"):
+                with pytest.raises(
+                    xdevice.errors.DTypeError, match=rf"{name}, which {place}.*cannot hold"
+                ):
                     move(thing, place)
         assert xdevice.device_of([x, y]) is devices.CPU
 
@@ -217,7 +256,9 @@ class DeviceChecks(Suite):
         self.needs_kernels()
         return self.samples.native_ones(2)
 
-    def assert_creates_on(self, place: Device, name: str = "the framework creates elsewhere") -> None:
+    def assert_creates_on(
+        self, place: Device, name: str = "the framework creates elsewhere"
+    ) -> None:
         """Checks where the framework's own function creates a tensor, without naming a device."""
         assert xdevice.device_of(self.native_ones()) is place, name
 
@@ -231,7 +272,9 @@ class DeviceChecks(Suite):
         x = xdevice.ones(2, device=here)
         with there:
             place = xdevice.device_of(x + x)
-        assert (place is there) is (self.adapter.computes_on == "scope"), f"x on {here}, and x + x on {place}"
+        assert (place is there) is (self.adapter.computes_on == "scope"), (
+            f"x on {here}, and x + x on {place}"
+        )
 
     def test_a_scope_ends_after_an_exception(self) -> None:
         there = self.second() or self.here
@@ -250,7 +293,9 @@ class DeviceChecks(Suite):
         there = need(other, "another device")
         with there:
             elsewhere = in_thread(lambda: xdevice.device_of(self.native_ones()), self.patience)
-        assert (elsewhere is there) is (self.adapter.scope_reach == "process"), f"another thread creates on {elsewhere}"
+        assert (elsewhere is there) is (self.adapter.scope_reach == "process"), (
+            f"another thread creates on {elsewhere}"
+        )
 
     def placed_by_default(self) -> Device:
         with xdevice.use_backend(self.backend):

@@ -43,7 +43,9 @@ class ModelChecks(Suite):
             assert self.addresses(model) == before, name
 
     def addresses(self, model: Any) -> dict[str, int | None]:
-        return {name: self.samples.address(x) for name, x in self.samples.variables(model).items()}
+        return {
+            name: self.samples.address(x) for name, x in self.samples.variables(model).items()
+        }
 
     def test_a_model_moves_in_place_with_its_values(self) -> None:
         there = self.there()
@@ -67,7 +69,9 @@ class ModelChecks(Suite):
         assert xdevice.device_of(model) is target, name
 
     def marks(self, model: Any) -> dict[str, bool | None]:
-        return {name: self.requires_grad(x) for name, x in self.samples.variables(model).items()}
+        return {
+            name: self.requires_grad(x) for name, x in self.samples.variables(model).items()
+        }
 
     def test_a_copied_model_shares_nothing(self) -> None:
         for target in self.all_places():
@@ -84,7 +88,9 @@ class ModelChecks(Suite):
                     self.assert_holds(b, before[key], f"{name}.{key}")
                     self.assert_holds(a, before[key], f"{name}.{key}: the source")
                     if self.holds_values(target):
-                        assert self.samples.address(a) != self.samples.address(b), f"{name}.{key}"
+                        assert self.samples.address(a) != self.samples.address(b), (
+                            f"{name}.{key}"
+                        )
                     assert self.requires_grad(a) == self.requires_grad(b), f"{name}.{key}"
 
     def test_a_parameter_beside_its_model_stays_its_parameter(self) -> None:
@@ -106,7 +112,9 @@ class ModelChecks(Suite):
     def test_variables_are_those_of_the_state_dict(self) -> None:
         built = 0
         for (name, model), (_, twin) in zip(self.build(), self.build(), strict=True):
-            with suppress(xdevice.errors.NotBuiltError):  # torch moves a lazy module, but it has no values
+            with suppress(
+                xdevice.errors.NotBuiltError
+            ):  # torch moves a lazy module, but it has no values
                 self.assert_named(name, model, twin)
                 built += 1
         assert built
@@ -119,13 +127,19 @@ class ModelChecks(Suite):
         assert len(set(keys)) == len(keys), f"{name}: {keys}"
         others = [key for key, _ in self.adapter.variables(twin)]
         # Gluon numbers the names in a ParameterDict through the whole program, so they differ
-        assert keys == others or "ParameterDict" in name, f"{name}: built alike, named otherwise: {others}"
+        assert keys == others or "ParameterDict" in name, (
+            f"{name}: built alike, named otherwise: {others}"
+        )
         all_values = [array.tobytes() for array in self.values(model).values()]
         assert variables, name
-        assert {self.adapter.to_numpy(value).tobytes() for _, value in variables} <= set(all_values), name
+        assert {self.adapter.to_numpy(value).tobytes() for _, value in variables} <= set(
+            all_values
+        ), name
         target = self.second() or self.here
         xdevice.to_device(model, target)
-        assert {self.adapter.device_of(x) for _, x in self.adapter.variables(model)} == {target}, name
+        assert {self.adapter.device_of(x) for _, x in self.adapter.variables(model)} == {
+            target
+        }, name
 
     def linear(self) -> Any:
         """A linear layer of three inputs and two outputs, on the device that the checks begin on."""
@@ -135,7 +149,9 @@ class ModelChecks(Suite):
         variables = list(self.adapter.variables(self.linear()))
         assert sorted(sorted(value.shape) for _, value in variables) == [[2], [2, 3]]
         assert len({name for name, _ in variables}) == 2
-        assert {device for _, device in self.adapter.model_devices(self.linear())} == {self.here}
+        assert {device for _, device in self.adapter.model_devices(self.linear())} == {
+            self.here
+        }
 
     @needs("Layers")
     def test_a_layout_says_what_a_layer_computes(self) -> None:
@@ -160,17 +176,29 @@ class ModelChecks(Suite):
         expected = x @ canonical["weight"].T + canonical["bias"]
         np.testing.assert_allclose(xdevice.to_numpy(y), expected, rtol=1e-6, atol=1e-6)
         for kind in layouts.KINDS:
-            covered = [name for part in self.adapter.parts(kind, {"layers": 1}) for name in part.of]
+            covered = [
+                name for part in self.adapter.parts(kind, {"layers": 1}) for name in part.of
+            ]
             assert len(set(covered)) == len(covered), f"{kind}: a parameter twice: {covered}"
 
     @needs("Operations", "Calls")
     def test_layers_without_parameters_say_what_they_are_set_to(self) -> None:
-        net = xdevice.to_device(need(self.samples.settings(), "layers without parameters"), self.home)
+        net = xdevice.to_device(
+            need(self.samples.settings(), "layers without parameters"), self.home
+        )
         with skipping_what_is_refused():
             layers = list(self.adapter.operations(net))
         first, *plain = layers
-        assert [first._replace(line="")] == list(self.adapter.layers(net)), "those with parameters are the same"
-        pool = {"kernel": (3, 2), "stride": (1, 2), "padding": (0, 0), "dilation": (1, 1), "ceil_mode": False}
+        assert [first._replace(line="")] == list(self.adapter.layers(net)), (
+            "those with parameters are the same"
+        )
+        pool = {
+            "kernel": (3, 2),
+            "stride": (1, 2),
+            "padding": (0, 0),
+            "dilation": (1, 1),
+            "ceil_mode": False,
+        }
         assert [(layer.kind, layer.parts, dict(layer.settings)) for layer in plain] == [
             ("activation", (), {"function": "leaky_relu", "slope": 0.25}),
             ("dropout", (), {"p": 0.375, "mode": "upscale_in_train", "axes": "each number"}),
@@ -179,7 +207,9 @@ class ModelChecks(Suite):
         self.needs_kernels()
         with self.here, self.adapter.calls(net) as calls:
             net(self.make(np.ones((1, 3, 3, 3), "float32")))
-        assert [layer.path for layer in layers] == [call.path for call in calls], "paths are those of calls"
+        assert [layer.path for layer in layers] == [call.path for call in calls], (
+            "paths are those of calls"
+        )
 
     def traceable(self) -> Any:
         """A linear layer. Skips the check if the adapter cannot see the layer's calls."""
@@ -206,7 +236,9 @@ class ModelChecks(Suite):
             if self.adapter.can_write(tensor):
                 self.adapter.write(tensor, self.adapter.copy(tensor * 0, self.here))
         paths = [layer.path for layer in self.adapter.layers(net)]
-        assert [call.path for call in calls] == paths, "only the call inside the block is recorded"
+        assert [call.path for call in calls] == paths, (
+            "only the call inside the block is recorded"
+        )
         tensors = (*calls[0].inputs, *calls[0].outputs)
         assert [self.adapter.device_of(tensor) for tensor in tensors] == [devices.CPU] * 2
         for tensor, values in zip(tensors, (array, result), strict=True):
@@ -320,13 +352,19 @@ class ModelChecks(Suite):
             assert not self.adapter.is_all_on(model, there), f"{name} is not on {there}"
         far = there if there is not devices.CPU else self.here
         model = need(self.samples.spread(far), "a model spread over two devices")
-        assert not any(self.adapter.is_all_on(model, place) for place in (devices.CPU, far)), "it is spread"
+        assert not any(self.adapter.is_all_on(model, place) for place in (devices.CPU, far)), (
+            "it is spread"
+        )
 
     def test_the_parts_of_a_copy_stand_for_those_of_the_model(self) -> None:
         for target in self.all_places():
             for name, model in self.build():
                 self.assert_parts_follow(name, model, target)
-        shapes = {tuple(sorted(part.shape)) for part in self.parts_to_hold(self.linear()) if hasattr(part, "shape")}
+        shapes = {
+            tuple(sorted(part.shape))
+            for part in self.parts_to_hold(self.linear())
+            if hasattr(part, "shape")
+        }
         assert shapes == {(2,), (2, 3)}, "a weight and a bias are among them"
 
     def assert_parts_follow(self, name: str, model: Any, target: Device) -> None:
@@ -337,16 +375,24 @@ class ModelChecks(Suite):
         assert len(its) == len(parts), f"{name}: a copy has as many parts"
         for part, twin, copy in zip(parts, its, copies, strict=True):
             kind = self.adapter.classify(type(part))
-            assert self.adapter.classify(type(twin)) == kind, f"{name}: the parts come in another order"
-            assert copy is twin, f"{name}: a {type(part).__qualname__} is no longer part of the copy"
+            assert self.adapter.classify(type(twin)) == kind, (
+                f"{name}: the parts come in another order"
+            )
+            assert copy is twin, (
+                f"{name}: a {type(part).__qualname__} is no longer part of the copy"
+            )
             if kind == "tensor" and self.accepts(model):
-                with suppress(xdevice.errors.NotBuiltError):  # Paddle's recurrent layers have a buffer without memory
+                with suppress(
+                    xdevice.errors.NotBuiltError
+                ):  # Paddle's recurrent layers have a buffer without memory
                     self.assert_equal(twin, part, name)
 
     def parts_to_hold(self, model: Any) -> list[Any]:
         """The parts of a model that can be moved by themselves."""
         parts = self.adapter.model_parts(model)
-        return [part for part in parts if self.adapter.classify(type(part)) in ("tensor", "model")]
+        return [
+            part for part in parts if self.adapter.classify(type(part)) in ("tensor", "model")
+        ]
 
     # a model that is one variable
 
@@ -356,7 +402,9 @@ class ModelChecks(Suite):
             tensor = self.adapter.tensor_of(model)
             with suppress(xdevice.errors.NotBuiltError):
                 is_alone = [label for label, _ in self.adapter.variables(model)] == [""]
-                assert (tensor is not None) is is_alone, f"{name}: a lone variable has the name '' and a tensor"
+                assert (tensor is not None) is is_alone, (
+                    f"{name}: a lone variable has the name '' and a tensor"
+                )
             if tensor is None:
                 continue
             lone += 1

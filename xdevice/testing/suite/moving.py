@@ -58,13 +58,19 @@ class MovingChecks(Suite):
         marked = [self.make()]
         if self.computes:
             marked.append(self.samples.marked(self.make()))
-        batch: dict[str, Any] = {"odd": self.odd_tensors(), "twice": [shared, shared], "marked": marked}
+        batch: dict[str, Any] = {
+            "odd": self.odd_tensors(),
+            "twice": [shared, shared],
+            "marked": marked,
+        }
         moved = xdevice.to_device(batch, there)
         for name, x in moved["odd"].items():
             self.assert_on(there, x, arrays[name], name)
             assert str(x.dtype) == str(batch["odd"][name].dtype), name
         assert moved["twice"][0] is moved["twice"][1]
-        assert list(map(self.requires_grad, moved["marked"])) == list(map(self.requires_grad, marked))
+        assert list(map(self.requires_grad, moved["marked"])) == list(
+            map(self.requires_grad, marked)
+        )
         assert xdevice.device_of(batch) is self.here
         mixed = xdevice.to_device([moved["twice"][0], *batch["odd"].values()], there)
         assert mixed[0] is moved["twice"][0]
@@ -79,8 +85,12 @@ class MovingChecks(Suite):
 
     def test_a_move_is_in_memory_of_its_own(self) -> None:
         there = self.there_with_values()
-        if "gpu" not in (there.kind, self.here.kind) and not self.adapter.can_write(self.make()):
-            pytest.skip(f"{self.backend} may share what is on the host, where nothing can be written into it")
+        if "gpu" not in (there.kind, self.here.kind) and not self.adapter.can_write(
+            self.make()
+        ):
+            pytest.skip(
+                f"{self.backend} may share what is on the host, where nothing can be written into it"
+            )
         for name, x in self.odd_tensors().items():
             moved = xdevice.to_device(x, there)
             self.assert_apart(moved, x, name)
@@ -105,7 +115,10 @@ class MovingChecks(Suite):
     def test_large_moves_of_threads_do_not_meet(self) -> None:
         places = (self.here, self.there_with_values())
         # the two have no number in common, so that one byte of the other array shows
-        arrays = [np.resize(np.arange(start, start + 101, dtype="uint8"), _LARGE) for start in (0, 101)]
+        arrays = [
+            np.resize(np.arange(start, start + 101, dtype="uint8"), _LARGE)
+            for start in (0, 101)
+        ]
         backend = self.adapter
 
         def there_and_back(array: np.ndarray[Any, Any]) -> Any:
@@ -204,8 +217,16 @@ class MovingChecks(Suite):
             self.assert_gradient(lambda x, verb=verb: verb(x, there) * -2.5)  # type: ignore[misc]
 
     def test_objects_that_the_framework_knows_are_walked(self) -> None:
-        for thing in (object(), 3, "text", self.make(), *(make() for make in self.samples.models().values())):
-            assert self.adapter.container_way(thing) is None, f"{thing!r:.60} has no way into it"
+        for thing in (
+            object(),
+            3,
+            "text",
+            self.make(),
+            *(make() for make in self.samples.models().values()),
+        ):
+            assert self.adapter.container_way(thing) is None, (
+                f"{thing!r:.60} has no way into it"
+            )
         there = self.there()
         holders = self.samples.holders(self.make())
         if not holders:
@@ -233,7 +254,9 @@ class MovingChecks(Suite):
         method = need(self.adapter.moves_by, "a method by which objects move themselves")
         assert isinstance(method, str)
         there, x = self.there(), self.make()
-        assert callable(getattr(x, method, None)), f"tensors of {self.backend} have no {method}()"
+        assert callable(getattr(x, method, None)), (
+            f"tensors of {self.backend} have no {method}()"
+        )
         assert xdevice.device_of(getattr(x, method)(there.native)) is there
         natives: list[Any] = []
 
@@ -256,7 +279,9 @@ class MovingChecks(Suite):
         # an iterator cannot be rebuilt, and would be used up
         for thing in (object(), 3, 2.5, "gpu", None, iter(())):
             for verb in _verbs():
-                with pytest.raises(xdevice.errors.NotATensorError, match=type(thing).__qualname__):
+                with pytest.raises(
+                    xdevice.errors.NotATensorError, match=type(thing).__qualname__
+                ):
                     verb(thing, self.home)
 
     # containers
@@ -276,7 +301,9 @@ class MovingChecks(Suite):
         for verb in _verbs():
             moved = verb(nested, target)
             assert list(moved) == list(nested)
-            assert [type(value) for value in moved.values()] == [type(value) for value in nested.values()]
+            assert [type(value) for value in moved.values()] == [
+                type(value) for value in nested.values()
+            ]
             assert moved["frozen"].label == "cat"
             assert moved["named"].right is None
             assert moved["default"].default_factory is list
@@ -289,7 +316,9 @@ class MovingChecks(Suite):
                 moved["user"]["x"],
                 moved["proxy"]["x"],
             ]
-            assert all(tensor is tensors[0] for tensor in tensors), "one tensor in seven places must stay one"
+            assert all(tensor is tensors[0] for tensor in tensors), (
+                "one tensor in seven places must stay one"
+            )
             assert xdevice.device_of(tensors[0]) is target
             assert nested["list"][0] is x
 

@@ -31,7 +31,9 @@ class LayerFunctionChecks(Suite):
         missing = [name for name in contract.KERNELS if not hasattr(kernels, name)]
         assert not missing, f"nn() lacks {', '.join(missing)}"
         self.needs_kernels()
-        in_thread(self.compute_in_use, self.patience)  # settings that are made for this thread end with it
+        in_thread(
+            self.compute_in_use, self.patience
+        )  # settings that are made for this thread end with it
 
     def compute_in_use(self) -> None:
         with xdevice.use_backend(self.backend):
@@ -46,7 +48,9 @@ class LayerFunctionChecks(Suite):
         self.compute_images()
         self.compute_norms(x)
         self.assert_near(xdevice.nn.embedding(labels, x), [[-3.0, -3.0], [0.0, -200.0]])
-        self.assert_near(xdevice.nn.attention(x, x, x, causal=True), [[0.0, -200.0], [0.0, -200.0]])
+        self.assert_near(
+            xdevice.nn.attention(x, x, x, causal=True), [[0.0, -200.0], [0.0, -200.0]]
+        )
         mask = self.make([False, True])
         self.assert_near(xdevice.nn.dropout(self.make([1.0, 3.0]), mask, 0.25), [0.0, 4.0])
         self.assert_labels_refused(x)
@@ -110,4 +114,6 @@ class LayerFunctionChecks(Suite):
         array = xdevice.to_numpy(result)
         assert array.dtype == "float32"
         assert array.shape == np.shape(numbers), f"{array.shape}, expected {np.shape(numbers)}"
-        assert np.allclose(array, numbers, rtol=1e-5, atol=1e-5), f"{array.tolist()}, expected {numbers}"
+        assert np.allclose(array, numbers, rtol=1e-5, atol=1e-5), (
+            f"{array.tolist()}, expected {numbers}"
+        )

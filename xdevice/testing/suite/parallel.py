@@ -43,8 +43,12 @@ class ParallelChecks(Suite):
         for device in self.places():
             with device:
                 places = xdevice.parallel.run(*[self.placed_by_the_framework] * 3)
-            assert places == [device] * 3, "`with device:` does not carry into tasks: thread_state()"
-        assert xdevice.parallel.run(self.placed_by_the_framework) == [self.placed_by_the_framework()]
+            assert places == [device] * 3, (
+                "`with device:` does not carry into tasks: thread_state()"
+            )
+        assert xdevice.parallel.run(self.placed_by_the_framework) == [
+            self.placed_by_the_framework()
+        ]
         assert xdevice.parallel.run(lambda: xdevice.backend().name) == [self.backend]
 
     def placed_by_the_framework(self) -> Device:
@@ -58,12 +62,18 @@ class ParallelChecks(Suite):
             assert xdevice.parallel.run(is_on, is_on) == [False, False], name
             with enter():
                 assert is_on(), name
-                assert xdevice.parallel.run(is_on, is_on, is_on) == [True] * 3, f"{name} does not carry into tasks"
+                assert xdevice.parallel.run(is_on, is_on, is_on) == [True] * 3, (
+                    f"{name} does not carry into tasks"
+                )
                 state = self.adapter.thread_state()
             answers = in_thread(partial(_is_on_inside_and_after, state, is_on), self.patience)
-            assert answers == (True, False), f"{name} must be on in the block of the state, and off after it"
+            assert answers == (True, False), (
+                f"{name} must be on in the block of the state, and off after it"
+            )
             assert not is_on(), name
-            assert xdevice.parallel.run(is_on, is_on) == [False, False], f"{name} has stayed in a thread"
+            assert xdevice.parallel.run(is_on, is_on) == [False, False], (
+                f"{name} has stayed in a thread"
+            )
 
     def test_tasks_run_side_by_side(self) -> None:
         if self.adapter.threads == "one":
@@ -95,7 +105,9 @@ class ParallelChecks(Suite):
 
         with pytest.raises(Planned, match="in a task"):
             xdevice.parallel.run(lambda: 1, fails)
-        assert xdevice.parallel.run(lambda: xdevice.parallel.run(lambda: 1, lambda: 2), lambda: 3) == [[1, 2], 3]
+        assert xdevice.parallel.run(
+            lambda: xdevice.parallel.run(lambda: 1, lambda: 2), lambda: 3
+        ) == [[1, 2], 3]
 
     # prefetch
 
@@ -103,8 +115,13 @@ class ParallelChecks(Suite):
     def test_prefetch_gives_every_batch_as_it_was(self) -> None:
         arrays = self.odd_arrays()
         for target in self.places():
-            batches = [{"x": self.make(array, array.dtype.name), "name": name} for name, array in arrays.items()]
-            if isinstance(batches[0]["x"], np.ndarray):  # prefetch makes tensors of arrays, and float32 of float64
+            batches = [
+                {"x": self.make(array, array.dtype.name), "name": name}
+                for name, array in arrays.items()
+            ]
+            if isinstance(
+                batches[0]["x"], np.ndarray
+            ):  # prefetch makes tensors of arrays, and float32 of float64
                 batches = [batch for batch in batches if batch["name"] != "float64"]
                 arrays.pop("float64", None)
             prefetched = list(xdevice.prefetch(batches, target))
@@ -122,7 +139,9 @@ class ParallelChecks(Suite):
         array = plain("float32")
         for target in self.places():
             sums = []
-            for x in xdevice.prefetch((array * np.float32(i) for i in range(6)), target, depth=3):
+            for x in xdevice.prefetch(
+                (array * np.float32(i) for i in range(6)), target, depth=3
+            ):
                 with target:
                     sums.append(self.samples.add(x, x))
                 del x
@@ -147,7 +166,9 @@ class ParallelChecks(Suite):
             for i, batch in enumerate(xdevice.prefetch(fill(), target)):
                 for x in (batch["host"], batch["tensor"]):
                     if x is not None:
-                        self.assert_holds(x, np.full((64, 65), i, "float32"), f"batch {i} on {target}")
+                        self.assert_holds(
+                            x, np.full((64, 65), i, "float32"), f"batch {i} on {target}"
+                        )
 
     def can_be_written(self) -> bool:
         return self.computes and self.adapter.can_write(self.make())
@@ -214,7 +235,9 @@ class ParallelChecks(Suite):
         self.assert_threads(before)
 
 
-def _is_on_inside_and_after(state: Callable[[], Any], is_on: Callable[[], bool]) -> tuple[bool, bool]:
+def _is_on_inside_and_after(
+    state: Callable[[], Any], is_on: Callable[[], bool]
+) -> tuple[bool, bool]:
     with state():
         is_on_inside = is_on()
     return is_on_inside, is_on()

@@ -44,14 +44,22 @@ class ProcessChecks(Suite):
     @once
     def test_loading_is_light_locked_and_safe_to_fork(self) -> None:
         answer = in_child("load", self.backend, self.child_setup)
-        assert answer["imported by xdevice"] == [], "import xdevice must import no framework and no NumPy"
-        assert answer["imported under a held lock"] is False, "the framework must be imported by loader.importing"
+        assert answer["imported by xdevice"] == [], (
+            "import xdevice must import no framework and no NumPy"
+        )
+        assert answer["imported under a held lock"] is False, (
+            "the framework must be imported by loader.importing"
+        )
         assert answer["loaded in threads"] == 8
         assert answer["other backends"] == []
         assert answer["started by counting"] == [], "counting devices starts none"
-        assert answer["works in the main thread"] == 2.0, "it must work after the thread that loaded it has ended"
+        assert answer["works in the main thread"] == 2.0, (
+            "it must work after the thread that loaded it has ended"
+        )
         assert answer["works in a new thread"] == 2.0
-        assert set(answer["floats"]) <= {"float64"}, "the default is that of all threads, once it was changed"
+        assert set(answer["floats"]) <= {"float64"}, (
+            "the default is that of all threads, once it was changed"
+        )
 
     @once
     def test_forking_after_loading_and_counting(self) -> None:
@@ -62,7 +70,9 @@ class ProcessChecks(Suite):
         # TensorFlow counts GPUs by initialising CUDA, which a forked child cannot use then
         allowed = ("2.0", "UnsupportedError") if self.adapter.count("gpu") else ("2.0",)
         assert answer["child after loading"] in allowed, answer
-        assert answer["child after use"] in ("2.0", "UnsupportedError"), f"it must work, or say why not: {answer}"
+        assert answer["child after use"] in ("2.0", "UnsupportedError"), (
+            f"it must work, or say why not: {answer}"
+        )
 
     @needs("Prefetch")
     def test_a_process_ends_in_the_middle_of_a_prefetch(self) -> None:
@@ -92,8 +102,12 @@ def in_child(question: str, backend: str, setup: str = "", *arguments: str) -> d
     passed = ", ".join(map(repr, (backend, *arguments)))
     # run by its path: importing the suite would import pytest and NumPy, which are asked about
     code = f"{setup}\nimport runpy\nrunpy.run_path({str(_CHILD)!r})[{question!r}]({passed})"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=240, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=240, check=False
+    )
     if done.returncode != 0:
-        raise AssertionError(f"the child process ended with {done.returncode}:\n{done.stderr[-3000:]}")
+        raise AssertionError(
+            f"the child process ended with {done.returncode}:\n{done.stderr[-3000:]}"
+        )
     answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return answer

@@ -68,7 +68,9 @@ class Ranks:
         array = xdevice.to_numpy(x)
         assert array.dtype == host_dtype(dtype), f"{name}: {array.dtype}, expected {dtype}"
         off = np.abs(array.astype("complex128") - expected.astype("complex128")).max()
-        assert off <= _ROUNDING.get(dtype, 1e-15) * max(1.0, np.abs(expected).max()), f"{name}: off by {off}"
+        assert off <= _ROUNDING.get(dtype, 1e-15) * max(1.0, np.abs(expected).max()), (
+            f"{name}: off by {off}"
+        )
 
     def in_place(self, x: Any, result: Any, before: Array, name: str) -> None:
         """Checks that a verb returned its input `x` itself if that can be written, and left it unchanged if not."""
@@ -107,8 +109,12 @@ class Ranks:
         mean = self.world.all_reduce(self.mine(self.plain, name), "mean")
         self.near(mean, self.sum_of(wide) / self.size, name, "mean")
         weights = [rank + 0.5 for rank in range(self.size)]
-        expected = self.sum_of([weight * row for weight, row in zip(weights, wide, strict=True)]) / sum(weights)
-        weighed = self.world.all_reduce(self.mine(self.plain, name), "mean", weight=weights[self.rank])
+        expected = self.sum_of(
+            [weight * row for weight, row in zip(weights, wide, strict=True)]
+        ) / sum(weights)
+        weighed = self.world.all_reduce(
+            self.mine(self.plain, name), "mean", weight=weights[self.rank]
+        )
         self.near(weighed, expected, name, "weighted mean")
 
     def extremes(self, name: str) -> None:
@@ -133,7 +139,9 @@ class Ranks:
         # rank 0 has nothing to give
         uneven = [row[:rank] for rank, row in enumerate(rows)]
         own = self.tensor(uneven[self.rank], name)
-        self.same(self.world.all_gather(own, even=False), np.concatenate(uneven), "uneven all_gather")
+        self.same(
+            self.world.all_gather(own, even=False), np.concatenate(uneven), "uneven all_gather"
+        )
 
     def scatters(self, name: str) -> None:
         if name == "bool":
@@ -159,17 +167,38 @@ class Ranks:
         kind = host_dtype(name)
         number = self.world.all_reduce(self.tensor(np.array(2, kind), name))
         self.same(number, np.array(2 * self.size, kind), "sum of numbers")
-        self.same(self.world.all_gather(number), np.full(self.size, 2 * self.size, kind), "all_gather of numbers")
+        self.same(
+            self.world.all_gather(number),
+            np.full(self.size, 2 * self.size, kind),
+            "all_gather of numbers",
+        )
         empty = np.zeros((0, 3), kind)
         self.same(self.world.all_reduce(self.tensor(empty, name)), empty, "sum of nothing")
         self.same(self.world.broadcast(self.tensor(empty, name)), empty, "broadcast of nothing")
         rows = np.zeros((3, 0, 2), kind)
         gathered = np.concatenate([rows] * self.size)
-        self.same(self.world.all_gather(self.tensor(rows, name)), gathered, "all_gather of rows of nothing")
-        self.same(self.world.reduce_scatter(self.tensor(gathered, name)), rows, "reduce_scatter of rows of nothing")
+        self.same(
+            self.world.all_gather(self.tensor(rows, name)),
+            gathered,
+            "all_gather of rows of nothing",
+        )
+        self.same(
+            self.world.reduce_scatter(self.tensor(gathered, name)),
+            rows,
+            "reduce_scatter of rows of nothing",
+        )
 
 
-CHECKS: tuple[str, ...] = ("sums", "means", "extremes", "broadcasts", "gathers", "scatters", "sends", "shapes")
+CHECKS: tuple[str, ...] = (
+    "sums",
+    "means",
+    "extremes",
+    "broadcasts",
+    "gathers",
+    "scatters",
+    "sends",
+    "shapes",
+)
 
 
 def faults(world: World) -> Iterator[str]:
@@ -262,10 +291,14 @@ def fails(world: World, how: str) -> dict[str, Any]:
         report: dict[str, Any] = {"error": "CollectiveMismatchError", "text": str(error)}
         report["seconds"] = time.monotonic() - begun
         report["written"] = xdevice.to_numpy(x).tolist() != [1.0] * 4
-        report["usable"] = xdevice.to_numpy(world.all_reduce(xdevice.ones(4))).tolist() == [world.size] * 4
+        report["usable"] = (
+            xdevice.to_numpy(world.all_reduce(xdevice.ones(4))).tolist() == [world.size] * 4
+        )
         return report
     except xdevice.errors.PeerError as error:
-        print(json.dumps({**_described(error), "seconds": time.monotonic() - begun}), flush=True)
+        print(
+            json.dumps({**_described(error), "seconds": time.monotonic() - begun}), flush=True
+        )
         raise
     return {}
 
@@ -294,7 +327,12 @@ def main() -> None:
                 report = fails(world, how)
             else:
                 wrong = [*faults(world), *train(world)]
-                report = {"rank": world.rank, "engine": world.engine, "faults": wrong, "refused": refused}
+                report = {
+                    "rank": world.rank,
+                    "engine": world.engine,
+                    "faults": wrong,
+                    "refused": refused,
+                }
     except xdevice.errors.PeerError as error:
         if error.why == "never joined":
             print(json.dumps(_described(error)))

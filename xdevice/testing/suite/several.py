@@ -37,7 +37,9 @@ class ReplicaChecks(Suite):
         for place in self.places():
             parts = self.adapter.split(xdevice.to_device(self.make(), place), [1, 1])
             results = {xdevice.device_of(x) for x in (*parts, self.adapter.join(parts))}
-            assert results == {place}, f"split() and join() of tensors on {place} give some on {results}"
+            assert results == {place}, (
+                f"split() and join() of tensors on {place} give some on {results}"
+            )
 
     def assert_splits(self, x: Any, array: Array, sizes: list[int], name: str) -> None:
         """Checks that a tensor falls into parts of these sizes, which join to a new tensor that equals it."""
@@ -87,7 +89,9 @@ class ReplicaChecks(Suite):
                 gradient = self.samples.gradient(lambda x: x * -2.5, leaf)
             self.assert_reads(gradient, np.full((2, 3), -2.5, "float32"))
             reached = getattr(source, "grad", None)
-            assert reached is None or not xdevice.to_numpy(reached).any(), "the gradient reaches the source"
+            assert reached is None or not xdevice.to_numpy(reached).any(), (
+                "the gradient reaches the source"
+            )
 
     @needs("Replicas")
     def test_write_puts_values_into_the_memory_that_is_there(self) -> None:
@@ -95,7 +99,11 @@ class ReplicaChecks(Suite):
         for name, x, array in self.odd():
             leaf = self.adapter.leaf(xdevice.copy_to(x, self.home), self.here)
             dtype = dtype_name(x.dtype)
-            new = np.roll(array, 1) if name in self.adapter.dtypes else cast(np.full(tuple(x.shape), 1), dtype)
+            new = (
+                np.roll(array, 1)
+                if name in self.adapter.dtypes
+                else cast(np.full(tuple(x.shape), 1), dtype)
+            )
             value = self.make(new, dtype=dtype)
             is_tensor = self.adapter.tensor_of(leaf) is None
             if is_tensor and not self.adapter.can_write(leaf):
@@ -123,7 +131,9 @@ class ReplicaChecks(Suite):
                 self.shares_nothing(x, name)
                 continue
             address, strides = memory
-            assert address == need(self.samples.address(x), "addresses"), f"{name}: another address"
+            assert address == need(self.samples.address(x), "addresses"), (
+                f"{name}: another address"
+            )
             assert len(strides) == len(tuple(x.shape)), f"{name}: {strides}"
             self.assert_strides(x, strides, name)
         self.waits_only_for_memory()
@@ -146,7 +156,9 @@ class ReplicaChecks(Suite):
         kept = xdevice.copy_to(view, self.home)
         # one of the two is another number than the one that is there
         for number in (0.0, 1.0):
-            self.adapter.write(view, self.make(np.full((1,) * len(index), number), dtype=dtype_name(x.dtype)))
+            self.adapter.write(
+                view, self.make(np.full((1,) * len(index), number), dtype=dtype_name(x.dtype))
+            )
             is_changed = self.adapter.to_numpy(x).tobytes() != before
             self.adapter.write(view, kept)
             if is_changed:
@@ -172,8 +184,12 @@ class ReplicaChecks(Suite):
             self.adapter.memory_of(work.result)
             if work.is_done() is not self.samples.makes_memory_first:
                 return
-        assert not self.samples.makes_memory_first, "it waits for the computation, though the memory is there"
-        raise AssertionError("an address of what is not computed yet: wait, unless samples.makes_memory_first")
+        assert not self.samples.makes_memory_first, (
+            "it waits for the computation, though the memory is there"
+        )
+        raise AssertionError(
+            "an address of what is not computed yet: wait, unless samples.makes_memory_first"
+        )
 
     def test_a_written_value_is_not_aliased(self) -> None:
         self.needs_kernels()
@@ -217,7 +233,9 @@ class ReplicaChecks(Suite):
                 self.assert_holds(self.adapter.total(iter([x, x]), True), array, name)
         for place in self.places():
             total = self.adapter.total([xdevice.to_device(self.make(), place)] * 2, False)
-            assert xdevice.device_of(total) is place, f"of tensors on {place}, on {xdevice.device_of(total)}"
+            assert xdevice.device_of(total) is place, (
+                f"of tensors on {place}, on {xdevice.device_of(total)}"
+            )
 
     @needs("Replicas")
     def test_a_total_is_added_in_order_and_rounded_once(self) -> None:
@@ -236,7 +254,9 @@ class ReplicaChecks(Suite):
             if name not in self.dtypes():
                 continue
             xs = [self.make(cast([number] * 5, name), dtype=name) for number in numbers]
-            self.assert_holds(self.adapter.total(xs, False), cast([expected] * 5, name), f"{name} {numbers}")
+            self.assert_holds(
+                self.adapter.total(xs, False), cast([expected] * 5, name), f"{name} {numbers}"
+            )
 
     @needs("Replicas")
     def test_all_reduce_gives_both_devices_the_same(self) -> None:
@@ -285,13 +305,17 @@ class ReplicaChecks(Suite):
         for name in ("float32", "long"):
             parts = xdevice.split_batch({"x": self.make(arrays[name])}, places, even=False)
             assert [xdevice.device_of(part) for part in parts] == places
-            assert_same(np.concatenate([xdevice.to_numpy(part["x"]) for part in parts]), arrays[name])
+            assert_same(
+                np.concatenate([xdevice.to_numpy(part["x"]) for part in parts]), arrays[name]
+            )
             self.assert_holds(xdevice.parallel.gather(parts, self.home)["x"], arrays[name])
         copies = xdevice.parallel.broadcast(self.make(arrays["float32"]), places)
         for copy, place in zip(copies, places, strict=True):
             self.assert_on(place, copy, arrays["float32"])
         x = self.make(plain("float32"))
-        sums = xdevice.parallel.all_reduce([xdevice.to_device(x, place) for place in set(places)])
+        sums = xdevice.parallel.all_reduce(
+            [xdevice.to_device(x, place) for place in set(places)]
+        )
         for one in sums:
             self.assert_reads(one, plain("float32") * len(sums))
 
@@ -310,4 +334,6 @@ class ReplicaChecks(Suite):
 
 def assert_close(actual: Any, expected: Any, name: str) -> None:
     assert actual.dtype == expected.dtype, name
-    np.testing.assert_allclose(actual.astype("complex128"), expected.astype("complex128"), rtol=1e-6, err_msg=name)
+    np.testing.assert_allclose(
+        actual.astype("complex128"), expected.astype("complex128"), rtol=1e-6, err_msg=name
+    )

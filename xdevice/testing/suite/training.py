@@ -42,12 +42,18 @@ class TrainingChecks(Suite):
         to_come = self.adapter.state_to_come(untrained, lacking)
         assert set(lacking) <= set(to_come), f"of {lacking} only {list(to_come)}"
         for name in lacking:
-            assert tuple(to_come[name].shape) == tuple(state[name].shape), f"{name} has another shape"
-            assert str(to_come[name].dtype) == str(state[name].dtype), f"{name} has another dtype"
+            assert tuple(to_come[name].shape) == tuple(state[name].shape), (
+                f"{name} has another shape"
+            )
+            assert str(to_come[name].dtype) == str(state[name].dtype), (
+                f"{name} has another dtype"
+            )
         assert self.names_in(untrained) == before, "the state is there before it is given"
         with self.here:
             # bit for bit: the same computation on the same device
-            assert other_step(*data) == losses[0], "asking has changed what the optimizer computes"
+            assert other_step(*data) == losses[0], (
+                "asking has changed what the optimizer computes"
+            )
         self.assert_resumes(model, optimizer, step, data)
 
     def names_in(self, optimizer: Any) -> set[str]:
@@ -88,7 +94,9 @@ class TrainingChecks(Suite):
         owned = {names.get(id(one.variable)) for one in read.parameters}
         assert owned == set(names.values()), "the model's own, and all"
         settings = terms.settings_of(read.kind).keys()
-        assert all(one.settings.keys() == settings for one in read.parameters), f"the settings are {list(settings)}"
+        assert all(one.settings.keys() == settings for one in read.parameters), (
+            f"the settings are {list(settings)}"
+        )
         values = self.arrays_of(model)
         with self.here:
             step(*self.training_data_here())
@@ -99,7 +107,9 @@ class TrainingChecks(Suite):
             ((slot, name),) = one.state.items()
             moved = values[names[id(one.variable)]] - self.adapter.to_numpy(one.variable)
             rate = terms.FORMS.get(slot, one.settings["lr"])
-            np.testing.assert_allclose(moved, rate * state[name], rtol=1e-3, atol=1e-6, err_msg="the first step")
+            np.testing.assert_allclose(
+                moved, rate * state[name], rtol=1e-3, atol=1e-6, err_msg="the first step"
+            )
 
     def test_a_moved_model_trains_on_as_if_it_had_stayed(self) -> None:
         self.needs_kernels()
@@ -113,16 +123,22 @@ class TrainingChecks(Suite):
             xdevice.to_device(model, place)
             for _ in range(3):
                 with place:
-                    losses.append(step(xdevice.to_device(x, place), xdevice.to_device(y, place)))
+                    losses.append(
+                        step(xdevice.to_device(x, place), xdevice.to_device(y, place))
+                    )
                 with devices.CPU:
                     expected = twin_step(x, y)
                 # a GPU adds in another order than the CPU
-                assert losses[-1] == pytest.approx(expected, rel=1e-4), f"training differs on {place}"
+                assert losses[-1] == pytest.approx(expected, rel=1e-4), (
+                    f"training differs on {place}"
+                )
         # a step that changes nothing would equal its twin, too
         assert losses[-1] < 0.9 * losses[0], "the model does not learn"
         mine, its = self.samples.variables(model), self.samples.variables(stayed)
         for (name, a), b in zip(mine.items(), its.values(), strict=True):
-            np.testing.assert_allclose(xdevice.to_numpy(a), xdevice.to_numpy(b), rtol=1e-4, atol=1e-6, err_msg=name)
+            np.testing.assert_allclose(
+                xdevice.to_numpy(a), xdevice.to_numpy(b), rtol=1e-4, atol=1e-6, err_msg=name
+            )
 
     def test_a_stored_gradient_is_told(self) -> None:
         self.needs_kernels()
@@ -148,11 +164,15 @@ class TrainingChecks(Suite):
         step(*data)
         end()
         if type(self.adapter).watch_gradients is not Backend.watch_gradients:
-            assert sorted(gradients) == list(range(len(variables))), "not every gradient was reported"
+            assert sorted(gradients) == list(range(len(variables))), (
+                "not every gradient was reported"
+            )
             for i, x in enumerate(variables):
                 assert gradients[i].shape == tuple(x.shape), "reported by another number"
             end = self.adapter.watch_gradients(variables, fails)
-            with pytest.raises((ArithmeticError, SystemError)):  # the second is what Paddle makes of it
+            with pytest.raises(
+                (ArithmeticError, SystemError)
+            ):  # the second is what Paddle makes of it
                 step(*data)
             end()
             step(*data)  # a watch that goes on would say that a gradient was reported twice

@@ -25,7 +25,10 @@ class TransferChecks(Suite):
     def reads(self, x: Any) -> list[Callable[[], object]]:
         """Functions that read the number in `x`: `float` is among them if the framework's tensors can be given to
         it."""
-        by_xdevice: list[Callable[[], object]] = [lambda: xdevice.item(x), lambda: xdevice.to_numpy(x)]
+        by_xdevice: list[Callable[[], object]] = [
+            lambda: xdevice.item(x),
+            lambda: xdevice.to_numpy(x),
+        ]
         return [*by_xdevice, lambda: float(x)] if hasattr(x, "__float__") else by_xdevice
 
     @needs("Transfers")
@@ -37,12 +40,19 @@ class TransferChecks(Suite):
         with xdevice.transfers() as log:
             for read in reads:
                 read()
-        with xdevice.transfers() as none, self.here:  # outside here() TensorFlow would copy x to add
+        with (
+            xdevice.transfers() as none,
+            self.here,
+        ):  # outside here() TensorFlow would copy x to add
             xdevice.device_of(x)
             self.samples.add(x, x)
         assert [record.kind for record in log] == ["read"] * len(reads), list(log)
         for record in log:
-            assert (record.backend, record.source, record.destination) == (self.backend, self.here, devices.CPU)
+            assert (record.backend, record.source, record.destination) == (
+                self.backend,
+                self.here,
+                devices.CPU,
+            )
             assert record.nbytes == 4
             assert record.physical is (self.here.kind != "cpu")
         assert not list(none), "nothing is read or moved"
@@ -67,7 +77,10 @@ class TransferChecks(Suite):
         x = self.make(2.5)
         reads = self.reads(x)
         for read in reads:
-            with pytest.raises(xdevice.errors.TransferError), xdevice.transfers("disallow_explicit"):
+            with (
+                pytest.raises(xdevice.errors.TransferError),
+                xdevice.transfers("disallow_explicit"),
+            ):
                 read()
         # a hook that stays would slow down, and forbid, what comes after its block
         before = _attributes(type(x)), _attributes(self.adapter)
@@ -97,13 +110,17 @@ class TransferChecks(Suite):
                 assert number is None or (type(number) is int and number >= 0), during
             if during.allocated is not None and before.allocated is not None:
                 grown = during.allocated - before.allocated
-                assert 8 * count <= grown < 80 * count, f"{grown} bytes more for {8 * count} on {device}"
+                assert 8 * count <= grown < 80 * count, (
+                    f"{grown} bytes more for {8 * count} on {device}"
+                )
                 del x, y
                 gc.collect()
                 xdevice.sync()
                 after = xdevice.memory(device).allocated
                 assert after is not None
-                assert after <= during.allocated - 4 * count, f"memory on {device} stays after its tensors have gone"
+                assert after <= during.allocated - 4 * count, (
+                    f"memory on {device} stays after its tensors have gone"
+                )
             if during.total is not None and during.free is not None:
                 assert 0 <= during.free <= during.total
             if during.peak is not None and during.allocated is not None:
@@ -122,4 +139,8 @@ class TransferChecks(Suite):
 
 
 def _attributes(x: Any) -> dict[str, Any]:
-    return {name: value for name, value in vars(x).items() if callable(value) or isinstance(value, property)}
+    return {
+        name: value
+        for name, value in vars(x).items()
+        if callable(value) or isinstance(value, property)
+    }

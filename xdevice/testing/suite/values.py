@@ -35,7 +35,20 @@ def telling(name: str) -> Array:
     # an integer that float64 cannot hold
     middle = (1 << 53) + 1 if limits.bits == 64 else top // 3
     next_to_low, other = (low + 1, -1) if low else (3, 5)
-    numbers = [0, 1, 7, middle, top, top - 1, top // 2 + 2, low, next_to_low, other, 100, top // 5]
+    numbers = [
+        0,
+        1,
+        7,
+        middle,
+        top,
+        top - 1,
+        top // 2 + 2,
+        low,
+        next_to_low,
+        other,
+        100,
+        top // 5,
+    ]
     return np.array(numbers, dtype=name).reshape(3, 4)
 
 
@@ -49,7 +62,9 @@ def _floats(name: str) -> Array:
     kind = host_dtype(name)
     bits = np.dtype(f"uint{kind.itemsize * 8}")
     top = _TOP[name]
-    numbers = np.array([0.0, -0.0, 1.5, -2.25, 1 / 3, top, -top, np.inf, -np.inf, 0, 0, 0]).astype(kind)
+    numbers = np.array(
+        [0.0, -0.0, 1.5, -2.25, 1 / 3, top, -top, np.inf, -np.inf, 0, 0, 0]
+    ).astype(kind)
     raw = numbers.view(bits)
     one = bits.type(1)
     sign = one << bits.type(bits.itemsize * 8 - 1)

@@ -42,7 +42,9 @@ STOPS_AFTER: Final = 1.5
 
 FAILURES: Final = {
     "is killed": _Promise("PeerError", "died", 1, "rank 1 has died"),
-    "is stopped in a long call": _Promise("PeerError", "silent", STOPS_AFTER + LATE + 1, "rank 1 has been silent"),
+    "is stopped in a long call": _Promise(
+        "PeerError", "silent", STOPS_AFTER + LATE + 1, "rank 1 has been silent"
+    ),
     "raises": _Promise("PeerError", "raised", 1, "ValueError: a bug in rank 1"),
     "stands still": _Promise("PeerError", "late", LATE + 1, "rank 1"),
     "leaves": _Promise("PeerError", "left", 1, "rank 1 has left"),
@@ -74,11 +76,17 @@ class SeveralProcesses:
 
     def test_every_verb_in_every_dtype_and_a_step_that_equals_that_of_one_process(self) -> None:
         port = _port()
-        ranks = [_Rank(self.backend, self.engine, rank, self.size, port) for rank in range(self.size)]
+        ranks = [
+            _Rank(self.backend, self.engine, rank, self.size, port) for rank in range(self.size)
+        ]
         reports = [rank.wait_for_report(self.patience) for rank in ranks]
         for rank in ranks:
             assert rank.status == 0, rank.printed[-3000:]
-        faults = [f"rank {one['rank']}, {one['engine']}: {fault}" for one in reports for fault in one["faults"]]
+        faults = [
+            f"rank {one['rank']}, {one['engine']}: {fault}"
+            for one in reports
+            for fault in one["faults"]
+        ]
         assert not faults, "\n".join(faults)
 
     @pytest.mark.parametrize("failure", FAILURES)
@@ -89,13 +97,18 @@ class SeveralProcesses:
         if failure == "never joins":
             started = (0,)
             timeouts["XDEVICE_JOIN_TIMEOUT"] = str(LATE)
-        ranks = [_Rank(self.backend, self.engine, rank, 2, port, failure, **timeouts) for rank in started]
+        ranks = [
+            _Rank(self.backend, self.engine, rank, 2, port, failure, **timeouts)
+            for rank in started
+        ]
         other = ranks.pop(1 - promise.failing)
         report = other.wait_for_report(self.patience)
         for rank in ranks:
             # a rank that failed may stand still for ever, and is killed
             rank.end(2 if promise.error == "PeerError" else self.patience)
-        assert (report.get("error"), report.get("why")) == (promise.error, promise.why), other.printed[-3000:]
+        assert (report.get("error"), report.get("why")) == (promise.error, promise.why), (
+            other.printed[-3000:]
+        )
         assert promise.words in report["text"], report["text"]
         assert report.get("seconds", 0) <= promise.within + self.damp
         if promise.error == "PeerError":
@@ -108,15 +121,46 @@ class SeveralProcesses:
 class _Rank:
     """One rank (process) of a check, started as a child process."""
 
-    def __init__(self, backend: str, engine: str, rank: int, size: int, port: int, failure: str = "", **more: str):
-        place = {"RANK": rank, "SIZE": size, "LOCAL_RANK": rank, "LOCAL_SIZE": size, "ADDRESS": f"127.0.0.1:{port}"}
+    def __init__(
+        self,
+        backend: str,
+        engine: str,
+        rank: int,
+        size: int,
+        port: int,
+        failure: str = "",
+        **more: str,
+    ):
+        place = {
+            "RANK": rank,
+            "SIZE": size,
+            "LOCAL_RANK": rank,
+            "LOCAL_SIZE": size,
+            "ADDRESS": f"127.0.0.1:{port}",
+        }
         said = {f"XDEVICE_{name}": str(value) for name, value in place.items()}
-        environment = {**os.environ, **said, "XDEVICE_BACKEND": backend, "XDEVICE_ENGINE": engine, **more}
-        command = [sys.executable, "-m", "xdevice.testing.suite.ranks", *filter(None, [failure])]
+        environment = {
+            **os.environ,
+            **said,
+            "XDEVICE_BACKEND": backend,
+            "XDEVICE_ENGINE": engine,
+            **more,
+        }
+        command = [
+            sys.executable,
+            "-m",
+            "xdevice.testing.suite.ranks",
+            *filter(None, [failure]),
+        ]
         self.status: int | None = None
         self.printed = ""
         self._process = subprocess.Popen(
-            command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
+            command,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
         )
 
     def wait_for_report(self, patience: float) -> dict[str, Any]:

@@ -90,7 +90,9 @@ class _Frame:
         call = Call(self._path, self._layer, self._inputs, outputs, [None] * len(outputs))
         self._watch.calls.append(call)
         stand_in = _stand_in.get()
-        return self._watch.followed(call, result if stand_in is None else stand_in(call, result))
+        return self._watch.followed(
+            call, result if stand_in is None else stand_in(call, result)
+        )
 
 
 def is_called(name: str) -> bool:
@@ -105,7 +107,9 @@ class GradientHooks:
     """Hooks on tensors, for the gradients that reach them, in a framework whose tensors have `register_hook`. They are
     removed when the stack is closed."""
 
-    def __init__(self, backend: Conversion, stack: ExitStack, asks: Callable[[Any], bool]) -> None:
+    def __init__(
+        self, backend: Conversion, stack: ExitStack, asks: Callable[[Any], bool]
+    ) -> None:
         self._backend, self._stack, self._asks = backend, stack, asks
         """`asks` says of any object whether it is a tensor that asks for its gradient."""
         self._leaves: dict[int, Any] = {}
@@ -143,7 +147,9 @@ class Watch:
         self._follow = follow
         self._here: Any = threading.local()
 
-    def run(self, layer: Any, path: str, arguments: Any, go: _Go, is_activation: bool = False) -> Any:
+    def run(
+        self, layer: Any, path: str, arguments: Any, go: _Go, is_activation: bool = False
+    ) -> Any:
         """Returns `go(arguments)`, and records it as a call of `layer`. Inside another recorded layer only an
         activation is recorded."""
         outer: _Frame | None = getattr(self._here, "frame", None)
@@ -170,7 +176,8 @@ class Watch:
         tracer = self._backend.tracing()
         if tracer is not None:
             raise self._backend.unsupported(
-                f"seeing the calls of layers inside {tracer}, where they have no values", "call the model without it"
+                f"seeing the calls of layers inside {tracer}, where they have no values",
+                "call the model without it",
             )
         return next(symbols(self._backend, arguments), None) is not None
 
@@ -205,7 +212,9 @@ _arounds: Final[list[Around]] = []
 """The functions `around` of the open blocks of `outermost`; only the last one is called."""
 
 
-_stand_in: Final[ContextVar[Callable[[Call, Any], Any] | None]] = ContextVar("xdevice_stand_in", default=None)
+_stand_in: Final[ContextVar[Callable[[Call, Any], Any] | None]] = ContextVar(
+    "xdevice_stand_in", default=None
+)
 
 
 @contextmanager
@@ -224,7 +233,9 @@ def _never() -> bool:
 
 
 @contextmanager
-def recording(watch: Watch, *classes: type, is_compiling: Callable[[], bool] = _never) -> Iterator[None]:
+def recording(
+    watch: Watch, *classes: type, is_compiling: Callable[[], bool] = _never
+) -> Iterator[None]:
     """While the block is open, `watch` records calls of its layers in this thread or task, except those made while
     `is_compiling()` says that a compiler traces. The layers inherit their `__call__` from one of `classes`."""
     with patching.Patches() as patches:
@@ -238,7 +249,9 @@ def recording(watch: Watch, *classes: type, is_compiling: Callable[[], bool] = _
 
 
 @contextmanager
-def outermost(cls: type, around: Around, is_compiling: Callable[[], bool] = _never) -> Iterator[None]:
+def outermost(
+    cls: type, around: Around, is_compiling: Callable[[], bool] = _never
+) -> Iterator[None]:
     """While the block is open, each call of a layer, in any thread, that is not made inside the call of another layer
     is passed to `around`, which makes the call and returns its result."""
     with patching.Patches() as patches:
@@ -260,7 +273,9 @@ def _watched(is_compiling: Callable[[], bool], original: Any) -> Any:
             return _through(_watches.get(), self, original, arguments)
         token = _is_inside.set(True)
         try:
-            return _arounds[-1](self, arguments, lambda: _through(_watches.get(), self, original, arguments))
+            return _arounds[-1](
+                self, arguments, lambda: _through(_watches.get(), self, original, arguments)
+            )
         finally:
             _is_inside.reset(token)
 
@@ -318,7 +333,9 @@ def replaced(backend: Primitives, value: Any, new: Iterator[Any]) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         twin = copy.copy(value)
         for field in dataclasses.fields(value):
-            object.__setattr__(twin, field.name, replaced(backend, getattr(value, field.name), new))
+            object.__setattr__(
+                twin, field.name, replaced(backend, getattr(value, field.name), new)
+            )
         return twin
     return next(new) if backend.classify(type(value)) == "tensor" else value
 
@@ -333,5 +350,7 @@ def _leaves(backend: Primitives, value: Any, kind: str) -> Iterator[Any]:
     if isinstance(value, list | tuple):
         for inside in value:
             yield from _leaves(backend, inside, kind)
-    elif backend.classify(type(value)) == kind or (kind == "tensor" and isinstance(value, numpy.ndarray)):
+    elif backend.classify(type(value)) == kind or (
+        kind == "tensor" and isinstance(value, numpy.ndarray)
+    ):
         yield value

@@ -35,10 +35,14 @@ _KERNELS: Final = {
 }
 
 
-def refused(own: Sequence[Part], why: str, only: Container[str] | None = None) -> tuple[Part, ...]:
+def refused(
+    own: Sequence[Part], why: str, only: Container[str] | None = None
+) -> tuple[Part, ...]:
     """Returns the parts, of which those that stand for PyTorch's `only`, or all, are refused."""
     return tuple(
-        part._replace(rule=layouts.refused(part.rule, why)) if only is None or part.of[0] in only else part
+        part._replace(rule=layouts.refused(part.rule, why))
+        if only is None or part.of[0] in only
+        else part
         for part in own
     )
 
@@ -48,8 +52,17 @@ def refused(own: Sequence[Part], why: str, only: Container[str] | None = None) -
 AVERAGES: Final = ("_mean", "_variance")
 """The running averages of a batch norm, as its state names them."""
 _PADDLE: Final[Names] = {
-    "batch_norm": {"running_mean": AVERAGES[0], "running_var": AVERAGES[1], layouts.COUNTER: None},
-    "instance_norm": {"weight": "scale", "running_mean": None, "running_var": None, layouts.COUNTER: None},
+    "batch_norm": {
+        "running_mean": AVERAGES[0],
+        "running_var": AVERAGES[1],
+        layouts.COUNTER: None,
+    },
+    "instance_norm": {
+        "weight": "scale",
+        "running_mean": None,
+        "running_var": None,
+        layouts.COUNTER: None,
+    },
     "prelu": {"weight": "_weight"},
     layouts.ATTENTION: {"bias_k": None, "bias_v": None},
 }
@@ -58,7 +71,9 @@ _PADDLE_RULES: Final = {
     "layer_norm": {"weight": layouts.FLAT, "bias": layouts.FLAT},
     layouts.ATTENTION: {f"{name}_proj.weight": layouts.TRANSPOSED for name in (*_FIRST, "out")},
 }
-_PADDLE_CELL: Final = {name: name for name in layouts.KINDS["lstm"]} | {"weight_hr": "weight_ho"}
+_PADDLE_CELL: Final = {name: name for name in layouts.KINDS["lstm"]} | {
+    "weight_hr": "weight_ho"
+}
 
 
 def paddle(kind: str, settings: Settings) -> tuple[Part, ...]:
@@ -70,7 +85,9 @@ def paddle(kind: str, settings: Settings) -> tuple[Part, ...]:
 def _paddle_cells(settings: Settings) -> Iterator[Part]:
     for suffix in layouts.suffixes(settings):
         number, _, backwards = suffix[1:].partition("_")
-        cell = f"cell_{'bw' if backwards else 'fw'}" if settings.get("bidirectional") else "cell"
+        cell = (
+            f"cell_{'bw' if backwards else 'fw'}" if settings.get("bidirectional") else "cell"
+        )
         for name, own in _PADDLE_CELL.items():
             rule = layouts.TRANSPOSED if own == "weight_ho" else layouts.SAME
             yield Part(f"{number}.{cell}.{own}", (f"{name}_{suffix}",), rule)
@@ -83,7 +100,12 @@ _MXNET: Final[Names] = {
     "batch_norm": {**_GAMMA, layouts.COUNTER: None},
     "layer_norm": _GAMMA,
     "group_norm": _GAMMA,
-    "instance_norm": {**_GAMMA, "running_mean": None, "running_var": None, layouts.COUNTER: None},
+    "instance_norm": {
+        **_GAMMA,
+        "running_mean": None,
+        "running_var": None,
+        layouts.COUNTER: None,
+    },
     "prelu": {"weight": "alpha"},
 }
 _MXNET_CELL: Final = {
@@ -151,7 +173,10 @@ def keras_attention(settings: Settings) -> Iterator[Part]:
         layouts.kernel((-1,), (heads, -1)), layouts.shaped((heads, -1)), layouts.kernel((heads, -1), (-1,))
     )  # fmt: skip
     if not heads:
-        into, bias, out = (layouts.unfit(rule, "nothing says how many heads; give like=") for rule in (into, bias, out))
+        into, bias, out = (
+            layouts.unfit(rule, "nothing says how many heads; give like=")
+            for rule in (into, bias, out)
+        )
     for short, name in _PROJECTIONS.items():
         yield Part(f"{name}.kernel", (f"{short}_proj.weight",), into)
         yield Part(f"{name}.bias", (f"{short}_proj.bias",), bias)
@@ -164,7 +189,10 @@ def _keras_layer(kind: str, settings: Settings) -> tuple[Part, ...]:
     if settings.get("projection"):
         return refused(own, "Keras has no LSTM with a projection")
     if settings.get("layers", 1) != 1 or settings.get("bidirectional"):
-        return refused(own, "a Keras RNN, LSTM or GRU has one layer in one direction; give like=, a model of them")
+        return refused(
+            own,
+            "a Keras RNN, LSTM or GRU has one layer in one direction; give like=, a model of them",
+        )
     return own
 
 
@@ -199,7 +227,12 @@ _FLAX: Final[Names] = {
     "linear": {"weight": "kernel"},
     "conv": {"weight": "kernel"},
     "conv_transpose": {"weight": "kernel"},
-    "batch_norm": {**_SCALE, layouts.MEAN: "mean", layouts.VARIANCE: "var", layouts.COUNTER: None},
+    "batch_norm": {
+        **_SCALE,
+        layouts.MEAN: "mean",
+        layouts.VARIANCE: "var",
+        layouts.COUNTER: None,
+    },
     "embedding": {"weight": "embedding"},
     "layer_norm": _SCALE,
     "rms_norm": {"weight": "scale"},
@@ -218,7 +251,9 @@ def flax(kind: str, settings: Settings) -> tuple[Part, ...]:
         return FLAX_CELL
     if kind == layouts.ATTENTION:
         return tuple(flax_attention(settings))
-    return layouts.parts(kind, settings, _FLAX, _KERNELS if settings.get("transpose_kernel") else _FLAX_RULES)
+    return layouts.parts(
+        kind, settings, _FLAX, _KERNELS if settings.get("transpose_kernel") else _FLAX_RULES
+    )
 
 
 def flax_attention(settings: Settings) -> Iterator[Part]:

@@ -34,7 +34,9 @@ class Layers(Models):
         """Returns the layers of a model whose kind is one of `layouts.KINDS`, each once, in the order of their
         definition. The parts (parameter arrays) of a layer have the names that `variables` gives them. Layers without
         parameters, or of another kind, are left out."""
-        raise self.unsupported("layers of models", "give the parameters as a dict, and their kinds")
+        raise self.unsupported(
+            "layers of models", "give the parameters as a dict, and their kinds"
+        )
 
     def has_layers(self, x: object) -> bool:
         """Whether `x`, whose type `classify` does not call a model, is one for `layers`, `variables` and the
@@ -105,7 +107,9 @@ class Calls(Layers, Conversion):
         `follow(result, put)` sees to it that `put(number, gradient)` is called with each gradient that reaches an
         output. `leaf(x, gradient, name)` is called with each gradient of a parameter or input that the program
         computes, in the order of the backward pass. The functions that a compiler has made run without it."""
-        raise self.unsupported("seeing operations", "compare layers, or what the program records")
+        raise self.unsupported(
+            "seeing operations", "compare layers, or what the program records"
+        )
 
     @contextmanager
     def evaluating(self, model: Any) -> Iterator[None]:

@@ -63,7 +63,11 @@ KINDS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         "rnn": _CELL,
         "lstm": _CELL,
         "gru": _CELL,
-        ATTENTION: (*(f"{name}.weight" for name in _IN), *(f"{name}.bias" for name in _IN), *_OUT),
+        ATTENTION: (
+            *(f"{name}.weight" for name in _IN),
+            *(f"{name}.bias" for name in _IN),
+            *_OUT,
+        ),
         "same": ("",),
     }
 )
@@ -98,7 +102,15 @@ FLATTENS: Final = "flattens"
 """The setting of a linear layer that is a convolution over a whole image, where the other model flattens the image."""
 AXIS: Final = "axis_in_doubt"
 """The setting that says which axis a norm works over, if the norm that it is paired with may work over another."""
-STATED_BY_BOTH: Final = ("norm_first", "block_dropout", ASSEMBLED, FLATTENS, AXIS, PADDED, SPECTRAL_AXIS)
+STATED_BY_BOTH: Final = (
+    "norm_first",
+    "block_dropout",
+    ASSEMBLED,
+    FLATTENS,
+    AXIS,
+    PADDED,
+    SPECTRAL_AXIS,
+)
 """Settings that are compared only if both layers state them. The first two describe a whole Transformer layer, and its
 first norm states them."""
 
@@ -186,7 +198,9 @@ def _thirds(x: Array) -> tuple[Array, ...]:
 
 def _joined(*parts: Array) -> Array:
     if len({part.shape for part in parts}) > 1:
-        raise UnfitError(f"PyTorch has one array for three of the same shape, not for {[*map(np.shape, parts)]}")
+        raise UnfitError(
+            f"PyTorch has one array for three of the same shape, not for {[*map(np.shape, parts)]}"
+        )
     return np.concatenate(parts)
 
 
@@ -260,7 +274,9 @@ def per_group(groups: int, channels: int | None = None) -> Rule:
     def back(x: Array) -> Array:
         rows = x.reshape(groups, -1)
         if (rows != rows[:, :1]).any():
-            raise UnfitError("it has one number for each group, and those of the channels in a group are not equal")
+            raise UnfitError(
+                "it has one number for each group, and those of the channels in a group are not equal"
+            )
         return rows[:, 0]
 
     return Rule(way, back, is_lossy=channels is None)
@@ -284,7 +300,8 @@ def squeezed(shape: Sequence[int]) -> Rule:
 def reshaped(rule: Rule, shape: Sequence[int], own: Sequence[int]) -> Rule:
     """Returns `rule` for an array whose common form is to have `shape`, where that of `rule` has the shape `own`."""
     return Rule(
-        lambda x: tuple(array.reshape(shape) for array in rule.canonical(x)), lambda x: rule.native(x.reshape(own))
+        lambda x: tuple(array.reshape(shape) for array in rule.canonical(x)),
+        lambda x: rule.native(x.reshape(own)),
     )
 
 
@@ -293,10 +310,17 @@ def rows(rule: Rule, first: int, last: int, total: int) -> Rule:
     without the last. The others become zeros."""
 
     def back(x: Array) -> Array:
-        zeros = [np.zeros_like(x, shape=(count, *x.shape[1:])) for count in (first, total - last)]
+        zeros = [
+            np.zeros_like(x, shape=(count, *x.shape[1:])) for count in (first, total - last)
+        ]
         return rule.native(np.concatenate([zeros[0], x, zeros[1]]))
 
-    return Rule(lambda x: tuple(array[first:last] for array in rule.canonical(x)), back, rule.refusal, is_lossy=True)
+    return Rule(
+        lambda x: tuple(array[first:last] for array in rule.canonical(x)),
+        back,
+        rule.refusal,
+        is_lossy=True,
+    )
 
 
 def depthwise(multiplier: int) -> Rule:
@@ -348,20 +372,26 @@ def refused(rule: Rule, why: str) -> Rule:
 # parts
 
 
-def normed(parts: Iterable[Part], names: tuple[str, str], shape: Sequence[int], own: Sequence[int]) -> tuple[Part, ...]:
+def normed(
+    parts: Iterable[Part], names: tuple[str, str], shape: Sequence[int], own: Sequence[int]
+) -> tuple[Part, ...]:
     """Returns the parts of a layer whose weight is weight-normed: two parts, g and v, take the place of `weight`, and
     `names` are their names in the framework. g has `shape`, with as many axes as v; the framework stores g in the shape
     `own`, which may leave out axes of length 1."""
     every = []
     for part in parts:
         ways = [_reshaped(part.rule, shape, own), part.rule]
-        pair = [Part(name, (of,), way) for name, of, way in zip(names, NORMED, ways, strict=True)]
+        pair = [
+            Part(name, (of,), way) for name, of, way in zip(names, NORMED, ways, strict=True)
+        ]
         every += pair if part.of == ("weight",) else [part]
     return tuple(every)
 
 
 def _reshaped(rule: Rule, shape: Sequence[int], own: Sequence[int]) -> Rule:
-    return Rule(lambda x: rule.canonical(x.reshape(shape)), lambda x: rule.native(x).reshape(own))
+    return Rule(
+        lambda x: rule.canonical(x.reshape(shape)), lambda x: rule.native(x).reshape(own)
+    )
 
 
 def spectral(parts: Iterable[Part], names: Sequence[str]) -> tuple[Part, ...]:
@@ -370,7 +400,10 @@ def spectral(parts: Iterable[Part], names: Sequence[str]) -> tuple[Part, ...]:
     every = []
     for part in parts:
         rules = (part.rule, SAME, SAME)
-        three = [Part(name, (of,), rule) for name, of, rule in zip(names, SPECTRAL, rules, strict=True)]
+        three = [
+            Part(name, (of,), rule)
+            for name, of, rule in zip(names, SPECTRAL, rules, strict=True)
+        ]
         every += three if part.of == ("weight",) else [part]
     return tuple(every)
 
@@ -379,10 +412,16 @@ def of_spectral(original: Array, u: Array, v: Array, axis: int | None) -> Array:
     """Returns the weight that a spectral norm computes in evaluation. `axis` gives the rows of its matrix; None if that
     is not known: then the axis is taken for which u is what v becomes, as a step of the norm makes it."""
     left, right = u.astype("float64"), v.astype("float64")
-    axes = [axis] if axis is not None else [n for n, size in enumerate(original.shape) if size == len(u)]
+    axes = (
+        [axis]
+        if axis is not None
+        else [n for n, size in enumerate(original.shape) if size == len(u)]
+    )
     matrices = [np.moveaxis(original, n, 0).reshape(len(u), -1).astype("float64") for n in axes]
     if not matrices:
-        raise UnfitError(f"its u has {len(u)} numbers, and the weight the shape {original.shape}")
+        raise UnfitError(
+            f"its u has {len(u)} numbers, and the weight the shape {original.shape}"
+        )
 
     def error(matrix: Array) -> float:
         image = matrix @ right
@@ -426,10 +465,16 @@ def parts(
     if kind == ATTENTION and not own and not ways:
         why = f"PyTorch's heads have embed_dim / num_heads numbers, and these have {settings.get('head_dim')}"
         packed = tuple(_attention(settings))
-        return tuple(part._replace(rule=unfit(part.rule, why)) for part in packed) if "head_dim" in settings else packed
+        return (
+            tuple(part._replace(rule=unfit(part.rule, why)) for part in packed)
+            if "head_dim" in settings
+            else packed
+        )
     wanted = cells(kind, settings) if kind in RECURRENT else KINDS[kind]
     named = ((own.get(name, name), name) for name in wanted)
-    return tuple(Part(mine, (name,), ways.get(name, SAME)) for mine, name in named if mine is not None)
+    return tuple(
+        Part(mine, (name,), ways.get(name, SAME)) for mine, name in named if mine is not None
+    )
 
 
 def _attention(settings: Settings) -> Iterator[Part]:
@@ -447,7 +492,10 @@ def _attention(settings: Settings) -> Iterator[Part]:
 def is_packed(shapes: Mapping[str, Sequence[int]]) -> bool:
     """Whether PyTorch stores the weights of queries, keys and values in one array, given the shapes of all
     parameters."""
-    return len({tuple(shapes[f"{name}.weight"]) for name in _IN if f"{name}.weight" in shapes}) == 1
+    return (
+        len({tuple(shapes[f"{name}.weight"]) for name in _IN if f"{name}.weight" in shapes})
+        == 1
+    )
 
 
 def cells(kind: str, settings: Settings) -> Iterator[str]:
@@ -463,7 +511,9 @@ def of_single_cell(kind: str) -> tuple[Part, ...]:
     return tuple(Part(name, (f"{name}_l0",), SAME) for name in KINDS[kind])
 
 
-ONE_CELL: Final[Settings] = MappingProxyType({"layers": 1, "bidirectional": False, "projection": 0, "dropout": 0.0})
+ONE_CELL: Final[Settings] = MappingProxyType(
+    {"layers": 1, "bidirectional": False, "projection": 0, "dropout": 0.0}
+)
 """The settings of such a cell, which has no time axis."""
 
 
@@ -476,24 +526,33 @@ def suffixes(settings: Settings) -> Iterator[str]:
             yield f"l{number}_reverse"
 
 
-def bound(path: str, kind: str, parts: Sequence[Part], names: Container[str], settings: Settings) -> Layer | None:
+def bound(
+    path: str, kind: str, parts: Sequence[Part], names: Container[str], settings: Settings
+) -> Layer | None:
     """Returns the layer at `path` with those of the parts whose full names are among `names`, a model's variables. None
     if there is no such part, or if a recurrent layer lacks a weight, as under a norm that only some of its weights
     have: its parameters are tensors of no layer then."""
     prefixed = tuple(part._replace(name=join(path, part.name)) for part in parts)
     there = tuple(part for part in prefixed if part.name in names)
-    if kind in RECURRENT and any(part not in there and "bias" not in part.of[0] for part in prefixed):
+    if kind in RECURRENT and any(
+        part not in there and "bias" not in part.of[0] for part in prefixed
+    ):
         return None
     return Layer(path, kind, there, settings) if there else None
 
 
 def all_bound(
-    layers: Iterable[Layer], names: Container[str], blocks: Mapping[str, Sequence[str]] = MappingProxyType({})
+    layers: Iterable[Layer],
+    names: Container[str],
+    blocks: Mapping[str, Sequence[str]] = MappingProxyType({}),
 ) -> list[Layer]:
     """Returns those of the layers that are left by `bound`, in the order of `in_order`. A layer without parts gets
     those of PyTorch's own layer."""
     own = ((layer, layer.parts or parts(layer.kind, layer.settings)) for layer in layers)
-    each = (bound(layer.path, layer.kind, own_parts, names, layer.settings) for layer, own_parts in own)
+    each = (
+        bound(layer.path, layer.kind, own_parts, names, layer.settings)
+        for layer, own_parts in own
+    )
     return in_order([layer for layer in each if layer is not None], blocks)
 
 
@@ -509,7 +568,11 @@ def in_order(layers: Iterable[Layer], blocks: Mapping[str, Sequence[str]]) -> li
         place, layer = numbered
         names = blocks.get(_parent(layer), ())
         name = layer.path.rpartition(".")[2]
-        return (firsts[_parent(layer)], names.index(name), place) if name in names else (place, 0, place)
+        return (
+            (firsts[_parent(layer)], names.index(name), place)
+            if name in names
+            else (place, 0, place)
+        )
 
     return [layer for _, layer in sorted(enumerate(every), key=key)]
 
@@ -523,7 +586,10 @@ def order_of_block(norm_first: bool, *attentions: str) -> tuple[str, ...]:
     them."""
     norms = [f"norm{number}" for number in range(1, len(attentions) + 2)]
     works = [*((name,) for name in attentions), ("linear1", "linear2")]
-    pairs = [(norm, *work) if norm_first else (*work, norm) for norm, work in zip(norms, works, strict=True)]
+    pairs = [
+        (norm, *work) if norm_first else (*work, norm)
+        for norm, work in zip(norms, works, strict=True)
+    ]
     return tuple(chain.from_iterable(pairs))
 
 
@@ -560,8 +626,13 @@ def misfit(kind: str, shapes: Mapping[str, Sequence[int]]) -> str:
         return ""
     rows = _GATES[kind] * shapes.get("weight_hr_l0", shapes["weight_hh_l0"])[1]
     gated = {name: shape for name, shape in shapes.items() if not name.startswith("weight_hr")}
-    off = next((f"{name} has {shape[0]} rows" for name, shape in gated.items() if shape[0] != rows), "")
-    return off and f"{off} in PyTorch's layout, where {_GATES[kind]} for each number of the state are {rows}"
+    off = next(
+        (f"{name} has {shape[0]} rows" for name, shape in gated.items() if shape[0] != rows), ""
+    )
+    return (
+        off
+        and f"{off} in PyTorch's layout, where {_GATES[kind]} for each number of the state are {rows}"
+    )
 
 
 # settings
@@ -599,7 +670,9 @@ def sides(value: Any, axes: int) -> Any:
         around = tuple(zip(around[::2], around[1::2], strict=True))
     if isinstance(around, tuple) and all(isinstance(side, tuple | list) for side in around):
         pairs = tuple((int(one), int(two)) for one, two in around)
-        return tuple(one for one, _ in pairs) if all(one == two for one, two in pairs) else pairs
+        return (
+            tuple(one for one, _ in pairs) if all(one == two for one, two in pairs) else pairs
+        )
     return around
 
 
@@ -610,13 +683,18 @@ def between(layers: int, dropout: float) -> float:
 
 
 def same_padding(
-    kernel: Sequence[int], stride: Sequence[int], dilation: Sequence[int], image: Sequence[int | None] = ()
+    kernel: Sequence[int],
+    stride: Sequence[int],
+    dilation: Sequence[int],
+    image: Sequence[int | None] = (),
 ) -> object:
     """Returns how much padding="same" adds on each side of each axis, or "same" if the two sides of an axis differ or
     the padding is not known: with a stride above 1 it depends on the sizes of the `image`, which may be None."""
     sizes = [step * (size - 1) + 1 for size, step in zip(kernel, dilation, strict=True)]
     each = zip(sizes, stride, image or [None] * len(sizes), strict=True)
-    totals = [size - 1 if step == 1 else _added(size, step, length) for size, step, length in each]
+    totals = [
+        size - 1 if step == 1 else _added(size, step, length) for size, step, length in each
+    ]
     added = [number for number in totals if number is not None and number % 2 == 0]
     if len(added) < len(totals):
         return "same"
@@ -624,4 +702,8 @@ def same_padding(
 
 
 def _added(kernel: int, stride: int, size: int | None) -> int | None:
-    return None if size is None else max((math.ceil(size / stride) - 1) * stride + kernel - size, 0)
+    return (
+        None
+        if size is None
+        else max((math.ceil(size / stride) - 1) * stride + kernel - size, 0)
+    )

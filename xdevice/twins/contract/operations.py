@@ -114,7 +114,9 @@ class Table(NamedTuple):
         if base is not None:
             row = self.rows[base]
             return None if row is None else row(path, layer)
-        is_own = _root(type(layer)) == self.package  # the repr of a user's class may raise, or print addresses
+        is_own = (
+            _root(type(layer)) == self.package
+        )  # the repr of a user's class may raise, or print addresses
         return other(path, layer, self.describe(layer) if is_own else "")
 
     def is_rewritten(self, layer: Any) -> bool:
@@ -162,7 +164,9 @@ def _each(
         # a hook may change what the module takes or gives
         if any(_root(hook) not in table.observers for hook in module.hooks):
             yield other(f"{path}()", itself, "a hook")
-        if path in by_path:  # its own tensors do not count: they may be counters, or the states of dropouts
+        if (
+            path in by_path
+        ):  # its own tensors do not count: they may be counters, or the states of dropouts
             yield by_path[path]
             if table.is_rewritten(itself):
                 yield own_code(path, itself)
@@ -173,7 +177,9 @@ def _each(
             blocks.add(path)
             continue
         is_open = module.children or (path == "" and module.has_parameters)
-        is_listed = path.rpartition(".")[0] in blocks or (not table.lists_inside and _is_inside(path, by_path))
+        is_listed = path.rpartition(".")[0] in blocks or (
+            not table.lists_inside and _is_inside(path, by_path)
+        )
         operation = None if is_open or is_listed else table.read(path, itself)
         if operation is not None:
             yield operation
@@ -181,13 +187,17 @@ def _each(
 
 def _is_inside(path: str, layers: Container[str]) -> bool:
     names = path.split(".")
-    return "" in layers or any(".".join(names[:count]) in layers for count in range(1, len(names)))
+    return "" in layers or any(
+        ".".join(names[:count]) in layers for count in range(1, len(names))
+    )
 
 
 def _stateless(path: str, name: str) -> Layer:
     """Returns an entry for a tensor of a layer that is not in the layer's state: a buffer that is not persistent, or an
     attribute."""
-    return Layer(f"{path}.{name}".lstrip("."), OTHER, (), {"type": f"tensor {name} (in no state)"})
+    return Layer(
+        f"{path}.{name}".lstrip("."), OTHER, (), {"type": f"tensor {name} (in no state)"}
+    )
 
 
 def _root(thing: object) -> str:
@@ -198,7 +208,9 @@ class _Lines:
     """Finds for each layer the line in which it is: layers that are called one after another, with nothing in between.
     A layer that is called in two places ends a line, because it is listed only once."""
 
-    def __init__(self, modules: Sequence[Module], by_path: Container[str], table: Table) -> None:
+    def __init__(
+        self, modules: Sequence[Module], by_path: Container[str], table: Table
+    ) -> None:
         self._model, self._known, self._table = modules[0].itself, by_path, table
         self._inside = {id(module.itself): module.children for module in modules}
         self._uses: Counter[int] = Counter()
@@ -212,7 +224,10 @@ class _Lines:
             return self._names
         end = self._in_line(self._model, "", WHOLE)
         # only a line that reaches the end of the model is called WHOLE; a shorter one is the beginning
-        return {path: "begin" if line == WHOLE != end else line for path, line in self._names.items()}
+        return {
+            path: "begin" if line == WHOLE != end else line
+            for path, line in self._names.items()
+        }
 
     def _count(self, module: Any) -> None:
         self._uses[id(module)] += 1
@@ -253,12 +268,15 @@ def activation(path: str, name: str, **settings: object) -> Layer:
     function = function_name(name)
     whole = ("axis", "ndim")
     stated = {
-        key: float(value) if isinstance(value, int) and key not in whole else value for key, value in settings.items()
+        key: float(value) if isinstance(value, int) and key not in whole else value
+        for key, value in settings.items()
     }
     # as ReLU(max_value=6) of Keras is read, which has no class for it
     if function == "hardtanh" and (stated.get("min"), stated.get("max")) == (0.0, 6.0):
         return Layer(path, "activation", (), {"function": "relu6"})
-    return Layer(path, "activation", (), {"function": function, **_DEFAULTS.get(function, {}), **stated})
+    return Layer(
+        path, "activation", (), {"function": function, **_DEFAULTS.get(function, {}), **stated}
+    )
 
 
 def activations(rows: Mapping[type, Mapping[str, Attribute]]) -> dict[type, Row | None]:
@@ -267,9 +285,13 @@ def activations(rows: Mapping[type, Mapping[str, Attribute]]) -> dict[type, Row 
     return {cls: partial(_activation_of, cls, attributes) for cls, attributes in rows.items()}
 
 
-def _activation_of(cls: type, attributes: Mapping[str, Attribute], path: str, layer: Any) -> Layer:
+def _activation_of(
+    cls: type, attributes: Mapping[str, Attribute], path: str, layer: Any
+) -> Layer:
     if not attributes and type(layer) is not cls and _root(type(layer)) == _root(cls):
-        return other(path, layer)  # a subclass within the framework, as PyTorch's quantized ReLU6 is one of ReLU
+        return other(
+            path, layer
+        )  # a subclass within the framework, as PyTorch's quantized ReLU6 is one of ReLU
     return activation(path, cls.__name__, **_settings(layer, attributes))
 
 
@@ -279,17 +301,24 @@ def row(kind: str, **attributes: Attribute) -> Row:
     return lambda path, layer: plain(path, kind, **_settings(layer, attributes))
 
 
-def over_axes(module: object, name: str, row: Callable[[int, str, Any], Layer | None]) -> dict[type, Row | None]:
+def over_axes(
+    module: object, name: str, row: Callable[[int, str, Any], Layer | None]
+) -> dict[type, Row | None]:
     """Returns rows of a `Table` for a family of layers with a class each for one, two and three axes. `name` is its
     pattern, such as "MaxPool{}d"; classes that the Python module lacks are left out. `row` is called with the number of
     axes, the path and the layer."""
     names = {axes: name.format(axes) for axes in (1, 2, 3)}
-    return {getattr(module, one): partial(row, axes) for axes, one in names.items() if hasattr(module, one)}
+    return {
+        getattr(module, one): partial(row, axes)
+        for axes, one in names.items()
+        if hasattr(module, one)
+    }
 
 
 def _settings(layer: Any, attributes: Mapping[str, Attribute]) -> dict[str, object]:
     return {
-        setting: getattr(layer, read) if isinstance(read, str) else read(layer) for setting, read in attributes.items()
+        setting: getattr(layer, read) if isinstance(read, str) else read(layer)
+        for setting, read in attributes.items()
     }
 
 
@@ -329,36 +358,72 @@ def avg_pool(
 ) -> Layer:
     settings = _window(axes, kernel, stride, padding, image)
     settings |= {"ceil_mode": _ceil(ceil_mode, settings), "divisor": divisor}
-    is_padded = settings["padding"] != (0,) * axes  # whether padding is counted matters only where there is some
-    return Layer(path, "avg_pool", (), settings | ({"count_include_pad": bool(count_include_pad)} if is_padded else {}))
+    is_padded = (
+        settings["padding"] != (0,) * axes
+    )  # whether padding is counted matters only where there is some
+    return Layer(
+        path,
+        "avg_pool",
+        (),
+        settings | ({"count_include_pad": bool(count_include_pad)} if is_padded else {}),
+    )
 
 
 def adaptive_pool(path: str, kind: str, axes: int, output_size: Any) -> Layer:
-    return Layer(path, f"adaptive_{kind}_pool", (), {"output_size": per_axis(output_size, axes)})
+    return Layer(
+        path, f"adaptive_{kind}_pool", (), {"output_size": per_axis(output_size, axes)}
+    )
 
 
 def upsample(
-    path: str, axes: int | None, size: Any, scale_factor: Any, mode: str, align_corners: object = False
+    path: str,
+    axes: int | None,
+    size: Any,
+    scale_factor: Any,
+    mode: str,
+    align_corners: object = False,
 ) -> Layer:
     """Returns the entry for an upsampling. `axes` is None if the framework does not tell the number of axes."""
-    scale = per_axis(scale_factor, axes) if axes and isinstance(scale_factor, int) else scale_factor
+    scale = (
+        per_axis(scale_factor, axes) if axes and isinstance(scale_factor, int) else scale_factor
+    )
     if isinstance(scale, list | tuple):
         scale = tuple(map(float, scale)) if len(set(scale)) > 1 else float(scale[0])
     elif scale is not None:
         scale = float(scale)
     sizes = tuple(size) if isinstance(size, list | tuple) else size
-    mode = {"linear": "linear", "bilinear": "linear", "trilinear": "linear", "cubic": "bicubic"}.get(mode, mode)
+    mode = {
+        "linear": "linear",
+        "bilinear": "linear",
+        "trilinear": "linear",
+        "cubic": "bicubic",
+    }.get(mode, mode)
     settings: dict[str, object] = {"size": sizes, "scale_factor": scale, "mode": mode}
     corners = align_corners if isinstance(align_corners, str) else bool(align_corners)
-    return Layer(path, "upsample", (), settings | ({} if mode == "nearest" else {"align_corners": corners}))
+    return Layer(
+        path,
+        "upsample",
+        (),
+        settings | ({} if mode == "nearest" else {"align_corners": corners}),
+    )
 
 
-def pad(path: str, around: Sequence[tuple[int, int]], mode: str = "constant", value: object = 0.0) -> Layer:
+def pad(
+    path: str, around: Sequence[tuple[int, int]], mode: str = "constant", value: object = 0.0
+) -> Layer:
     """Returns the entry for a padding. `around` has the padding of both sides of each axis of the image, the first axis
     first."""
-    settings: dict[str, object] = {"padding": tuple((int(one), int(two)) for one, two in around), "mode": mode}
+    settings: dict[str, object] = {
+        "padding": tuple((int(one), int(two)) for one, two in around),
+        "mode": mode,
+    }
     fill = value if mode == "constant" else None
-    return Layer(path, "pad", (), settings | {"value": float(fill) if isinstance(fill, int | float) else fill})
+    return Layer(
+        path,
+        "pad",
+        (),
+        settings | {"value": float(fill) if isinstance(fill, int | float) else fill},
+    )
 
 
 def last_axis_first(padding: Sequence[int]) -> list[tuple[int, int]]:
@@ -383,13 +448,18 @@ def other(path: str, layer: object, details: str = "") -> Layer:
     such entries of one framework with the same text and class count as equal."""
     cls = type(layer)
     text = f"{cls.__name__}({details})" if details else cls.__name__
-    return Layer(path, OTHER, (), {"type": text, "class": f"{cls.__module__}.{cls.__qualname__}"})
+    return Layer(
+        path, OTHER, (), {"type": text, "class": f"{cls.__module__}.{cls.__qualname__}"}
+    )
 
 
 def is_rewritten(layer: object, package: str, *methods: str) -> bool:
     """Whether one of these methods of a layer is defined outside the framework's package, so that nobody can tell
     what the layer computes."""
-    owner = next((cls for cls in type(layer).__mro__ if any(name in vars(cls) for name in methods)), object)
+    owner = next(
+        (cls for cls in type(layer).__mro__ if any(name in vars(cls) for name in methods)),
+        object,
+    )
     return _root(owner) != package
 
 
@@ -405,12 +475,17 @@ def _ceil(mode: object, window: Mapping[str, Any]) -> object:
     one."""
     if mode == OUTSIDE_TOO and isinstance(window["padding"], tuple):
         each = zip(window["kernel"], window["stride"], window["padding"], strict=True)
-        if any(step > size - (max(pad) if isinstance(pad, tuple) else pad) for size, step, pad in each):
+        if any(
+            step > size - (max(pad) if isinstance(pad, tuple) else pad)
+            for size, step, pad in each
+        ):
             return f"True, {OUTSIDE_TOO}"
     return bool(mode)
 
 
-def _window(axes: int, kernel: Any, stride: Any, padding: Any, image: Sequence[int | None] = ()) -> dict[str, object]:
+def _window(
+    axes: int, kernel: Any, stride: Any, padding: Any, image: Sequence[int | None] = ()
+) -> dict[str, object]:
     sizes = per_axis(kernel, axes)
     steps = sizes if stride is None or stride == [] else per_axis(stride, axes)
     around = padding.lower() if isinstance(padding, str) else sides(padding, axes)

@@ -34,7 +34,9 @@ INSIDE: Final = "under the root"
 # values of the setting decay: the way in which weight_decay enters the step
 COUPLED: Final = "added to the gradient"
 DECOUPLED: Final = "taken off the weight, as lr weight_decay w"
-BEHIND: Final = "added to the gradient, and in the momentum that is kept with the weight after the step"
+BEHIND: Final = (
+    "added to the gradient, and in the momentum that is kept with the weight after the step"
+)
 """Only Gluon's NAG does this: its kernel writes the weight before it reads it for the momentum."""
 SIGN: Final = "added to the gradient as a sign (L1)"
 
@@ -88,7 +90,9 @@ STEP: Final = "step"
 """How many steps a parameter has taken."""
 POWERS: Final = ("beta1_power", "beta2_power")
 """The state that some frameworks keep in place of `STEP`: beta1^(t + 1) and beta2^(t + 1) after t steps."""
-FORMS: Final[Mapping[str, int]] = MappingProxyType({"lr * momentum_buffer": 1, "-lr * momentum_buffer": -1})
+FORMS: Final[Mapping[str, int]] = MappingProxyType(
+    {"lr * momentum_buffer": 1, "-lr * momentum_buffer": -1}
+)
 """The state that an optimizer may keep in place of `momentum_buffer`, and its sign."""
 
 
@@ -119,7 +123,9 @@ class Optimizer(NamedTuple):
     """The framework's own names of the settings that a user can choose: `{"lr": "learning_rate"}`."""
 
 
-def kind_of(optimizer: Any, kinds: Mapping[Any, str], unsupported: Callable[[str, str], Exception]) -> str:
+def kind_of(
+    optimizer: Any, kinds: Mapping[Any, str], unsupported: Callable[[str, str], Exception]
+) -> str:
     """Returns the kind of an optimizer, by its class. Raises the error that `Backend.unsupported` makes if `kinds` does
     not have the class."""
     kind = kinds.get(type(optimizer))
@@ -138,9 +144,13 @@ def settings(kind: str, **stated: object) -> dict[str, object]:
     """Returns all settings of a kind of optimizer: those stated, and the rest as in `KINDS` and `COMMON`. Raises
     `ValueError` for a setting that does not exist, and for one without a default that is not stated."""
     unknown = stated.keys() - settings_of(kind).keys()
-    missing = [name for name, value in KINDS[kind].items() if value is None and name not in stated]
+    missing = [
+        name for name, value in KINDS[kind].items() if value is None and name not in stated
+    ]
     if unknown or missing:
-        raise ValueError(f"the settings of {kind} lack {missing}, and do not include {sorted(unknown)}")
+        raise ValueError(
+            f"the settings of {kind} lack {missing}, and do not include {sorted(unknown)}"
+        )
     return settings_of(kind) | stated
 
 
@@ -168,7 +178,9 @@ class Optimizers(Models):
         and computes as before until then. Empty for a model that is no optimizer."""
         return {}
 
-    def take_state(self, optimizer: Any, state: Mapping[str, Any]) -> None:  # most frameworks have nothing to do
+    def take_state(
+        self, optimizer: Any, state: Mapping[str, Any]
+    ) -> None:  # most frameworks have nothing to do
         """Called by `load` after it has written values into `state`: variables of a model, and
         tensors that `state_to_come` returned, which the optimizer is to use from now on. Called for networks, too,
         which may also have to learn of new values."""
@@ -178,4 +190,6 @@ class Optimizers(Models):
         kinds and settings. It may be called with any object of the framework. Raises `UnsupportedError`, with
         the name of the class, if the formula of the class is not among the kinds, and for a subclass, which may
         compute anything."""
-        raise self.unsupported(f"reading a {type(optimizer).__qualname__}", "compare its settings by hand")
+        raise self.unsupported(
+            f"reading a {type(optimizer).__qualname__}", "compare its settings by hand"
+        )

@@ -93,7 +93,15 @@ def convert_state(
     """
     if dtype is not None and dtype != LIKE:
         dtype = dtype_name(dtype)
-    request = _Request(kinds or {}, names or {}, device, inputs, dtype, reading.check_skip(skip), layout)  # pyright: ignore[reportArgumentType]  # a text by now
+    request = _Request(
+        kinds or {},
+        names or {},
+        device,
+        inputs,
+        dtype,  # pyright: ignore[reportArgumentType]  # a text by now
+        reading.check_skip(skip),
+        layout,
+    )
     target = _target_of(backend)
     state = State(target.name)
     if isinstance(source, str | os.PathLike):
@@ -123,7 +131,9 @@ def _convert(source: Any, target: Backend, like: Any, request: _Request, state: 
     if ours or theirs:
         origin = row_slices.cut(origin, ours, state.done, is_target=False)
         wanted = row_slices.cut(wanted, theirs, state.done, is_target=True)
-    if not origin.has_forms_of(wanted):  # what is alike is not rewritten, so that names and order stay what they are
+    if not origin.has_forms_of(
+        wanted
+    ):  # what is alike is not rewritten, so that names and order stay what they are
         origin, wanted = alike(origin, wanted)
     # after `alike`, and before the first error of pairing: a device that is not there is said first
     writer = Writer(origin, target, wanted, state, request.device, request.dtype)
@@ -145,13 +155,18 @@ def _read(
         reading.check_kinds(kinds)
     wanted = None
     if like is not None:
-        wanted = reading.read_like(like, target, {names.get(path, path): kind for path, kind in kinds.items()})
+        wanted = reading.read_like(
+            like, target, {names.get(path, path): kind for path, kind in kinds.items()}
+        )
     owner = owners.backend_of_model(source)
     if owner is not None:
         origin = reading.read_model(owner, source, kinds)
         if wanted is not None:
             back = {there: here for here, there in names.items()}
-            origin, wanted = reading.retold(origin, wanted, names), reading.retold(wanted, origin, back)
+            origin, wanted = (
+                reading.retold(origin, wanted, names),
+                reading.retold(wanted, origin, back),
+            )
         if wanted is not None and not origin.has_forms_of(wanted):
             _require_merged(origin.variables, wanted)
     else:
@@ -164,7 +179,15 @@ def _read(
         _require_merged(tensors if isinstance(tensors, dict) else (), wanted)
         written_by = source.origin if is_file else ""
         stated = flat_states.StateRequest(
-            kinds, names, skip, request.layout, written_by, is_file, remarks, state.done, state.differences
+            kinds,
+            names,
+            skip,
+            request.layout,
+            written_by,
+            is_file,
+            remarks,
+            state.done,
+            state.differences,
         )
         origin = flat_states.read_state(tensors, wanted, stated)
     if skip:
@@ -172,11 +195,15 @@ def _read(
     if kinds:
         reading.check_kinds_fit(kinds, names, origin, wanted)
     if request.inputs is not None and (wanted is None or origin.model is None):
-        raise StateError("inputs= is what two models are called with; give a model, and another one as like=")
+        raise StateError(
+            "inputs= is what two models are called with; give a model, and another one as like="
+        )
     if wanted is None and names:
         raise StateError("names= says which layer of like= is meant; give like=, the model")
     if wanted is None and request.dtype == LIKE:
-        raise ArgumentError("dtype='like' takes the dtypes of like=; give like=, the model, or the name of a dtype")
+        raise ArgumentError(
+            "dtype='like' takes the dtypes of like=; give like=, the model, or the name of a dtype"
+        )
     return origin, wanted
 
 
@@ -195,7 +222,9 @@ def _require_merged(names: Iterable[str], wanted: Twin | None) -> None:
         )
 
 
-def _left_out(origin: Twin, wanted: Twin | None, skip: tuple[str, ...], state: State) -> tuple[Twin, Twin | None]:
+def _left_out(
+    origin: Twin, wanted: Twin | None, skip: tuple[str, ...], state: State
+) -> tuple[Twin, Twin | None]:
     """Both without the layers that `skip=` names. Raises `StateError` if neither has parameters there."""
     reading.require_used(skip, [origin] if wanted is None else [origin, wanted])
     names = [name for name in origin.variables if reading.is_skipped(name, skip)]
@@ -205,7 +234,9 @@ def _left_out(origin: Twin, wanted: Twin | None, skip: tuple[str, ...], state: S
     if wanted is not None:
         state.skipped = [name for name in wanted.variables if reading.is_skipped(name, skip)]
         if state.skipped:
-            state.done.append(f"{some_of(state.skipped)} of {wanted.name} stay as they are, as skip= says")
+            state.done.append(
+                f"{some_of(state.skipped)} of {wanted.name} stay as they are, as skip= says"
+            )
         wanted = reading.without(wanted, skip)
     return origin, wanted
 
@@ -251,10 +282,14 @@ def _pair(source: Twin, target: Twin, names: Names, request: _Request) -> Pairin
             error.pairs = {**likely, **error.pairs}
         raise
     doubts += order_in_doubt(source, target, pairs)
-    return Pairing(pairs, singles[0], differences.by_definition(source, target, pairs), likely, doubts)
+    return Pairing(
+        pairs, singles[0], differences.by_definition(source, target, pairs), likely, doubts
+    )
 
 
-def _values(source: Twin, target: Twin, request: _Request, singles: Pairs, pairs: Pairs) -> State:
+def _values(
+    source: Twin, target: Twin, request: _Request, singles: Pairs, pairs: Pairs
+) -> State:
     """Returns the values that these pairs give to the target's variables; an empty state if a variable would get
     two."""
     state = State(target.name)

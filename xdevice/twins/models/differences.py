@@ -158,7 +158,12 @@ class Lister:
     def _list_unpaired(self, twin: Twin, other: Twin, is_target: bool) -> None:
         pairing = self._pairing
         paired = {id(layer) for pair in (*pairing.pairs, *pairing.singles) for layer in pair}
-        names = [part.name for layer in twin.layers if id(layer) not in paired for part in layer.parts]
+        names = [
+            part.name
+            for layer in twin.layers
+            if id(layer) not in paired
+            for part in layer.parts
+        ]
         if names:
             why = advice(names) or f"only {twin.name} has this layer, not {other.name}"
             self._state.unmapped |= dict.fromkeys(names, why)
@@ -172,11 +177,17 @@ class Lister:
         if instead := advice_of_tensor(name):
             return instead
         likely = self._pairing.likely.items()
-        pairs = [(here, there) for here, there in likely if path == (there if is_target else here)]
+        pairs = [
+            (here, there) for here, there in likely if path == (there if is_target else here)
+        ]
         if pairs:
             here, there = pairs[-1]
             return f"it fits several by its shape; a guess is names={{{here!r}: {there!r}}}"
-        what = "names= says which tensor it is" if is_target else f"settle({name!r}) says that it is not needed"
+        what = (
+            "names= says which tensor it is"
+            if is_target
+            else f"settle({name!r}) says that it is not needed"
+        )
         what += ", kinds= of which kind the layer at its path is"
         return f"no layer that xdevice knows has it, and no tensor of its shape is left on the other side; {what}"
 
@@ -228,7 +239,9 @@ class Lister:
     def _attentions_in_code(self) -> Iterator[str]:
         """A line that names the attentions that were put together from linear layers: the model's code sets their heads
         and scale, and xdevice does not read that code."""
-        attentions = [each for each in self._both_ways() if each[1].settings.get(layouts.ASSEMBLED)]
+        attentions = [
+            each for each in self._both_ways() if each[1].settings.get(layouts.ASSEMBLED)
+        ]
         if not attentions:
             return
         twin, _, other = attentions[0]
@@ -286,7 +299,11 @@ class Lister:
         texts = []
         for twin, layers in zip(twins, self._pairing.plain.uncompared, strict=True):
             listed = {layer.path for layer in twin.layers}
-            activated = {layer.path for layer in twin.layers if layer.settings.get("activation") is not None}
+            activated = {
+                layer.path
+                for layer in twin.layers
+                if layer.settings.get("activation") is not None
+            }
             counts = Counter(
                 _name_of(layer)
                 for layer in layers
@@ -294,7 +311,9 @@ class Lister:
                 if layer.kind != "rescaling" and (not only or layer.kind in only)
             )
             if counts:
-                texts.append(f"{', '.join(f'{count} {kind}' for kind, count in counts.items())} of {twin.name}")
+                texts.append(
+                    f"{', '.join(f'{count} {kind}' for kind, count in counts.items())} of {twin.name}"
+                )
         if texts:
             yield f"not compared: {' and '.join(texts)}, which have no counterpart in the other model; {hint}"
 
@@ -317,7 +336,10 @@ class Lister:
     def _knows_activations(self) -> bool:
         """Whether the activations of both models are layers, and were compared."""
         twins = (self._source, self._target)
-        each = [[layer for layer in twin.sequence or () if layer.kind == "activation"] for twin in twins]
+        each = [
+            [layer for layer in twin.sequence or () if layer.kind == "activation"]
+            for twin in twins
+        ]
         left = [layer.kind for layers in self._pairing.plain.uncompared for layer in layers]
         return all(each) and not {"activation", OTHER} & set(left)
 
@@ -331,7 +353,9 @@ def _of_pair(
     """The settings in which two paired layers with parameters differ: `ours` and `theirs`. `activated` are the paths of
     layers whose activation was compared as a layer of its own."""
     # where only `kinds=` or a name says what a layer is, the settings that its shapes do not show are unknown
-    is_read = all(set(settings).difference(SHAPING, layouts.STATED_BY_BOTH) for settings in (ours, theirs))
+    is_read = all(
+        set(settings).difference(SHAPING, layouts.STATED_BY_BOTH) for settings in (ours, theirs)
+    )
     for name in dict.fromkeys((*ours, *theirs)):
         is_stated = name in ours and name in theirs
         # a setting of one layer alone is a difference only where the other was read at all
@@ -347,7 +371,10 @@ def _of_pair(
 def between(backend: Backend, actual: Any, expected: Any) -> list[str]:
     """A line for each setting that differs between two models of one framework, whose layers are paired by path."""
     try:
-        ours, theirs = ({layer.path: layer for layer in backend.operations(model)} for model in (actual, expected))
+        ours, theirs = (
+            {layer.path: layer for layer in backend.operations(model)}
+            for model in (actual, expected)
+        )
     except AbsentNameError:
         raise
     except UnsupportedError:
@@ -387,16 +414,22 @@ def by_definition(source: Twin, target: Twin, pairs: Pairs) -> PlainComparison:
     return _compare(ours, theirs, pairs)
 
 
-def by_calls(source: Twin, expected: ModelRun, target: Twin, computed: ModelRun, pairs: Pairs) -> PlainComparison:
+def by_calls(
+    source: Twin, expected: ModelRun, target: Twin, computed: ModelRun, pairs: Pairs
+) -> PlainComparison:
     """Compares them in the order in which they are called."""
-    return _compare(list(_called(source, expected)), list(_called(target, computed)), pairs, is_called=True)
+    return _compare(
+        list(_called(source, expected)), list(_called(target, computed)), pairs, is_called=True
+    )
 
 
 def _called(twin: Twin, run: ModelRun) -> Iterator[Layer]:
     layers = {layer.path: layer for layer in twin.sequence or twin.layers}
     called = {call.path for call in run.trace.calls}
     inside = {
-        parent_of(path): layer for path, layer in layers.items() if layer.kind == "activation" and path not in called
+        parent_of(path): layer
+        for path, layer in layers.items()
+        if layer.kind == "activation" and path not in called
     }
     for call in run.trace.calls:
         layer = layers.get(call.path)
@@ -413,21 +446,33 @@ def _called(twin: Twin, run: ModelRun) -> Iterator[Layer]:
             yield inside[call.path]
 
 
-def _compare(ours: list[Layer], theirs: list[Layer], pairs: Pairs, is_called: bool = False) -> PlainComparison:
+def _compare(
+    ours: list[Layer], theirs: list[Layer], pairs: Pairs, is_called: bool = False
+) -> PlainComparison:
     """Compares the layers without parameters, gap by gap. If the layers are in the order of their calls, a layer may
     come twice, and a layer that one model lacks is not listed, because comparing the outputs shows it."""
     here, there = list(with_pads(ours)), list(with_pads(theirs))
-    ours_by, theirs_by = ({pair[side].path: number for number, pair in enumerate(pairs)} for side in (0, 1))
+    ours_by, theirs_by = (
+        {pair[side].path: number for number, pair in enumerate(pairs)} for side in (0, 1)
+    )
     missing_at: dict[int, str] = {}
     if not is_called:
         ends = _certain(here, ours_by)
-        places = {number: f"behind {path}" for path, number in theirs_by.items()} | {-1: "at the beginning"}
-        missing_at = {n: places[n] for n, end in _certain(there, theirs_by).items() if ends.get(n) == end}
+        places = {number: f"behind {path}" for path, number in theirs_by.items()} | {
+            -1: "at the beginning"
+        }
+        missing_at = {
+            n: places[n] for n, end in _certain(there, theirs_by).items() if ends.get(n) == end
+        }
     owners = {layer.path for layer in (*here, *there) if layer.parts}
     comparison = compare_gaps(gaps(here, ours_by), gaps(there, theirs_by), missing_at, owners)
     inside = {f"{layer.path}.activation": layer.path for layer in there if layer.parts}
-    differences = [one._replace(where=inside.get(one.where, one.where)) for one in comparison.differences]
-    return comparison._replace(differences=differences, paddings=(_paddings(ours, here), _paddings(theirs, there)))
+    differences = [
+        one._replace(where=inside.get(one.where, one.where)) for one in comparison.differences
+    ]
+    return comparison._replace(
+        differences=differences, paddings=(_paddings(ours, here), _paddings(theirs, there))
+    )
 
 
 # gaps
@@ -464,7 +509,9 @@ def _certain(sequence: Iterable[Layer], numbers: Mapping[str, int]) -> dict[int,
     return ends
 
 
-def compare_gaps(ours: Gaps, theirs: Gaps, missing_at: Mapping[int, str], owners: Container[str]) -> PlainComparison:
+def compare_gaps(
+    ours: Gaps, theirs: Gaps, missing_at: Mapping[int, str], owners: Container[str]
+) -> PlainComparison:
     """Compares the two models' layers in each gap between paired layers with parameters. `missing_at` has the gaps in
     which no function is called, each with a text for where it is: a layer that only one model has there is missing in
     the other. `owners` are the paths of layers with parameters."""
@@ -476,7 +523,9 @@ def compare_gaps(ours: Gaps, theirs: Gaps, missing_at: Mapping[int, str], owners
         number, kind = gap
         one, other = ours.get(gap, []), theirs.get(gap, [])
         is_counted = len(one) == len(other) and kind != OTHER
-        if not is_counted and not (number in missing_at and _is_missing(gap, one, other, ours, theirs)):
+        if not is_counted and not (
+            number in missing_at and _is_missing(gap, one, other, ours, theirs)
+        ):
             left += one
             right += other
             continue
@@ -495,31 +544,44 @@ def compare_gaps(ours: Gaps, theirs: Gaps, missing_at: Mapping[int, str], owners
             if rest:
                 differences += _of_kind(kind, *both, differences)
                 activated.update(parent_of(layer.path) for layer in rest)
-            left, right = ([layer for layer in side if layer.kind != kind] for side in (left, right))
+            left, right = (
+                [layer for layer in side if layer.kind != kind] for side in (left, right)
+            )
     for mine, its in list(_other_pools(ours, theirs, left, right)):
         differences.append(SettingDifference(its.path, "pool", mine.kind, its.kind))
         left = [layer for layer in left if layer is not mine]
         right = [layer for layer in right if layer is not its]
     differences += [one for layer in left for one in _rescaling(layer, is_ours=True)]
     differences += [one for layer in right for one in _rescaling(layer, is_ours=False)]
-    once = {str(one): one for one in differences}  # a layer that is called twice repeats its differences
-    return PlainComparison(list(once.values()), activated - {""}, (_unique(left), _unique(right)))
+    once = {
+        str(one): one for one in differences
+    }  # a layer that is called twice repeats its differences
+    return PlainComparison(
+        list(once.values()), activated - {""}, (_unique(left), _unique(right))
+    )
 
 
 def _unique(layers: Iterable[Layer]) -> list[Layer]:
     return list({layer.path: layer for layer in layers}.values())
 
 
-def _is_missing(gap: tuple[int, str], one: list[Layer], other: list[Layer], ours: Gaps, theirs: Gaps) -> bool:
+def _is_missing(
+    gap: tuple[int, str], one: list[Layer], other: list[Layer], ours: Gaps, theirs: Gaps
+) -> bool:
     """Whether the layers that only one model has in the gap (the place and kind in `gap`) are missing in the other
     model, rather than there as layers of another kind."""
     number, kind = gap
     beside = [name for at, name in (theirs if len(one) > len(other) else ours) if at == number]
-    return kind in _ALONE and not any(kind.endswith(end) and name.endswith(end) for end in _SORTS for name in beside)
+    return kind in _ALONE and not any(
+        kind.endswith(end) and name.endswith(end) for end in _SORTS for name in beside
+    )
 
 
 def _missing(place: str, one: Layer | None, other: Layer | None) -> SettingDifference:
-    texts = ["missing" if layer is None else layer.settings.get("function", "there") for layer in (one, other)]
+    texts = [
+        "missing" if layer is None else layer.settings.get("function", "there")
+        for layer in (one, other)
+    ]
     kind = next(layer.kind for layer in (one, other) if layer is not None)
     return SettingDifference(place, kind, *texts)
 
@@ -529,7 +591,8 @@ def _uniform(kind: str, ours: Gaps, theirs: Gaps) -> tuple[list[Layer], list[Lay
     layers are different activations that never stand between the same paired layers: each activation may be in the
     other model too, as a function or as a layer of an unknown class."""
     one, other = (
-        [layer for (_, own), layers in side.items() if own == kind for layer in layers] for side in (ours, theirs)
+        [layer for (_, own), layers in side.items() if own == kind for layer in layers]
+        for side in (ours, theirs)
     )
     if any(_between(layers[0], layer) for layers in (one, other) for layer in layers):
         return None
@@ -546,10 +609,16 @@ def _of_kind(
     where = f"{other[0].path} and every other {kind}" if len(other) > 1 else other[0].path
     paths = {layer.path for layer in other}
     names = {difference.name for difference in differences if difference.where in paths}
-    return [each._replace(where=where) for each in _between(one[0], other[0]) if each.name not in names]
+    return [
+        each._replace(where=where)
+        for each in _between(one[0], other[0])
+        if each.name not in names
+    ]
 
 
-def _other_pools(ours: Gaps, theirs: Gaps, left: list[Layer], right: list[Layer]) -> Iterator[tuple[Layer, Layer]]:
+def _other_pools(
+    ours: Gaps, theirs: Gaps, left: list[Layer], right: list[Layer]
+) -> Iterator[tuple[Layer, Layer]]:
     """Pairs of pools in the same gap between paired layers, each alone of its kind there: one takes the mean and the
     other the maximum."""
     for number, kind in ours:
@@ -566,13 +635,19 @@ def _rescaling(layer: Layer, is_ours: bool) -> Iterator[SettingDifference]:
     """The settings of a rescaling layer that only one model has, as differences from None."""
     for name, value in layer.settings.items() if layer.kind == "rescaling" else ():
         if name != "offset" or value not in (0, 0.0):
-            yield SettingDifference(layer.path, name, *((value, None) if is_ours else (None, value)))
+            yield SettingDifference(
+                layer.path, name, *((value, None) if is_ours else (None, value))
+            )
 
 
 def _between(one: Layer, other: Layer) -> list[SettingDifference]:
     where = other.path or other.kind
     if not layouts.same_setting(one.settings.get("function"), other.settings.get("function")):
-        return [SettingDifference(where, "activation", one.settings["function"], other.settings["function"])]
+        return [
+            SettingDifference(
+                where, "activation", one.settings["function"], other.settings["function"]
+            )
+        ]
     ours, theirs = _with_axis(one, other), _with_axis(other, one)
     return [
         SettingDifference(where, name, value, theirs[name])
@@ -589,7 +664,10 @@ def _with_axis(layer: Layer, other: Layer) -> Settings:
     axis = layer.settings["axis"]
     if axis is None:  # PyTorch's softmax chooses its axis by the number of axes
         axis = 0 if axes in (0, 1, 3) else 1
-    settings = {**layer.settings, "axis": axis - axes if isinstance(axis, int) and axis >= 0 else axis}
+    settings = {
+        **layer.settings,
+        "axis": axis - axes if isinstance(axis, int) and axis >= 0 else axis,
+    }
     settings.pop("ndim", None)
     return settings
 
@@ -615,13 +693,22 @@ def _merge_pad(pad: Layer, layer: Layer, behind: Layer | None) -> Layer | None:
     is_zeros = pad.settings["mode"] == "constant" and pad.settings["value"] == 0
     zeros_are_least = behind is not None and behind.settings.get("function") in _NOT_NEGATIVE
     takes = layer.kind in ("conv", "avg_pool") or (layer.kind == "max_pool" and zeros_are_least)
-    if not (is_zeros and takes and isinstance(own, tuple) and isinstance(added, tuple) and len(own) == len(added)):
+    if not (
+        is_zeros
+        and takes
+        and isinstance(own, tuple)
+        and isinstance(added, tuple)
+        and len(own) == len(added)
+    ):
         return None
     if not all(isinstance(more, int) for more in own):
         return None
     sides = tuple((one + more, two + more) for (one, two), more in zip(added, own, strict=True))
     is_even = all(one == two for one, two in sides)
-    settings = {**layer.settings, "padding": tuple(one for one, _ in sides) if is_even else sides}
+    settings = {
+        **layer.settings,
+        "padding": tuple(one for one, _ in sides) if is_even else sides,
+    }
     if layer.kind == "avg_pool":
         settings["count_include_pad"] = True
     return layer._replace(settings=settings)

@@ -60,12 +60,18 @@ def state_of(source: Any, paths: Collection[str], done: list[str]) -> Any:
     return _renamed(_with_lists(state, paths, done), paths, done)
 
 
-def _with_lists(source: Mapping[str, Any], paths: Collection[str], done: list[str]) -> Mapping[str, Any]:
+def _with_lists(
+    source: Mapping[str, Any], paths: Collection[str], done: list[str]
+) -> Mapping[str, Any]:
     """The state with `blocks.0` for `blocks_0`, as Flax names the items of a list, if it has more of the paths so."""
     new = {name: re.sub(r"_(\d+)(?=\.)", r".\1", name) for name in source}
-    if len(set(new.values())) < len(new) or _count(new.values(), paths) <= _count(source, paths):
+    if len(set(new.values())) < len(new) or _count(new.values(), paths) <= _count(
+        source, paths
+    ):
         return source
-    done.append(f"read the numbers in {sum(name != one for name, one in new.items())} names as those of lists")
+    done.append(
+        f"read the numbers in {sum(name != one for name, one in new.items())} names as those of lists"
+    )
     return {new[name]: value for name, value in source.items()}
 
 
@@ -74,7 +80,10 @@ def plain_names(source: Mapping[str, Any], done: list[str]) -> Mapping[str, Any]
     and tuples: `mlp/~/linear.w`, `w1`, `(w, b)`, `g`."""
     new = {name: name for name in source}
     if any("/~" in name for name in source):
-        new = {name: name.replace("/~/", ".").replace("/~", ".").replace("/", ".") for name in source}
+        new = {
+            name: name.replace("/~/", ".").replace("/~", ".").replace("/", ".")
+            for name in source
+        }
     groups: dict[str, dict[str, str]] = {}
     for name, one in new.items():
         owner, _, last = one.rpartition(".")
@@ -93,7 +102,11 @@ def plain_names(source: Mapping[str, Any], done: list[str]) -> Mapping[str, Any]
 
 def _plain_leaves(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, str]:
     """Other names for the tensors of one module, given their shapes: those of Haiku."""
-    if shapes.keys() <= {"0", "1"} and len(shapes.get("0", ())) > 1 and len(shapes.get("1", (1,))) == 1:
+    if (
+        shapes.keys() <= {"0", "1"}
+        and len(shapes.get("0", ())) > 1
+        and len(shapes.get("1", (1,))) == 1
+    ):
         return {"0": "w", "1": "b"} if len(shapes) == 2 else {"0": "w"}
     is_norm = shapes.keys() == {"g", "b"} and all(len(shape) == 1 for shape in shapes.values())
     if is_norm:
@@ -108,7 +121,10 @@ def _plain_leaves(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, str]:
 
 
 def _unwrapped(source: Mapping[str, Any], done: list[str]) -> Mapping[str, Any]:
-    plain = {name: ".".join(part for part in name.split(".") if part not in _WRAPPERS) for name in source}
+    plain = {
+        name: ".".join(part for part in name.split(".") if part not in _WRAPPERS)
+        for name in source
+    }
     longer = [name for name in source if name != plain[name]]
     # two names would become one where a model and its wrapped form are in one state
     if not longer or len(set(plain.values())) < len(plain):
@@ -118,11 +134,15 @@ def _unwrapped(source: Mapping[str, Any], done: list[str]) -> Mapping[str, Any]:
     return {plain[name]: value for name, value in source.items()}
 
 
-def _renamed(source: Mapping[str, Any], paths: Collection[str], done: list[str]) -> Mapping[str, Any]:
+def _renamed(
+    source: Mapping[str, Any], paths: Collection[str], done: list[str]
+) -> Mapping[str, Any]:
     """The state with a word taken off the beginning of its names, or put before them, if more of `paths` are in it so:
     "module." of a data-parallel model, "model." of a training program, the name of a backbone."""
     best, most = ("", ""), _count(source, paths)
-    candidates = [(start, "") for start in _starts(source)] + [("", start) for start in _starts(paths)]
+    candidates = [(start, "") for start in _starts(source)] + [
+        ("", start) for start in _starts(paths)
+    ]
     for off, on in candidates:
         count = _count(_with_words(source, off, on), paths)
         # only for more: where nothing is gained, names stay as they came
@@ -133,13 +153,17 @@ def _renamed(source: Mapping[str, Any], paths: Collection[str], done: list[str])
     off, on = best
     names = _with_words(source, off, on)
     count = sum(name not in source for name in names)
-    done.append(f"took {off!r} off {count} names" if off else f"put {on!r} before {count} names")
+    done.append(
+        f"took {off!r} off {count} names" if off else f"put {on!r} before {count} names"
+    )
     return dict(zip(names, source.values(), strict=True))
 
 
 def _starts(names: Collection[str]) -> list[str]:
     """The beginnings, up to a dot, that at least half of the names have."""
-    counts = Counter(start + "." for name in names for start in _paths_in(name) if start != name)
+    counts = Counter(
+        start + "." for name in names for start in _paths_in(name) if start != name
+    )
     # a head that was added later does not have the word
     return [start for start, count in counts.items() if 2 * count >= len(names)]
 
@@ -178,8 +202,16 @@ def read_state(source: Any, wanted: Twin | None, request: StateRequest) -> Twin:
     variables = {name: _tensor(backend, value) for name, value in source.items()}
     stated = spelled_out(request.kinds, variables, None)
     back = {there: here for here, there in request.names.items()}
-    by_like = {} if wanted is None else {back.get(one.path, one.path): one.kind for one in wanted.layers}
-    kinds = {path: kind for path, kind in {**by_like, **stated}.items() if not is_skipped(path, request.skip)}
+    by_like = (
+        {}
+        if wanted is None
+        else {back.get(one.path, one.path): one.kind for one in wanted.layers}
+    )
+    kinds = {
+        path: kind
+        for path, kind in {**by_like, **stated}.items()
+        if not is_skipped(path, request.skip)
+    }
     origin = request.origin if request.is_file else backend.name
     dialects = recognition.dialects_of(origin, request.layout)
     every = recognition.readings(dialects, variables, kinds, wanted, back)
@@ -191,9 +223,14 @@ def read_state(source: Any, wanted: Twin | None, request: StateRequest) -> Twin:
     layers = [
         layer
         for layer in settled_layers
-        if (wanted is not None or layer.path in kinds) and not is_skipped(layer.path, request.skip)
+        if (wanted is not None or layer.path in kinds)
+        and not is_skipped(layer.path, request.skip)
     ]
-    unknown = {name: x for name, x in without_owner(variables, layers).items() if not is_skipped(name, request.skip)}
+    unknown = {
+        name: x
+        for name, x in without_owner(variables, layers).items()
+        if not is_skipped(name, request.skip)
+    }
     if wanted is None and unknown:
         raise StateError(
             f"the kinds of these parameters are unknown: {some_of(unknown)}; "
@@ -215,7 +252,9 @@ def read_state(source: Any, wanted: Twin | None, request: StateRequest) -> Twin:
     return Twin(backend, layers, variables, [single(name, x) for name, x in unknown.items()])
 
 
-def _require_stated(reading: recognition.Reading, stated: Names, way: PartsOf, variables: Mapping[str, Any]) -> None:
+def _require_stated(
+    reading: recognition.Reading, stated: Names, way: PartsOf, variables: Mapping[str, Any]
+) -> None:
     """Raises `StateError` if the state has no layer of a kind that `kinds=` says."""
     for path in reading.lacking:
         if path in stated:
@@ -260,7 +299,9 @@ class StateRequest(NamedTuple):
     doubts: list[str]
 
 
-def with_ties(source: Any, wanted: Twin | None, remarks: Mapping[str, str], done: list[str]) -> Any:
+def with_ties(
+    source: Any, wanted: Twin | None, remarks: Mapping[str, str], done: list[str]
+) -> Any:
     """The state with the further names of tied weights, of which a file has one: those that the target ties, and those
     that the file itself says, where the target has them."""
     if wanted is None or not isinstance(source, dict):
@@ -269,11 +310,21 @@ def with_ties(source: Any, wanted: Twin | None, remarks: Mapping[str, str], done
     for name, value in wanted.variables.items():
         if name in source:
             firsts.setdefault(id(value), name)
-    ties = {name: firsts[id(value)] for name, value in wanted.variables.items() if id(value) in firsts}
-    ties |= {name: first for name, first in remarks.items() if name in wanted.variables and first in source}
+    ties = {
+        name: firsts[id(value)]
+        for name, value in wanted.variables.items()
+        if id(value) in firsts
+    }
+    ties |= {
+        name: first
+        for name, first in remarks.items()
+        if name in wanted.variables and first in source
+    }
     missing = {name: first for name, first in ties.items() if name not in source}
     if missing:
-        done.append(f"took {some_of(missing)} from {some_of(dict.fromkeys(missing.values()))}: they are tied")
+        done.append(
+            f"took {some_of(missing)} from {some_of(dict.fromkeys(missing.values()))}: they are tied"
+        )
     return {**source, **{name: source[first] for name, first in missing.items()}}
 
 
@@ -294,7 +345,9 @@ def _backend_of(source: Any) -> Backend:
             )
         backends[owner.backend.name] = owner.backend
     if len(backends) > 1:
-        raise NotATensorError(f"the tensors of one state are of one framework, not of {', '.join(backends)}")
+        raise NotATensorError(
+            f"the tensors of one state are of one framework, not of {', '.join(backends)}"
+        )
     return next(iter(backends.values()), None) or registry.load("numpy")
 
 
@@ -302,4 +355,8 @@ def _tensor(backend: Backend, value: Any) -> Any:
     """The tensor in `value`, which is a tensor or a single variable. A variable counts as a model, and its tensor has
     the name "" there."""
     owner = registry.kind_of(type(value))
-    return dict(backend.variables(value))[""] if owner is not None and owner.kind == "model" else value
+    return (
+        dict(backend.variables(value))[""]
+        if owner is not None and owner.kind == "model"
+        else value
+    )

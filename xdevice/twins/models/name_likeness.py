@@ -54,7 +54,8 @@ _OF_ANY: Final = frozenset(
 )  # fmt: skip
 """Words that say what a layer is, and not which layer of the model: names are compared without them."""
 _GROUPS: Final = {
-    word: {number for number, words in enumerate(_ALIKE) if word in words} for word in chain.from_iterable(_ALIKE)
+    word: {number for number, words in enumerate(_ALIKE) if word in words}
+    for word in chain.from_iterable(_ALIKE)
 }
 _WORD: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 
@@ -78,7 +79,10 @@ def likeness(one: str, other: str) -> int:
 
 def _common(ours: Iterable[str], theirs: Iterable[str]) -> int:
     telling = [word for word in ours if word not in _OF_ANY]
-    return sum(max((_match(word, there) for there in theirs if there not in _OF_ANY), default=0) for word in telling)
+    return sum(
+        max((_match(word, there) for there in theirs if there not in _OF_ANY), default=0)
+        for word in telling
+    )
 
 
 @cache
@@ -123,9 +127,15 @@ def _speaks_against(one: str, two: str, first: str, second: str) -> bool:
     (stem, low), (other_stem, high) = _stem(one), _stem(two)
     (there, least), (other_there, most) = _stem(first), _stem(second)
     # names that differ in their numbers alone come in the order of these
-    if stem == other_stem and there == other_there and not _names(one, two) & _names(first, second):
+    if (
+        stem == other_stem
+        and there == other_there
+        and not _names(one, two) & _names(first, second)
+    ):
         return (low < high) != (least < most)
-    return likeness(one, second) + likeness(two, first) > likeness(one, first) + likeness(two, second)
+    return likeness(one, second) + likeness(two, first) > likeness(one, first) + likeness(
+        two, second
+    )
 
 
 def _names(*paths: str) -> set[str]:

@@ -80,9 +80,13 @@ def compare_optimizers(source: Any, target: Any) -> list[str]:
             pairs = list(product(one, other))
             how = "each is compared with that one"
         sorts = "1 sort" if len(one) == 1 else f"{len(one)} sorts"
-        lines.append(f"groups: {ours} has parameters of {sorts}, {theirs} of {len(other)}; {how}")
+        lines.append(
+            f"groups: {ours} has parameters of {sorts}, {theirs} of {len(other)}; {how}"
+        )
     for number, (mine, its) in enumerate(pairs, start=1):
-        lines += [f"group {number}: {line}" for line in _differences(ours, mine, theirs, its).values()]
+        lines += [
+            f"group {number}: {line}" for line in _differences(ours, mine, theirs, its).values()
+        ]
     return list(dict.fromkeys(lines))
 
 
@@ -123,20 +127,34 @@ def convert_optimizer(
     """
     ours, theirs = _read(source), _read(target)
     check_kinds(kinds or {})
-    source_model, target_model = (_twin(read, model, kinds) for read, model in zip((ours, theirs), models, strict=True))
+    source_model, target_model = (
+        _twin(read, model, kinds) for read, model in zip((ours, theirs), models, strict=True)
+    )
     pairs, unpaired = _pair_up(ours, theirs, state, source_model, target_model)
     lines, blocking = _sorted_differences(ours, theirs, pairs)
     if ours.optimizer.kind != theirs.optimizer.kind:
         raise _refusal(ours, theirs, blocking, "a state is for an optimizer of its kind")
     if strict and blocking:
-        raise _refusal(ours, theirs, blocking, "make them equal, or strict=False converts as much as possible")
-    sources, targets = dict(ours.backend.variables(source)), dict(theirs.backend.variables(target))
+        raise _refusal(
+            ours,
+            theirs,
+            blocking,
+            "make them equal, or strict=False converts as much as possible",
+        )
+    sources, targets = (
+        dict(ours.backend.variables(source)),
+        dict(theirs.backend.variables(target)),
+    )
     # a fresh optimizer makes its state in its first step only
-    to_come = [name for pair in pairs for name in pair.parameter.state.values() if name not in targets]
+    to_come = [
+        name for pair in pairs for name in pair.parameter.state.values() if name not in targets
+    ]
     targets.update(theirs.backend.state_to_come(target, to_come))
     values, unfilled = _values(ours, theirs, pairs, sources, targets)
     if unfilled and not values:
-        raise StateError(f"{ours} has no state yet, so there is nothing to convert; take a step first")
+        raise StateError(
+            f"{ours} has no state yet, so there is nothing to convert; take a step first"
+        )
     if strict and (unpaired or unfilled):
         raise _refusal(ours, theirs, [*unpaired, *unfilled], "strict=False converts the rest")
     for name, array in values.items():
@@ -161,7 +179,9 @@ class _ReadOptimizer(NamedTuple):
 
 def _read(x: Any) -> _ReadOptimizer:
     backend = registry.owner_of(type(x))
-    backend = backend or next((one for one in registry.list_loaded() if one.has_optimizer(x)), None)
+    backend = backend or next(
+        (one for one in registry.list_loaded() if one.has_optimizer(x)), None
+    )
     if backend is None:
         raise NotATensorError(
             f"expected an optimizer of a framework, not {shown(x, 60)} of type {type(x).__qualname__}"
@@ -191,12 +211,16 @@ def _twin(read: _ReadOptimizer, model: Any, kinds: Names | None) -> Twin:
 # comparing
 
 
-def _differences(ours: _ReadOptimizer, one: _Settings, theirs: _ReadOptimizer, other: _Settings) -> dict[str, str]:
+def _differences(
+    ours: _ReadOptimizer, one: _Settings, theirs: _ReadOptimizer, other: _Settings
+) -> dict[str, str]:
     """By the name of the setting, a line for each difference between two optimizers."""
     kind = ours.optimizer.kind
     if kind != theirs.optimizer.kind:
         kinds = f"{ours} is of the kind {kind}, {theirs} of the kind {theirs.optimizer.kind}"
-        return {"kind": f"kind: {kinds}; these are different formulas, and no setting makes them equal"}
+        return {
+            "kind": f"kind: {kinds}; these are different formulas, and no setting makes them equal"
+        }
     lines = {}
     for name in one:
         is_code = name in _CODE and one[name] is not None
@@ -226,7 +250,11 @@ def _matters(name: str, kind: str, one: _Settings, other: _Settings) -> bool:
         return not both("eps", 0)
     if name == "decay":
         # added to a plain gradient or taken off the weight, the decay is lr weight_decay w in both
-        is_plain = kind == "sgd" and both("momentum", 0) and terms.SIGN not in (one["decay"], other["decay"])
+        is_plain = (
+            kind == "sgd"
+            and both("momentum", 0)
+            and terms.SIGN not in (one["decay"], other["decay"])
+        )
         return not (is_plain or both("weight_decay", 0))
     return True
 
@@ -253,7 +281,9 @@ _REMEDIES: Final = {
 }
 
 
-def _remedy(name: str, ours: _ReadOptimizer, one: _Settings, theirs: _ReadOptimizer, other: _Settings) -> str:
+def _remedy(
+    name: str, ours: _ReadOptimizer, one: _Settings, theirs: _ReadOptimizer, other: _Settings
+) -> str:
     remedy = _REMEDIES.get(name)
     if name == "eps_enters" and name not in theirs.optimizer.arguments:
         remedy = _remedy_of_eps(theirs, one, other)
@@ -266,7 +296,9 @@ def _remedy(name: str, ours: _ReadOptimizer, one: _Settings, theirs: _ReadOptimi
         if argument is not None:
             value = settings[name]
             text = _number(value) if isinstance(value, float) else repr(value)
-            return argument if " " in argument else f"{argument}={text} in {side} makes them equal"
+            return (
+                argument if " " in argument else f"{argument}={text} in {side} makes them equal"
+            )
     return _NONE
 
 
@@ -288,7 +320,9 @@ def _remedy_of_decay(theirs: _ReadOptimizer, one: _Settings, other: _Settings) -
     elif "decay" in theirs.optimizer.arguments:
         return None
     elif one["decay"] == terms.DECOUPLED:
-        instead = "weight_decay=0 there, and weights times 1 - lr weight_decay before each step, does"
+        instead = (
+            "weight_decay=0 there, and weights times 1 - lr weight_decay before each step, does"
+        )
     else:
         instead = "set weight_decay=0 on both sides, and put the decay into the loss"
     return f"{_NONE}: {instead}"
@@ -314,14 +348,20 @@ def _pair_up(
     """The parameters of the two optimizers that correspond, and for each parameter without a counterpart the reason."""
     updated = {id(parameter.variable): parameter for parameter in ours.optimizer.parameters}
     # reversed, so that of the names of a tied weight the first one stays
-    names = {id(x): name for name, x in reversed(list(target.variables.items())) if name in state.origins}
+    names = {
+        id(x): name
+        for name, x in reversed(list(target.variables.items()))
+        if name in state.origins
+    }
     pairs = []
     unpaired = []
     used: set[int] = set()
     for number, parameter in enumerate(theirs.optimizer.parameters):
         name = names.get(id(parameter.variable))
         if name is None:
-            unpaired.append(f"parameter {number} of {theirs}: the state has no tensor of models[1] for it")
+            unpaired.append(
+                f"parameter {number} of {theirs}: the state has no tensor of models[1] for it"
+            )
             continue
         origins = state.origins[name]
         ids = [id(source.variables.get(origin)) for origin in origins]
@@ -333,7 +373,9 @@ def _pair_up(
             unpaired.append(f"{name}: {places}")
         else:
             pairs.append(_ParameterPair(name, parameter, [updated[one] for one in ids], places))
-    unused = [name for name, x in source.variables.items() if id(x) in updated and id(x) not in used]
+    unused = [
+        name for name, x in source.variables.items() if id(x) in updated and id(x) not in used
+    ]
     if unused:
         unpaired.append(f"{theirs} updates nothing that was made of {some_of(unused)}")
     taken = _numbers_taken(pairs)
@@ -351,19 +393,28 @@ def _pair_up(
 def _places(name: str, origins: Sequence[str], source: Twin, target: Twin) -> Array | str:
     """For each number of the target's parameter `name`, its index among the numbers of the source's parameters; or a
     text that says why there is no such index."""
-    layer = next((one for one in source.layers if set(origins) <= {part.name for part in one.parts}), None)
-    part = next((part for one in target.layers for part in one.parts if part.name == name), None)
+    layer = next(
+        (one for one in source.layers if set(origins) <= {part.name for part in one.parts}),
+        None,
+    )
+    part = next(
+        (part for one in target.layers for part in one.parts if part.name == name), None
+    )
     if layer is None or part is None:
         return "no layer says what it is; pass kinds= as to convert_state"
     count = sum(math.prod(source.variables[origin].shape) for origin in origins)
-    places, moved = (_number_elements(layer, part, origins, source, start) for start in (0, count))
+    places, moved = (
+        _number_elements(layer, part, origins, source, start) for start in (0, count)
+    )
     # if numbers are only moved, and not computed with, adding `count` to all of them adds `count` to the result
     if (moved - places != count).any() or len(np.unique(places)) < places.size:
         return f"it is computed from {' and '.join(origins)}, so it has moments of its own, which these do not give"
     return places
 
 
-def _number_elements(layer: Layer, part: Part, origins: Sequence[str], source: Twin, start: int) -> Array:
+def _number_elements(
+    layer: Layer, part: Part, origins: Sequence[str], source: Twin, start: int
+) -> Array:
     """Numbers the elements of a source layer's parameters from `start`, and lays these numbers out as the target's
     parameter `part` is laid out."""
     numbers: dict[str, Array] = {}
@@ -382,8 +433,15 @@ def _numbers_taken(pairs: list[_ParameterPair]) -> Counter[int]:
     taken: Counter[int] = Counter()
     for pair in pairs:
         ends = np.cumsum(list(map(_size, pair.sources)))
-        counts = np.bincount(np.searchsorted(ends, pair.places.reshape(-1), side="right"), minlength=len(ends))
-        taken.update({id(parameter): int(count) for parameter, count in zip(pair.sources, counts, strict=True)})
+        counts = np.bincount(
+            np.searchsorted(ends, pair.places.reshape(-1), side="right"), minlength=len(ends)
+        )
+        taken.update(
+            {
+                id(parameter): int(count)
+                for parameter, count in zip(pair.sources, counts, strict=True)
+            }
+        )
     return taken
 
 
@@ -410,13 +468,20 @@ def _sorted_differences(
     names: dict[str, dict[str, None]] = {}
     blocking = []
     whole = ("", ours.optimizer.settings, theirs.optimizer.settings)
-    each = [(pair.name, one.settings, pair.parameter.settings) for pair in pairs for one in pair.sources]
+    each = [
+        (pair.name, one.settings, pair.parameter.settings)
+        for pair in pairs
+        for one in pair.sources
+    ]
     for name, one, other in each or [whole]:
         for setting, line in _differences(ours, one, theirs, other).items():
             names.setdefault(line, {})[name] = None
             if _is_part_of_state(setting, one, other):
                 blocking.append(line)
-    lines = {line: line if len(of) >= len(pairs) else f"{some_of(of)}: {line}" for line, of in names.items()}
+    lines = {
+        line: line if len(of) >= len(pairs) else f"{some_of(of)}: {line}"
+        for line, of in names.items()
+    }
     return list(lines.values()), [lines[line] for line in dict.fromkeys(blocking)]
 
 
@@ -425,9 +490,13 @@ def _is_part_of_state(setting: str, one: _Settings, other: _Settings) -> bool:
     return setting in _PART_OF_STATE or (setting in ("decay", "weight_decay") and is_coupled)
 
 
-def _refusal(ours: _ReadOptimizer, theirs: _ReadOptimizer, reasons: Sequence[str], instead: str) -> StateError:
+def _refusal(
+    ours: _ReadOptimizer, theirs: _ReadOptimizer, reasons: Sequence[str], instead: str
+) -> StateError:
     lines = "\n  ".join(reasons)
-    return StateError(f"the state of {ours} does not fit {theirs}, and nothing was written; {instead}:\n  {lines}")
+    return StateError(
+        f"the state of {ours} does not fit {theirs}, and nothing was written; {instead}:\n  {lines}"
+    )
 
 
 # converting: the values
@@ -457,7 +526,9 @@ def _values(
                 array = np.full(tuple(slots[name].shape), array, wanted)
             if array.dtype.name != wanted:
                 came = array.dtype.name
-                unfilled.append(f"{pair.name}: the {slot} is {came}, and {wanted} in {theirs}; cast before")
+                unfilled.append(
+                    f"{pair.name}: the {slot} is {came}, and {wanted} in {theirs}; cast before"
+                )
             elif name in values and (values[name] != array).any():
                 unfilled.append(
                     f"{pair.name}: {theirs} counts the steps of all parameters as one, and they differ here"
@@ -467,7 +538,9 @@ def _values(
     return values, unfilled
 
 
-def _canonical(ours: _ReadOptimizer, parameter: Parameter, sources: Mapping[str, Any]) -> dict[str, Any]:
+def _canonical(
+    ours: _ReadOptimizer, parameter: Parameter, sources: Mapping[str, Any]
+) -> dict[str, Any]:
     """The state of a parameter in PyTorch's terms; empty if the parameter has no state yet."""
     state: dict[str, Any] = {}
     settings: _Settings = parameter.settings
@@ -476,7 +549,9 @@ def _canonical(ours: _ReadOptimizer, parameter: Parameter, sources: Mapping[str,
             continue
         array = ours.backend.to_numpy(sources[name])
         if slot in terms.FORMS:
-            if rate := terms.FORMS[slot] * float(settings["lr"]):  # of a rate of 0 the momentum cannot be recovered
+            if rate := terms.FORMS[slot] * float(
+                settings["lr"]
+            ):  # of a rate of 0 the momentum cannot be recovered
                 state[_plain(slot)] = array / np.asarray(rate, array.dtype)
         elif slot == terms.STEP:
             state[slot] = int(array.reshape(-1)[0])
@@ -491,7 +566,11 @@ def _steps(power: float, beta: float) -> int:
     """The number of steps t that were taken, from `power`, which is beta^(t + 1). If the power is 0 any large t is
     right: Adam's correction is 1 then."""
     smallest = float(np.finfo("float32").tiny)
-    return max(round(math.log(max(power, smallest)) / math.log(beta)) - 1, 0) if 0 < beta < 1 else 0
+    return (
+        max(round(math.log(max(power, smallest)) / math.log(beta)) - 1, 0)
+        if 0 < beta < 1
+        else 0
+    )
 
 
 def _plain(slot: str) -> str:
@@ -511,4 +590,8 @@ def _native(slot: str, pair: _ParameterPair, states: list[dict[str, Any]]) -> An
     if slot in terms.POWERS:
         return settings["beta1" if slot == terms.POWERS[0] else "beta2"] ** (steps + 1)
     array = np.concatenate([state[wanted].reshape(-1) for state in states])[pair.places]
-    return array * np.asarray(terms.FORMS[slot] * settings["lr"], array.dtype) if slot in terms.FORMS else array
+    return (
+        array * np.asarray(terms.FORMS[slot] * settings["lr"], array.dtype)
+        if slot in terms.FORMS
+        else array
+    )

@@ -74,7 +74,9 @@ def by_name(source: Twin, target: Twin, names: Names) -> list[tuple[Layer, Layer
 
 def _at(layers: Mapping[str, Layer], path: str, twin: Twin) -> Layer:
     if path not in layers:
-        raise StateError(f"names= says {shown(path)}, and {twin.name} has no layer there; it has {some_of(layers)}")
+        raise StateError(
+            f"names= says {shown(path)}, and {twin.name} has no layer there; it has {some_of(layers)}"
+        )
     return layers[path]
 
 
@@ -96,7 +98,9 @@ def spelled_out(names: Names, source: Twin) -> dict[str, str]:
             )
         first, *pieces = there.split("*")
         for path, groups in fitting.items():
-            every[path] = first + "".join(group + piece for group, piece in zip(groups, pieces, strict=False))
+            every[path] = first + "".join(
+                group + piece for group, piece in zip(groups, pieces, strict=False)
+            )
     return every
 
 
@@ -128,7 +132,8 @@ def _is_part(few: Unpaired, many: Unpaired) -> bool:
     a number: a path such as 0.1 does not tell what the layer is."""
     there = {layer.path: signature for layer, signature in many.signed}
     return all(
-        there.get(layer.path) == signature and not name_in(layer.path).isdigit() for layer, signature in few.signed
+        there.get(layer.path) == signature and not name_in(layer.path).isdigit()
+        for layer, signature in few.signed
     )
 
 
@@ -147,7 +152,9 @@ def _in_order(ours: Unpaired, theirs: Unpaired) -> Pairs:
             crossed.update(places[number] for pair in pairs for number in pair)
             likely |= guess(paths, others)
     if crossed:
-        raise StateError(crossing(ours, theirs, sorted(crossed), likely), likely_pairs(ours, theirs))
+        raise StateError(
+            crossing(ours, theirs, sorted(crossed), likely), likely_pairs(ours, theirs)
+        )
     return list(zip(ours.layers, theirs.layers, strict=True))
 
 
@@ -155,7 +162,11 @@ def _only_ones(ours: Unpaired, theirs: Unpaired) -> Pairs:
     """The pairs of layers that are the only ones of their kind and shape in both models. Raises `StateError` if both
     models have layers of a kind and shape, and one model has several of them."""
     counts, others = Counter(ours.signatures), Counter(theirs.signatures)
-    several = [signature for signature in counts if signature in others and counts[signature] + others[signature] > 2]
+    several = [
+        signature
+        for signature in counts
+        if signature in others and counts[signature] + others[signature] > 2
+    ]
     if several:
         raise StateError(unclear(ours, theirs, several), likely_pairs(ours, theirs))
     there = {signature: layer for layer, signature in theirs.signed}
@@ -181,13 +192,20 @@ def likely_pairs(ours: Unpaired, theirs: Unpaired, by_names: bool = True) -> dic
 def _with_strides(twin: Unpaired) -> Unpaired:
     """The same with the stride of each layer in its signature: a shortcut may have the kind and shape of the layer
     beside it, but not its stride."""
-    return twin._replace(signed=[(layer, (*own, str(layer.settings.get("stride")))) for layer, own in twin.signed])
+    return twin._replace(
+        signed=[
+            (layer, (*own, str(layer.settings.get("stride")))) for layer, own in twin.signed
+        ]
+    )
 
 
 def pairs_in_order(source: Twin, target: Twin, names: Names) -> dict[str, str]:
     """The paths of layers that are paired in their order among their kind and shape, whatever they are called."""
     ours, theirs = _left(source, target, names)
-    return {**names, **likely_pairs(_unpaired(source, ours), _unpaired(target, theirs), by_names=False)}
+    return {
+        **names,
+        **likely_pairs(_unpaired(source, ours), _unpaired(target, theirs), by_names=False),
+    }
 
 
 def order_in_doubt(source: Twin, target: Twin, pairs: Pairs) -> Iterator[str]:
@@ -195,14 +213,20 @@ def order_in_doubt(source: Twin, target: Twin, pairs: Pairs) -> Iterator[str]:
     all kinds come in one order."""
     places = {layer.path: place for place, layer in enumerate(target.layers)}
     counterparts = {one.path: other.path for one, other in pairs if other.path in places}
-    order = [places[counterparts[layer.path]] for layer in source.layers if layer.path in counterparts]
+    order = [
+        places[counterparts[layer.path]]
+        for layer in source.layers
+        if layer.path in counterparts
+    ]
     if order == sorted(order):
         return
     counts = Counter(target.signatures())
     paths = [
         other.path
         for one, other in pairs
-        if other.path in places and one.path != other.path and counts[target.signature(other)] > 1
+        if other.path in places
+        and one.path != other.path
+        and counts[target.signature(other)] > 1
     ]
     if paths:
         yield (
@@ -215,7 +239,9 @@ def check_pair(source: Twin, one: Layer, target: Twin, other: Layer) -> None:
     """Raises `StateError` if the parameters of one layer cannot become those of the other."""
     ours, theirs = source.shapes(one), target.shapes(other)
     same_kind = one.kind == other.kind
-    if same_kind and any(one.settings.get(name) != other.settings.get(name) for name in SHAPING):
+    if same_kind and any(
+        one.settings.get(name) != other.settings.get(name) for name in SHAPING
+    ):
         return  # a setting that shapes the weights differs, which is listed: the pairing is no mistake
     off = [
         f"{name or 'the tensor'} {shape} and {theirs[name]}"
@@ -225,13 +251,17 @@ def check_pair(source: Twin, one: Layer, target: Twin, other: Layer) -> None:
     if same_kind and not off:
         return
     hints = [
-        f"kinds={{{this.path!r}: {that.kind!r}}}" for this, that in ((one, other), (other, one)) if is_unread(this)
+        f"kinds={{{this.path!r}: {that.kind!r}}}"
+        for this, that in ((one, other), (other, one))
+        if is_unread(this)
     ]
     instead = "say "
     if hints and not same_kind:
         instead = f"say {' or '.join(hints)} if names and shapes mislead, or "
     rows = of_rows(one, ours.get("weight"), other, theirs.get("weight"))
-    what = f"of the shapes {', '.join(off)}" if same_kind else f"a {one.kind} and a {other.kind}"
+    what = (
+        f"of the shapes {', '.join(off)}" if same_kind else f"a {one.kind} and a {other.kind}"
+    )
     raise StateError(
         f"{_part_names(one)} of {source.name} cannot become {_part_names(other)} of {target.name}: "
         f"they are {what} (in PyTorch's layout); {instead}which layer is which by names={{{one.path!r}: ...}}, "

@@ -84,7 +84,9 @@ class Twin(NamedTuple):
 
     def has_forms_of(self, other: Twin) -> bool:
         """Whether both have the same kinds and shapes of layers, and equally many of each."""
-        ours, theirs = (Counter(twin.forms([*twin.layers, *twin.singles])) for twin in (self, other))
+        ours, theirs = (
+            Counter(twin.forms([*twin.layers, *twin.singles])) for twin in (self, other)
+        )
         return ours == theirs
 
     def signature(self, layer: Layer) -> Signature:
@@ -175,7 +177,11 @@ def read_model(backend: Backend, model: Any, kinds: Names | None = None) -> Twin
     if kinds:
         paths = spelled_out(kinds, variables, sequence)
         # what only names and shapes tell, the user knows better
-        layers = [one for one in layers if not (is_unread(one) and paths.get(one.path, one.kind) != one.kind)]
+        layers = [
+            one
+            for one in layers
+            if not (is_unread(one) and paths.get(one.path, one.kind) != one.kind)
+        ]
         layers += _declared(backend, variables, layers, sequence, kinds)
     singles = [single(name, value) for name, value in without_owner(variables, layers).items()]
     return Twin(backend, layers, variables, singles, sequence, model)
@@ -212,7 +218,9 @@ def retold(twin: Twin, other: Twin, names: Names) -> Twin:
         except StateError:
             new = None
         is_whole = new is not None and {part.name for part in new.parts} == own.keys()
-        layers.append(new if new is not None and is_whole and _fits(twin, new, other, beside) else layer)
+        layers.append(
+            new if new is not None and is_whole and _fits(twin, new, other, beside) else layer
+        )
     return twin.with_layers(layers)
 
 
@@ -223,7 +231,10 @@ def _fits(twin: Twin, layer: Layer, other: Twin, beside: Layer) -> bool:
 
 def is_unread(layer: Layer) -> bool:
     """Whether nobody has read what the layer is set to: only `kinds=`, or names and shapes, say what it is."""
-    return layer.settings.keys() <= {*SHAPING, *layouts.STATED_BY_BOTH} and layouts.ASSEMBLED not in layer.settings
+    return (
+        layer.settings.keys() <= {*SHAPING, *layouts.STATED_BY_BOTH}
+        and layouts.ASSEMBLED not in layer.settings
+    )
 
 
 def without_owner(variables: Variables, layers: Iterable[Layer]) -> dict[str, Any]:
@@ -241,7 +252,9 @@ def without_owner(variables: Variables, layers: Iterable[Layer]) -> dict[str, An
 
 def single(name: str, value: Any) -> Layer:
     """A variable as a layer of its own, whose axes of length 1 do not count."""
-    return Layer(with_dots(name), "same", (Part(name, ("",), layouts.squeezed(tuple(value.shape))),), {})
+    return Layer(
+        with_dots(name), "same", (Part(name, ("",), layouts.squeezed(tuple(value.shape))),), {}
+    )
 
 
 def with_dots(path: str) -> str:
@@ -263,7 +276,9 @@ def check_kinds_fit(kinds: Names, names: Names, source: Twin, target: Twin | Non
     """Raises `StateError` if `kinds` gives a layer a kind that the layer has neither in the source nor in the
     target."""
     for path, kind in kinds.items():
-        places = [(source, path)] + ([] if target is None else [(target, names.get(path, path))])
+        places = [(source, path)] + (
+            [] if target is None else [(target, names.get(path, path))]
+        )
         of_classes = [
             (twin.name, layer.kind)
             for twin, place in places
@@ -275,7 +290,9 @@ def check_kinds_fit(kinds: Names, names: Names, source: Twin, target: Twin | Non
             continue
         if of_classes:
             by_class = " and ".join(f"{own} in {name}" for name, own in of_classes)
-            raise StateError(f"kinds says that {shown(path)} is a {kind}, but its class says {by_class}: leave it out")
+            raise StateError(
+                f"kinds says that {shown(path)} is a {kind}, but its class says {by_class}: leave it out"
+            )
         left = [name for twin, _ in places for name in twin.single_names]
         raise StateError(
             f"kinds says {kind} of {shown(path)}, where there are no parameters of a layer that is not known by its "
@@ -284,16 +301,28 @@ def check_kinds_fit(kinds: Names, names: Names, source: Twin, target: Twin | Non
 
 
 def _declared(
-    backend: Backend, variables: Variables, layers: list[Layer], sequence: list[Layer] | None, kinds: Names
+    backend: Backend,
+    variables: Variables,
+    layers: list[Layer],
+    sequence: list[Layer] | None,
+    kinds: Names,
 ) -> list[Layer]:
     paths = {layer.path for layer in layers}
     rest = without_owner(variables, layers)
-    kinds = {path: kind for path, kind in spelled_out(kinds, rest, sequence).items() if with_dots(path) not in paths}
-    declared = [declared_layer(ways_of(backend), path, kind, rest) for path, kind in kinds.items()]
+    kinds = {
+        path: kind
+        for path, kind in spelled_out(kinds, rest, sequence).items()
+        if with_dots(path) not in paths
+    }
+    declared = [
+        declared_layer(ways_of(backend), path, kind, rest) for path, kind in kinds.items()
+    ]
     return [layer for layer in declared if layer is not None]
 
 
-def spelled_out(kinds: Names, names: Iterable[str], sequence: Iterable[Layer] | None) -> dict[str, str]:
+def spelled_out(
+    kinds: Names, names: Iterable[str], sequence: Iterable[Layer] | None
+) -> dict[str, str]:
     """`kinds` with the path of each module, or of each tensor if the kind is "same", that a pattern or the name of a
     class stands for. `names` are those of the variables that no known layer has."""
     kind_of: dict[str, str] = {}
@@ -301,14 +330,22 @@ def spelled_out(kinds: Names, names: Iterable[str], sequence: Iterable[Layer] | 
     owners = dict.fromkeys(name[: max(name.rfind("."), name.rfind("/"), 0)] for name in names)
     for key, kind in kinds.items():
         paths = names if kind == "same" else owners
-        meant = [path for path in paths if path and _is_meant(with_dots(path), classes, with_dots(key))]
+        meant = [
+            path
+            for path in paths
+            if path and _is_meant(with_dots(path), classes, with_dots(key))
+        ]
         kind_of |= dict.fromkeys(meant or [key], kind)
     return kind_of
 
 
 def _classes(sequence: Iterable[Layer] | None) -> dict[str, object]:
     """The classes of the modules whose code is not read, by their paths."""
-    return {layer.path: layer.settings["type"] for layer in sequence or () if "type" in layer.settings}
+    return {
+        layer.path: layer.settings["type"]
+        for layer in sequence or ()
+        if "type" in layer.settings
+    }
 
 
 def _is_meant(path: str, classes: Mapping[str, object], key: str) -> bool:
@@ -320,14 +357,18 @@ def ways_of(backend: Backend) -> list[PartsOf]:
     return [backend.parts, *(DIALECTS[name] for name in backend.dialects)]
 
 
-def declared_layer(ways: Iterable[PartsOf], path: str, kind: str, variables: Variables) -> Layer | None:
+def declared_layer(
+    ways: Iterable[PartsOf], path: str, kind: str, variables: Variables
+) -> Layer | None:
     """The layer of a kind at a path, laid out in that of the ways of which it has the most parameters; None if
     `variables` has none of its parameters, or not all weights of a kind that has several.
 
     Raises:
         StateError: the shapes do not fit the kind.
     """
-    every = [layer for way in ways if (layer := laid_out(way, path, kind, variables)) is not None]
+    every = [
+        layer for way in ways if (layer := laid_out(way, path, kind, variables)) is not None
+    ]
     if not every:
         return None
     # a bias has one name in several of them
@@ -349,24 +390,42 @@ def laid_out(way: PartsOf, path: str, kind: str, variables: Variables) -> Layer 
             present = tuple(part for part in parts if part.name in variables)
             # a bias alone does not tell how many layers and directions there are
             if present and not (has_several and _weights(present) != _weights(parts)):
-                return Layer(with_dots(path), kind, present, _least(way, kind, settings, variables, path + separator))
+                return Layer(
+                    with_dots(path),
+                    kind,
+                    present,
+                    _least(way, kind, settings, variables, path + separator),
+                )
     return None
 
 
-def _least(way: PartsOf, kind: str, settings: Settings, variables: Variables, start: str) -> Settings:
+def _least(
+    way: PartsOf, kind: str, settings: Settings, variables: Variables, start: str
+) -> Settings:
     """The settings, or those of one layer in one direction where these have the same parts."""
     if start + DEPTHWISE in variables:
         return {"groups": int(variables[start + DEPTHWISE].shape[-2])}
     if kind not in layouts.RECURRENT:
         return settings
     one: Settings = {"layers": 1, "bidirectional": False}
-    return one if [part.name for part in way(kind, one)] == [part.name for part in way(kind, settings)] else settings
+    return (
+        one
+        if [part.name for part in way(kind, one)] == [part.name for part in way(kind, settings)]
+        else settings
+    )
 
 
-_NORMS: Final = (layouts.NORMED, tuple(f"parametrizations.weight.original{number}" for number in range(2)))
+_NORMS: Final = (
+    layouts.NORMED,
+    tuple(f"parametrizations.weight.original{number}" for number in range(2)),
+)
 _SPECTRAL: Final = (
     ("weight_orig", "weight_u", "weight_v"),
-    ("parametrizations.weight.original", "parametrizations.weight.0._u", "parametrizations.weight.0._v"),
+    (
+        "parametrizations.weight.original",
+        "parametrizations.weight.0._u",
+        "parametrizations.weight.0._v",
+    ),
 )
 """The names of the parameters that norms of weights of PyTorch, older and newer, and Paddle have in a state."""
 
@@ -376,7 +435,10 @@ def _with_norm(parts: Sequence[Part], start: str, variables: Variables) -> Seque
     depthwise convolution of Keras."""
     if start + DEPTHWISE in variables:
         rule = layouts.depthwise(int(variables[start + DEPTHWISE].shape[-1]))
-        return [part._replace(name=DEPTHWISE, rule=rule) if part.of == ("weight",) else part for part in parts]
+        return [
+            part._replace(name=DEPTHWISE, rule=rule) if part.of == ("weight",) else part
+            for part in parts
+        ]
     for g, v in _NORMS:
         if start + g in variables and start + v in variables:
             own, axes = tuple(variables[start + g].shape), len(variables[start + v].shape)
@@ -392,7 +454,8 @@ def _with_norm(parts: Sequence[Part], start: str, variables: Variables) -> Seque
 def _parts_at(parts: Iterable[Part], path: str, separator: str) -> tuple[Part, ...]:
     prefix = path + separator if path else ""
     return tuple(
-        part._replace(name=prefix + part.name.replace(".", separator) if part.name else path) for part in parts
+        part._replace(name=prefix + part.name.replace(".", separator) if part.name else path)
+        for part in parts
     )
 
 
@@ -422,17 +485,26 @@ def settled(layer: Layer, variables: Variables) -> Layer:
     check_shapes(layer, variables)
     if layer.kind != layouts.ATTENTION:
         return layer
-    return layer._replace(settings={**layer.settings, "packed": layouts.is_packed(shapes_of(variables, layer))})
+    return layer._replace(
+        settings={**layer.settings, "packed": layouts.is_packed(shapes_of(variables, layer))}
+    )
 
 
 def check_shapes(layer: Layer, variables: Variables) -> None:
     try:
         wrong = layouts.misfit(layer.kind, shapes_of(variables, layer))
-    except (ValueError, IndexError) as error:  # NumPy's: the shape has too few axes for the rule of the layout
+    except (
+        ValueError,
+        IndexError,
+    ) as error:  # NumPy's: the shape has too few axes for the rule of the layout
         wrong = str(error)
     if wrong:
-        came = ", ".join(f"{part.name} {tuple(variables[part.name].shape)}" for part in layer.parts)
-        raise StateError(f"{shown(layer.path)} is said to be a {layer.kind}, but cannot be one with {came}: {wrong}")
+        came = ", ".join(
+            f"{part.name} {tuple(variables[part.name].shape)}" for part in layer.parts
+        )
+        raise StateError(
+            f"{shown(layer.path)} is said to be a {layer.kind}, but cannot be one with {came}: {wrong}"
+        )
 
 
 # what `skip=` says
@@ -454,7 +526,11 @@ def without(twin: Twin, skip: Sequence[str]) -> Twin:
     """The twin without the layers and parameters at the paths of `skip`."""
 
     def kept(layers: Iterable[Layer]) -> list[Layer]:
-        return [layer for layer in layers if not any(is_skipped(part.name, skip) for part in layer.parts)]
+        return [
+            layer
+            for layer in layers
+            if not any(is_skipped(part.name, skip) for part in layer.parts)
+        ]
 
     return twin._replace(layers=kept(twin.layers), singles=kept(twin.singles))
 
@@ -464,4 +540,6 @@ def require_used(skip: Sequence[str], twins: Sequence[Twin]) -> None:
     for path in skip:
         if not any(is_skipped(name, (path,)) for name in names):
             every = dict.fromkeys(layer.path for twin in twins for layer in twin.layers)
-            raise StateError(f"skip= says {path!r}, where neither model has parameters; layers are {some_of(every)}")
+            raise StateError(
+                f"skip= says {path!r}, where neither model has parameters; layers are {some_of(every)}"
+            )

@@ -49,7 +49,9 @@ def dialects_of(origin: str, layout: str | None) -> dict[str, PartsOf]:
     it."""
     if layout is not None:
         if layout not in DIALECTS:
-            raise ArgumentError(f"layout= must be one of {', '.join(DIALECTS)}, not {shown(layout)}")
+            raise ArgumentError(
+                f"layout= must be one of {', '.join(DIALECTS)}, not {shown(layout)}"
+            )
         return {layout: DIALECTS[layout]}
     names = _OF_BACKENDS.get(origin, (origin,) if origin in DIALECTS else tuple(DIALECTS))
     return {name: DIALECTS[name] for name in names}
@@ -77,11 +79,17 @@ class Reading(NamedTuple):
 
 
 def readings(
-    dialects: Mapping[str, PartsOf], variables: Variables, kinds: Names, wanted: Twin | None, names: Names
+    dialects: Mapping[str, PartsOf],
+    variables: Variables,
+    kinds: Names,
+    wanted: Twin | None,
+    names: Names,
 ) -> list[Reading]:
     """The state read in each dialect, of which only the best are left: those with the fewest shapes that contradict it,
     the most layers that the target has, and the most tensors in layers."""
-    every = [_read(name, way, variables, kinds, wanted, names) for name, way in dialects.items()]
+    every = [
+        _read(name, way, variables, kinds, wanted, names) for name, way in dialects.items()
+    ]
     most = max(one.rank for one in every)
     return [one for one in every if one.rank == most]
 
@@ -110,11 +118,24 @@ def _rules(layer: Layer) -> list[object]:
     return [part.rule for part in layer.parts]
 
 
-def _read(dialect: str, way: PartsOf, variables: Variables, kinds: Names, wanted: Twin | None, names: Names) -> Reading:
+def _read(
+    dialect: str,
+    way: PartsOf,
+    variables: Variables,
+    kinds: Names,
+    wanted: Twin | None,
+    names: Names,
+) -> Reading:
     layers, lacking, misfits = [], [], 0
-    there = {} if wanted is None else {names.get(layer.path, layer.path): layer for layer in wanted.layers}
+    there = (
+        {}
+        if wanted is None
+        else {names.get(layer.path, layer.path): layer for layer in wanted.layers}
+    )
     for path, kind in kinds.items():
-        layer = _as_there(dialect, there.get(path), variables, wanted) or laid_out(way, path, kind, variables)
+        layer = _as_there(dialect, there.get(path), variables, wanted) or laid_out(
+            way, path, kind, variables
+        )
         if layer is None:
             lacking.append(path)
             continue
@@ -123,32 +144,48 @@ def _read(dialect: str, way: PartsOf, variables: Variables, kinds: Names, wanted
         expected = wanted.shapes(beside) if wanted is not None and beside is not None else {}
         misfits += not _fits(layer, variables) or _differs(layer, variables, expected)
     used = {part.name for layer in layers for part in layer.parts}
-    by_names, doubts = _by_names(way, {name: x for name, x in variables.items() if name not in used}, wanted)
+    by_names, doubts = _by_names(
+        way, {name: x for name, x in variables.items() if name not in used}, wanted
+    )
     places = {name: place for place, name in enumerate(variables)}
     layers += sorted(by_names, key=lambda layer: places[layer.parts[0].name])
     explained = sum(len(layer.parts) for layer in layers)
     signatures = () if wanted is None else wanted.signatures()
     fitting = [layer for layer in layers if _fits(layer, variables)]
-    there_too = sum(signature in signatures for signature in _signatures(fitting, variables, wanted))
+    there_too = sum(
+        signature in signatures for signature in _signatures(fitting, variables, wanted)
+    )
     return Reading(dialect, layers, lacking, doubts, misfits, there_too, explained)
 
 
-def _signatures(layers: Iterable[Layer], variables: Variables, wanted: Twin | None) -> list[Signature]:
+def _signatures(
+    layers: Iterable[Layer], variables: Variables, wanted: Twin | None
+) -> list[Signature]:
     return [] if wanted is None else wanted._replace(variables=variables).signatures(layers)
 
 
-def _as_there(dialect: str, beside: Layer | None, variables: Variables, wanted: Twin | None) -> Layer | None:
+def _as_there(
+    dialect: str, beside: Layer | None, variables: Variables, wanted: Twin | None
+) -> Layer | None:
     """A layer of the target's as it is, if the state is of its framework and has all its names and shapes."""
-    if beside is None or wanted is None or dialect not in _OF_BACKENDS.get(wanted.name, (wanted.name,)):
+    if (
+        beside is None
+        or wanted is None
+        or dialect not in _OF_BACKENDS.get(wanted.name, (wanted.name,))
+    ):
         return None
     for part in beside.parts:
         value = variables.get(part.name)
         if value is None or tuple(value.shape) != tuple(wanted.variables[part.name].shape):
             return None
-    return beside._replace(settings={name: beside.settings[name] for name in SHAPING if name in beside.settings})
+    return beside._replace(
+        settings={name: beside.settings[name] for name in SHAPING if name in beside.settings}
+    )
 
 
-def _differs(layer: Layer, variables: Variables, expected: Mapping[str, tuple[int, ...]]) -> bool:
+def _differs(
+    layer: Layer, variables: Variables, expected: Mapping[str, tuple[int, ...]]
+) -> bool:
     shapes = shapes_of(variables, layer)
     return any(expected.get(name, shape) != shape for name, shape in shapes.items())
 
@@ -165,14 +202,18 @@ def _fits(layer: Layer, variables: Variables) -> bool:
     weight, bias = shapes.get("weight"), shapes.get("bias")
     if weight is None or bias is None:
         return True
-    groups = layer.kind == "conv_transpose"  # which are not known: the bias has a multiple of the axis
+    groups = (
+        layer.kind == "conv_transpose"
+    )  # which are not known: the bias has a multiple of the axis
     return bias[0] % weight[1] == 0 if groups else bias[:1] == weight[:1]
 
 
 # kinds by names and shapes
 
 
-def _by_names(way: PartsOf, variables: Variables, wanted: Twin | None) -> tuple[list[Layer], dict[str, list[str]]]:
+def _by_names(
+    way: PartsOf, variables: Variables, wanted: Twin | None
+) -> tuple[list[Layer], dict[str, list[str]]]:
     """The layers that the names and shapes of tensors tell; and those that may be of several kinds, with these: the
     first of them is the guess."""
     groups: dict[str, dict[str, object]] = {}
@@ -182,7 +223,11 @@ def _by_names(way: PartsOf, variables: Variables, wanted: Twin | None) -> tuple[
     doubts: dict[str, list[str]] = {}
     used: set[str] = set()
     for path in dict.fromkeys(start for group in groups for start in _starts(group)):
-        below = {name: x for name, x in variables.items() if is_skipped(_owner(name), [path]) and _owner(name) != path}
+        below = {
+            name: x
+            for name, x in variables.items()
+            if is_skipped(_owner(name), [path]) and _owner(name) != path
+        }
         cells = [_whole(way, path, kind, below) for kind in layouts.RECURRENT if below]
         for layer in (_attention(way, path, variables), *cells):
             if layer is not None and not used & {part.name for part in layer.parts}:
@@ -192,13 +237,19 @@ def _by_names(way: PartsOf, variables: Variables, wanted: Twin | None) -> tuple[
     for path, own in groups.items():
         if used & own.keys():
             continue
-        possible = [layer for kind in _ALONE if (layer := _whole(way, path, kind, own)) is not None]
+        possible = [
+            layer for kind in _ALONE if (layer := _whole(way, path, kind, own)) is not None
+        ]
         if not possible:
             continue
         possible = _likely_first(possible)
         if wanted is not None:
             own_signatures = _signatures(possible, variables, wanted)
-            there = [layer for layer, one in zip(possible, own_signatures, strict=True) if one in signatures]
+            there = [
+                layer
+                for layer, one in zip(possible, own_signatures, strict=True)
+                if one in signatures
+            ]
             possible = there or possible[:1]
         if len(possible) > 1:
             doubts[path] = [layer.kind for layer in possible]
@@ -233,7 +284,13 @@ def _whole(way: PartsOf, path: str, kind: str, own: Variables) -> Layer | None:
     if layer is None or len(layer.parts) != len(own) or not _fits(layer, own):
         return None
     names = {name for part in layer.parts for name in part.of}
-    needed = layouts.MEAN if kind == "batch_norm" else "weight_ih_l0" if kind in layouts.RECURRENT else "weight"
+    needed = (
+        layouts.MEAN
+        if kind == "batch_norm"
+        else "weight_ih_l0"
+        if kind in layouts.RECURRENT
+        else "weight"
+    )
     return layer if needed in names else None
 
 
@@ -249,11 +306,19 @@ def _likely_first(possible: list[Layer]) -> list[Layer]:
 def question(unknown: Iterable[str], reading: Reading) -> str:
     """A line for `kinds=` that says what the unknown tensors are, as far as names and shapes tell it."""
     names = list(unknown)
-    kinds = {layer.path: layer.kind for layer in reading.layers if any(part.name in names for part in layer.parts)}
+    kinds = {
+        layer.path: layer.kind
+        for layer in reading.layers
+        if any(part.name in names for part in layer.parts)
+    }
     owned = {part.name for layer in reading.layers for part in layer.parts}
     kinds |= {with_dots(name): "same" for name in names if name not in owned}
     short = dict(_with_patterns(kinds))
-    return f"kinds={short}" if len(str(short)) < 1000 else f"kinds={dict(list(short.items())[:12])} and so on"
+    return (
+        f"kinds={short}"
+        if len(str(short)) < 1000
+        else f"kinds={dict(list(short.items())[:12])} and so on"
+    )
 
 
 def _with_patterns(kinds: Mapping[str, str]) -> Iterator[tuple[str, str]]:

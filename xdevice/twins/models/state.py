@@ -77,7 +77,9 @@ class State(dict[str, Any]):
         self.unmapped: dict[str, str] = {}
         self.differences: list[str] = []
         self.settings: list[str] = []
-        self.told_by_both: list[str] = []  # those of `settings` of which both models tell the value
+        self.told_by_both: list[
+            str
+        ] = []  # those of `settings` of which both models tell the value
         self.pairs: dict[str, str] = {}
         self._forms: dict[str, str] = {}
         self.done: list[str] = []
@@ -108,7 +110,9 @@ class State(dict[str, Any]):
         """
         for name in names:
             if name not in self.unmapped:
-                raise StateError(f"{shown(name)} is not in unmapped, which has {some_of(self.unmapped)}")
+                raise StateError(
+                    f"{shown(name)} is not in unmapped, which has {some_of(self.unmapped)}"
+                )
         for name in dict.fromkeys(names):
             del self.unmapped[name]
 
@@ -117,10 +121,16 @@ class State(dict[str, Any]):
         wide = max(map(len, self), default=0)
         lines = [f"{count}:" if self else count]
         for name, value in self.items():
-            origin = f"  from {' and '.join(self.origins[name])}" if name in self.origins else ""
+            origin = (
+                f"  from {' and '.join(self.origins[name])}" if name in self.origins else ""
+            )
             lines.append(f"  {name:{wide}}  {_form(value)}{origin}{self._forms.get(name, '')}")
         unmapped = [f"{name}: {why}" for name, why in self.unmapped.items()]
-        for title, texts in (("done", self.done), ("not mapped", unmapped), ("differences", self.differences)):
+        for title, texts in (
+            ("done", self.done),
+            ("not mapped", unmapped),
+            ("differences", self.differences),
+        ):
             if texts:
                 lines += [f"{title}:", *(f"  {text}" for text in texts)]
         return "\n".join(lines)
@@ -145,11 +155,25 @@ class Writer:
     model, if there is one."""
 
     def __init__(
-        self, source: Twin, target: Backend, like: Twin | None, state: State, device: object, dtype: str | None
+        self,
+        source: Twin,
+        target: Backend,
+        like: Twin | None,
+        state: State,
+        device: object,
+        dtype: str | None,
     ) -> None:
-        self._source, self._target, self._like, self._state, self._dtype = source, target, like, state, dtype
+        self._source, self._target, self._like, self._state, self._dtype = (
+            source,
+            target,
+            like,
+            state,
+            dtype,
+        )
         self._device = None if device is None else target.require(devices.parse(device))
-        self._changes_floats = bool(floats.setting())  # a run of `xdevice parity` that asks for float64, or for jitter
+        self._changes_floats = bool(
+            floats.setting()
+        )  # a run of `xdevice parity` that asks for float64, or for jitter
         self._possible: set[tuple[Device, str]] = set()
         """The devices and dtypes that the target has."""
         self._casts: dict[tuple[str, str], list[str]] = {}
@@ -166,7 +190,9 @@ class Writer:
             part._replace(name=layouts.join(layer.path, part.name))
             for part in self._target.parts(layer.kind, layer.settings)
         ]
-        layer, lines = pixel_order.reordered(layer, None, partial(pixel_order.puts_channels_last, self._target))
+        layer, lines = pixel_order.reordered(
+            layer, None, partial(pixel_order.puts_channels_last, self._target)
+        )
         self._state.done += lines
         self._fill(layer, parts)
 
@@ -177,8 +203,12 @@ class Writer:
             self.leave([layer, other], why)
             return
         if any(part.rule.order for part in (*layer.parts, *other.parts)):
-            one, lines = pixel_order.reordered(layer, other, partial(pixel_order.has_channels_last, like))
-            other, more = pixel_order.reordered(other, one, partial(pixel_order.has_channels_last, self._source))
+            one, lines = pixel_order.reordered(
+                layer, other, partial(pixel_order.has_channels_last, like)
+            )
+            other, more = pixel_order.reordered(
+                other, one, partial(pixel_order.has_channels_last, self._source)
+            )
             layer = one
             self._state.done += [*lines, *more]
         self._fill(layer, other.parts)
@@ -258,7 +288,9 @@ class Writer:
             return value.read(), devices.CPU
         place = backend.device_of(value)
         if place.kind == "meta":
-            return np.broadcast_to(np.zeros((), host_dtype(_name_of(value.dtype))), tuple(value.shape)), place
+            return np.broadcast_to(
+                np.zeros((), host_dtype(_name_of(value.dtype))), tuple(value.shape)
+            ), place
         return backend.peek(value), place
 
     def _fit_norm(self, layer: Layer, values: dict[str, _Value], parts: Sequence[Part]) -> None:
@@ -271,7 +303,9 @@ class Writer:
             return
         if g in values:
             norm, direction = values.pop(g), values.pop(v)
-            values["weight"] = direction._replace(array=layouts.of_norm(norm.array, direction.array))
+            values["weight"] = direction._replace(
+                array=layouts.of_norm(norm.array, direction.array)
+            )
         elif self._like is not None and "weight" in values:
             weight = values.pop("weight")
             shape = self._like.shapes(layer._replace(parts=tuple(parts)))[g]
@@ -279,32 +313,44 @@ class Writer:
                 values[name] = weight._replace(array=array)
         if self._like is not None:
             name = self._source.name if is_wanted else self._target.name
-            self._state.differences.append(f"{layer.path}: {name} has no weight norm here; it affects training only")
+            self._state.differences.append(
+                f"{layer.path}: {name} has no weight norm here; it affects training only"
+            )
 
-    def _fit_spectral(self, layer: Layer, values: dict[str, _Value], parts: Sequence[Part]) -> None:
+    def _fit_spectral(
+        self, layer: Layer, values: dict[str, _Value], parts: Sequence[Part]
+    ) -> None:
         """Makes one weight of a spectral norm's parameters, where the target has none. From a plain weight they cannot
         be made: u and v are learned beside it."""
         if layouts.SPECTRAL[0] not in values or _has(layouts.SPECTRAL[0], parts):
             return
         original, u, v = (values.pop(name) for name in layouts.SPECTRAL)
         axis = layer.settings.get(layouts.SPECTRAL_AXIS)
-        array = layouts.of_spectral(original.array, u.array, v.array, axis if isinstance(axis, int) else None)
+        array = layouts.of_spectral(
+            original.array, u.array, v.array, axis if isinstance(axis, int) else None
+        )
         values["weight"] = original._replace(array=array)
         if self._like is not None:
             name = self._target.name
-            self._state.differences.append(f"{layer.path}: {name} has no spectral norm here; it affects training only")
+            self._state.differences.append(
+                f"{layer.path}: {name} has no spectral norm here; it affects training only"
+            )
 
     def _fit_biases(self, values: dict[str, _Value], parts: Sequence[Part]) -> None:
         """Adds zeros for a bias that the source lacks where the target has it in one array with others: some
         attentions have no bias for their keys, which does not change a softmax."""
         for part in parts:
-            lacking = [name for name in part.of if name not in values and name.endswith(".bias")]
+            lacking = [
+                name for name in part.of if name not in values and name.endswith(".bias")
+            ]
             if not lacking or len(lacking) == len(part.of):
                 continue
             beside = next(values[name] for name in part.of if name in values)
             for name in lacking:
                 weight = values[name.replace(".bias", ".weight")].array
-                values[name] = beside._replace(array=np.zeros_like(weight, shape=weight.shape[:1]))
+                values[name] = beside._replace(
+                    array=np.zeros_like(weight, shape=weight.shape[:1])
+                )
                 self._state.differences.append(
                     f"{part.name}: {self._source.name} has no {name}, and zeros are in its place"
                 )
@@ -312,14 +358,20 @@ class Writer:
     def _list_missing(self, part: Part, missing: list[str]) -> None:
         if part.of == (layouts.COUNTER,):
             if self._like is not None:
-                self._state.differences.append(f"{part.name}: {self._source.name} does not count batches; it stays")
+                self._state.differences.append(
+                    f"{part.name}: {self._source.name} does not count batches; it stays"
+                )
         elif self._like is not None or len(missing) < len(part.of):
-            self._state.unmapped[part.name] = f"{self._source.name} has no {' and no '.join(missing)} for it"
+            self._state.unmapped[part.name] = (
+                f"{self._source.name} has no {' and no '.join(missing)} for it"
+            )
 
     def _list_unused(self, layer: Layer, name: str, value: _Value) -> None:
         state, origin, lacks = self._state, value.origin, f"{self._target.name} has no {name}"
         if name == layouts.COUNTER:
-            state.differences.append(f"{origin}: left out, because {self._target.name} does not count batches")
+            state.differences.append(
+                f"{origin}: left out, because {self._target.name} does not count batches"
+            )
         # a bias of zeros changes nothing; on meta there are no values to tell
         elif name.endswith(".bias") and (value.array.any() or value.place.kind == "meta"):
             state.unmapped[origin] = f"{lacks}, and only zeros can be left out"
@@ -357,7 +409,9 @@ class Writer:
             self._possible.add((place, came))
         self._state[part.name] = self._tensor(array, place)
         self._state.origins[part.name] = names
-        self._state._forms[part.name] = _form_of(tuple(first.shape), array.shape) if len(names) == 1 else ""
+        self._state._forms[part.name] = (
+            _form_of(tuple(first.shape), array.shape) if len(names) == 1 else ""
+        )
 
     def _place(self, place: Device, variable: Any) -> Device:
         """Where the value of a variable of the target is to be, made of one of the source that is at `place`. A
@@ -380,7 +434,9 @@ class Writer:
         # the tensor takes the memory over, so nobody else may have it
         return self._target.from_buffer(owned(array))
 
-    def _check_ties(self, layer: Layer, name: str, variable: int, first: int, array: Array) -> None:
+    def _check_ties(
+        self, layer: Layer, name: str, variable: int, first: int, array: Array
+    ) -> None:
         """Raises `StateError` if one variable of the target would get two values. Lists, as a difference, a variable of
         the source that becomes two variables of the target."""
         before = self._first_names.setdefault(variable, name)
@@ -436,10 +492,14 @@ def write_named(model: Any, state: Mapping[str, Any], *, strict: bool) -> None:
     wrong = []
     has_other_names = False
     if unknown := [name for name in state if name not in variables]:
-        wrong.append(f"{some_of(unknown)}: the model has no such variable; it has {some_of(variables)}")
+        wrong.append(
+            f"{some_of(unknown)}: the model has no such variable; it has {some_of(variables)}"
+        )
         has_other_names = isinstance(state, State) and not state.pairs
     if has_other_names:
-        wrong.append("the state was converted without like=, which gives it the names of this model")
+        wrong.append(
+            "the state was converted without like=, which gives it the names of this model"
+        )
     wrong += _misfits(backend, model, variables, state)
     if strict and not has_other_names:
         wrong += _missing(backend, model, variables, state)
@@ -454,7 +514,9 @@ def write_named(model: Any, state: Mapping[str, Any], *, strict: bool) -> None:
     backend.take_state(model, variables)
 
 
-def write_variables(backend: Backend, model: Any, variables: Mapping[str, Any], values: Mapping[str, Any]) -> None:
+def write_variables(
+    backend: Backend, model: Any, variables: Mapping[str, Any], values: Mapping[str, Any]
+) -> None:
     """Writes values into `variables` of a model, which `values` names. Each has the dtype and the shape of its
     variable."""
 
@@ -469,7 +531,9 @@ def write_variables(backend: Backend, model: Any, variables: Mapping[str, Any], 
         backend.write(variables[name], there(name))
 
 
-def _misfits(backend: Backend, model: Any, variables: Mapping[str, Any], state: Mapping[str, Any]) -> Iterator[str]:
+def _misfits(
+    backend: Backend, model: Any, variables: Mapping[str, Any], state: Mapping[str, Any]
+) -> Iterator[str]:
     written: dict[int, str] = {}
     casts: dict[tuple[str, str], list[str]] = {}
     for name, value in state.items():
@@ -499,16 +563,24 @@ def _misfits(backend: Backend, model: Any, variables: Mapping[str, Any], state: 
         yield f"{_tensors_are(names)} {came}, expected {expected}; dtype='like' of convert_state casts"
 
 
-def _missing(backend: Backend, model: Any, variables: Mapping[str, Any], state: Mapping[str, Any]) -> Iterator[str]:
+def _missing(
+    backend: Backend, model: Any, variables: Mapping[str, Any], state: Mapping[str, Any]
+) -> Iterator[str]:
     present = {id(variables[name]) for name in state if name in variables}
-    unmapped, skipped = (state.unmapped, state.skipped) if isinstance(state, State) else ({}, ())
+    unmapped, skipped = (
+        (state.unmapped, state.skipped) if isinstance(state, State) else ({}, ())
+    )
     missing = [
         name for name, variable in variables.items()
         if id(variable) not in present and name not in unmapped and name not in skipped
     ]  # fmt: skip
     parts = (part for layer in backend.layers(model) for part in layer.parts) if missing else ()
     counters = {part.name for part in parts if part.of == (layouts.COUNTER,)}
-    yield from (f"{name}: missing; strict=False leaves it as it is" for name in missing if name not in counters)
+    yield from (
+        f"{name}: missing; strict=False leaves it as it is"
+        for name in missing
+        if name not in counters
+    )
     for name, why in unmapped.items():
         if name not in state:
             yield f"{name}: {why}; strict=False loads the rest"

@@ -84,14 +84,22 @@ def unclear(ours: Unpaired, theirs: Unpaired, signatures: Sequence[Signature]) -
     if len(breaks) > _BREAKS:
         lines.append(f"and {len(breaks) - _BREAKS} more")
     if lacking := _lacking(ours, theirs):
-        end = "names= cannot make them one, and inputs= only if what is left over is never called"
+        end = (
+            "names= cannot make them one, and inputs= only if what is left over is never called"
+        )
         end += "".join(f"; but {text}" for text in _rows_left(ours, theirs))
         return _cut(head, f"These are different architectures: {lacking}; {end}", lines)
     likely: dict[str, str] = {}
     for signature in signatures:
         likely |= guess(ours.only([signature]).paths, theirs.only([signature]).paths)
-    at_breaks = {name for one in breaks for name in one.paths}  # these come first: names= must say what they are
-    return _cut(head, _ways_out(dict(sorted(likely.items(), key=lambda pair: pair[0] not in at_breaks))), lines)
+    at_breaks = {
+        name for one in breaks for name in one.paths
+    }  # these come first: names= must say what they are
+    return _cut(
+        head,
+        _ways_out(dict(sorted(likely.items(), key=lambda pair: pair[0] not in at_breaks))),
+        lines,
+    )
 
 
 def _rows_left(ours: Unpaired, theirs: Unpaired) -> Iterator[str]:
@@ -111,7 +119,12 @@ def _rows_left(ours: Unpaired, theirs: Unpaired) -> Iterator[str]:
 
 def of_rows(one: Layer, ours: Any, other: Layer, theirs: Any) -> str:
     """How to make one of two embeddings of one width, of which one has more rows; "" for other layers."""
-    if one.kind != "embedding" or other.kind != "embedding" or ours[1:] != theirs[1:] or ours == theirs:
+    if (
+        one.kind != "embedding"
+        or other.kind != "embedding"
+        or ours[1:] != theirs[1:]
+        or ours == theirs
+    ):
         return ""
     more = ours[0] - theirs[0]
     here, there = one.path, other.path
@@ -122,16 +135,26 @@ def of_rows(one: Layer, ours: Any, other: Layer, theirs: Any) -> str:
 def _breaks(ours: Unpaired, theirs: Unpaired) -> tuple[int, list[_Break]]:
     """Counts the layers that come in the same order in both models, and finds the places where the orders differ."""
     numbers: dict[Signature, int] = {}
-    one, other = ([numbers.setdefault(form, len(numbers)) for form in twin.signatures] for twin in (ours, theirs))
+    one, other = (
+        [numbers.setdefault(form, len(numbers)) for form in twin.signatures]
+        for twin in (ours, theirs)
+    )
     common, breaks = 0, []
     # autojunk skips what is frequent in a long sequence, as the layers of a deep model are
-    for how, start, end, first, last in SequenceMatcher(None, one, other, autojunk=False).get_opcodes():
+    for how, start, end, first, last in SequenceMatcher(
+        None, one, other, autojunk=False
+    ).get_opcodes():
         if how == "equal":
             common += end - start
             continue
         before = ours.paths[start - 1] if start else ""
         breaks.append(
-            _Break(before, _texts(ours.signed[start:end]), _texts(theirs.signed[first:last]), ours.paths[start:end])
+            _Break(
+                before,
+                _texts(ours.signed[start:end]),
+                _texts(theirs.signed[first:last]),
+                ours.paths[start:end],
+            )
         )
     return common, breaks
 
@@ -142,7 +165,11 @@ def _texts(signed: Iterable[tuple[Layer, Signature]]) -> list[str]:
 
 def _line(one: _Break, here: str, there: str) -> str:
     where = f"behind {one.before}" if one.before else "at the beginning"
-    sides = [f"{name} has {listed(own, _A_SIDE)}" for name, own in ((here, one.ours), (there, one.theirs)) if own]
+    sides = [
+        f"{name} has {listed(own, _A_SIDE)}"
+        for name, own in ((here, one.ours), (there, one.theirs))
+        if own
+    ]
     return f"{where}, {'; '.join(sides)}"
 
 
@@ -159,7 +186,9 @@ def _lacking(ours: Unpaired, theirs: Unpaired) -> str:
 
 def _some_parameters(twin: Unpaired, places: Iterable[int] | None = None) -> str:
     layers = twin.layers if places is None else [twin.layers[place] for place in places]
-    return listed((", ".join(part.name for part in layer.parts[:2]) for layer in layers), _NAMED)
+    return listed(
+        (", ".join(part.name for part in layer.parts[:2]) for layer in layers), _NAMED
+    )
 
 
 def _ways_out(likely: Names) -> str:

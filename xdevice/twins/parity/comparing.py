@@ -82,7 +82,9 @@ def assert_parity(
     Example:
         >>> xdevice.assert_parity({"w": xdevice.ones(2)}, {"w": xdevice.tensor([1, 1 + 1e-7])})
     """
-    __tracebackhide__ = True  # pytest shows the line of the test and the text, and nothing between
+    __tracebackhide__ = (
+        True  # pytest shows the line of the test and the text, and nothing between
+    )
     rule = Strictness(rtol, atol, check_device, check_dtype, equal_nan)
     comparison = _compare(actual, expected, rule, inputs, names, skip)
     if not comparison.ok:
@@ -118,7 +120,14 @@ def compare(
         >>> found.ok, found.worst, found.abs, found.off, found.total
         (False, (1,), 1, 1, 2)
     """
-    return _compare(actual, expected, Strictness(rtol, atol, check_device, check_dtype, equal_nan), inputs, names, skip)
+    return _compare(
+        actual,
+        expected,
+        Strictness(rtol, atol, check_device, check_dtype, equal_nan),
+        inputs,
+        names,
+        skip,
+    )
 
 
 def _compare(
@@ -133,27 +142,41 @@ def _compare(
     skipped = check_skip(skip)
     if inputs is not None:
         if skipped:
-            raise ArgumentError("skip= leaves out parameters, and inputs= compares what both models return; give one")
+            raise ArgumentError(
+                "skip= leaves out parameters, and inputs= compares what both models return; give one"
+            )
         return _of_outputs(actual, expected, rule, inputs, names or {})
     for side, x in (("actual", actual), ("expected", expected)):
         # a partial, or a dataclass that can be called, is a container as well
-        if callable(x) and functions.is_function(x) and [leaf.value for leaf in leaves(x)] == [x]:
+        if (
+            callable(x)
+            and functions.is_function(x)
+            and [leaf.value for leaf in leaves(x)] == [x]
+        ):
             raise ArgumentError(
                 f"{side} is the function {functions.name_of(x)}, of which nothing but what it returns can be compared; "
                 "give inputs=x, which both are called with"
             )
     if names is not None:
-        raise ArgumentError("names= says which layers inputs= pairs; give both, or convert_state(..., names=...)")
+        raise ArgumentError(
+            "names= says which layers inputs= pairs; give both, or convert_state(..., names=...)"
+        )
     pair = read_pair(actual, expected, skipped)
     if pair.unmapped:
         return _of_unmapped(pair)
     comparison = compare_leaves(pair.actual, pair.expected, rule)
     if not comparison.ok:
         return _before(comparison, pair.settings + pair.modes, pair.told_by_both)
-    return _of_settings(pair.settings, pair.modes) if pair.settings else comparison._replace(settings=tuple(pair.modes))
+    return (
+        _of_settings(pair.settings, pair.modes)
+        if pair.settings
+        else comparison._replace(settings=tuple(pair.modes))
+    )
 
 
-def _of_outputs(actual: object, expected: object, rule: Strictness, inputs: object, names: Names) -> Comparison:
+def _of_outputs(
+    actual: object, expected: object, rule: Strictness, inputs: object, names: Names
+) -> Comparison:
     """The `Comparison` of what two models return. What they are set to is read before they run."""
     settings, different = read_settings(actual, expected, names)
     try:
@@ -183,12 +206,16 @@ def _before(comparison: Comparison, settings: list[str], different: list[str]) -
     return comparison._replace(settings=tuple(settings), text=text)
 
 
-def compare_leaves(actual: list[HostLeaf], expected: list[HostLeaf], rule: Strictness) -> Comparison:
+def compare_leaves(
+    actual: list[HostLeaf], expected: list[HostLeaf], rule: Strictness
+) -> Comparison:
     """Compares two values whose leaves have been read to the host before, such as those of two recordings."""
     # PyTorch counts batches, and nobody else does
     counters = structures.counters_of_one(actual, expected)
     if counters:
-        ours, theirs = ([leaf for leaf in side if leaf.path not in counters] for side in (actual, expected))
+        ours, theirs = (
+            [leaf for leaf in side if leaf.path not in counters] for side in (actual, expected)
+        )
         rest = compare_leaves(ours, theirs, rule)
         note = f"\n  note      not compared, because only one has it: {listed(sorted(counters), 3)}, a count of batches"
         return rest._replace(text=f"{rest.text}{note}".lstrip())
@@ -205,7 +232,9 @@ def compare_leaves(actual: list[HostLeaf], expected: list[HostLeaf], rule: Stric
     comparisons = []
     for path, (one, other) in zip(paths, pairs, strict=True):
         noise = rule.noise.get(path, 0.0) if rule.noise is not None else None
-        comparisons.append(compare_elements(one, other, of_statistics if is_statistic(path) else rule, noise))
+        comparisons.append(
+            compare_elements(one, other, of_statistics if is_statistic(path) else rule, noise)
+        )
     return _worst_of(comparisons)
 
 
@@ -223,7 +252,9 @@ def _worst_of(comparisons: list[Comparison]) -> Comparison:
 
 def _of_unmapped(pair: ReadPair) -> Comparison:
     """The `Comparison` of two models with parameters that have no counterpart in the other model."""
-    lines = [f"\n  {path}: {why}" if path else f"\n  {why}" for path, why in pair.unmapped.items()]
+    lines = [
+        f"\n  {path}: {why}" if path else f"\n  {why}" for path, why in pair.unmapped.items()
+    ]
     owners = structures.between(pair.actual, pair.expected)
     text = f"the models differ{owners}:{_first_of(lines)}{_WHAT_IS_WHAT}"
     return difference("structure", next(iter(pair.unmapped)), None, None, text)

@@ -58,8 +58,12 @@ class Comparison(NamedTuple):
         return f"equal: {self.excess:.2g} of what is allowed{escape(at)}"
 
 
-def difference(problem: Problem, leaf: str, actual: object, expected: object, text: str) -> Comparison:
-    return Comparison(False, problem, leaf, actual=actual, expected=expected, excess=math.inf, text=text)
+def difference(
+    problem: Problem, leaf: str, actual: object, expected: object, text: str
+) -> Comparison:
+    return Comparison(
+        False, problem, leaf, actual=actual, expected=expected, excess=math.inf, text=text
+    )
 
 
 def of_structure(text: str) -> Comparison:

@@ -27,7 +27,9 @@ _DIGITS: Final = {"float16": 5, "bfloat16": 4, "float32": 9, "complex64": 9}
 """How many digits tell numbers of a dtype apart; 17 for any other."""
 
 
-def compare_elements(actual: HostLeaf, expected: HostLeaf, rule: Strictness, noise: float | None) -> Comparison:
+def compare_elements(
+    actual: HostLeaf, expected: HostLeaf, rule: Strictness, noise: float | None
+) -> Comparison:
     if not expected.is_number:
         return _things(actual, expected)
     a, b = numpy.ravel(actual.value), numpy.ravel(expected.value)
@@ -77,15 +79,21 @@ def _things(actual: HostLeaf, expected: HostLeaf) -> Comparison:
     if actual.value is expected.value or bool(actual.value == expected.value):
         return Comparison(True, leaf=expected.path, total=1)
     text = f"the values differ{at(expected.path)}: actual is {actual.value!r:.100}, expected {expected.value!r:.100}"
-    return difference("values", expected.path, actual.value, expected.value, text)._replace(off=1, total=1)
+    return difference("values", expected.path, actual.value, expected.value, text)._replace(
+        off=1, total=1
+    )
 
 
-def _is_transposed(actual: HostLeaf, expected: HostLeaf, allowed: Allowed | None, equal_nan: bool) -> bool:
+def _is_transposed(
+    actual: HostLeaf, expected: HostLeaf, allowed: Allowed | None, equal_nan: bool
+) -> bool:
     """Whether two leaves, such as square matrices, are equal once one of them is transposed: the commonest fault in
     moving a model to another framework."""
     if len(expected.shape) < 2 or expected.shape != expected.shape[::-1]:
         return False
-    error, limit = _errors_of(actual.value.T.ravel(), expected.value.ravel(), allowed, equal_nan)
+    error, limit = _errors_of(
+        actual.value.T.ravel(), expected.value.ravel(), allowed, equal_nan
+    )
     return not (error > limit).any()
 
 
@@ -106,7 +114,9 @@ def _errors_of(a: Any, b: Any, allowed: Allowed | None, equal_nan: bool) -> tupl
         scale = float(size.max(where=numpy.isfinite(size), initial=0.0))
         error = numpy.where(numpy.isfinite(x) & numpy.isfinite(y), abs(x - y), math.inf)
         error[same] = 0.0
-        return error, allowed.rtol * numpy.where(numpy.isfinite(size), size, 0.0) + allowed.atol(scale)
+        return error, allowed.rtol * numpy.where(
+            numpy.isfinite(size), size, 0.0
+        ) + allowed.atol(scale)
 
 
 def _exact_errors(a: Any, b: Any) -> Any:
@@ -146,7 +156,10 @@ def ulp_distance(actual: Any, expected: Any, dtype: str) -> int | None:
     """
     if isinstance(actual, complex) or isinstance(expected, complex):
         a, b = complex(actual), complex(expected)
-        real, imaginary = ulp_distance(a.real, b.real, dtype), ulp_distance(a.imag, b.imag, dtype)
+        real, imaginary = (
+            ulp_distance(a.real, b.real, dtype),
+            ulp_distance(a.imag, b.imag, dtype),
+        )
         return None if real is None or imaginary is None else max(real, imaginary)
     here, there = _place_among(actual, dtype), _place_among(expected, dtype)
     return None if here is None or there is None else abs(here - there)
@@ -169,7 +182,11 @@ def _place_among(x: Any, dtype: str) -> int | None:
 
 
 def _message(
-    result: Comparison, actual: HostLeaf, expected: HostLeaf, dtype: str | None, allowed: Allowed | None
+    result: Comparison,
+    actual: HostLeaf,
+    expected: HostLeaf,
+    dtype: str | None,
+    allowed: Allowed | None,
 ) -> str:
     place = f" at {list(result.worst)}" if result.worst else ""
     elements = "element" if result.total == 1 else "elements"

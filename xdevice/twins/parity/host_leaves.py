@@ -81,7 +81,9 @@ def read_leaf(path: str, x: Any) -> Iterator[HostLeaf]:
     elif owner is None:
         trees.refuse_stranger(path, trees.stranger(x))
         if isinstance(x, numpy.generic):
-            yield HostLeaf(path, numpy.asarray(x), x.dtype.name, None, f"numpy {numpy.__version__}")
+            yield HostLeaf(
+                path, numpy.asarray(x), x.dtype.name, None, f"numpy {numpy.__version__}"
+            )
         else:
             yield HostLeaf(path, x, type(x).__name__, None, PYTHON)
     elif kind == "symbol":
@@ -95,7 +97,9 @@ def read_tensor(backend: Backend, path: str, x: Any) -> HostLeaf:
     array = numpy.asarray(backend.to_numpy(x))
     try:
         place = str(backend.device_of(x))
-    except UnsupportedError as error:  # the tensor is on several devices, or on one of an unknown kind
+    except (
+        UnsupportedError
+    ) as error:  # the tensor is on several devices, or on one of an unknown kind
         place = f"no one device ({error})"
     return HostLeaf(path, array, array.dtype.name, place, f"{backend.name} {backend.version}")
 

@@ -18,7 +18,13 @@ from xdevice.base.dtypes import dtype_name
 from xdevice.containers import trees
 from xdevice.contract.private import AbsentNameError
 from xdevice.core import registry
-from xdevice.errors import ArgumentError, NotATensorError, StateError, UnsupportedError, XDeviceError
+from xdevice.errors import (
+    ArgumentError,
+    NotATensorError,
+    StateError,
+    UnsupportedError,
+    XDeviceError,
+)
 from xdevice.twins import owners
 from xdevice.twins.contract import layouts
 from xdevice.twins.models.converting import convert_state
@@ -116,7 +122,9 @@ def read_pair(actual: object, expected: object, skip: Sequence[str] = ()) -> Rea
             other framework lacks. ArgumentError: `skip` for other values than two models.
     """
     if skip and None in (_layered(actual), _layered(expected)):
-        raise ArgumentError("skip= says which layers of two models are not compared; give two models")
+        raise ArgumentError(
+            "skip= says which layers of two models are not compared; give two models"
+        )
     ours, theirs = _nodes(actual, expected), _nodes(expected, actual)
     there = {leaf.path: leaf.value for leaf in theirs}
     pairs: dict[str, ReadPair] = {}
@@ -125,12 +133,25 @@ def read_pair(actual: object, expected: object, skip: Sequence[str] = ()) -> Rea
         if pair is not None:
             pairs[path] = pair
     return ReadPair(
-        [one for path, x in ours for one in (pairs[path].actual if path in pairs else read_leaf(path, x))],
-        [one for path, x in theirs for one in (pairs[path].expected if path in pairs else read_leaf(path, x))],
+        [
+            one
+            for path, x in ours
+            for one in (pairs[path].actual if path in pairs else read_leaf(path, x))
+        ],
+        [
+            one
+            for path, x in theirs
+            for one in (pairs[path].expected if path in pairs else read_leaf(path, x))
+        ],
         {path: why for pair in pairs.values() for path, why in pair.unmapped.items()},
         [joined(path, line) for path, pair in pairs.items() for line in pair.settings],
         [joined(path, line) for path, pair in pairs.items() for line in pair.told_by_both],
-        [joined(path, line) for path, value in ours if path in there for line in _modes(value, there[path])],
+        [
+            joined(path, line)
+            for path, value in ours
+            if path in there
+            for line in _modes(value, there[path])
+        ],
     )
 
 
@@ -149,7 +170,9 @@ def _modes(actual: Any, expected: Any) -> list[str]:
     return [f"mode is {mode[one]} in actual, {mode[other]} in expected"]
 
 
-def read_settings(actual: object, expected: object, names: Mapping[str, str]) -> tuple[list[str], list[str]]:
+def read_settings(
+    actual: object, expected: object, names: Mapping[str, str]
+) -> tuple[list[str], list[str]]:
     """Lines about what two models are set to: all, and those of which both tell the value. Empty for other values.
     Nothing is run."""
     ours, theirs = _layered(actual), _layered(expected)
@@ -159,7 +182,9 @@ def read_settings(actual: object, expected: object, names: Mapping[str, str]) ->
         lines = between(ours.backend, actual, expected)
         return lines, lines
     try:
-        state = convert_state(ours.itself, theirs.backend, like=theirs.itself, names=dict(names), device="cpu")
+        state = convert_state(
+            ours.itself, theirs.backend, like=theirs.itself, names=dict(names), device="cpu"
+        )
     except XDeviceError as error:
         return [
             f"not compared: what the layers are set to, since nothing says which is which: {_first_line(error)}"
@@ -175,12 +200,20 @@ def _first_line(error: XDeviceError) -> str:
 def _dtypes_apart(ours: _LayeredModel, theirs: _LayeredModel) -> list[str]:
     """A line that names the dtypes of two models' parameters, if they differ."""
     one, other = (
-        sorted({dtype for _, x in model.backend.variables(model.itself) if _is_float(dtype := dtype_name(x.dtype))})
+        sorted(
+            {
+                dtype
+                for _, x in model.backend.variables(model.itself)
+                if _is_float(dtype := dtype_name(x.dtype))
+            }
+        )
         for model in (ours, theirs)
     )
     if one == other:
         return []
-    return [f"dtype is {' and '.join(one)} in {ours.backend.name}, {' and '.join(other)} in {theirs.backend.name}"]
+    return [
+        f"dtype is {' and '.join(one)} in {ours.backend.name}, {' and '.join(other)} in {theirs.backend.name}"
+    ]
 
 
 def _is_float(dtype: str) -> bool:
@@ -221,9 +254,17 @@ def _match(path: str, actual: Any, expected: Any, skip: Sequence[str]) -> ReadPa
     # the same names of the same layers: only settings could hide a difference
     if ours.backend is theirs.backend and not skip and _are_laid_out_alike(ours, theirs):
         lines = between(ours.backend, actual, expected)
-        return _apart(path, ours, theirs, {})._replace(settings=lines, told_by_both=lines) if lines else None
+        return (
+            _apart(path, ours, theirs, {})._replace(settings=lines, told_by_both=lines)
+            if lines
+            else None
+        )
     is_swapped = _is_target(ours, theirs)
-    pair = _convert(path, theirs, ours, skip).swapped() if is_swapped else _convert(path, ours, theirs, skip)
+    pair = (
+        _convert(path, theirs, ours, skip).swapped()
+        if is_swapped
+        else _convert(path, ours, theirs, skip)
+    )
     if pair.unmapped and ours.backend is theirs.backend:
         # of one framework it says more which layers differ than that one of the two lacks some
         lines = between(ours.backend, actual, expected)
@@ -243,7 +284,9 @@ def _optimizers(path: str, actual: Any, expected: Any) -> ReadPair | None:
         return None
     if not lines:
         return None
-    return ReadPair(list(read_leaf(path, actual)), list(read_leaf(path, expected)), {}, lines, lines)
+    return ReadPair(
+        list(read_leaf(path, actual)), list(read_leaf(path, expected)), {}, lines, lines
+    )
 
 
 def _by_path(path: str, lines: list[str]) -> dict[str, str]:
@@ -268,17 +311,28 @@ def _are_laid_out_alike(ours: _LayeredModel, theirs: _LayeredModel) -> bool:
 def _is_target(ours: _LayeredModel, theirs: _LayeredModel) -> bool:
     """Whether `theirs` must be converted to `ours`, and not `ours` to `theirs`: because a parameter of `ours` is the
     sum of two biases, or the product of a weight norm, which cannot be split into the two parameters of `theirs`."""
-    norms, others = (sum(part.of == layouts.NORMED[:1] for part in one.parts) for one in (ours, theirs))
+    norms, others = (
+        sum(part.of == layouts.NORMED[:1] for part in one.parts) for one in (ours, theirs)
+    )
     return norms < others or any(part.rule.is_lossy for part in ours.parts)
 
 
-def _convert(path: str, source: _LayeredModel, target: _LayeredModel, skip: Sequence[str]) -> ReadPair:
+def _convert(
+    path: str, source: _LayeredModel, target: _LayeredModel, skip: Sequence[str]
+) -> ReadPair:
     try:
-        state = convert_state(source.itself, target.backend, like=target.itself, device="cpu", skip=skip)
+        state = convert_state(
+            source.itself, target.backend, like=target.itself, device="cpu", skip=skip
+        )
     except StateError as error:
         return _apart(path, source, target, {path: str(error)})
     if state.unmapped:
-        return _apart(path, source, target, {joined(path, name): why for name, why in state.unmapped.items()})
+        return _apart(
+            path,
+            source,
+            target,
+            {joined(path, name): why for name, why in state.unmapped.items()},
+        )
     variables = dict(source.backend.variables(source.itself))
     converted = []
     for name, tensor in state.items():
@@ -291,14 +345,22 @@ def _convert(path: str, source: _LayeredModel, target: _LayeredModel, skip: Sequ
     return ReadPair(converted, needed, {}, state.settings, state.told_by_both)
 
 
-def _apart(path: str, source: _LayeredModel, target: _LayeredModel, unmapped: dict[str, str]) -> ReadPair:
+def _apart(
+    path: str, source: _LayeredModel, target: _LayeredModel, unmapped: dict[str, str]
+) -> ReadPair:
     """The leaves of both models under their own names, for models whose layers cannot be paired."""
-    return ReadPair(list(read_leaf(path, source.itself)), list(read_leaf(path, target.itself)), unmapped)
+    return ReadPair(
+        list(read_leaf(path, source.itself)), list(read_leaf(path, target.itself)), unmapped
+    )
 
 
 def _beside_state(path: str, state: State, model: _LayeredModel) -> ReadPair:
-    tensors = [read_tensor(model.backend, joined(path, name), value) for name, value in state.items()]
-    unmapped = {joined(path, name): why for name, why in state.unmapped.items() if name not in state}
+    tensors = [
+        read_tensor(model.backend, joined(path, name), value) for name, value in state.items()
+    ]
+    unmapped = {
+        joined(path, name): why for name, why in state.unmapped.items() if name not in state
+    }
     return ReadPair(tensors, _read_needed(path, model, state), unmapped)
 
 
@@ -311,7 +373,8 @@ def _read_needed(path: str, model: _LayeredModel, state: State) -> list[HostLeaf
     return [
         read_tensor(model.backend, joined(path, name), variable)
         for name, variable in variables.items()
-        if name in state or (id(variable) not in present and name not in counters and name not in state.skipped)
+        if name in state
+        or (id(variable) not in present and name not in counters and name not in state.skipped)
     ]
 
 

@@ -49,27 +49,40 @@ def measure(reference: Calls, variants: Mapping[str, Calls]) -> Noise:
     """
     noise: dict[tuple[str, int], dict[str, float]] = {}
     worst_shares: dict[tuple[str, str], float] = {}
-    others = {variant: {call.key: call for call in calls} for variant, calls in variants.items()}
+    others = {
+        variant: {call.key: call for call in calls} for variant, calls in variants.items()
+    }
     for call in reference:
         usual = call.read()
-        apart = {variant: _apart(call, usual, calls.get(call.key), variant) for variant, calls in others.items()}
+        apart = {
+            variant: _apart(call, usual, calls.get(call.key), variant)
+            for variant, calls in others.items()
+        }
         if call.step == 0:
             _refuse_redrawn(call, usual, apart)
         noise[call.key] = {}
         for number, (path, leaf) in enumerate(zip(unique_paths(usual), usual, strict=True)):
-            difference = max((differences[number] for differences in apart.values()), default=0.0)
+            difference = max(
+                (differences[number] for differences in apart.values()), default=0.0
+            )
             # a loss may by chance be equal in all runs: the largest share of any step so far counts
             size = _largest(leaf)
-            share = max(difference / size if size else 0.0, worst_shares.get((call.name, path), 0.0))
+            share = max(
+                difference / size if size else 0.0, worst_shares.get((call.name, path), 0.0)
+            )
             worst_shares[call.name, path] = share
             noise[call.key][path] = max(difference, share * size) * (call.step + 1)
     return noise
 
 
-def _apart(call: RecordedCall, usual: list[HostLeaf], other: RecordedCall | None, variant: str) -> list[float]:
+def _apart(
+    call: RecordedCall, usual: list[HostLeaf], other: RecordedCall | None, variant: str
+) -> list[float]:
     """For each leaf, how far the run `variant` of the reference is from its usual run."""
     leaves = other.read() if other is not None else []
-    if [(leaf.path, leaf.shape) for leaf in leaves] != [(leaf.path, leaf.shape) for leaf in usual]:
+    if [(leaf.path, leaf.shape) for leaf in leaves] != [
+        (leaf.path, leaf.shape) for leaf in usual
+    ]:
         raise RecordingError(
             f"cannot calibrate: {call.name}, step {call.step}, has other leaves or shapes, or is missing, in the run "
             f"{variant} of the reference, so that rounding alone decides what is recorded"
@@ -81,10 +94,15 @@ def _apart(call: RecordedCall, usual: list[HostLeaf], other: RecordedCall | None
     ]
 
 
-def _refuse_redrawn(call: RecordedCall, usual: list[HostLeaf], apart: Mapping[str, list[float]]) -> None:
+def _refuse_redrawn(
+    call: RecordedCall, usual: list[HostLeaf], apart: Mapping[str, list[float]]
+) -> None:
     share, times = _REDRAWN
     wide = max(apart.get(floats.FLOAT64, ()), default=0.0)
-    moved = max((x for variant, each in apart.items() if variant != floats.FLOAT64 for x in each), default=0.0)
+    moved = max(
+        (x for variant, each in apart.items() if variant != floats.FLOAT64 for x in each),
+        default=0.0,
+    )
     if wide > share * max(map(_largest, usual), default=0.0) and wide > times * moved:
         raise RecordingError(
             f"cannot calibrate: {call.name}, step {call.step}, is off by {wide:.2g} in the run in float64 of the "
@@ -96,7 +114,11 @@ def _refuse_redrawn(call: RecordedCall, usual: list[HostLeaf], apart: Mapping[st
 def moved_nothing(reference: Calls, variants: Mapping[str, Calls]) -> bool:
     """Whether the runs with moved numbers recorded the same numbers as the reference's usual run, so that they measure
     nothing."""
-    jittered = {variant: calls for variant, calls in variants.items() if variant.startswith(floats.JITTER)}
+    jittered = {
+        variant: calls
+        for variant, calls in variants.items()
+        if variant.startswith(floats.JITTER)
+    }
     return not any(any(leaves.values()) for leaves in measure(reference, jittered).values())
 
 

@@ -56,7 +56,9 @@ def read(folder: Path) -> Log | None:
         log.gradients = [Gradient(*one) for one in about["gradients"]]
         log.roots, log.is_full = about["roots"], about["is_full"]
         with numpy.load(path.with_name(_ARRAYS), allow_pickle=False) as arrays:
-            log.arrays = dict(zip(about["keys"], (arrays[name] for name in arrays.files), strict=True))
+            log.arrays = dict(
+                zip(about["keys"], (arrays[name] for name in arrays.files), strict=True)
+            )
     return log
 
 
@@ -103,7 +105,9 @@ def main() -> None:
         try:
             stack.enter_context(backend.operation_calls(writer.run, writer.leaf))
         except UnsupportedError as error:
-            print(f"no operations are kept: {error}", file=sys.stderr)  # what the script records is compared
+            print(
+                f"no operations are kept: {error}", file=sys.stderr
+            )  # what the script records is compared
             runpy.run_path(script, run_name="__main__")
             return
         try:

@@ -46,7 +46,13 @@ class ComparedValue(NamedTuple):
     expected_line: str = ""
 
 
-GRADIENT_COLUMNS = ("gradient of", "largest absolute", "largest relative", "cosine", "within tolerance")
+GRADIENT_COLUMNS = (
+    "gradient of",
+    "largest absolute",
+    "largest relative",
+    "cosine",
+    "within tolerance",
+)
 
 
 class GradientRow(NamedTuple):
@@ -61,7 +67,11 @@ class GradientRow(NamedTuple):
     def cells(self) -> tuple[str, ...]:
         if self.errors is None:
             return (self.name, "no gradient of this size", "-", "-", "-")
-        numbers = f"{self.errors.abs:.3g}", f"{self.errors.rel:.3g}", f"{self.errors.cosine:.6f}"
+        numbers = (
+            f"{self.errors.abs:.3g}",
+            f"{self.errors.rel:.3g}",
+            f"{self.errors.cosine:.6f}",
+        )
         return (self.name, *numbers, f"{self.errors.within:.1%}")
 
 
@@ -139,7 +149,13 @@ class ParityReport:
         """The exit status of the command: 2 if a backend did not run or was not compared, else 1 if one diverges, else
         0."""
         states = {row.state for row in self.rows}
-        return NOT_RUN if states & {"did not run", "not compared"} else DIVERGED if "diverges" in states else AGREE
+        return (
+            NOT_RUN
+            if states & {"did not run", "not compared"}
+            else DIVERGED
+            if "diverges" in states
+            else AGREE
+        )
 
     def compared_rows(self) -> list[BackendRow]:
         """The rows of all backends but the reference."""
@@ -147,13 +163,18 @@ class ParityReport:
 
     def names(self) -> list[str]:
         """The names of all recorded values, in program order."""
-        values = sorted((value for row in self.rows for value in row.values), key=lambda value: value.order)
+        values = sorted(
+            (value for row in self.rows for value in row.values), key=lambda value: value.order
+        )
         return list(dict.fromkeys(value.name for value in values))
 
     def series(self, name: str) -> dict[str, list[ComparedValue]]:
         """The values of a recorded name by backend, each backend's sorted by step."""
         return {
-            row.backend: sorted((value for value in row.values if value.name == name), key=lambda value: value.step)
+            row.backend: sorted(
+                (value for value in row.values if value.name == name),
+                key=lambda value: value.step,
+            )
             for row in self.compared_rows()
         }
 
@@ -174,7 +195,12 @@ class ParityReport:
             "first_divergence": _divergence_json(self.first),
             "backends": [_row_json(row) for row in self.rows],
             "names": [
-                {"name": name, "backends": {backend: _series_json(of) for backend, of in self.series(name).items()}}
+                {
+                    "name": name,
+                    "backends": {
+                        backend: _series_json(of) for backend, of in self.series(name).items()
+                    },
+                }
                 for name in self.names()
             ],
             "notes": self.notes,
@@ -183,7 +209,11 @@ class ParityReport:
 
 def worst(series: list[ComparedValue]) -> ComparedValue | None:
     """The value of a series whose error is the largest multiple of what is allowed; None if the series is empty."""
-    return max(series, key=lambda value: (value.comparison.excess, value.comparison.abs or 0.0), default=None)
+    return max(
+        series,
+        key=lambda value: (value.comparison.excess, value.comparison.abs or 0.0),
+        default=None,
+    )
 
 
 # comparing
@@ -212,33 +242,45 @@ def compare_recordings(
         if mine is None and not is_complete:
             continue
         if mine is None:
-            comparison = of_structure(f"{call.name} has no step {call.step} here, but the reference does")
+            comparison = of_structure(
+                f"{call.name} has no step {call.step} here, but the reference does"
+            )
         else:
             own = rule
             if is_float64:
                 own = rule._replace(
-                    pythons="float64", float64_as="float32" if call.step else "float64", statistics_as="float32"
+                    pythons="float64",
+                    float64_as="float32" if call.step else "float64",
+                    statistics_as="float32",
                 )
             elif noise is not None:
                 own = rule._replace(noise=noise[call.key])
             comparison = compare_leaves(mine.read(), call.read(), own)
         line = mine.where if mine is not None else ""
-        values.append(ComparedValue(call.name, call.step, (place,), comparison, line, call.where))
+        values.append(
+            ComparedValue(call.name, call.step, (place,), comparison, line, call.where)
+        )
     # reading the reference again is worth it only where something is to be explained
     if any(value.comparison.problem == "values" for value in values):
         notes = vanishing(expected)
-        values = [value._replace(comparison=explain(value.comparison, notes)) for value in values]
+        values = [
+            value._replace(comparison=explain(value.comparison, notes)) for value in values
+        ]
     return values + list(_extra(actual, places))
 
 
-def _extra(actual: Sequence[RecordedCall], places: dict[tuple[str, int], int]) -> Iterator[ComparedValue]:
+def _extra(
+    actual: Sequence[RecordedCall], places: dict[tuple[str, int], int]
+) -> Iterator[ComparedValue]:
     """The values that the reference lacks."""
     last = -1.0
     for number, call in enumerate(actual):
         if call.key in places:
             last = places[call.key]
             continue
-        comparison = of_structure(f"{call.name} has a step {call.step} here, but the reference does not")
+        comparison = of_structure(
+            f"{call.name} has a step {call.step} here, but the reference does not"
+        )
         yield ComparedValue(call.name, call.step, (last, number), comparison, call.where)
 
 
@@ -277,7 +319,11 @@ def _row_json(row: BackendRow) -> dict[str, Any]:
 
 
 def _gradient_json(row: GradientRow) -> dict[str, Any]:
-    errors = {} if row.errors is None else {name: _value_json(x) for name, x in row.errors._asdict().items()}
+    errors = (
+        {}
+        if row.errors is None
+        else {name: _value_json(x) for name, x in row.errors._asdict().items()}
+    )
     return {"name": row.name, "ok": not row.is_off, **errors}
 
 
@@ -305,12 +351,20 @@ def _series_json(series: list[ComparedValue]) -> dict[str, Any]:
 
 
 def _comparison_json(comparison: Comparison) -> dict[str, Any]:
-    values = {name: _value_json(value) for name, value in comparison._asdict().items() if name not in _TEXTS}
+    values = {
+        name: _value_json(value)
+        for name, value in comparison._asdict().items()
+        if name not in _TEXTS
+    }
     return values | {"worst": None if comparison.worst is None else list(comparison.worst)}
 
 
 def _value_json(value: Any) -> Any:
-    if value is None or isinstance(value, bool | int | str) or (isinstance(value, float) and math.isfinite(value)):
+    if (
+        value is None
+        or isinstance(value, bool | int | str)
+        or (isinstance(value, float) and math.isfinite(value))
+    ):
         return value
     return str(value)
 
@@ -355,10 +409,21 @@ def _backends_table(report: ParityReport) -> Table:
 
     table = Table(title="backends")
     for heading in ("backend", "version", "result", "recorded", "seconds", "notes"):
-        table.add_column(heading, overflow="fold", justify="right" if heading in ("recorded", "seconds") else "left")
+        table.add_column(
+            heading,
+            overflow="fold",
+            justify="right" if heading in ("recorded", "seconds") else "left",
+        )
     for row in report.rows:
         state = f"[{_COLORS.get(row.state, 'red')}]{row.state}[/]"
-        cells = row.backend, row.version or "-", state, str(row.records), row.seconds_text, escape(_notes(row))
+        cells = (
+            row.backend,
+            row.version or "-",
+            state,
+            str(row.records),
+            row.seconds_text,
+            escape(_notes(row)),
+        )
         table.add_row(*cells, style="red" if row.state == "did not run" else None)
     return table
 
@@ -367,9 +432,15 @@ def _gradients_table(row: BackendRow) -> Table:
     from rich.markup import escape
     from rich.table import Table
 
-    table = Table(title=f"gradients of {row.backend}, in the order of the backward pass of {row.reference}")
+    table = Table(
+        title=f"gradients of {row.backend}, in the order of the backward pass of {row.reference}"
+    )
     for heading in GRADIENT_COLUMNS:
-        table.add_column(heading, overflow="fold", justify="left" if heading == GRADIENT_COLUMNS[0] else "right")
+        table.add_column(
+            heading,
+            overflow="fold",
+            justify="left" if heading == GRADIENT_COLUMNS[0] else "right",
+        )
     for one in row.gradients:
         table.add_row(*map(escape, one.cells), style="red" if one.is_off else None)
     return table
@@ -377,8 +448,14 @@ def _gradients_table(row: BackendRow) -> Table:
 
 def _notes(row: BackendRow) -> str:
     why = row.error.partition("\n")[0]
-    first = f"first at {row.first.value.name}, step {row.first.value.step}" if row.first is not None else ""
-    other = f"compared with {row.reference}" if " " in row.reference else ""  # the reference comes from another run
+    first = (
+        f"first at {row.first.value.name}, step {row.first.value.step}"
+        if row.first is not None
+        else ""
+    )
+    other = (
+        f"compared with {row.reference}" if " " in row.reference else ""
+    )  # the reference comes from another run
     return "; ".join(filter(None, (why, first, other)))
 
 
@@ -386,7 +463,9 @@ def _names_table(report: ParityReport) -> Table:
     from rich.markup import escape
     from rich.table import Table
 
-    table = Table(title="worst absolute error of each name, and the multiple of what is allowed")
+    table = Table(
+        title="worst absolute error of each name, and the multiple of what is allowed"
+    )
     table.add_column("name", overflow="fold")
     table.add_column("steps", justify="right")
     for row in report.compared_rows():
@@ -394,7 +473,9 @@ def _names_table(report: ParityReport) -> Table:
     for name in report.names():
         series = report.series(name)
         steps = max(map(len, series.values()))
-        table.add_row(escape(name), str(steps), *(escape(_cell(values)) for values in series.values()))
+        table.add_row(
+            escape(name), str(steps), *(escape(_cell(values)) for values in series.values())
+        )
     return table
 
 
@@ -403,4 +484,8 @@ def _cell(series: list[ComparedValue]) -> str:
     if value is None:
         return "-"
     text = f"{error_text(value.comparison)} ({excess_text(value.comparison)})"
-    return text if value.comparison.ok else f"{text} from step {min(v.step for v in series if not v.comparison.ok)}"
+    return (
+        text
+        if value.comparison.ok
+        else f"{text} from step {min(v.step for v in series if not v.comparison.ok)}"
+    )

@@ -69,7 +69,9 @@ def _named(actual: ModelRun, expected: ModelRun, names: Mapping[str, str]) -> It
         if candidates and RECORD in (call.type, candidates[0].type):
             mine = candidates.pop(0)
             yield _Named(
-                f"{call.path}{f', step {call.number}' if call.number else ''}", mine.outputs[0], call.outputs[0]
+                f"{call.path}{f', step {call.number}' if call.number else ''}",
+                mine.outputs[0],
+                call.outputs[0],
             )
 
 
@@ -79,7 +81,11 @@ def _first_named(runs: tuple[ModelRun, ModelRun], named: list[_Named]) -> Iterat
     for one in named:
         error = distances.error_of(one.ours, one.theirs)
         if error is None or error > limit:
-            far = "of another shape" if error in (None, numpy.inf) else f"off by {error:.2g} of its largest value"
+            far = (
+                "of another shape"
+                if error in (None, numpy.inf)
+                else f"off by {error:.2g} of its largest value"
+            )
             agree = f"; {before}, before it, agrees" if before else ""
             yield f"the first named value that differs is {one.name}: it is {far}{agree}"
             return

@@ -158,7 +158,11 @@ def _user_line() -> str:
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and _is_ours(frame.f_globals.get("__name__") or ""):
         frame = frame.f_back
-    return f"{os.path.abspath(frame.f_code.co_filename)}:{frame.f_lineno}" if frame is not None else ""
+    return (
+        f"{os.path.abspath(frame.f_code.co_filename)}:{frame.f_lineno}"
+        if frame is not None
+        else ""
+    )
 
 
 def _is_ours(module: str) -> bool:
@@ -173,7 +177,9 @@ def _header() -> dict[str, Any]:
         "xdevice": __version__,
         "python": platform.python_version(),
         "machine": f"{platform.system()} {platform.machine()}",
-        "backend": chosen.name if chosen is not None else os.environ.get(selection.VARIABLE) or None,
+        "backend": chosen.name
+        if chosen is not None
+        else os.environ.get(selection.VARIABLE) or None,
         "floats": floats.setting(),
         "versions": {backend.name: backend.version for backend in registry.list_loaded()},
     }
@@ -197,7 +203,9 @@ def _write_leaf(arrays: BufferedWriter, leaf: HostLeaf) -> dict[str, Any]:
     line = {"path": leaf.path, "dtype": leaf.dtype, "device": leaf.device, "owner": leaf.owner}
     if not isinstance(leaf.value, numpy.ndarray):
         return {**line, "value": repr(leaf.value) if leaf.is_number else leaf.value}
-    stored = numpy.ascontiguousarray(leaf.value).reshape(leaf.shape)  # it gives an array without axes one
+    stored = numpy.ascontiguousarray(leaf.value).reshape(
+        leaf.shape
+    )  # it gives an array without axes one
     if leaf.dtype in _STORED_AS:
         stored = stored.view(_STORED_AS[leaf.dtype])
     place = arrays.tell()
@@ -219,7 +227,11 @@ class RecordedCall:
     """
 
     def __init__(self, line: dict[str, Any], arrays: Path) -> None:
-        self.name, self.step, self.time = str(line["name"]), int(line["step"]), float(line["time"])
+        self.name, self.step, self.time = (
+            str(line["name"]),
+            int(line["step"]),
+            float(line["time"]),
+        )
         self.where = str(line.get("where", ""))
         self._leaves: list[dict[str, Any]] = list(line["leaves"])
         self._arrays = arrays
@@ -242,7 +254,10 @@ class RecordedCall:
             if not any("at" in leaf for leaf in self._leaves):
                 return list(map(_plain, self._leaves))
             with self._arrays.open("rb") as file:
-                return [_tensor(leaf, file) if "at" in leaf else _plain(leaf) for leaf in self._leaves]
+                return [
+                    _tensor(leaf, file) if "at" in leaf else _plain(leaf)
+                    for leaf in self._leaves
+                ]
 
 
 class Recording:
@@ -264,8 +279,14 @@ class Recording:
         with reading(path):
             header, *lines = read_lines(path)
             if header["format"] != FORMAT:
-                raise ValueError(f"its format is {header['format']!r}, this xdevice reads {FORMAT}")
-            self.header: dict[str, Any] = {**header, "versions": dict(header["versions"]), "backend": header["backend"]}
+                raise ValueError(
+                    f"its format is {header['format']!r}, this xdevice reads {FORMAT}"
+                )
+            self.header: dict[str, Any] = {
+                **header,
+                "versions": dict(header["versions"]),
+                "backend": header["backend"],
+            }
             """The program that wrote the recording: the versions of xdevice, Python and the loaded backends, and the
             name of the selected backend."""
             self.entries = [RecordedCall(line, arrays) for line in lines]

@@ -30,8 +30,26 @@ svg { max-width: 100%; height: auto } svg text { font: 12px system-ui, sans-seri
   td[data-of]::before { content: attr(data-of) ": "; color: #666 } .plot text { font-size: 22px }
 }
 """
-_OF_BACKENDS: Final = ("backend", "version", "result", "compared with", "recorded", "seconds", "interpreter", "notes")
-_OF_NAMES: Final = ("backend", "steps", "worst error", "relative", "ULP", "of what is allowed", "where", "off")
+_OF_BACKENDS: Final = (
+    "backend",
+    "version",
+    "result",
+    "compared with",
+    "recorded",
+    "seconds",
+    "interpreter",
+    "notes",
+)
+_OF_NAMES: Final = (
+    "backend",
+    "steps",
+    "worst error",
+    "relative",
+    "ULP",
+    "of what is allowed",
+    "where",
+    "off",
+)
 _KINDS: Final = {"agrees": "good", "diverges": "bad", "did not run": "bad"}
 
 
@@ -80,7 +98,9 @@ def _backends(rows: Iterable[BackendRow]) -> str:
         )  # fmt: skip
         lines.append(_row(_KINDS.get(row.state, ""), _OF_BACKENDS, cells))
         if last:
-            errors.append(f"<p>{escape(row.backend)} {escape(why)}</p><pre>{escape(last)}</pre>")
+            errors.append(
+                f"<p>{escape(row.backend)} {escape(why)}</p><pre>{escape(last)}</pre>"
+            )
     return _table(_OF_BACKENDS, lines) + "".join(errors)
 
 
@@ -88,9 +108,14 @@ def _gradients(rows: Iterable[BackendRow]) -> str:
     """The gradients of each backend, in the order of the reference's backward pass, if they were asked for."""
     tables = []
     for row in rows:
-        lines = [_row("bad" if one.is_off else "good", GRADIENT_COLUMNS, one.cells) for one in row.gradients]
+        lines = [
+            _row("bad" if one.is_off else "good", GRADIENT_COLUMNS, one.cells)
+            for one in row.gradients
+        ]
         if lines:
-            tables.append(f"<h2>Gradients of {escape(row.backend)}</h2>{_table(GRADIENT_COLUMNS, lines)}")
+            tables.append(
+                f"<h2>Gradients of {escape(row.backend)}</h2>{_table(GRADIENT_COLUMNS, lines)}"
+            )
     return "".join(tables)
 
 
@@ -102,7 +127,9 @@ def _name(name: str, report: ParityReport) -> str:
         kind = "cut" if backend in cut else "good"
         value = worst(values)
         if value is None:
-            lines.append(_row(kind.replace("good", ""), _OF_NAMES, (backend, "0", "nothing recorded")))
+            lines.append(
+                _row(kind.replace("good", ""), _OF_NAMES, (backend, "0", "nothing recorded"))
+            )
             continue
         one = value.comparison
         where = f"step {value.step}{f', {one.leaf}' if one.leaf else ''}{f' {list(one.worst)}' if one.worst else ''}"
@@ -112,7 +139,9 @@ def _name(name: str, report: ParityReport) -> str:
             where, f"{one.off} of {one.total}",
         )  # fmt: skip
         lines.append(_row(kind if one.ok else "bad", _OF_NAMES, cells))
-    at = next((line_text(value.expected_line) for values in series.values() for value in values), "")
+    at = next(
+        (line_text(value.expected_line) for values in series.values() for value in values), ""
+    )
     recorded = f"<p>recorded at {escape(at)}</p>" if at else ""
     return f"<h3>{escape(name)}</h3>{recorded}{_table(_OF_NAMES, lines)}{plot(name, series)}"
 
@@ -124,7 +153,10 @@ def _table(headings: Iterable[str], rows: Iterable[str]) -> str:
 
 def _row(kind: str, headings: Iterable[str], cells: Iterable[str]) -> str:
     """A row of a table. On a phone the page's style shows it as a card, with the headings before the cells."""
-    shown = [f'<td data-of="{of}">{escape(cell)}</td>' for of, cell in zip(headings, cells, strict=False)]
+    shown = [
+        f'<td data-of="{of}">{escape(cell)}</td>'
+        for of, cell in zip(headings, cells, strict=False)
+    ]
     return f'<tr class="{kind}">{"".join(shown)}</tr>'
 
 
@@ -160,7 +192,10 @@ def plot(name: str, series: Mapping[str, list[ComparedValue]]) -> str:
     if not values:
         return ""
     axes = _Axes(values)
-    lines = [axes.line(backend, each, place, len(series)) for place, (backend, each) in enumerate(series.items())]
+    lines = [
+        axes.line(backend, each, place, len(series))
+        for place, (backend, each) in enumerate(series.items())
+    ]
     limit = axes.limit(values)
     legend = [(_mark(8, 6, place), backend) for place, backend in enumerate(series)]
     if limit:
@@ -172,7 +207,9 @@ def plot(name: str, series: Mapping[str, list[ComparedValue]]) -> str:
     # the legend is text below the plot, so that it stays readable if the plot is scaled down
     swatch = '<svg viewBox="0 0 16 12" width="16" height="12">'
     items = "".join(f"<li>{swatch}{mark}</svg>{escape(text)}</li>" for mark, text in legend)
-    return f'{drawing}{axes.frame()}{"".join(lines)}{limit}</svg><ul class="legend">{items}</ul>'
+    return (
+        f'{drawing}{axes.frame()}{"".join(lines)}{limit}</svg><ul class="legend">{items}</ul>'
+    )
 
 
 class _Axes:
@@ -180,24 +217,41 @@ class _Axes:
 
     def __init__(self, values: Sequence[ComparedValue]) -> None:
         self._steps = max(value.step for value in values)
-        sizes = [size for value in values for size in (_error(value), _allowed(value)) if 0 < size < math.inf]
+        sizes = [
+            size
+            for value in values
+            for size in (_error(value), _allowed(value))
+            if 0 < size < math.inf
+        ]
         self._low = math.floor(math.log10(min(sizes))) - 1 if sizes else -8
         self._high = max(math.ceil(math.log10(max(sizes))) + 1 if sizes else 0, self._low + 2)
 
     def _x(self, step: int) -> float:
-        return _LEFT + _INSET + (_RIGHT - _LEFT - 2 * _INSET) * (step / self._steps if self._steps else 0.5)
+        return (
+            _LEFT
+            + _INSET
+            + (_RIGHT - _LEFT - 2 * _INSET) * (step / self._steps if self._steps else 0.5)
+        )
 
     def _y(self, size: float) -> float:
         power = self._low if size == 0 else self._high if size == math.inf else math.log10(size)
         return _BOTTOM - (_BOTTOM - _TOP) * (power - self._low) / (self._high - self._low)
 
     def frame(self) -> str:
-        parts = [f'<text x="{(_LEFT + _RIGHT) / 2}" y="{_HEIGHT - 6}" text-anchor="middle">step</text>']
-        for power in range(self._low, self._high + 1, max(1, math.ceil((self._high - self._low) / 6))):
+        parts = [
+            f'<text x="{(_LEFT + _RIGHT) / 2}" y="{_HEIGHT - 6}" text-anchor="middle">step</text>'
+        ]
+        for power in range(
+            self._low, self._high + 1, max(1, math.ceil((self._high - self._low) / 6))
+        ):
             y = self._y(10.0**power)
             text = "0" if power == self._low else f"1e{power}"
-            parts.append(f'<line x1="{_LEFT}" y1="{y:.1f}" x2="{_RIGHT}" y2="{y:.1f}" stroke="#ddd"/>')
-            parts.append(f'<text x="{_LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{text}</text>')
+            parts.append(
+                f'<line x1="{_LEFT}" y1="{y:.1f}" x2="{_RIGHT}" y2="{y:.1f}" stroke="#ddd"/>'
+            )
+            parts.append(
+                f'<text x="{_LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{text}</text>'
+            )
         parts += [
             f'<text x="{self._x(step):.1f}" y="{_BOTTOM + 20}" text-anchor="middle">{step}</text>'
             for step in range(0, self._steps + 1, max(1, math.ceil(self._steps / 10)))

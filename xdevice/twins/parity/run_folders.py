@@ -15,7 +15,13 @@ from xdevice.twins.tracing.operations import Two
 from . import operations_script, traced_calls
 from .comparison import difference
 from .noise import VARIANTS, measure, moved_nothing
-from .parity_report import BackendRow, ComparedValue, GradientRow, ParityReport, compare_recordings
+from .parity_report import (
+    BackendRow,
+    ComparedValue,
+    GradientRow,
+    ParityReport,
+    compare_recordings,
+)
 from .parting import text_of
 from .record_files import INDEX, Recording, reading
 from .script_runs import RUN, Ended, place_of
@@ -62,7 +68,9 @@ class RunFolder(NamedTuple):
 
     def count(self, backend: str) -> int:
         """How many values a backend has recorded, plus how many calls of models were traced on it."""
-        return len(self.calls(backend)) + (len(self.traces[backend].calls) if backend in self.traces else 0)
+        return len(self.calls(backend)) + (
+            len(self.traces[backend].calls) if backend in self.traces else 0
+        )
 
     def is_complete(self, backend: str) -> bool:
         """Whether a backend has recorded something, and its process ended well."""
@@ -72,11 +80,16 @@ class RunFolder(NamedTuple):
 
     def is_float64(self, backend: str) -> bool:
         """Whether the backend's run used float64 as the default dtype (XDEVICE_FLOATS=float64)."""
-        return backend in self.recordings and self.recordings[backend].header.get("floats") == floats.FLOAT64
+        return (
+            backend in self.recordings
+            and self.recordings[backend].header.get("floats") == floats.FLOAT64
+        )
 
     def version(self, backend: str) -> str | None:
         """The version of the backend's framework."""
-        header = self.recordings[backend].header if backend in self.recordings else {"versions": {}}
+        header = (
+            self.recordings[backend].header if backend in self.recordings else {"versions": {}}
+        )
         own: str | None = header["versions"].get(backend)
         return own or (self.traces[backend].version if backend in self.traces else None)
 
@@ -84,7 +97,11 @@ class RunFolder(NamedTuple):
         """The noise of the reference's values: what rounding alone does to them. None for any other backend, and if no
         calibration run measured it."""
         calls = self.calls(backend)
-        return measure(calls, self._variants) if self.calibration and backend == self.reference and calls else None
+        return (
+            measure(calls, self._variants)
+            if self.calibration and backend == self.reference and calls
+            else None
+        )
 
     @property
     def _variants(self) -> dict[str, list[RecordedCall]]:
@@ -103,7 +120,12 @@ class RunFolder(NamedTuple):
     def _float32(self, name: str) -> Iterator[str]:
         """A note about what is float32 in a run in float64."""
         calls = self.calls(name)
-        short = [f"{call.name}{path}" for call in calls for path, dtype in call.dtypes().items() if dtype in _SHORT]
+        short = [
+            f"{call.name}{path}"
+            for call in calls
+            for path, dtype in call.dtypes().items()
+            if dtype in _SHORT
+        ]
         if short:
             yield (
                 f"{name} ran in float64, but {listed(dict.fromkeys(short), _NAMED)} is {' or '.join(_SHORT)}: the "
@@ -127,7 +149,14 @@ def load(folder: Path) -> RunFolder:
         versions = list(only.header["versions"])
         name = only.header["backend"] or (versions[0] if len(versions) == 1 else folder.name)
         return RunFolder(
-            folder, name, [Ended(name, None, "", "")], {name: only}, _traces({name: folder}), {}, False, {}
+            folder,
+            name,
+            [Ended(name, None, "", "")],
+            {name: only},
+            _traces({name: folder}),
+            {},
+            False,
+            {},
         )
     path = folder / RUN
     if not path.exists():
@@ -141,10 +170,23 @@ def load(folder: Path) -> RunFolder:
     recordings = {name: Recording(own) for name, own in there.items() if (own / INDEX).exists()}
     if any(one.error for one in ended if one.backend == reference):
         further = []  # there is nothing to calibrate, and the reference's row of the report says why
-    operations = {name: log for name, own in there.items() if (log := operations_script.read(own)) is not None}
+    operations = {
+        name: log
+        for name, own in there.items()
+        if (log := operations_script.read(own)) is not None
+    }
     calibration = _calibration(folder, further)
     has_gradients = bool(about.get("gradients"))
-    return RunFolder(folder, reference, ended, recordings, _traces(there), operations, has_gradients, calibration)
+    return RunFolder(
+        folder,
+        reference,
+        ended,
+        recordings,
+        _traces(there),
+        operations,
+        has_gradients,
+        calibration,
+    )
 
 
 def _traces(folders: Mapping[str, Path]) -> dict[str, Traces]:
@@ -156,12 +198,18 @@ def _calibration(folder: Path, ended: list[Ended]) -> dict[str, Recording]:
     for one in ended:
         if one.error:
             raise RecordingError(f"cannot calibrate: {one.backend} {one.error}")
-    return {variant: Recording(folder / place_of(variant)) for variant in VARIANTS} if ended else {}
+    return (
+        {variant: Recording(folder / place_of(variant)) for variant in VARIANTS}
+        if ended
+        else {}
+    )
 
 
 def _no_recording(folder: Path) -> str:
     text = f"{folder} has no recording: neither {INDEX} of one backend nor {RUN} of a run"
-    inside = sorted(path.parent for depth in ("*", "*/*") for path in folder.glob(f"{depth}/{INDEX}"))
+    inside = sorted(
+        path.parent for depth in ("*", "*/*") for path in folder.glob(f"{depth}/{INDEX}")
+    )
     if not inside:
         return f"{text}; xdevice parity --save {folder} writes one"
     return (
@@ -176,7 +224,12 @@ def _no_recording(folder: Path) -> str:
 def report_of_run(folder: Path, rule: Strictness) -> ParityReport:
     """Compares each backend with the reference, in the folder that `script_runs.run` wrote, and returns the report."""
     run = load(folder)
-    if not run.recordings and not run.traces and not run.operations and all(not one.error for one in run.ended):
+    if (
+        not run.recordings
+        and not run.traces
+        and not run.operations
+        and all(not one.error for one in run.ended)
+    ):
         note = (
             "nothing was recorded; the script says what to compare: xdevice.parity.log('loss', loss); or --trace keeps "
             "what the layers of its models compute"
@@ -208,15 +261,25 @@ def report_of_two(first: Path, second: Path, rule: Strictness) -> ParityReport:
         reference = one.backend if one.backend in expected.recordings else expected.reference
         used.add(reference)
         rows.append(_row(actual, one, expected, reference, rule))
-    notes = [f"{name} of {first} was compared with nothing" for name in expected.recordings if name not in used]
+    notes = [
+        f"{name} of {first} was compared with nothing"
+        for name in expected.recordings
+        if name not in used
+    ]
     return ParityReport(rows, [*notes, *dict.fromkeys([*expected.notes(), *actual.notes()])])
 
 
-def _row(run: RunFolder, ended: Ended, other: RunFolder, reference: str, rule: Strictness) -> BackendRow:
+def _row(
+    run: RunFolder, ended: Ended, other: RunFolder, reference: str, rule: Strictness
+) -> BackendRow:
     """The report's row for one backend: `ended` in `run`, compared with `reference` in `other`, which may be the same
     run."""
     name, is_one_run = ended.backend, run is other
-    row = _failed(ended, ended.error) if ended.error else BackendRow(name, "agrees", seconds=ended.seconds)
+    row = (
+        _failed(ended, ended.error)
+        if ended.error
+        else BackendRow(name, "agrees", seconds=ended.seconds)
+    )
     row.python, row.records, row.version = ended.python, run.count(name), run.version(name)
     if is_one_run and name == reference:
         if not ended.error:
@@ -237,14 +300,18 @@ def _row(run: RunFolder, ended: Ended, other: RunFolder, reference: str, rule: S
         noise=other.noise(reference), is_float64=run.is_float64(name) and other.is_float64(reference),
     )  # fmt: skip
     if name in run.traces and reference in other.traces:
-        row.values += _of_traces(run.traces[name], other.traces[reference], other.calls(reference))
+        row.values += _of_traces(
+            run.traces[name], other.traces[reference], other.calls(reference)
+        )
     _compare_operations(row, run, other, reference)
     if not ended.error and (row.first is not None or any(one.is_off for one in row.gradients)):
         row.state = "diverges"
     return row
 
 
-def _compare_operations(row: BackendRow, run: RunFolder, other: RunFolder, reference: str) -> None:
+def _compare_operations(
+    row: BackendRow, run: RunFolder, other: RunFolder, reference: str
+) -> None:
     """Adds to a row the first operations from which the two programs part, and the gradients, if they were kept."""
     ours, theirs = run.operations.get(row.backend), other.operations.get(reference)
     if ours is None or theirs is None:
@@ -252,7 +319,10 @@ def _compare_operations(row: BackendRow, run: RunFolder, other: RunFolder, refer
     two, before = Two(ours, theirs), row.first
     if run.has_gradients:
         limit = _GRADIENTS * two.limit
-        row.gradients = [GradientRow(name, errors, _is_off(errors, limit)) for name, errors in two.gradients()]
+        row.gradients = [
+            GradientRow(name, errors, _is_off(errors, limit))
+            for name, errors in two.gradients()
+        ]
     # what gives right values is right: only where something else says that the two part is there a place to look for
     if before is None and row.values and not any(one.is_off for one in row.gradients):
         return
@@ -272,7 +342,9 @@ def _is_off(errors: Errors | None, limit: float) -> bool:
     return errors is None or errors.share > limit
 
 
-def _of_traces(actual: Traces, expected: Traces, calls: list[RecordedCall]) -> Iterator[ComparedValue]:
+def _of_traces(
+    actual: Traces, expected: Traces, calls: list[RecordedCall]
+) -> Iterator[ComparedValue]:
     for name, one, comparison in traced_calls.compare(actual, expected):
         # the record that was made before it, and then the time
         before = sum(call.time <= one.time for call in calls) - 0.5

@@ -69,7 +69,10 @@ class RunPlan(NamedTuple):
         usual = [ScriptRun(name, name, name, self.floats) for name in self.backends]
         variants = VARIANTS if self.calibrates else ()
         name = self.reference
-        return usual + [ScriptRun(f"{name} ({variant})", name, place_of(variant), variant) for variant in variants]
+        return usual + [
+            ScriptRun(f"{name} ({variant})", name, place_of(variant), variant)
+            for variant in variants
+        ]
 
 
 class ScriptRun(NamedTuple):
@@ -124,7 +127,10 @@ def run(plan: RunPlan, folder: Path, watcher: Watcher) -> list[Ended]:
                 processes.stop()
                 raise
     finally:
-        ended = [processes.ended.get(script.name) or processes.interrupted(script) for script in scripts]
+        ended = [
+            processes.ended.get(script.name) or processes.interrupted(script)
+            for script in scripts
+        ]
         rows = [one._asdict() for one in ended]
         count = len(plan.backends)
         about = {
@@ -168,23 +174,39 @@ class _RunningScripts:
             return
         why += _last_lines(folder / "stderr.txt") if why else ""
         seconds = time.monotonic() - started
-        ended = self.ended[script.name] = Ended(script.name, seconds, why, self._plan.pythons[script.backend])
+        ended = self.ended[script.name] = Ended(
+            script.name, seconds, why, self._plan.pythons[script.backend]
+        )
         self._watcher.ends(ended, count(folder))
 
     def _why_failed(self, script: ScriptRun, folder: Path) -> str:
         """Runs the script until it ends. Returns why it failed; "" if it succeeded."""
-        with (folder / "stdout.txt").open("wb") as out, (folder / "stderr.txt").open("wb") as err:
+        with (
+            (folder / "stdout.txt").open("wb") as out,
+            (folder / "stderr.txt").open("wb") as err,
+        ):
             try:
                 process = self._start(script, folder, out, err)
             except OSError as error:
                 return f"did not start: {error}"
-            why = _wait(process, self._plan.timeout, lambda: self._watcher.counts(script.name, count(folder)))
+            why = _wait(
+                process,
+                self._plan.timeout,
+                lambda: self._watcher.counts(script.name, count(folder)),
+            )
             self._alive.discard(process)
             return why
 
-    def _start(self, script: ScriptRun, folder: Path, out: BinaryIO, err: BinaryIO) -> subprocess.Popen[bytes]:
+    def _start(
+        self, script: ScriptRun, folder: Path, out: BinaryIO, err: BinaryIO
+    ) -> subprocess.Popen[bytes]:
         plan = self._plan
-        command = [plan.pythons[script.backend], *_module(plan, script), str(plan.script), *plan.arguments]
+        command = [
+            plan.pythons[script.backend],
+            *_module(plan, script),
+            str(plan.script),
+            *plan.arguments,
+        ]
         environment = {
             **os.environ,
             selection.VARIABLE: script.backend,
@@ -232,7 +254,11 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
             os.killpg(process.pid, signal.SIGKILL)
     else:  # Windows has no process groups, but this command ends the children too
         with suppress(OSError):
-            subprocess.run(["taskkill", "/T", "/F", "/PID", str(process.pid)], capture_output=True, check=False)
+            subprocess.run(
+                ["taskkill", "/T", "/F", "/PID", str(process.pid)],
+                capture_output=True,
+                check=False,
+            )
         process.kill()
     process.wait()
 
@@ -247,7 +273,10 @@ def count(folder: Path) -> int:
     try:
         with (folder / INDEX).open("rb") as file:
             # the first line says which versions wrote it
-            return max(0, sum(block.count(b"\n") for block in iter(lambda: file.read(1 << 20), b"")) - 1)
+            return max(
+                0,
+                sum(block.count(b"\n") for block in iter(lambda: file.read(1 << 20), b"")) - 1,
+            )
     except FileNotFoundError:
         return 0
 
@@ -260,7 +289,9 @@ def clear(folder: Path) -> None:
     """
     path = folder / RUN
     if not path.exists():
-        raise RecordingError(f"{folder} has no {RUN}: it is not the folder of an earlier run, and is kept")
+        raise RecordingError(
+            f"{folder} has no {RUN}: it is not the folder of an earlier run, and is kept"
+        )
     with reading(path):
         places = [str(one["backend"]) for one in json.loads(path.read_text())["backends"]]
     for place in (*places, CALIBRATION):

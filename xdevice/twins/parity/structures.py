@@ -38,7 +38,10 @@ def compare_paths(actual: Leaves, expected: Leaves) -> Comparison | None:
 def _hint(actual: Leaves, expected: Leaves) -> str:
     """The advice if one side is a tensor and the other a list of numbers, each of which is a leaf."""
     for side, numbers, others in (("expected", expected, actual), ("actual", actual, expected)):
-        is_list = all(leaf.owner == PYTHON and leaf.is_number and leaf.path.startswith("[") for leaf in numbers)
+        is_list = all(
+            leaf.owner == PYTHON and leaf.is_number and leaf.path.startswith("[")
+            for leaf in numbers
+        )
         if is_list and numbers and [leaf.path for leaf in others] == [""]:
             return f"; {side} is a container of numbers, and np.asarray(...) makes one array of a list"
     return ""
@@ -56,16 +59,24 @@ def name_some(paths: Iterable[str]) -> str:
 
 
 def between(actual: Leaves, expected: Leaves) -> str:
-    owners = [", ".join(sorted({leaf.owner for leaf in side} - {PYTHON})) or PYTHON for side in (actual, expected)]
+    owners = [
+        ", ".join(sorted({leaf.owner for leaf in side} - {PYTHON})) or PYTHON
+        for side in (actual, expected)
+    ]
     return f" (actual: {owners[0]}, expected: {owners[1]})"
 
 
-def compare_pairs(pairs: list[tuple[HostLeaf, HostLeaf]], rule: Strictness) -> Comparison | None:
+def compare_pairs(
+    pairs: list[tuple[HostLeaf, HostLeaf]], rule: Strictness
+) -> Comparison | None:
     """The first difference in kind; or else in shape, dtype or device, as far as `rule` asks for these."""
     checks = [_kind, _shape]
     checks += [_dtype] if rule.check_dtype else []
     checks += [_device] if rule.check_device else []
-    return next((apart for check in checks for pair in pairs if (apart := check(*pair)) is not None), None)
+    return next(
+        (apart for check in checks for pair in pairs if (apart := check(*pair)) is not None),
+        None,
+    )
 
 
 def _kind(actual: HostLeaf, expected: HostLeaf) -> Comparison | None:
@@ -93,7 +104,9 @@ def _dtype(actual: HostLeaf, expected: HostLeaf) -> Comparison | None:
     is_weak = PYTHON in (actual.owner, expected.owner) and actual.owner != expected.owner
     if is_weak and _category(actual.dtype) == _category(expected.dtype):
         return None
-    return _unequal("dtype", actual, expected, "; check_dtype=False compares the values all the same")
+    return _unequal(
+        "dtype", actual, expected, "; check_dtype=False compares the values all the same"
+    )
 
 
 def _category(dtype: str) -> str:
@@ -108,7 +121,9 @@ def _device(actual: HostLeaf, expected: HostLeaf) -> Comparison | None:
     return _unequal("device", actual, expected)
 
 
-def _unequal(problem: Problem, actual: HostLeaf, expected: HostLeaf, hint: str = "") -> Comparison:
+def _unequal(
+    problem: Problem, actual: HostLeaf, expected: HostLeaf, hint: str = ""
+) -> Comparison:
     ours, theirs = getattr(actual, problem), getattr(expected, problem)
     text = (
         f"the {problem}s differ{at(expected.path)}: "

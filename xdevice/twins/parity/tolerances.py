@@ -113,11 +113,17 @@ def coarser(actual: HostLeaf, expected: HostLeaf, pythons: str) -> str | None:
     """The coarser of the float dtypes of two leaves, or None if both dtypes are exact. A Python number takes the dtype
     of the other leaf; two Python floats take `pythons`."""
     names = {leaf.dtype for leaf in (actual, expected) if leaf.owner != PYTHON}
-    floats = {PARTS.get(name, name) for name in names if name != "bool" and not name.lstrip("u").startswith("int")}
+    floats = {
+        PARTS.get(name, name)
+        for name in names
+        if name != "bool" and not name.lstrip("u").startswith("int")
+    }
     # two losses as Python floats were computed in the frameworks' default dtype
     if not floats and {actual.dtype, expected.dtype} & {"float", "complex"}:
         floats = {pythons}
     unknown = floats - TOLERANCES.keys()
     if unknown:
-        raise DTypeError(f"there is no rule for comparing {', '.join(sorted(unknown))}; convert it to float32 first")
+        raise DTypeError(
+            f"there is no rule for comparing {', '.join(sorted(unknown))}; convert it to float32 first"
+        )
     return next((name for name in reversed(TOLERANCES) if name in floats), None)

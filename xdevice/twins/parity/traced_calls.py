@@ -45,7 +45,11 @@ class TracedCall(NamedTuple):
         """Reads the arrays of one kind, `name`: "inputs", "outputs" or "gradients", of the model itself, or of the call
         of one of its layers. A gradient that the layer never got is None."""
         key = f"{self.model}.{self.run}" + ("" if layer is None else f".{layer}")
-        return [leaf.value for leaf in self.entries[key].read() if leaf.path.startswith(f"['{name}']")]
+        return [
+            leaf.value
+            for leaf in self.entries[key].read()
+            if leaf.path.startswith(f"['{name}']")
+        ]
 
     def as_run(self, owner: str) -> TracedRun:
         """This call as it is compared layer by layer, with all its arrays read. `owner` is the backend's name."""
@@ -67,7 +71,10 @@ class TracedCall(NamedTuple):
                 parts.append(Part(full_name, (name,), layouts.SAME))
                 # one element in memory, whatever the shape
                 variables[full_name] = numpy.broadcast_to(numpy.zeros((), "bool"), tuple(shape))
-            settings = {name: tuple(x) if isinstance(x, list) else x for name, x in line["settings"].items()}
+            settings = {
+                name: tuple(x) if isinstance(x, list) else x
+                for name, x in line["settings"].items()
+            }
             layers.append(Layer(line["path"], line["kind"], tuple(parts), settings))
         backend: Any = SimpleNamespace(name=owner)  # the framework itself is not needed here
         return Twin(backend, layers, variables, [])
@@ -94,7 +101,9 @@ def read(folder: Path, backend: str) -> Traces | None:
     with reading(path):
         lines = read_lines(path)
         refusals = [
-            f"{line['type']} was not traced on {backend}: {line['refusal']}" for line in lines if "refusal" in line
+            f"{line['type']} was not traced on {backend}: {line['refusal']}"
+            for line in lines
+            if "refusal" in line
         ]
         lines = [line for line in lines if "run" in line]
         if not lines:
@@ -110,19 +119,27 @@ def compare(actual: Traces, expected: Traces) -> Iterator[tuple[str, TracedCall,
     of the two backends are paired by their order in the program. Yields a name, the reference's call, and the
     result."""
     for model in sorted({call.model for call in expected.calls}):
-        ours, theirs = ([call for call in side.calls if call.model == model] for side in (actual, expected))
+        ours, theirs = (
+            [call for call in side.calls if call.model == model] for side in (actual, expected)
+        )
         first = theirs[0]
         name = f"model {model + 1}, {first.type}"
         pairs = list(_pair_calls(ours, theirs))
         if not ours:
-            yield name, first, of_structure(f"{actual.backend} has traced no call of such a model")
+            yield (
+                name,
+                first,
+                of_structure(f"{actual.backend} has traced no call of such a model"),
+            )
         elif not pairs:
             yield name, first, of_structure(_other_inputs(ours[0], first))
         for mine, its in pairs:
             yield name, its, _compare(mine, actual.backend, its, expected.backend)
 
 
-def _pair_calls(ours: list[TracedCall], theirs: list[TracedCall]) -> Iterator[tuple[TracedCall, TracedCall]]:
+def _pair_calls(
+    ours: list[TracedCall], theirs: list[TracedCall]
+) -> Iterator[tuple[TracedCall, TracedCall]]:
     """Yields pairs of calls that had the same inputs, in their order. Calls without a partner are skipped: some
     frameworks need one more call than others, to build the model."""
     start = 0
@@ -152,7 +169,10 @@ def _compare(mine: TracedCall, owner: str, its: TracedCall, expected_owner: str)
     ours, theirs = mine.as_run(owner), its.as_run(expected_owner)
     if len(ours.outputs) == len(theirs.outputs):
         ends = mine.channels_last, its.channels_last
-        outputs = [distances.turned(x, y, ends) for x, y in zip(ours.outputs, theirs.outputs, strict=True)]
+        outputs = [
+            distances.turned(x, y, ends)
+            for x, y in zip(ours.outputs, theirs.outputs, strict=True)
+        ]
         ours = ours._replace(outputs=outputs)
     try:
         pairs = pair_layers(mine.as_twin(owner), its.as_twin(expected_owner), {})
@@ -166,7 +186,9 @@ def _compare(mine: TracedCall, owner: str, its: TracedCall, expected_owner: str)
         return of_structure(f"all layers agree, and the models return {counts} tensors")
     if place is None:
         worst = runs.worst()
-        return Comparison(True, abs=worst, rel=worst, allowed=allowed, excess=worst / allowed, total=total)
+        return Comparison(
+            True, abs=worst, rel=worst, allowed=allowed, excess=worst / allowed, total=total
+        )
     off = place.error if math.isfinite(place.error) else None
     return Comparison(
         False, "shape" if off is None else "values", place.path,

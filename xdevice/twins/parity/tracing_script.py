@@ -122,7 +122,9 @@ class Tracer:
                 try:
                     has_layers = bool(list(self._backend.layers(model)))
                 except NotBuiltError:
-                    return None  # this first call builds the model, which has no layers before it
+                    return (
+                        None  # this first call builds the model, which has no layers before it
+                    )
                 except AbsentNameError:
                     raise
                 except UnsupportedError:
@@ -135,7 +137,10 @@ class Tracer:
         if traced.refusal:
             return False
         if self._backend.tracing():
-            self._refuse(traced, f"it is called inside {self._backend.tracing()}, where layers have no values")
+            self._refuse(
+                traced,
+                f"it is called inside {self._backend.tracing()}, where layers have no values",
+            )
             return False
         shapes = tuple(tuple(x.shape) for x in layer_calls.tensors(self._backend, arguments))
         with self._lock:
@@ -158,7 +163,9 @@ class Tracer:
 
     def _refuse(self, traced: _TracedModel, why: str) -> None:
         traced.refusal = why
-        self._line({"model": traced.number, "type": type(traced.itself).__name__, "refusal": why})
+        self._line(
+            {"model": traced.number, "type": type(traced.itself).__name__, "refusal": why}
+        )
 
     def _layers(self, model: Any) -> list[dict[str, Any]]:
         twin = read_model(self._backend, model)
@@ -180,13 +187,22 @@ class Tracer:
             # a gradient may still be on its way
             self._backend.synchronize(None)
             key = f"{run.line['model']}.{run.line['run']}"
-            inputs, outputs = ([self._backend.to_numpy(x) for x in tensors] for tensors in (run.inputs, run.outputs))
+            inputs, outputs = (
+                [self._backend.to_numpy(x) for x in tensors]
+                for tensors in (run.inputs, run.outputs)
+            )
             self._recorder.add(key, {"inputs": inputs, "outputs": outputs})
             calls = []
             for number, call in enumerate(run.trace.calls):
                 self._recorder.add(f"{key}.{number}", call._asdict() | {"path": "", "type": ""})
                 calls.append([call.path, call.number, call.type])
-            self._line(run.line | {"calls": calls, "channels_last": self._backend.has_channels_last(traced.itself)})
+            self._line(
+                run.line
+                | {
+                    "calls": calls,
+                    "channels_last": self._backend.has_channels_last(traced.itself),
+                }
+            )
         traced.pending.clear()
 
     def _line(self, line: dict[str, Any]) -> None:

@@ -23,7 +23,9 @@ stayed 25 times below that limit."""
 
 def limit(arrays: Sequence[Array]) -> float:
     """The largest distance that rounding alone may make, for the coarsest dtype of these arrays."""
-    return max((OFF[x.dtype.name] for x in arrays if x.dtype.name in OFF), default=OFF["float32"])
+    return max(
+        (OFF[x.dtype.name] for x in arrays if x.dtype.name in OFF), default=OFF["float32"]
+    )
 
 
 # of arrays whose axes have one order
@@ -47,7 +49,11 @@ def apart_by_rows(actual: Array, expected: Array) -> float:
     most = float(numpy.abs(rows[numpy.isfinite(rows)]).max())
     spread = numpy.abs(rows - rows.mean(axis=0))
     spread = spread[numpy.isfinite(spread)]
-    return distance * max(1.0, most / (float(spread.max()) + 1e-2 * most)) if spread.size and most else distance
+    return (
+        distance * max(1.0, most / (float(spread.max()) + 1e-2 * most))
+        if spread.size and most
+        else distance
+    )
 
 
 def moved(x: Array, last: bool) -> Array:
@@ -92,7 +98,9 @@ def error_of_padded(actual: Array, expected: Array) -> float | None:
 def trimmed(x: Array, axes: Iterable[int]) -> Array:
     """An image without the zeros at the edges of these axes, which may be padding."""
     for axis in axes:
-        used = numpy.flatnonzero(x.any(axis=tuple(other for other in range(x.ndim) if other != axis)))
+        used = numpy.flatnonzero(
+            x.any(axis=tuple(other for other in range(x.ndim) if other != axis))
+        )
         if used.size:
             x = numpy.take(x, range(used[0], used[-1] + 1), axis)
     return x
@@ -123,7 +131,11 @@ def _distance(actual: Array, expected: Array) -> float:
     if expected.dtype.kind in "iub":
         return 0.0 if (actual == expected).all() else math.inf
     # float32 is compared as it is: widening two large activations takes longer than the rest
-    a, b = (actual, expected) if actual.dtype == expected.dtype == numpy.float32 else (wide(actual), wide(expected))
+    a, b = (
+        (actual, expected)
+        if actual.dtype == expected.dtype == numpy.float32
+        else (wide(actual), wide(expected))
+    )
     with numpy.errstate(invalid="ignore"):
         off = numpy.abs(a - b)
         most = float(off.max())

@@ -53,7 +53,9 @@ class TracedFunction(NamedTuple):
 def name_of(function: Any) -> str:
     while isinstance(function, partial):
         function = function.func
-    return getattr(function, "__qualname__", type(function).__qualname__).replace("<locals>.", "")
+    return getattr(function, "__qualname__", type(function).__qualname__).replace(
+        "<locals>.", ""
+    )
 
 
 def is_function(x: object) -> bool:
@@ -78,7 +80,9 @@ def function_of(x: Any) -> TracedFunction:
     backend = registry.load(search.framework())
     models = [model for model in search.models if owners.backend_of_model(model) is backend]
     tensor = next((one for one in search.tensors if _owner_name(one) == backend.name), None)
-    return TracedFunction(itself, backend, models[0] if len(models) == 1 else None, tuple(models), tensor)
+    return TracedFunction(
+        itself, backend, models[0] if len(models) == 1 else None, tuple(models), tensor
+    )
 
 
 def _applied(pair: tuple[Any, Any]) -> Any:
@@ -89,7 +93,11 @@ def _applied(pair: tuple[Any, Any]) -> Any:
         names = list(inspect.signature(function).parameters)
     except (TypeError, ValueError):  # of a function without a signature, as those in C
         names = []
-    return partial(function, parameters, None) if names[1:2] == ["rng"] else partial(function, parameters)
+    return (
+        partial(function, parameters, None)
+        if names[1:2] == ["rng"]
+        else partial(function, parameters)
+    )
 
 
 def _owner_name(x: object) -> str:
@@ -110,7 +118,9 @@ class _ModelSearch:
     def framework(self) -> str:
         """The name of the framework that the function computes with. NumPy counts only where nothing else does."""
         owned = dict.fromkeys(_owner_name(x) for x in self.tensors)
-        owned |= dict.fromkeys(owner.name for x in self.models if (owner := owners.backend_of_model(x)) is not None)
+        owned |= dict.fromkeys(
+            owner.name for x in self.models if (owner := owners.backend_of_model(x)) is not None
+        )
         for names in (owned, self._mentioned):
             others = [name for name in names if name != "numpy"]
             if len(others) > 1:
@@ -177,7 +187,9 @@ class _ModelSearch:
     def _mention(self, module: str) -> bool:
         """Takes note of a framework by the name of one of its modules. Returns whether there is nothing more to see."""
         root = module.partition(".")[0]
-        name = frameworks.LIBRARIES.get(root) or next((one.name for one in frameworks.KNOWN if root in one.modules), "")
+        name = frameworks.LIBRARIES.get(root) or next(
+            (one.name for one in frameworks.KNOWN if root in one.modules), ""
+        )
         if name:
             self._mentioned[name] = None
         return bool(name) or root.startswith(_OURS)

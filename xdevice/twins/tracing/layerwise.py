@@ -77,7 +77,9 @@ class _Step(NamedTuple):
 class TwoRuns:
     """Two runs, of models whose layers are paired: those of the actual one first."""
 
-    def __init__(self, actual: TracedRun, expected: TracedRun, pairs: Sequence[tuple[Layer, Layer]]) -> None:
+    def __init__(
+        self, actual: TracedRun, expected: TracedRun, pairs: Sequence[tuple[Layer, Layer]]
+    ) -> None:
         self._actual, self._expected, self._pairs = actual, expected, pairs
         self.limit = distances.limit([x for call in expected.calls for x in call.outputs[:1]])
         """The error that rounding alone may make in a layer, as a share of the largest value of its output."""
@@ -138,14 +140,22 @@ class TwoRuns:
             if not candidates:
                 continue
             # a layer that is shared may be called in another order
-            same = (number for number, one in enumerate(candidates) if self._agree(one.inputs, call.inputs))
+            same = (
+                number
+                for number, one in enumerate(candidates)
+                if self._agree(one.inputs, call.inputs)
+            )
             calls = CallPair(candidates.pop(next(same, 0) if len(candidates) > 1 else 0), call)
             compare = error_of_padded if mine.kind == "conv" else error_of
             yield _Step(calls, True, _error(calls.actual.inputs, call.inputs, compare))
             # one of the two layers includes its activation, which is no call of its own: their outputs cannot be
             # compared
-            is_hidden = mine.kind == "batch_norm" and mine.settings.get("activation") != its.settings.get("activation")
-            yield _Step(calls, False, None if is_hidden else _error(calls.actual.outputs, call.outputs))
+            is_hidden = mine.kind == "batch_norm" and mine.settings.get(
+                "activation"
+            ) != its.settings.get("activation")
+            yield _Step(
+                calls, False, None if is_hidden else _error(calls.actual.outputs, call.outputs)
+            )
 
     def _end_error(self) -> float | None:
         return max(map(apart, self._actual.outputs, self._expected.outputs), default=None)
@@ -166,7 +176,9 @@ class TwoRuns:
             before = max(before, error)
         error = errors[number] or 0.0
         if number == len(steps) or steps[number].is_input:
-            return self._gap(steps[:number], steps[number].calls if number < len(steps) else None, error)
+            return self._gap(
+                steps[:number], steps[number].calls if number < len(steps) else None, error
+            )
         return self._layer(steps[number].calls, error)
 
     # the place in words
@@ -180,17 +192,25 @@ class TwoRuns:
 
     def _settings(self, path: str) -> str:
         """A text that names the settings in which the two layers differ, with both values."""
-        ours, theirs = next((one.settings, other.settings) for one, other in self._pairs if other.path == path)
+        ours, theirs = next(
+            (one.settings, other.settings) for one, other in self._pairs if other.path == path
+        )
         return ", ".join(
             f"{name} is {value} in {self._actual.owner}, {theirs[name]} in {self._expected.owner}"
             for name, value in ours.items()
             if name in theirs and not layouts.same_setting(value, theirs[name])
         )
 
-    def _gap(self, steps: list[_Step], behind: CallPair | None, error: float) -> FirstDifference:
+    def _gap(
+        self, steps: list[_Step], behind: CallPair | None, error: float
+    ) -> FirstDifference:
         """The gap before the call `behind`, or before the end: the calls of unpaired layers, in both runs, since the
         last of `steps`."""
-        earlier = [step.calls for step in steps if behind is None or step.calls.expected is not behind.expected]
+        earlier = [
+            step.calls
+            for step in steps
+            if behind is None or step.calls.expected is not behind.expected
+        ]
         before = earlier[-1] if earlier else None
         start = f"behind {self._name(before)}" if before else "at the beginning"
         if behind:
@@ -210,12 +230,21 @@ class TwoRuns:
     def _between(self, before: CallPair | None, behind: CallPair | None) -> tuple[Calls, Calls]:
         """The calls in a gap that come after the last calls in it whose outputs agree."""
         ours, theirs = (
-            _between(run, before and before[side], behind and behind[side], {pair[side].path for pair in self._pairs})
+            _between(
+                run,
+                before and before[side],
+                behind and behind[side],
+                {pair[side].path for pair in self._pairs},
+            )
             for side, run in enumerate((self._actual, self._expected))
         )
         left = theirs
         for number, call in enumerate(theirs):
-            same = (place for place, other in enumerate(ours) if self._agree(other.outputs, call.outputs))
+            same = (
+                place
+                for place, other in enumerate(ours)
+                if self._agree(other.outputs, call.outputs)
+            )
             place = next(same, None)
             if place is not None:
                 ours, left = ours[place + 1 :], theirs[number + 1 :]
@@ -223,14 +252,20 @@ class TwoRuns:
 
     def _name(self, calls: CallPair) -> str:
         ours, theirs = _name(calls.actual), _name(calls.expected)
-        return ours if ours == theirs else f"{ours} of {self._actual.owner} with {theirs} of {self._expected.owner}"
+        return (
+            ours
+            if ours == theirs
+            else f"{ours} of {self._actual.owner} with {theirs} of {self._expected.owner}"
+        )
 
 
 def _error(ours: Arrays, theirs: Arrays, compare: Any = error_of) -> float | None:
     return compare(ours[0], theirs[0]) if ours and theirs else None
 
 
-def _between(run: TracedRun, before: LayerCall | None, behind: LayerCall | None, paired: set[str]) -> list[LayerCall]:
+def _between(
+    run: TracedRun, before: LayerCall | None, behind: LayerCall | None, paired: set[str]
+) -> list[LayerCall]:
     """The calls of unpaired layers between two calls. If there are none, because branches are called in another order,
     the call of an unpaired layer that made the input of `behind`."""
     numbers = {id(call): number for number, call in enumerate(run.calls)}
@@ -241,7 +276,11 @@ def _between(run: TracedRun, before: LayerCall | None, behind: LayerCall | None,
         return calls
     (wanted,) = behind.inputs[:1]
     for call in reversed(run.calls[:end]):
-        if call.outputs and call.outputs[0].shape == wanted.shape and (call.outputs[0] == wanted).all():
+        if (
+            call.outputs
+            and call.outputs[0].shape == wanted.shape
+            and (call.outputs[0] == wanted).all()
+        ):
             return [] if call.path in paired else [call]
     return []
 
@@ -264,4 +303,8 @@ def _far(error: float, ours: Arrays, theirs: Arrays) -> str:
     shapes = [tuple(x.shape) for side in (ours, theirs) for x in side[:1]]
     if len(set(shapes)) == 1:
         return "different, and not finite or a whole number"
-    return f"of the shape {shapes[0]}, expected {shapes[1]}" if len(shapes) == 2 else "something else"
+    return (
+        f"of the shape {shapes[0]}, expected {shapes[1]}"
+        if len(shapes) == 2
+        else "something else"
+    )

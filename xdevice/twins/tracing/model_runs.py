@@ -75,7 +75,10 @@ class ModelRun:
     @cached_property
     def outputs(self) -> list[Array]:
         """The tensors that the model returned, on the host."""
-        return [numpy.asarray(self.backend.to_numpy(x)) for x in layer_calls.tensors(self.backend, self.result)]
+        return [
+            numpy.asarray(self.backend.to_numpy(x))
+            for x in layer_calls.tensors(self.backend, self.result)
+        ]
 
 
 def run_both(first: Any, second: Any, inputs: Any) -> tuple[ModelRun, ModelRun]:
@@ -90,11 +93,17 @@ def arrays_of(inputs: Any) -> Arrays:
     """The inputs of a model on the host. `inputs` is one tensor of any framework, a tuple of the model's arguments, or
     a dict of its keyword arguments."""
     is_named = isinstance(inputs, Mapping)
-    arguments = inputs if is_named else dict(enumerate(inputs if isinstance(inputs, tuple) else (inputs,)))
+    arguments = (
+        inputs
+        if is_named
+        else dict(enumerate(inputs if isinstance(inputs, tuple) else (inputs,)))
+    )
     arrays: dict[int | str, Array] = {}
     for name, x in arguments.items():
         if is_named and not isinstance(name, str):
-            raise ArgumentError(f"inputs= as a dict has the names of the model's arguments, not {shown(name)}")
+            raise ArgumentError(
+                f"inputs= as a dict has the names of the model's arguments, not {shown(name)}"
+            )
         owner = registry.kind_of(type(x))
         if owner is None or owner.kind != "tensor":
             raise NotATensorError(
@@ -115,7 +124,10 @@ def _taken(subject: _Subject, arrays: Arrays, first: ModelRun) -> Arrays:
     here, there = first.has_channels_last, subject.has_channels_last
     if here is None or there is None or here == there:
         return arrays
-    return {name: distances.moved(x, there) if _is_image(x, first) else x for name, x in arrays.items()}
+    return {
+        name: distances.moved(x, there) if _is_image(x, first) else x
+        for name, x in arrays.items()
+    }
 
 
 def _is_image(x: Array, first: ModelRun) -> bool:
@@ -142,7 +154,11 @@ class _Subject(NamedTuple):
 
     @property
     def name(self) -> str:
-        return type(self.itself).__name__ if self.function is None else f"function {self.function.name}"
+        return (
+            type(self.itself).__name__
+            if self.function is None
+            else f"function {self.function.name}"
+        )
 
     @property
     def place(self) -> Device:
@@ -223,13 +239,25 @@ def _run_whole(subject: _Subject, arrays: Arrays) -> ModelRun:
 
 
 def _run(
-    subject: _Subject, arrays: Arrays, give: Callable[[Call, Any], Any] | None = None, has_layers: bool = True
+    subject: _Subject,
+    arrays: Arrays,
+    give: Callable[[Call, Any], Any] | None = None,
+    has_layers: bool = True,
 ) -> ModelRun:
     backend, model = subject.backend, subject.model if has_layers else None
     # before the model runs: JAX would narrow float64 in silence
     for x in arrays.values():
-        require_dtype(backend, x.dtype.name, "inputs=", "give inputs of another dtype", place=subject.place)
-    tensors = {name: backend.from_numpy(numpy.array(x, order="C"), subject.place) for name, x in arrays.items()}
+        require_dtype(
+            backend,
+            x.dtype.name,
+            "inputs=",
+            "give inputs of another dtype",
+            place=subject.place,
+        )
+    tensors = {
+        name: backend.from_numpy(numpy.array(x, order="C"), subject.place)
+        for name, x in arrays.items()
+    }
     named = {name: x for name, x in tensors.items() if isinstance(name, str)}
     with ExitStack() as stack:
         if give is not None:
@@ -240,7 +268,9 @@ def _run(
         except (XDeviceError, TimeoutError):
             raise
         except Exception as error:  # each framework and layer raises errors of its own
-            shapes = ", ".join(f"{name} {x.shape}" if named else str(x.shape) for name, x in arrays.items())
+            shapes = ", ".join(
+                f"{name} {x.shape}" if named else str(x.shape) for name, x in arrays.items()
+            )
             raise ArgumentError(
                 f"a {subject.name} of {backend.name} failed {_where(error, traced)} on inputs= of the shape "
                 f"{shapes}, which are as the first model, the source, takes them"

@@ -107,15 +107,23 @@ class Log:
             return self.roots
         turns = zip(self.operations, self.operations[1:], strict=False)
         losses = [one for one, other in turns if other.is_backward and not one.is_backward]
-        return [key for operation in losses or self.operations[-1:] for key in operation.outputs]
+        return [
+            key for operation in losses or self.operations[-1:] for key in operation.outputs
+        ]
 
     def key(self, array: Array) -> str:
         """Keeps an array, and returns its key: equal for equal shapes and numbers."""
-        if array.dtype.kind not in "biufc":  # bfloat16 and 8-bit floats, which NumPy cannot calculate with
+        if (
+            array.dtype.kind not in "biufc"
+        ):  # bfloat16 and 8-bit floats, which NumPy cannot calculate with
             array = array.astype("float32")
         shape = array.shape
-        array = numpy.ascontiguousarray(array).reshape(shape)  # it gives an array without axes one
-        key = hashlib.blake2b(array.view("uint8").data if array.ndim else array.tobytes(), digest_size=12).hexdigest()
+        array = numpy.ascontiguousarray(array).reshape(
+            shape
+        )  # it gives an array without axes one
+        key = hashlib.blake2b(
+            array.view("uint8").data if array.ndim else array.tobytes(), digest_size=12
+        ).hexdigest()
         key = f"{key}{array.shape}{array.dtype}"
         if key not in self.arrays:
             self.arrays[key] = array.copy()
@@ -135,7 +143,12 @@ class LogWriter:
         self._gradients: dict[int, list[str]] = {}
 
     def run(
-        self, name: str, arguments: Any, go: Callable[[], Any], follow: Any = None, is_backward: bool = False
+        self,
+        name: str,
+        arguments: Any,
+        go: Callable[[], Any],
+        follow: Any = None,
+        is_backward: bool = False,
     ) -> Any:
         """Returns `go()`, and keeps it as an operation. `follow(result, put)` sees to it that `put(number, gradient)`
         is called with each gradient that reaches an output."""
@@ -224,7 +237,11 @@ def program_line() -> str:
     while frame is not None:
         root = (frame.f_globals.get("__name__") or "").partition(".")[0]
         file = frame.f_code.co_filename
-        is_program = root not in _FRAMES and not root.startswith("xdevice_") and not file.startswith(("<", _STANDARD))
+        is_program = (
+            root not in _FRAMES
+            and not root.startswith("xdevice_")
+            and not file.startswith(("<", _STANDARD))
+        )
         if is_program and "site-packages" not in file:
             return f"{file}:{frame.f_lineno}"
         if is_program and not installed:
@@ -285,15 +302,25 @@ class Two:
         best, most = None, 0.0
         for share in _SHARES:
             limit = self.limit * share
-            one, other = self._ours.first(ours, limit, is_backward), self._theirs.first(theirs, limit, is_backward)
-            sides = [(judge, x) for judge, x in ((self._ours, one), (self._theirs, other)) if x is not None]
+            one, other = (
+                self._ours.first(ours, limit, is_backward),
+                self._theirs.first(theirs, limit, is_backward),
+            )
+            sides = [
+                (judge, x)
+                for judge, x in ((self._ours, one), (self._theirs, other))
+                if x is not None
+            ]
             growth = max((judge.growth(x) for judge, x in sides), default=0.0)
             # at a small limit, what has no counterpart may only have lost the operations behind it that show it right
             if best is not None and not any(judge.is_close(x) for judge, x in sides):
                 continue
             # a fault may begin small, and rounding may be as large: the cause is where the error grows most
             if growth > most:
-                best, most = Parting(one, other, *self._closest(one, other, limit), share), growth
+                best, most = (
+                    Parting(one, other, *self._closest(one, other, limit), share),
+                    growth,
+                )
         return best
 
     def is_right(self, key: str, share: float = 1.0) -> bool:
@@ -307,27 +334,39 @@ class Two:
         """For each gradient of the expected program, in the order of its backward pass, the name of what it is the
         gradient of, and how far the closest gradient of the actual program is from it; None if none has its size. Where
         the values tell which parameter it is, its gradient is taken."""
-        every = [key for one in self.actual.operations if one.is_backward for key in one.outputs]
+        every = [
+            key for one in self.actual.operations if one.is_backward for key in one.outputs
+        ]
         every += [one.gradient for one in self.actual.gradients]
         rows = []
         for its in self.expected.gradients:
             value, wanted = self.expected.arrays[its.value], self.expected.arrays[its.gradient]
-            same = [one.gradient for one in self.actual.gradients if self._is_same(one.value, value)]
-            ways = [way for key in dict.fromkeys(same or every) for way in _ways(self.actual.arrays[key], wanted)]
+            same = [
+                one.gradient for one in self.actual.gradients if self._is_same(one.value, value)
+            ]
+            ways = [
+                way
+                for key in dict.fromkeys(same or every)
+                for way in _ways(self.actual.arrays[key], wanted)
+            ]
             best = min(ways, key=lambda way: distances.apart(way, wanted), default=None)
             rows.append((its.name, None if best is None else errors(best, wanted)))
         return rows
 
     def _is_same(self, key: str, value: Array) -> bool:
         mine = self.actual.arrays[key]
-        return _tells(value) and any(distances.apart(way, value) <= self.limit for way in _ways(mine, value))
+        return _tells(value) and any(
+            distances.apart(way, value) <= self.limit for way in _ways(mine, value)
+        )
 
     def _closest(
         self, one: Operation | None, other: Operation | None, limit: float
     ) -> tuple[tuple[Operation, Operation] | None, Errors | None]:
         if one is None or other is None:
             return None, None
-        pairs = [(mine, other) for mine in self._ours.wrong(limit)] + [(one, its) for its in self._theirs.wrong(limit)]
+        pairs = [(mine, other) for mine in self._ours.wrong(limit)] + [
+            (one, its) for its in self._theirs.wrong(limit)
+        ]
         best, closest, way = numpy.inf, None, None
         for mine, its in pairs:
             if mine.is_backward != its.is_backward:
@@ -352,7 +391,11 @@ def errors(actual: Array, expected: Array) -> Errors:
     allowed = 1e-5 * size + 1e-6 * max(1.0, float(size.max(initial=0.0)))
     most = float(off.max(initial=0.0))
     return Errors(
-        most, rel, distances.apart(actual, expected), cosine, float((off <= allowed).mean()) if off.size else 1.0
+        most,
+        rel,
+        distances.apart(actual, expected),
+        cosine,
+        float((off <= allowed).mean()) if off.size else 1.0,
     )
 
 
@@ -364,7 +407,9 @@ class _Judge:
         self._other = _Index(other.arrays.values())
         self._distances: dict[str, float] = {}
         self._right: dict[float, list[bool]] = {}
-        self._makers: dict[str, int] = {key: n for n, one in enumerate(log.operations) for key in one.outputs}
+        self._makers: dict[str, int] = {
+            key: n for n, one in enumerate(log.operations) for key in one.outputs
+        }
 
     def first(self, roots: list[str], limit: float, is_backward: bool) -> Operation | None:
         right, leads = self._judge(limit), self._leading(roots, is_backward)
@@ -379,14 +424,20 @@ class _Judge:
 
     def growth(self, operation: Operation) -> float:
         """How many times larger the error of an operation is than the largest error of what it takes."""
-        taken = (self._distance(key) for key in operation.inputs if _tells(self._log.arrays[key]))
+        taken = (
+            self._distance(key) for key in operation.inputs if _tells(self._log.arrays[key])
+        )
         before = max((error for error in taken if error <= 1), default=0.0)
         error = max((self._distance(key) for key in self._telling(operation)), default=0.0)
         return min(error, _ALIKE) / max(before, distances.OFF["float32"] * _ROUNDING)
 
     def wrong(self, limit: float) -> list[Operation]:
         right = self._judge(limit)
-        return [operation for number, operation in enumerate(self._log.operations) if not right[number]]
+        return [
+            operation
+            for number, operation in enumerate(self._log.operations)
+            if not right[number]
+        ]
 
     def is_right(self, key: str, limit: float) -> bool:
         maker = self._makers.get(key)
@@ -450,13 +501,18 @@ class _Index:
         for array in arrays:
             if _tells(array):
                 by_size.setdefault(array.size, []).append((_norm(array), array))
-        self._by_size = {size: sorted(pairs, key=lambda pair: pair[0]) for size, pairs in by_size.items()}
+        self._by_size = {
+            size: sorted(pairs, key=lambda pair: pair[0]) for size, pairs in by_size.items()
+        }
 
     def distance(self, expected: Array) -> float:
         """How far the closest of the arrays is from `expected`, in any order of axes."""
         pairs, norm = self._by_size.get(expected.size, []), _norm(expected)
         norms = [one for one, _ in pairs]
-        first, last = bisect_left(norms, norm * (1 - _ALIKE)), bisect_right(norms, norm * (1 + _ALIKE))
+        first, last = (
+            bisect_left(norms, norm * (1 - _ALIKE)),
+            bisect_right(norms, norm * (1 + _ALIKE)),
+        )
         best = numpy.inf
         for _, array in pairs[first:last]:
             for way in _ways(array, expected):

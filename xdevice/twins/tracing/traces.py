@@ -90,8 +90,14 @@ class Trace:
         return calls
 
     def _one(self, call: Call, number: int) -> LayerCall:
-        name = call.layer if call.layer is RECORD else getattr(call.layer, "__name__", type(call.layer).__name__)
-        inputs, outputs = (tuple(map(self._array, tensors)) for tensors in (call.inputs, call.outputs))
+        name = (
+            call.layer
+            if call.layer is RECORD
+            else getattr(call.layer, "__name__", type(call.layer).__name__)
+        )
+        inputs, outputs = (
+            tuple(map(self._array, tensors)) for tensors in (call.inputs, call.outputs)
+        )
         gradients = tuple(None if dy is None else self._array(dy) for dy in call.gradients)
         return LayerCall(call.path, number, name, inputs, outputs, gradients)
 
@@ -119,9 +125,13 @@ class Trace:
 
     def _repr_html_(self) -> str:
         head, *rows = [_HEADINGS, *self._rows()]
-        cells = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
+        cells = "".join(
+            f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows
+        )
         heads = "".join(f"<th>{cell}</th>" for cell in head)
-        return f"<table><caption>{escape(self._title())}</caption><tr>{heads}</tr>{cells}</table>"
+        return (
+            f"<table><caption>{escape(self._title())}</caption><tr>{heads}</tr>{cells}</table>"
+        )
 
     def _title(self) -> str:
         calls = f"{len(self)} call{'' if len(self) == 1 else 's'} of layers"
@@ -219,5 +229,16 @@ def _row(call: LayerCall) -> tuple[str, ...]:
     shapes = ", ".join(str(tuple(x.shape)) for x in call.outputs)
     first = call.outputs[0] if call.outputs and call.outputs[0].size else None
     gradient = next((dy for dy in call.gradients if dy is not None), None)
-    mean, std = ("-", "-") if first is None else (f"{wide(first).mean():.4g}", f"{wide(first).std():.4g}")
-    return name, call.type, shapes, mean, std, "-" if gradient is None else f"{numpy.abs(wide(gradient)).max():.4g}"
+    mean, std = (
+        ("-", "-")
+        if first is None
+        else (f"{wide(first).mean():.4g}", f"{wide(first).std():.4g}")
+    )
+    return (
+        name,
+        call.type,
+        shapes,
+        mean,
+        std,
+        "-" if gradient is None else f"{numpy.abs(wide(gradient)).max():.4g}",
+    )

@@ -64,6 +64,8 @@ def _with(words: Sequence[str], names: Iterable[str]) -> list[str]:
     ends = tuple(word[1:] for word in words if word.startswith("*"))
 
     def is_meant(name: str) -> bool:
-        return any(part in words or part.endswith(ends) for part in name.replace("/", ".").split("."))
+        return any(
+            part in words or part.endswith(ends) for part in name.replace("/", ".").split(".")
+        )
 
     return [name for name in names if is_meant(name)]

@@ -59,7 +59,9 @@ def _in_folder(path: str, names: list[str]) -> str:
         if len(files) == 1:
             return os.path.join(path, files[0])
         if files:
-            raise FilePathError(f"{path!r:.1000} is a folder with {listed(files, 4)}: name the one to read")
+            raise FilePathError(
+                f"{path!r:.1000} is a folder with {listed(files, 4)}: name the one to read"
+            )
     raise MissingFileError(
         f"{path!r:.1000} is a folder without weights: expected a file that ends with {', '.join(_IN_FOLDERS)}"
     )
@@ -73,7 +75,9 @@ def _of_file(path: str, files: ExitStack) -> Header:
         if kind is None:
             raise
         if kind.framework is None:
-            raise FileFormatError(f"{path} is {kind.what}, not safetensors; {kind.advice}") from error
+            raise FileFormatError(
+                f"{path} is {kind.what}, not safetensors; {kind.advice}"
+            ) from error
     return _of_kind(path, kind)
 
 
@@ -81,7 +85,9 @@ def _of_kind(path: str, kind: foreign.Kind) -> Header:
     """The contents of a file of another format that can be read."""
     origin = kind.framework or ""
     backend = registry.load("numpy" if kind.read is not None else origin)
-    extend(backend, "twins")  # JAX's `own_file` is there, and the contract's default hides that it is lacking
+    extend(
+        backend, "twins"
+    )  # JAX's `own_file` is there, and the contract's default hides that it is lacking
     with path_errors(f"{path!r:.1000} cannot be read"):
         saved = (kind.read or backend.own_file)(path)
     try:
@@ -98,7 +104,9 @@ def _opened(path: str, name: str, value: Any) -> OpenedTensor:
         raise UnsupportedError(
             f"{name} in {path} is sparse, or made of other tensors; load the file, make it dense, and give the dict"
         )
-    return OpenedTensor(dtype_name(value.dtype), tuple(value.shape), value.nbytes, owner.backend, value)
+    return OpenedTensor(
+        dtype_name(value.dtype), tuple(value.shape), value.nbytes, owner.backend, value
+    )
 
 
 def _of_index(path: str, files: ExitStack) -> Header:
@@ -113,15 +121,29 @@ def _of_index(path: str, files: ExitStack) -> Header:
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise FileFormatError(f"{path} is not an index of weights: {shown(error)}") from error
     folder = os.path.dirname(path)
-    parts = {place: _of_file(os.path.join(folder, place), files) for place in sorted(set(places.values()))}
+    parts = {
+        place: _of_file(os.path.join(folder, place), files)
+        for place in sorted(set(places.values()))
+    }
     entries: dict[str, FileTensor] = {}
     for place, header in parts.items():
         # a file may hold more than the index says, as leftovers of an earlier one
-        entries |= {name: one for name, one in header.entries.items() if places.get(name) == place}
+        entries |= {
+            name: one for name, one in header.entries.items() if places.get(name) == place
+        }
     origins = {header.origin for header in parts.values()}
-    shared = {name: first for header in parts.values() for name, first in header.shared.items() if first in entries}
+    shared = {
+        name: first
+        for header in parts.values()
+        for name, first in header.shared.items()
+        if first in entries
+    }
     lacking = [name for name in places if name not in entries and name not in shared]
     if lacking:
-        raise FileFormatError(f"{path} names {listed(lacking, 3)}, which {places[lacking[0]]} does not hold")
-    remarks = {name: first for header in parts.values() for name, first in header.remarks.items()}
+        raise FileFormatError(
+            f"{path} names {listed(lacking, 3)}, which {places[lacking[0]]} does not hold"
+        )
+    remarks = {
+        name: first for header in parts.values() for name, first in header.remarks.items()
+    }
     return Header(entries, shared, "", origins.pop() if len(origins) == 1 else "", remarks)

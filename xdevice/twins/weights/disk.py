@@ -52,7 +52,9 @@ def require_plain_file(path: str) -> None:
         try:
             mode = os.stat(path).st_mode
         except (FileNotFoundError, NotADirectoryError) as error:
-            raise MissingFileError(f"there is no file {path!r:.1000}; is the folder right? {os.getcwd()}") from error
+            raise MissingFileError(
+                f"there is no file {path!r:.1000}; is the folder right? {os.getcwd()}"
+            ) from error
     if not stat.S_ISREG(mode):
         what = "a folder" if stat.S_ISDIR(mode) else "not a regular file"
         raise FilePathError(f"{path!r:.1000} is {what}; name the file with the weights")
@@ -65,12 +67,16 @@ def target_of(path: str | os.PathLike[str]) -> str:
         target = os.path.realpath(name)
         folder = os.path.dirname(target)
         if not os.path.isdir(folder):
-            raise MissingFileError(f"there is no folder {folder!r:.1000}; make it first: os.makedirs(...)")
+            raise MissingFileError(
+                f"there is no folder {folder!r:.1000}; make it first: os.makedirs(...)"
+            )
         mode = _mode(target)
     is_folder = stat.S_ISDIR(mode or 0) or os.path.basename(name) in ("", os.curdir)
     if is_folder or (mode is not None and not stat.S_ISREG(mode)):
         what = "names a folder" if is_folder else "is not a regular file"
-        raise FilePathError(f"{name!r:.1000} {what}, which cannot be replaced by a file; name a file")
+        raise FilePathError(
+            f"{name!r:.1000} {what}, which cannot be replaced by a file; name a file"
+        )
     return target
 
 

@@ -78,7 +78,11 @@ class _Variable(NamedTuple):
     @property
     def origin(self) -> str:
         """The Python expression that leads to it, for error messages."""
-        return f"{trees.written(self.keys)} {self.name}".rstrip() if self.keys else f"variable {shown(self.name)}"
+        return (
+            f"{trees.written(self.keys)} {self.name}".rstrip()
+            if self.keys
+            else f"variable {shown(self.name)}"
+        )
 
 
 class _PlannedWrite(NamedTuple):
@@ -126,11 +130,16 @@ def save(path: Path, x: Any) -> None:
     arrays, shared = _host_arrays(variables)
     specs = {
         name: TensorSpec(
-            dtype=name_of(array.dtype), shape=array.shape, data_ptr=array.ctypes.data, data_len=array.nbytes
+            dtype=name_of(array.dtype),
+            shape=array.shape,
+            data_ptr=array.ctypes.data,
+            data_len=array.nbytes,
         )
         for name, array in arrays.items()
     }
-    metadata = {ORIGIN: ",".join(sorted({variable.backend.name for variable in variables.values()}))}
+    metadata = {
+        ORIGIN: ",".join(sorted({variable.backend.name for variable in variables.values()}))
+    }
     if shared:
         metadata[SHARED] = json.dumps(shared)
     with replacing(target) as new:
@@ -145,7 +154,11 @@ def _variables(x: Any, verb: str) -> _Variables:
         if kind is not None and kind.kind == "model":
             unlisted.refuse(kind.backend, leaf, "saving" if verb == "save" else "loading into")
         for variable in _of_leaf(keys, leaf):
-            name = f"{prefix}.{variable.name}" if prefix and variable.name else prefix or variable.name
+            name = (
+                f"{prefix}.{variable.name}"
+                if prefix and variable.name
+                else prefix or variable.name
+            )
             name = name or ("" if keys else _LONE)
             if name.encode(errors="ignore").decode() != name:
                 raise ContainerError(
@@ -243,8 +256,14 @@ def _host_array(name: str, backend: Backend, value: Any) -> Array:
     _require_dense(name, backend, value)
     dtype = _name_of(value.dtype)
     if dtype not in _WRITABLE:
-        instead = "its .real and .imag, or as complex64" if dtype.startswith("complex") else "in another dtype"
-        raise DTypeError(f"{name} is {dtype}, which the safetensors format does not support; save it {instead}")
+        instead = (
+            "its .real and .imag, or as complex64"
+            if dtype.startswith("complex")
+            else "in another dtype"
+        )
+        raise DTypeError(
+            f"{name} is {dtype}, which the safetensors format does not support; save it {instead}"
+        )
     array = backend.peek(value)
     if not array.dtype.isnative:
         array = array.astype(array.dtype.newbyteorder("="))
@@ -283,13 +302,23 @@ def load_file(path: Path, device: object, backend: str | Backend | None) -> dict
             dtype, shape = entry.dtype, entry.shape
             if dtype not in checked:
                 wanted = floats.usual(dtype)
-                require_dtype(owner, wanted, name, "load it with another backend=", place=place, loads=True)
+                require_dtype(
+                    owner,
+                    wanted,
+                    name,
+                    "load it with another backend=",
+                    place=place,
+                    loads=True,
+                )
                 checked.add(dtype)
             if shape not in checked:
                 _require_shape(owner, name, shape)
                 checked.add(shape)
         arrays = _arrays(header.entries.values(), [place])
-        tensors = {name: _to_tensor(owner, array, place) for name, array in zip(header.entries, arrays, strict=True)}
+        tensors = {
+            name: _to_tensor(owner, array, place)
+            for name, array in zip(header.entries, arrays, strict=True)
+        }
     tensors.update({name: tensors[other] for name, other in header.shared.items()})
     return tensors
 
@@ -325,12 +354,16 @@ def _arrays(entries: Collection[FileTensor], places: Iterable[Device]) -> Iterat
     return map(floats.take, arrays) if floats.setting() else arrays
 
 
-def _state_to_come(prefix: str, x: Any, variables: _Variables, header: Header) -> Iterator[tuple[str, _Variable]]:
+def _state_to_come(
+    prefix: str, x: Any, variables: _Variables, header: Header
+) -> Iterator[tuple[str, _Variable]]:
     """Yields variables, with their names, for the state that an optimizer makes only in its first step, as far as the
     file has values for them."""
     backend, kind = registry.kind_of(type(x)) or (None, None)
     start = f"{prefix}." if prefix else ""
-    names = [name for name in header.by_name() if name.startswith(start) and name not in variables]
+    names = [
+        name for name in header.by_name() if name.startswith(start) and name not in variables
+    ]
     lacking = [name.removeprefix(start) for name in names]
     if backend is None or kind != "model" or not lacking:
         return
@@ -342,7 +375,11 @@ def _hand_over_state(prefix: str, x: Any, variables: _Variables) -> None:
     """Passes the written values of the model `x` to its backend, by the model's own names: some optimizers still have
     to take them over."""
     start = f"{prefix}." if prefix else ""
-    state = {name.removeprefix(start): variable for name, variable in variables.items() if variable.model is x}
+    state = {
+        name.removeprefix(start): variable
+        for name, variable in variables.items()
+        if variable.model is x
+    }
     for backend in {variable.backend for variable in state.values()}:
         backend.take_state(x, {name: variable.value for name, variable in state.items()})
 
@@ -359,8 +396,12 @@ def _plan(where: str, variables: _Variables, header: Header) -> list[_PlannedWri
         _require_fit(where, name, variable, entry)
         other = planned.setdefault(id(variable.value), _PlannedWrite(name, variable, entry))
         if other.entry is not entry and other.entry.read().tobytes() != entry.read().tobytes():
-            raise StateError(f"{other.name} and {name} are one variable here, and two with different values in {where}")
-    missing = [name for name, variable in variables.items() if id(variable.value) not in planned]
+            raise StateError(
+                f"{other.name} and {name} are one variable here, and two with different values in {where}"
+            )
+    missing = [
+        name for name, variable in variables.items() if id(variable.value) not in planned
+    ]
     extra = [name for name in entries if name not in variables]
     if missing or extra:
         raise StateError(
@@ -377,7 +418,13 @@ def _require_fit(where: str, name: str, variable: _Variable, entry: FileTensor) 
             f"{name} does not fit: it is {entry.dtype} of shape {entry.shape} in {where}, and {here[0]} of shape "
             f"{here[1]} here"
         )
-    require_dtype(variable.backend, floats.usual(entry.dtype), name, "load it with another backend=", loads=True)
+    require_dtype(
+        variable.backend,
+        floats.usual(entry.dtype),
+        name,
+        "load it with another backend=",
+        loads=True,
+    )
     _require_dense(name, variable.backend, variable.value)
     is_tensor = variable.backend.tensor_of(variable.value) is not None
     if not (is_tensor or variable.is_in_layers or variable.backend.can_write(variable.value)):

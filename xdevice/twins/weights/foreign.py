@@ -24,17 +24,39 @@ class Kind(NamedTuple):
 
 
 _PYTORCH: Final = Kind("a checkpoint of PyTorch", framework="torch")
-_KERAS: Final = Kind("HDF5, as Keras writes it", framework="tensorflow", read=readers.read_keras)
-_PICKLE: Final = Kind("a pickle, as Paddle writes it", framework="paddle", read=readers.read_paddle)
+_KERAS: Final = Kind(
+    "HDF5, as Keras writes it", framework="tensorflow", read=readers.read_keras
+)
+_PICKLE: Final = Kind(
+    "a pickle, as Paddle writes it", framework="paddle", read=readers.read_paddle
+)
 _MXNET: Final = Kind("a file of MXNet", framework="mxnet", read=readers.read_mxnet)
 _STARTS: Final = (
     (b"\x89HDF\r\n\x1a\n", _KERAS),
-    (b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19", _PYTORCH),  # the number that opens it before PyTorch 1.6
+    (
+        b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19",
+        _PYTORCH,
+    ),  # the number that opens it before PyTorch 1.6
     (b"\x12\x01\0\0\0\0\0\0", _MXNET),
     (b"\x93NUMPY", Kind("an array of NumPy", "numpy.load reads it")),
-    (b"GGUF", Kind("GGUF, whose tensors are mostly quantised", "convert the checkpoint that it was made from")),
-    (b"version https://git-lfs", Kind("a pointer of Git LFS, without the weights", "fetch them: git lfs pull")),
-    (b"<", Kind("a web page or XML", "it may be a server's answer instead of the file: download it again")),
+    (
+        b"GGUF",
+        Kind(
+            "GGUF, whose tensors are mostly quantised",
+            "convert the checkpoint that it was made from",
+        ),
+    ),
+    (
+        b"version https://git-lfs",
+        Kind("a pointer of Git LFS, without the weights", "fetch them: git lfs pull"),
+    ),
+    (
+        b"<",
+        Kind(
+            "a web page or XML",
+            "it may be a server's answer instead of the file: download it again",
+        ),
+    ),
     (b"\x1f\x8b", Kind("compressed by gzip", "unpack it first")),
     *((bytes((0x80, number)), _PICKLE) for number in range(2, 6)),
 )
@@ -43,7 +65,9 @@ _ENDINGS: Final = {
     ".onnx": Kind("ONNX, a graph", "convert the model that it was exported from"),
     ".msgpack": Kind("msgpack, as Flax writes it", framework="jax"),
     ".tflite": Kind("TensorFlow Lite, a graph", "convert the model that it was exported from"),
-    ".index": Kind("a checkpoint of TensorFlow", f"load it there: model.load_weights(...), {_CONVERT}"),
+    ".index": Kind(
+        "a checkpoint of TensorFlow", f"load it there: model.load_weights(...), {_CONVERT}"
+    ),
     ".json": Kind("JSON", "an index of weights ends with .index.json"),
 }
 
@@ -62,16 +86,22 @@ def kind_of(path: str) -> Kind | None:
         with zipfile.ZipFile(path) as archive:
             return _of_names(archive.namelist())
     by_start = next((kind for signature, kind in _STARTS if start.startswith(signature)), None)
-    return by_start or next((kind for ending, kind in _ENDINGS.items() if path.lower().endswith(ending)), None)
+    return by_start or next(
+        (kind for ending, kind in _ENDINGS.items() if path.lower().endswith(ending)), None
+    )
 
 
 def _of_names(names: Sequence[str]) -> Kind:
     if any("/code/" in name for name in names):
-        return Kind("a program of TorchScript", f"torch.jit.load reads it; build the model, {_CONVERT}")
+        return Kind(
+            "a program of TorchScript", f"torch.jit.load reads it; build the model, {_CONVERT}"
+        )
     if any(name.endswith("/data.pkl") for name in names):
         return _PYTORCH
     if any(name.endswith(".weights.h5") for name in names):
         return _KERAS._replace(what="a model of Keras")
     if names and all(name.endswith(".npy") for name in names):
-        return Kind("NumPy's .npz", "give its arrays: convert_state(dict(numpy.load(...)), ...)")
+        return Kind(
+            "NumPy's .npz", "give its arrays: convert_state(dict(numpy.load(...)), ...)"
+        )
     return Kind("a zip archive", "unpack it first")

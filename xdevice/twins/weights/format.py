@@ -60,7 +60,11 @@ class Entry(NamedTuple):
     def read(self, room: np.ndarray[Any, Any] | None = None) -> np.ndarray[Any, Any]:
         """Reads the values into new memory, or into the buffer `room`, and returns them as an array."""
         buffer = aligned(self.nbytes) if room is None else room[: self.nbytes]
-        return _fill(buffer, self.file, self.start).view(host_dtype(self.dtype)).reshape(self.shape)
+        return (
+            _fill(buffer, self.file, self.start)
+            .view(host_dtype(self.dtype))
+            .reshape(self.shape)
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,7 +101,10 @@ class Header(NamedTuple):
 
     def by_name(self) -> dict[str, FileTensor]:
         """The tensors by all of their names."""
-        return {**self.entries, **{name: self.entries[first] for name, first in self.shared.items()}}
+        return {
+            **self.entries,
+            **{name: self.entries[first] for name, first in self.shared.items()},
+        }
 
 
 @contextmanager
@@ -116,7 +123,9 @@ def open_file(path: str) -> Iterator[Header]:
 def _is_still(path: str, file: FileIO) -> bool:
     """Whether the path still names the open file, and not one that has replaced it."""
     require_plain_file(path)
-    with _open(path) as again:  # opened again, because Windows gives other numbers for a path than for an open file
+    with (
+        _open(path) as again
+    ):  # opened again, because Windows gives other numbers for a path than for an open file
         return os.path.samestat(os.fstat(file.fileno()), os.fstat(again.fileno()))
 
 
@@ -129,7 +138,9 @@ def _header(path: str, file: FileIO) -> Header:
     from safetensors import SafetensorError, safe_open
 
     try:
-        with safe_open(path, framework="numpy"):  # raises unless all of the file keeps to the format
+        with safe_open(
+            path, framework="numpy"
+        ):  # raises unless all of the file keeps to the format
             length = int.from_bytes(file.read(8), "little")
         with collector.paused():
             header = json.loads(file.read(length).decode(), object_pairs_hook=_without_twins)
@@ -137,7 +148,11 @@ def _header(path: str, file: FileIO) -> Header:
             entries = _entries(header, 8 + length, file)
         origin = metadata.get(ORIGIN) or _FORMATS.get(metadata.get("format", ""), "")
         # as the library's save_model writes names of tied weights, and others their remarks
-        remarks = {name: first for name, first in metadata.items() if first in entries and name not in entries}
+        remarks = {
+            name: first
+            for name, first in metadata.items()
+            if first in entries and name not in entries
+        }
         return Header(entries, _read_shared(metadata, entries), origin=origin, remarks=remarks)
     except (SafetensorError, OSError, ValueError, RecursionError) as error:
         size = os.fstat(file.fileno()).st_size
@@ -151,7 +166,9 @@ def _without_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     # the library's own message blames the offsets (https://github.com/safetensors/safetensors/issues/401)
     header = dict(pairs)
     if len(header) < len(pairs):
-        twice = next(name for number, (name, _) in enumerate(pairs) if name in dict(pairs[:number]))
+        twice = next(
+            name for number, (name, _) in enumerate(pairs) if name in dict(pairs[:number])
+        )
         raise ValueError(f"its header has {shown(twice)} twice")
     return header
 
@@ -162,7 +179,9 @@ def _entries(header: Mapping[str, Any], start: int, file: FileIO) -> dict[str, E
     for name, about in header.items():
         code, shape = about["dtype"], tuple(about["shape"])
         if code not in DTYPES:
-            raise DTypeError(f"{name} is {code}, which NumPy has no dtype for; known are {', '.join(DTYPES)}")
+            raise DTypeError(
+                f"{name} is {code}, which NumPy has no dtype for; known are {', '.join(DTYPES)}"
+            )
         if len(shape) > _FEW or 0 in shape:  # a shape without 0 has no more bytes than the file
             _require_array(name, host_dtype(DTYPES[code]), shape)
         begin, end = about["data_offsets"]
@@ -175,9 +194,13 @@ def _entries(header: Mapping[str, Any], start: int, file: FileIO) -> dict[str, E
 
 def _require_array(name: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
     try:
-        np.broadcast_to(np.zeros((), dtype), shape)  # raises beyond NumPy's limits of axes and sizes; allocates nothing
+        np.broadcast_to(
+            np.zeros((), dtype), shape
+        )  # raises beyond NumPy's limits of axes and sizes; allocates nothing
     except ValueError as error:
-        raise ValueError(f"{name} has a shape of {len(shape)} axes that no array can have: {error}") from error
+        raise ValueError(
+            f"{name} has a shape of {len(shape)} axes that no array can have: {error}"
+        ) from error
 
 
 def _read_shared(metadata: Mapping[str, str], entries: Mapping[str, Entry]) -> dict[str, str]:
@@ -185,13 +208,18 @@ def _read_shared(metadata: Mapping[str, str], entries: Mapping[str, Entry]) -> d
     other programs."""
     shared = json.loads(metadata.get(SHARED, "{}"))
     if not isinstance(shared, dict) or not all(
-        isinstance(other, str) and other in entries and name not in entries for name, other in shared.items()
+        isinstance(other, str) and other in entries and name not in entries
+        for name, other in shared.items()
     ):
-        raise ValueError(f"{SHARED} in its metadata gives names to tensors that it does not have")
+        raise ValueError(
+            f"{SHARED} in its metadata gives names to tensors that it does not have"
+        )
     return shared
 
 
-def read_all(entries: Collection[FileTensor], *, in_turn: bool = False) -> Iterator[np.ndarray[Any, Any]]:
+def read_all(
+    entries: Collection[FileTensor], *, in_turn: bool = False
+) -> Iterator[np.ndarray[Any, Any]]:
     """Yields the values of tensors, one array after the other. With `in_turn` all but small ones use the same buffer,
     each overwriting the last, because the first use of new memory takes as long as reading."""
     room = aligned(max((entry.nbytes for entry in entries), default=0)) if in_turn else None
@@ -206,6 +234,8 @@ def _fill(buffer: np.ndarray[Any, Any], file: FileIO, start: int) -> np.ndarray[
         with path_errors(f"{file.name!r:.1000} cannot be read"):
             got = file.readinto(rest)  # reads 2 GB at most
         if not got:
-            raise FileFormatError(f"{file.name!r:.1000} was cut off while it was read; load it again")
+            raise FileFormatError(
+                f"{file.name!r:.1000} was cut off while it was read; load it again"
+            )
         rest = rest[got:]
     return buffer

@@ -49,10 +49,16 @@ def state_in(saved: Any, where: str) -> Found:
         return Found(saved)
     children = _children(saved)
     if children is None:
-        raise NotATensorError(f"{where} holds a {type(saved).__qualname__}; expected a dict of tensors by name")
+        raise NotATensorError(
+            f"{where} holds a {type(saved).__qualname__}; expected a dict of tensors by name"
+        )
     parts = {str(key): _part(value) for key, value in children}
     parts = {key: part for key, part in parts.items() if not _OPTIMIZER.fullmatch(key)}
-    states = {key: part.tensors for key, part in parts.items() if part.is_pure and part.tensors.keys() != {""}}
+    states = {
+        key: part.tensors
+        for key, part in parts.items()
+        if part.is_pure and part.tensors.keys() != {""}
+    }
     own = {key: part.tensors[""] for key, part in parts.items() if part.tensors.keys() == {""}}
     names = [str(key) for key, _ in children]
     if _PARAMS in states:
@@ -64,8 +70,14 @@ def state_in(saved: Any, where: str) -> Found:
         ((key, state),) = states.items()
         return Found(state, key, _others(names, [key]))
     if is_mixed and len({frozenset(state) for state in states.values()}) < len(states):
-        raise StateError(f"{where} holds several states, {listed(map(repr, states), 8)}: give one of them")
-    state = own | {f"{key}.{name}": value for key, tensors in states.items() for name, value in tensors.items()}
+        raise StateError(
+            f"{where} holds several states, {listed(map(repr, states), 8)}: give one of them"
+        )
+    state = own | {
+        f"{key}.{name}": value
+        for key, tensors in states.items()
+        for name, value in tensors.items()
+    }
     if not state:
         key = next((key for key, value in children if not _is_tensor(value)), "")
         raise NotATensorError(
@@ -108,7 +120,9 @@ def _children(value: Any) -> list[tuple[Any, Any]] | None:
         # JAX sorts the keys of dicts as texts, so that Dense_10 comes before Dense_2
         keys = list(value)
         is_sorted = all(isinstance(key, str) for key in keys) and keys == sorted(keys)
-        return [(key, value[key]) for key in (sorted(keys, key=_by_number) if is_sorted else keys)]
+        return [
+            (key, value[key]) for key in (sorted(keys, key=_by_number) if is_sorted else keys)
+        ]
     fields = getattr(value, "_fields", None)
     if isinstance(value, tuple) and fields is not None:
         return list(zip(fields, value, strict=True))
@@ -120,7 +134,9 @@ def _children(value: Any) -> list[tuple[Any, Any]] | None:
 
 
 def _by_number(key: str) -> list[tuple[int, int | str]]:
-    return [(0, int(piece)) if piece.isdigit() else (1, piece) for piece in re.split(r"(\d+)", key)]
+    return [
+        (0, int(piece)) if piece.isdigit() else (1, piece) for piece in re.split(r"(\d+)", key)
+    ]
 
 
 def _part(value: Any) -> _Part:
@@ -128,7 +144,9 @@ def _part(value: Any) -> _Part:
         return _Part({"": value}, True)
     children = _children(value)
     # the state of an optimizer of PyTorch has the numbers of parameters as keys
-    if children is None or (isinstance(value, Mapping) and not all(isinstance(key, str) for key, _ in children)):
+    if children is None or (
+        isinstance(value, Mapping) and not all(isinstance(key, str) for key, _ in children)
+    ):
         # JAX's None has no parameters
         return _Part({}, value is None)
     tensors: dict[str, Any] = {}
@@ -136,5 +154,7 @@ def _part(value: Any) -> _Part:
     for key, child in children:
         part = _part(child)
         is_pure = is_pure and part.is_pure
-        tensors |= {f"{key}.{name}" if name else str(key): x for name, x in part.tensors.items()}
+        tensors |= {
+            f"{key}.{name}" if name else str(key): x for name, x in part.tensors.items()
+        }
     return _Part(tensors, is_pure)

@@ -94,13 +94,18 @@ def read_mxnet(path: str) -> Arrays:
             (names,) = _numbers(file, "<Q")
             keys = [_text(file) for _ in range(names)]
     except (struct.error, ValueError, IndexError, KeyError, UnicodeDecodeError) as error:
-        raise FileFormatError(f"{path} is damaged, or of an unsupported kind: {error}") from error
+        raise FileFormatError(
+            f"{path} is damaged, or of an unsupported kind: {error}"
+        ) from error
     if len(keys) != len(arrays):
         raise FileFormatError(
             f"{path} has {len(arrays)} arrays and {len(keys)} names: arrays without names cannot be matched"
         )
     # the Module of MXNet says so which are learned
-    return {key.removeprefix("arg:").removeprefix("aux:"): array for key, array in zip(keys, arrays, strict=True)}
+    return {
+        key.removeprefix("arg:").removeprefix("aux:"): array
+        for key, array in zip(keys, arrays, strict=True)
+    }
 
 
 def _numbers(file: BufferedReader, form: str) -> tuple[int, ...]:
@@ -137,7 +142,9 @@ _CLASSES: Final = {
 }  # fmt: skip
 """The variables of a layer by its class, or by its name in an attention. Only a bias may be left out."""
 
-_DEPTHWISE: Final = re.compile(r'"class_name": "DepthwiseConv\dD", "config": \{"name": "([^"]+)"')
+_DEPTHWISE: Final = re.compile(
+    r'"class_name": "DepthwiseConv\dD", "config": \{"name": "([^"]+)"'
+)
 """The depthwise convolutions in the config of a whole model, whose kernels have no name of their own there."""
 _SIDE: Final = re.compile("/(forward|backward)_[^/]+/[^/]*cell[^/]*/")
 """The path of the cells of a Bidirectional in a whole model."""
@@ -159,9 +166,15 @@ def read_keras(path: str) -> Arrays:
                 return dict(_of_layers(file, ""))
         with h5py.File(path) as file:
             whole = file.get("model_weights", file)
-            return dict(_of_keras_2(whole)) if "layer_names" in whole.attrs else dict(_of_layers(file, ""))
+            return (
+                dict(_of_keras_2(whole))
+                if "layer_names" in whole.attrs
+                else dict(_of_layers(file, ""))
+            )
     except (OSError, KeyError, ValueError) as error:
-        raise FileFormatError(f"{path} is damaged, or not in Keras's format: {error}") from error
+        raise FileFormatError(
+            f"{path} is damaged, or not in Keras's format: {error}"
+        ) from error
 
 
 def _of_keras_2(group: Any) -> Iterator[tuple[str, np.ndarray[Any, Any]]]:
@@ -174,7 +187,10 @@ def _of_keras_2(group: Any) -> Iterator[tuple[str, np.ndarray[Any, Any]]]:
             start = pieces.index(layer) if layer in pieces else 0
             if pieces[-1] == "kernel" and pieces[-2:-1] and pieces[-2] in depthwise:
                 pieces[-1] = "depthwise_kernel"
-            yield _SIDE.sub(r"/\1_layer/cell/", "/".join(pieces[start:])), group[layer][name][()]
+            yield (
+                _SIDE.sub(r"/\1_layer/cell/", "/".join(pieces[start:])),
+                group[layer][name][()],
+            )
 
 
 def _decoded(text: Any) -> str:
@@ -189,7 +205,10 @@ def _of_layers(group: Any, path: str) -> Iterator[tuple[str, np.ndarray[Any, Any
         child = group[name]
         # a container of layers, which has no variables, is no layer
         is_layer = "vars" in child
-        yield from _of_layers(child, "/".join(filter(None, (path, _name_of(child, name))) if is_layer else (path,)))
+        yield from _of_layers(
+            child,
+            "/".join(filter(None, (path, _name_of(child, name))) if is_layer else (path,)),
+        )
 
 
 def _name_of(group: Any, name: str) -> str:
@@ -198,13 +217,24 @@ def _name_of(group: Any, name: str) -> str:
     return name if name in ("cell", "forward_layer", "backward_layer") else own
 
 
-def _of_layer(variables: Any, name: str, path: str) -> Iterator[tuple[str, np.ndarray[Any, Any]]]:
+def _of_layer(
+    variables: Any, name: str, path: str
+) -> Iterator[tuple[str, np.ndarray[Any, Any]]]:
     keys = sorted(variables, key=int)
     own = _decoded(variables.attrs.get("name", name))
     class_name = re.sub(r"_\d+$", "", name)
-    names = next((_CLASSES[word] for word in (class_name, re.sub(r"_\d+$", "", own)) if word in _CLASSES), ())
+    names = next(
+        (
+            _CLASSES[word]
+            for word in (class_name, re.sub(r"_\d+$", "", own))
+            if word in _CLASSES
+        ),
+        (),
+    )
     # without one of several of one shape, which it is cannot be told
-    is_whole = len(keys) == len(names) or (names[-1:] == ("bias",) and len(keys) == len(names) - 1)
+    is_whole = len(keys) == len(names) or (
+        names[-1:] == ("bias",) and len(keys) == len(names) - 1
+    )
     for number, key in enumerate(keys):
         last = names[number] if is_whole else key
         yield "/".join(filter(None, (path, last))), variables[key][()]

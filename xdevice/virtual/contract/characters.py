@@ -36,7 +36,14 @@ SETS: Final = {
 }
 """Characters of devices that exist."""
 
-_UNITS: Final = {"KB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
+_UNITS: Final = {
+    "KB": 10**3,
+    "MB": 10**6,
+    "GB": 10**9,
+    "KiB": 2**10,
+    "MiB": 2**20,
+    "GiB": 2**30,
+}
 _MEMORY: Final = re.compile(r"memory=(\d+)([A-Za-z]+)", re.ASCII)
 _GROUP: Final = re.compile(r"(\d+)(?::(.+))?", re.ASCII)
 
@@ -73,7 +80,9 @@ def parse(text: str) -> tuple[Character, ...]:
     for group in text.split("+"):
         match = _GROUP.fullmatch(group.strip())
         if match is None:
-            raise ValueError(f"{group!r} is not a number, or a number and words, as 2:no_float64")
+            raise ValueError(
+                f"{group!r} is not a number, or a number and words, as 2:no_float64"
+            )
         described += [_character(match[2] or "")] * int(match[1])
     return tuple(described)
 
@@ -92,7 +101,9 @@ def _character(words: str) -> Character:
             is_float32_default = True
         else:
             expected = ", ".join((*LACKS, "float32_default", *SETS))
-            raise ValueError(f"{word!r} is not a character; expected {expected}, or memory=256MB ({'/'.join(_UNITS)})")
+            raise ValueError(
+                f"{word!r} is not a character; expected {expected}, or memory=256MB ({'/'.join(_UNITS)})"
+            )
     return Character(frozenset(lacks), memory, is_float32_default)
 
 

@@ -69,7 +69,9 @@ class Ledger:
         with self._lock:
             self._settle()
             total, used = self._limits[index], self._allocated[index]
-            return Memory(total, None if total is None else total - used, used, self._peaks[index])
+            return Memory(
+                total, None if total is None else total - used, used, self._peaks[index]
+            )
 
     def reset_peak(self, index: int) -> None:
         """Sets the peak of a GPU to what it has allocated now."""

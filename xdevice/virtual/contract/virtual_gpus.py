@@ -38,10 +38,14 @@ class VirtualGpus(Primitives):
         """Called after `make_virtual_gpus`, with what each of the virtual GPUs is like. `LimitedGpus` does what is the
         same for every framework."""
         if any(characters):
-            raise self.unsupported("characters of virtual GPUs", "ask for a number only: XDEVICE_VIRTUAL_GPUS=2")
+            raise self.unsupported(
+                "characters of virtual GPUs", "ask for a number only: XDEVICE_VIRTUAL_GPUS=2"
+            )
         self.characters = characters
 
-    def take_for_cuda(self, device: Device, has_default: Callable[[FrameType], bool] | None = None) -> bool:
+    def take_for_cuda(
+        self, device: Device, has_default: Callable[[FrameType], bool] | None = None
+    ) -> bool:
         """Makes the framework take the name "cuda" for `device`, one of its virtual GPUs, until the process ends.
         Returns whether it can: False where programs do not ask the framework for "cuda".
 

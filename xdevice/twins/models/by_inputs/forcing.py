@@ -74,7 +74,9 @@ class _Search:
         self._runs, self._guess, self._fixed = runs, guess, fixed
         self._calls: dict[str, list[_SourceCall]] = {}
         for call in runs.expected.trace.calls:
-            self._calls.setdefault(call.path, []).append(_SourceCall(as_input(call.inputs), call.outputs))
+            self._calls.setdefault(call.path, []).append(
+                _SourceCall(as_input(call.inputs), call.outputs)
+            )
         self._count = 0
 
     @property
@@ -91,7 +93,11 @@ class _Search:
         done: set[frozenset[str]] = set()
         while best.apart and self.may_go_on:
             groups = _groups(best.ties)
-            small = (group for group in groups if len(group) <= _MOST_EXCHANGED and frozenset(group) not in done)
+            small = (
+                group
+                for group in groups
+                if len(group) <= _MOST_EXCHANGED and frozenset(group) not in done
+            )
             group = next(small, None)
             if group is None:
                 break
@@ -99,7 +105,11 @@ class _Search:
             chosen = {path: best.chosen[path] for path in chain.from_iterable(groups)}
             for order in permutations([best.chosen[path] for path in group]):
                 exchanged = dict(zip(group, order, strict=True))
-                if not best.apart or not self.may_go_on or exchanged.items() <= best.chosen.items():
+                if (
+                    not best.apart
+                    or not self.may_go_on
+                    or exchanged.items() <= best.chosen.items()
+                ):
                     continue
                 tried = self.force({**chosen, **exchanged})
                 if tried.faults < best.faults:
@@ -123,7 +133,9 @@ class ForcedRun:
         run: the run itself.
     """
 
-    def __init__(self, runs: Runs, calls: dict[str, list[_SourceCall]], guess: Names, fixed: Names) -> None:
+    def __init__(
+        self, runs: Runs, calls: dict[str, list[_SourceCall]], guess: Names, fixed: Names
+    ) -> None:
         self.chosen: dict[str, str] = {}
         self.sure: dict[str, str] = {}
         self.open: list[str] = []
@@ -131,8 +143,14 @@ class ForcedRun:
         self.apart: list[tuple[str, str]] = []
         self._runs, self._guess, self._fixed, self._calls = runs, guess, fixed, calls
         self._ours, self._theirs = runs.source.by_path, runs.target.by_path
-        self._signatures = {path: runs.source.signature(layer) for path, layer in self._ours.items() if path in calls}
-        self._wanted = {path: runs.target.signature(layer) for path, layer in self._theirs.items()}
+        self._signatures = {
+            path: runs.source.signature(layer)
+            for path, layer in self._ours.items()
+            if path in calls
+        }
+        self._wanted = {
+            path: runs.target.signature(layer) for path, layer in self._theirs.items()
+        }
         self._left: dict[str, list[_SourceCall]] = {}
         self._same: dict[int, bool] = {}
         self._before = ""
@@ -171,7 +189,9 @@ class ForcedRun:
             return result
         kind = self._theirs[call.path].kind
         outputs = []
-        for x, y in zip(expected.outputs, [backend.to_numpy(y) for y in call.outputs], strict=False):
+        for x, y in zip(
+            expected.outputs, [backend.to_numpy(y) for y in call.outputs], strict=False
+        ):
             x = _laid_out(x, y, kind, self._runs.ends)
             if self._counts_time_otherwise(own, call.path):
                 x = _time_exchanged(x, y)
@@ -184,7 +204,9 @@ class ForcedRun:
     def _counts_time_otherwise(self, own: str, path: str) -> bool:
         """Whether, of the source's layer at `own` and the target's at `path`, one takes the time axis first and the
         other the batch. Only recurrent layers and attentions do."""
-        ours, theirs = (layer.settings.get("batch_first") for layer in (self._ours[own], self._theirs[path]))
+        ours, theirs = (
+            layer.settings.get("batch_first") for layer in (self._ours[own], self._theirs[path])
+        )
         return None not in (ours, theirs) and ours != theirs
 
     def _has(self, call: _SourceCall, own_input: LayerInput | None) -> bool:
@@ -193,7 +215,9 @@ class ForcedRun:
             self._same[id(call)] = is_same(call.input, own_input)
         return self._same[id(call)]
 
-    def _next_call(self, path: str, own: str, own_input: LayerInput | None) -> _SourceCall | None:
+    def _next_call(
+        self, path: str, own: str, own_input: LayerInput | None
+    ) -> _SourceCall | None:
         """Takes the call of the source's layer `own` that corresponds to a call of the target's layer at `path`: the
         one with the same input, since two models may call a shared layer in different orders, else the next one. None
         if no call is left."""
@@ -231,10 +255,16 @@ class ForcedRun:
         return own
 
     def _pick(self, path: str, own_input: LayerInput | None, sizes: list[int]) -> str:
-        alike = [own for own, signature in self._signatures.items() if signature == self._wanted[path]]
+        alike = [
+            own
+            for own, signature in self._signatures.items()
+            if signature == self._wanted[path]
+        ]
         # a shortcut may have the kind, the shape and the input of the layer beside it, but not its stride
         alike = [own for own in alike if _sizes(self._calls[own][0].outputs) == sizes] or alike
-        same = [own for own in alike if any(self._has(call, own_input) for call in self._calls[own])]
+        same = [
+            own for own in alike if any(self._has(call, own_input) for call in self._calls[own])
+        ]
         taken = {*self.chosen.values(), *self._fixed.values()}
         free, close = ([own for own in owns if own not in taken] for owns in (alike, same))
         guess = self._guess.get(path, "")
@@ -248,7 +278,10 @@ class ForcedRun:
             return guess
         if len(free) < 2:
             return free[0] if free else ""
-        ranked = sorted(((similarity(self._calls[own][0].input, own_input), own) for own in free), reverse=True)
+        ranked = sorted(
+            ((similarity(self._calls[own][0].input, own_input), own) for own in free),
+            reverse=True,
+        )
         (first, best), (second, _) = ranked[:2]
         return best if first > _LIKELY and first - second > (1 - first) / 2 + 0.05 else ""
 
@@ -276,7 +309,9 @@ def _time_exchanged(x: Array, there: Array) -> Array:
     return exchanged if exchanged.shape == there.shape else x
 
 
-def _laid_out(x: Array, there: Array, kind: str, ends: tuple[bool | None, bool | None]) -> Array:
+def _laid_out(
+    x: Array, there: Array, kind: str, ends: tuple[bool | None, bool | None]
+) -> Array:
     """The source's output `x` in the layout of the target's output `there`. `ends` says, first for the source and then
     for the target, whether channels are last."""
     here, last = ends

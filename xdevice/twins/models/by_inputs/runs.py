@@ -36,9 +36,14 @@ class Runs:
         self.arrays = model_runs.arrays_of(inputs)
         self.expected = model_runs.run(source.model, self.arrays)
         self._taken = model_runs.taken_by(target.model, self.arrays, self.expected)
-        self.ends = self.expected.has_channels_last, target.backend.has_channels_last(target.model)
+        self.ends = (
+            self.expected.has_channels_last,
+            target.backend.has_channels_last(target.model),
+        )
         """Whether channels are last, for the source and for the target."""
-        self.limit = distances.limit([x for call in self.expected.trace.calls for x in call.outputs[:1]])
+        self.limit = distances.limit(
+            [x for call in self.expected.trace.calls for x in call.outputs[:1]]
+        )
 
     def run(self, give: Callable[[Call, Any], Any] | None = None) -> ModelRun:
         """Runs the target. It goes on with what `give` returns in place of each layer's result."""
@@ -54,10 +59,16 @@ class Runs:
         """Inside the block the target has those of `values` that fit its variables in name, dtype and shape; afterwards
         it has its own values again."""
         backend, variables = self.target.backend, self.target.variables
-        fitting = {name: value for name, value in values.items() if name in variables and _fits(variables[name], value)}
+        fitting = {
+            name: value
+            for name, value in values.items()
+            if name in variables and _fits(variables[name], value)
+        }
         # copied, because writing into a variable may write into what `to_numpy` shares with it
         own = {
-            name: backend.from_numpy(backend.to_numpy(variables[name]).copy(), backend.device_of(variables[name]))
+            name: backend.from_numpy(
+                backend.to_numpy(variables[name]).copy(), backend.device_of(variables[name])
+            )
             for name in fitting
         }
         try:
@@ -106,7 +117,9 @@ class Runs:
         """Whether the source's outputs on zeros are, but for rounding, those on its inputs, so that equal outputs of
         the target tell nothing. The source runs once more."""
         try:
-            blank = model_runs.run(self.source.model, {name: np.zeros_like(x) for name, x in self.arrays.items()})
+            blank = model_runs.run(
+                self.source.model, {name: np.zeros_like(x) for name, x in self.arrays.items()}
+            )
         except ArgumentError:
             return False
         apart = map(distances.apart, blank.outputs, self.expected.outputs)
@@ -126,11 +139,15 @@ class Runs:
             if call.path not in paths or len(call.outputs) != 1:
                 return result
             (output,) = call.outputs
-            other = backend.from_numpy(_off_by_gelu(backend.to_numpy(output)), backend.device_of(output))
+            other = backend.from_numpy(
+                _off_by_gelu(backend.to_numpy(output)), backend.device_of(output)
+            )
             return layer_calls.replaced(backend, result, iter([other]))
 
         changed = model_runs.run(self.source.model, self.arrays, give)
-        apart = max(map(distances.apart_by_rows, changed.outputs, self.expected.outputs), default=0.0)
+        apart = max(
+            map(distances.apart_by_rows, changed.outputs, self.expected.outputs), default=0.0
+        )
         if apart <= self.limit:
             yield (
                 f"not compared: the functions behind {some_of(sorted(paths))}; on inputs=, gelu in place of its tanh "
@@ -162,4 +179,6 @@ def _off_by_gelu(x: Array) -> Array:
 
 
 def _fits(variable: Any, value: Any) -> bool:
-    return dtype_name(variable.dtype) == dtype_name(value.dtype) and tuple(variable.shape) == tuple(value.shape)
+    return dtype_name(variable.dtype) == dtype_name(value.dtype) and tuple(
+        variable.shape
+    ) == tuple(value.shape)

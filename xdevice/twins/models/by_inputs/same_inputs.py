@@ -50,7 +50,9 @@ def is_same(one: LayerInput | None, other: LayerInput | None) -> bool:
         return x.shape == y.shape
     tolerance = _SAME * max(one.largest, _TINY)
     # two numbers tell most pairs apart in microseconds; reading the arrays takes milliseconds
-    if abs(one.largest - other.largest) > tolerance or abs(one.total - other.total) > tolerance * max(x.size, y.size):
+    if abs(one.largest - other.largest) > tolerance or abs(
+        one.total - other.total
+    ) > tolerance * max(x.size, y.size):
         return False
     candidates = list(layouts(y))
     of_one_shape = [(x, candidate) for candidate in candidates if candidate.shape == x.shape]
@@ -76,14 +78,24 @@ def _is_close(one: Array, other: Array, tolerance: float) -> bool:
     if one.shape != other.shape:
         return False
     # every third number along each axis tells most of the remaining pairs apart
-    sample = (slice(None, None, max(1, one.shape[0] - 1)), *(slice(None, None, 3) for _ in one.shape[1:]))
-    return all(np.abs(x - y).max(initial=0.0) <= tolerance for x, y in ((one[sample], other[sample]), (one, other)))
+    sample = (
+        slice(None, None, max(1, one.shape[0] - 1)),
+        *(slice(None, None, 3) for _ in one.shape[1:]),
+    )
+    return all(
+        np.abs(x - y).max(initial=0.0) <= tolerance
+        for x, y in ((one[sample], other[sample]), (one, other))
+    )
 
 
 def _without_zeros(one: Array, other: Array) -> tuple[Array, Array]:
     """Two images. Along each axis in which their sizes differ, both lose the zeros at their edges, which may be
     padding."""
-    axes = [axis for axis in range(1, one.ndim) if one.ndim > 2 and one.shape[axis] != other.shape[axis]]
+    axes = [
+        axis
+        for axis in range(1, one.ndim)
+        if one.ndim > 2 and one.shape[axis] != other.shape[axis]
+    ]
     return trimmed(one, axes), trimmed(other, axes)
 
 
@@ -97,13 +109,20 @@ def similarity(one: LayerInput | None, other: LayerInput | None) -> float:
         x, y = _without_zeros(one.x, candidate)
         overlap = tuple(map(slice, map(min, x.shape, y.shape)))
         if x[overlap].size * 2 >= max(x.size, y.size):
-            best = max(best, _agreement(x[overlap].astype("float64").ravel(), y[overlap].astype("float64").ravel()))
+            best = max(
+                best,
+                _agreement(
+                    x[overlap].astype("float64").ravel(), y[overlap].astype("float64").ravel()
+                ),
+            )
     return best
 
 
 def _agreement(one: Array, other: Array) -> float:
     largest = float(np.abs(one).max(initial=0.0))
-    same = float((np.abs(one - other) <= _SAME * max(largest, _TINY)).mean()) if largest else 0.0
+    same = (
+        float((np.abs(one - other) <= _SAME * max(largest, _TINY)).mean()) if largest else 0.0
+    )
     one, other = one - one.mean(), other - other.mean()
     size = float(np.sqrt((one @ one) * (other @ other)))
     return max(same, float(one @ other) / size if size else 0.0)

@@ -63,7 +63,11 @@ def pair_by_inputs(runs: Runs, names: Names, values: Sequence[Values]) -> ByInpu
         refusal = error
         ours, theirs = source.by_path, target.by_path
         guesses = [
-            [(ours[here], theirs[there]) for here, there in paths.items() if here in ours and there in theirs]
+            [
+                (ours[here], theirs[there])
+                for here, there in paths.items()
+                if here in ours and there in theirs
+            ]
             for paths in (error.pairs, pairs_in_order(source, target, names))
         ]
         if guesses[0] == guesses[1]:
@@ -82,11 +86,15 @@ def pair_by_inputs(runs: Runs, names: Names, values: Sequence[Values]) -> ByInpu
         forced = _by_forcing(runs, names, likely, refusal, values[0])
     except StateError as error:
         if refusal is None:
-            return first._replace(doubt=f"inputs= settles nothing, so that layers are paired as without: {error}")
+            return first._replace(
+                doubt=f"inputs= settles nothing, so that layers are paired as without: {error}"
+            )
         apart, closest = min(tried, key=lambda one: one[0])
         if apart < _NEAR and len(closest.pairs) == len(source.layers) == len(target.layers):
             why = str(error).partition(". ")[0]
-            doubt = f"not compared: which layer is which; the outputs come closest so, but {why}"
+            doubt = (
+                f"not compared: which layer is which; the outputs come closest so, but {why}"
+            )
             return closest._replace(doubt=doubt)
         error.pairs = {one.path: other.path for one, other in likely}
         raise
@@ -103,17 +111,24 @@ def _try(runs: Runs, pairs: Pairs, values: Values) -> tuple[float, ModelRun]:
     return runs.outputs_apart(computed), computed
 
 
-def _by_forcing(runs: Runs, names: Names, likely: Pairs, refusal: StateError | None, values: Values) -> ByInputs:
+def _by_forcing(
+    runs: Runs, names: Names, likely: Pairs, refusal: StateError | None, values: Values
+) -> ByInputs:
     source, target = runs.source, runs.target
     guess = {} if refusal is not None else {other.path: one.path for one, other in likely}
     fixed = {there: here for here, there in names.items()}
     if all(here == there for there, here in guess.items() if there not in fixed):
-        fixed = {**guess, **fixed}  # where both models have the same paths, these say which layer is which
+        fixed = {
+            **guess,
+            **fixed,
+        }  # where both models have the same paths, these say which layer is which
     try:
         with runs.lending(values(likely)):
             forced = settle(runs, guess, fixed)
     except StateError as error:
-        raise StateError(f"{error}. {refusal}"[:MOST] if refusal is not None else str(error)) from error
+        raise StateError(
+            f"{error}. {refusal}"[:MOST] if refusal is not None else str(error)
+        ) from error
     chosen = {**fixed, **forced.chosen}
 
     def choose(there: str, here: str) -> None:
@@ -129,26 +144,46 @@ def _by_forcing(runs: Runs, names: Names, likely: Pairs, refusal: StateError | N
     if refusal is not None:
         _require_all(runs, forced, chosen, refusal)
     ours = source.by_path
-    pairs = [(ours[chosen[there]], layer) for there, layer in target.by_path.items() if chosen.get(there) in ours]
+    pairs = [
+        (ours[chosen[there]], layer)
+        for there, layer in target.by_path.items()
+        if chosen.get(there) in ours
+    ]
     for one, other in pairs:
         check_pair(source, one, target, other)
     return ByInputs(pairs, forced.run)
 
 
-def _require_all(runs: Runs, forced: ForcedRun, chosen: dict[str, str], refusal: StateError) -> None:
+def _require_all(
+    runs: Runs, forced: ForcedRun, chosen: dict[str, str], refusal: StateError
+) -> None:
     """Pairs in `chosen` layers that are the only ones left of their kind and shape in both models. Then raises
     `StateError` if a layer of the target has no counterpart although the source has a layer of its kind and shape
     left."""
     source, target = runs.source, runs.target
-    left = {layer.path: source.signature(layer) for layer in source.layers if layer.path not in chosen.values()}
-    right = {layer.path: target.signature(layer) for layer in target.layers if layer.path not in chosen}
+    left = {
+        layer.path: source.signature(layer)
+        for layer in source.layers
+        if layer.path not in chosen.values()
+    }
+    right = {
+        layer.path: target.signature(layer)
+        for layer in target.layers
+        if layer.path not in chosen
+    }
     for there, wanted in right.items():
         fitting = [here for here, signature in left.items() if signature == wanted]
         if len(fitting) == 1 and list(right.values()).count(wanted) == 1:
             chosen[there] = fitting[0]
-    doubtful = [there for there in right if there not in chosen and right[there] in left.values()]
+    doubtful = [
+        there for there in right if there not in chosen and right[there] in left.values()
+    ]
     if doubtful:
-        where = f"; the models come apart behind {forced.apart[0][1] or 'the beginning'}" if forced.apart else ""
+        where = (
+            f"; the models come apart behind {forced.apart[0][1] or 'the beginning'}"
+            if forced.apart
+            else ""
+        )
         text = (
             f"inputs= tells {len(chosen)} of {len(target.layers)} layers, but not {some_of(doubtful)}{where}. "
             f"{str(refusal).replace(', or give one batch as inputs=', '')}"

@@ -71,7 +71,12 @@ def without_channels(twin: Twin) -> Twin:
     def refuse(rule: layouts.Rule) -> layouts.Rule:
         return layouts.refused(rule, why)
 
-    return twin.with_layers([_with_rules(layer, refuse) if _lacks_channels(layer) else layer for layer in twin.layers])
+    return twin.with_layers(
+        [
+            _with_rules(layer, refuse) if _lacks_channels(layer) else layer
+            for layer in twin.layers
+        ]
+    )
 
 
 def _with_channels(twin: Twin, other: Twin) -> Twin:
@@ -79,7 +84,11 @@ def _with_channels(twin: Twin, other: Twin) -> Twin:
     their order if there are equally many, else the one number that all of those have. Changes nothing if they have
     several."""
     lacking = [layer for layer in twin.layers if _lacks_channels(layer)]
-    group_norms = [layer for layer in other.layers if layer.kind == "group_norm" and not _lacks_channels(layer)]
+    group_norms = [
+        layer
+        for layer in other.layers
+        if layer.kind == "group_norm" and not _lacks_channels(layer)
+    ]
     widths = [_width(other, layer) for layer in group_norms]
     if len(widths) != len(lacking) and len(set(widths)) == 1:
         widths = widths[:1] * len(lacking)
@@ -87,7 +96,10 @@ def _with_channels(twin: Twin, other: Twin) -> Twin:
         return twin
     width_of = {id(layer): width for layer, width in zip(lacking, widths, strict=True)}
     return twin.with_layers(
-        [_spread(layer, width_of[id(layer)]) if id(layer) in width_of else layer for layer in twin.layers]
+        [
+            _spread(layer, width_of[id(layer)]) if id(layer) in width_of else layer
+            for layer in twin.layers
+        ]
     )
 
 
@@ -99,7 +111,9 @@ def _spread(layer: Layer, channels: int) -> Layer:
 
 
 def _with_rules(layer: Layer, change: Callable[[layouts.Rule], layouts.Rule]) -> Layer:
-    return layer._replace(parts=tuple(part._replace(rule=change(part.rule)) for part in layer.parts))
+    return layer._replace(
+        parts=tuple(part._replace(rule=change(part.rule)) for part in layer.parts)
+    )
 
 
 def _lacks_channels(layer: Layer) -> bool:
@@ -131,7 +145,9 @@ def _as_instances(twin: Twin, layer: Layer) -> Layer:
 def _with_stacks(twin: Twin, other: Twin) -> Twin:
     stacks = []
     for kind in layouts.RECURRENT:
-        ours, theirs = ([layer for layer in one.layers if layer.kind == kind] for one in (twin, other))
+        ours, theirs = (
+            [layer for layer in one.layers if layer.kind == kind] for one in (twin, other)
+        )
         stacks += _stacks(twin, ours, list(map(_depth, theirs)))
     return twin.joined([(stack, _as_one_layer(stack)) for stack in stacks])
 
@@ -156,7 +172,10 @@ def _depth(layer: Layer) -> int:
 def _feed_one_another(twin: Twin, stack: list[Layer]) -> bool:
     shapes = [twin.shapes(layer) for layer in stack]
     directions = [2 if layer.settings.get("bidirectional") else 1 for layer in stack]
-    outputs = [count * shape["weight_hh_l0"][1] for count, shape in zip(directions, shapes, strict=True)]
+    outputs = [
+        count * shape["weight_hh_l0"][1]
+        for count, shape in zip(directions, shapes, strict=True)
+    ]
     inputs = [shape["weight_ih_l0"][1] for shape in shapes]
     return outputs[:-1] == inputs[1:] and len(set(directions)) == 1
 

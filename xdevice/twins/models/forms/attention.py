@@ -49,7 +49,9 @@ def alike(source: Twin, target: Twin) -> tuple[Twin, Twin]:
     return source, target
 
 
-def _joined(source: Twin, ours: list[Group], target: Twin, theirs: list[Group]) -> tuple[Twin, Twin]:
+def _joined(
+    source: Twin, ours: list[Group], target: Twin, theirs: list[Group]
+) -> tuple[Twin, Twin]:
     source_joins: list[tuple[Group, Layer]] = []
     target_joins: list[tuple[Group, Layer]] = []
     for one, other in zip(ours, theirs, strict=True):
@@ -68,7 +70,9 @@ def _joined(source: Twin, ours: list[Group], target: Twin, theirs: list[Group]) 
 def _with_attentions(twin: Twin, joins: Iterable[tuple[Group, Layer]]) -> Twin:
     twin = twin.joined(joins)
     owned = {part.name for layer in twin.layers for part in layer.parts}
-    return twin._replace(singles=[layer for layer in twin.singles if layer.parts[0].name not in owned])
+    return twin._replace(
+        singles=[layer for layer in twin.singles if layer.parts[0].name not in owned]
+    )
 
 
 def _form(twin: Twin, group: Group) -> object:
@@ -110,7 +114,9 @@ def _by_names(linear: list[Layer]) -> Iterator[Group]:
             if parent_of(other.path) == parent:
                 by_role.setdefault(_role(other), []).append(other)
         only = {role: layers[0] for role, layers in by_role.items() if len(layers) == 1}
-        roles = next((roles for roles in (_SEPARATE, _HALF_FUSED) if only.keys() >= set(roles)), ())
+        roles = next(
+            (roles for roles in (_SEPARATE, _HALF_FUSED) if only.keys() >= set(roles)), ()
+        )
         if not roles:
             continue
         inputs = [only[role] for role in roles]
@@ -124,7 +130,9 @@ def _by_shapes(twin: Twin, linear: list[Layer]) -> Iterator[Group]:
     """Pairs of linear layers of one block, the first of which may have the rows of query, key and value by its shape,
     or by its shape and name."""
     for first, output in pairwise(linear):
-        (rows, width), (wide, inner) = (twin.shapes(layer).get("weight", (0, 0)) for layer in (first, output))
+        (rows, width), (wide, inner) = (
+            twin.shapes(layer).get("weight", (0, 0)) for layer in (first, output)
+        )
         is_named = rows > inner and not _FUSED_WORDS.isdisjoint(_words(first))
         if wide == width and (rows == 3 * inner or is_named) and _is_in_block(output, first):
             yield [first, output]
@@ -138,7 +146,9 @@ def _is_in_block(layer: Layer, beside: Layer) -> bool:
 
 def _role(layer: Layer) -> str:
     words = _words(layer)
-    return next((role for role, synonyms in _WORDS.items() if not words.isdisjoint(synonyms)), "")
+    return next(
+        (role for role, synonyms in _WORDS.items() if not words.isdisjoint(synonyms)), ""
+    )
 
 
 def _words(layer: Layer) -> set[str]:
@@ -157,7 +167,9 @@ def _lone_biases(twin: Twin, group: Group) -> dict[str, Layer]:
         role: layer
         for role in _SEPARATE
         for layer in twin.singles
-        if parent_of(layer.path) == parent and _role(layer) == role and layer.path.lower().endswith("bias")
+        if parent_of(layer.path) == parent
+        and _role(layer) == role
+        and layer.path.lower().endswith("bias")
     }
 
 
@@ -172,8 +184,15 @@ def _rows(twin: Twin, group: Group) -> list[int]:
         return heights
     if len(heights) == 2:
         return [heights[0], heights[1] // 2, heights[1] // 2]
-    sizes = {role: twin.variables[layer.parts[0].name].shape[0] for role, layer in _lone_biases(twin, group).items()}
-    return [sizes["q"], heights[0] - sizes["q"] - sizes["v"], sizes["v"]] if {"q", "v"} <= sizes.keys() else []
+    sizes = {
+        role: twin.variables[layer.parts[0].name].shape[0]
+        for role, layer in _lone_biases(twin, group).items()
+    }
+    return (
+        [sizes["q"], heights[0] - sizes["q"] - sizes["v"], sizes["v"]]
+        if {"q", "v"} <= sizes.keys()
+        else []
+    )
 
 
 def _height(twin: Twin, layer: Layer) -> int:
@@ -190,7 +209,9 @@ def _attention(twin: Twin, group: Group, rows: Sequence[int]) -> Layer:
             names = tuple(f"{role}_proj.{name}" for role in roles for name in part.of)
             rule = layouts.packed(heights, part.rule) if len(roles) > 1 else part.rule
             parts.append(part._replace(of=names, rule=rule))
-    parts += [part._replace(of=tuple(f"out_proj.{name}" for name in part.of)) for part in output.parts]
+    parts += [
+        part._replace(of=tuple(f"out_proj.{name}" for name in part.of)) for part in output.parts
+    ]
     for role, bias in _lone_biases(twin, group).items():
         parts.append(Part(bias.parts[0].name, (f"{role}_proj.bias",), layouts.SAME))
     levels = zip(*(parent_of(layer.path).split(".") for layer in group), strict=False)

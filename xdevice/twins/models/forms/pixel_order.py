@@ -26,15 +26,28 @@ def puts_channels_last(target: Backend) -> bool:
     return any(part.rule is layouts.KERNEL_FIRST for part in target.parts("conv", {}))
 
 
-def reordered(layer: Layer, beside: Layer | None, is_last: Callable[[], bool]) -> tuple[Layer, list[str]]:
+def reordered(
+    layer: Layer, beside: Layer | None, is_last: Callable[[], bool]
+) -> tuple[Layer, list[str]]:
     """`layer`, and a line for each parameter that is reordered for the other model, whose layer is `beside`. If that
     model has its channels last, it may count pixels as this one: then what `beside` is not known to count so is
     refused."""
-    names = {name for part in beside.parts if part.rule.order for name in part.of} if beside is not None else set()
-    rules = {part.name: part.rule for part in layer.parts if part.rule.order and not names.issuperset(part.of)}
+    names = (
+        {name for part in beside.parts if part.rule.order for name in part.of}
+        if beside is not None
+        else set()
+    )
+    rules = {
+        part.name: part.rule
+        for part in layer.parts
+        if part.rule.order and not names.issuperset(part.of)
+    }
     if not rules or not is_last():
         return layer, [f"{name}: reordered; {rule.order}" for name, rule in rules.items()]
-    refused = {name: layouts.refused(rule, f"{rule.order}; {layouts.BY_HAND}") for name, rule in rules.items()}
+    refused = {
+        name: layouts.refused(rule, f"{rule.order}; {layouts.BY_HAND}")
+        for name, rule in rules.items()
+    }
     parts = tuple(part._replace(rule=refused.get(part.name, part.rule)) for part in layer.parts)
     return layer._replace(parts=parts), []
 
@@ -48,7 +61,9 @@ def in_doubt(source: Twin, target: Backend) -> Iterator[str]:
     for layer in source.layers:
         shape: Any = source.shapes(layer).get("weight", ())
         if layer.kind in ("conv", "batch_norm") and shape:
-            channels = shape[0]  # what is flattened may have as many channels as the last layer with an image
+            channels = shape[
+                0
+            ]  # what is flattened may have as many channels as the last layer with an image
         elif layer.kind == "linear" and shape:
             part = next(part for part in layer.parts if "weight" in part.of)
             is_known = part.rule.order or part.rule.refusal

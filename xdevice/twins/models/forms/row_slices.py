@@ -64,8 +64,14 @@ def _cut(twin: Twin, layer: Layer, rows: slice, done: list[str], is_target: bool
     # as Python's slices do, so that [2:] and [:-1] mean what they say
     first, last, _ = rows.indices(total)
     if first >= last:
-        raise StateError(f"names= asks for rows {first} to {last} of {layer.path}, which has {total}")
+        raise StateError(
+            f"names= asks for rows {first} to {last} of {layer.path}, which has {total}"
+        )
     rest = "the others are zeros" if is_target else "the others are left out"
-    done.append(f"rows {first} to {last - 1} of the {total} of {layer.path}, as names= says; {rest}")
-    parts = [part._replace(rule=layouts.rows(part.rule, first, last, total)) for part in layer.parts]
+    done.append(
+        f"rows {first} to {last - 1} of the {total} of {layer.path}, as names= says; {rest}"
+    )
+    parts = [
+        part._replace(rule=layouts.rows(part.rule, first, last, total)) for part in layer.parts
+    ]
     return layer._replace(parts=tuple(parts))

@@ -37,7 +37,9 @@ def with_norms(twin: Twin, other: Twin) -> Twin:
     ways = ways_of(twin.backend)
     for kind in _NORMS:
         lacking = _norms(other, kind) - _norms(twin, kind)
-        candidates = [declared_layer(ways, path, kind, variables) for path, variables in modules.items()]
+        candidates = [
+            declared_layer(ways, path, kind, variables) for path, variables in modules.items()
+        ]
         norms = [(layer, _form(twin, layer)) for layer in candidates if layer is not None]
         counts = Counter(form for _, form in norms)
         # one more or one less would be a guess
@@ -71,7 +73,9 @@ def _with_norms(twin: Twin, norms: Sequence[Layer]) -> Twin:
     in_order = list(map(place, twin.layers))
     if in_order == sorted(in_order):
         layers.sort(key=place)
-    return twin._replace(layers=layers, singles=[one for one in twin.singles if one.parts[0].name not in names])
+    return twin._replace(
+        layers=layers, singles=[one for one in twin.singles if one.parts[0].name not in names]
+    )
 
 
 def with_kinds(twin: Twin, other: Twin) -> Twin:
@@ -79,7 +83,9 @@ def with_kinds(twin: Twin, other: Twin) -> Twin:
     plain tensors, where the other model has exactly so many more of these, and no convolution or embedding of that
     shape."""
     for way in (_as_linear, _as_single):
-        ours, theirs = (Counter(one.signatures([*one.layers, *one.singles])) for one in (twin, other))
+        ours, theirs = (
+            Counter(one.signatures([*one.layers, *one.singles])) for one in (twin, other)
+        )
         layers, singles = [], []
         for layer in twin.layers:
             new = way(twin, layer)
@@ -98,16 +104,22 @@ def _as_linear(twin: Twin, layer: Layer) -> Layer | None:
     if layer.kind != "conv" or layer.settings.get("groups", 1) != 1:
         return None
     shape: Any = twin.signature(layer)[-1]
-    is_plain = _is_each(layer.settings.get("stride"), 1) and _is_each(layer.settings.get("padding"), 0)
+    is_plain = _is_each(layer.settings.get("stride"), 1) and _is_each(
+        layer.settings.get("padding"), 0
+    )
     if not isinstance(shape, tuple) or not is_plain:
         return None
     flat = shape[0], math.prod(shape[1:])
     parts = tuple(
-        part._replace(rule=layouts.reshaped(part.rule, flat, shape)) if part.of == ("weight",) else part
+        part._replace(rule=layouts.reshaped(part.rule, flat, shape))
+        if part.of == ("weight",)
+        else part
         for part in layer.parts
     )
     # without settings, nobody has read what the layer is set to, and that is listed
-    settings: dict[str, object] = {"activation": layer.settings.get("activation")} if layer.settings else {}
+    settings: dict[str, object] = (
+        {"activation": layer.settings.get("activation")} if layer.settings else {}
+    )
     if math.prod(shape[2:]) != 1:
         settings[layouts.FLATTENS] = True
     return layer._replace(kind="linear", parts=parts, settings=settings)
@@ -115,7 +127,9 @@ def _as_linear(twin: Twin, layer: Layer) -> Layer | None:
 
 def _is_each(setting: object, usual: int) -> bool:
     """Whether a setting is `usual`, for each axis, or is not stated."""
-    return setting is None or set(setting if isinstance(setting, tuple | list) else [setting]) <= {usual}
+    return setting is None or set(
+        setting if isinstance(setting, tuple | list) else [setting]
+    ) <= {usual}
 
 
 def _as_single(twin: Twin, layer: Layer) -> Layer | None:
@@ -134,13 +148,22 @@ def pair_singles(source: Twin, target: Twin, names: Names) -> list[dict[str, str
     """Pairs the tensors that belong to no layer: by `names=`, by their paths, or else in their order among those of one
     shape, if both models have equally many of that shape and the names do not contradict it. Gives these pairs, by
     their paths; and, if tensors are left that fit, the same with these in their order, and with these by names."""
-    ours, theirs = ({layer.path: twin.signature(layer)[1:] for layer in twin.singles} for twin in (source, target))
+    ours, theirs = (
+        {layer.path: twin.signature(layer)[1:] for layer in twin.singles}
+        for twin in (source, target)
+    )
     sure = {here: there for here, there in names.items() if here in ours and there in theirs}
     for here, there in sure.items():
         if ours[here] != theirs[there]:
-            raise StateError(f"names= says {here!r}: {there!r}, whose shapes are {ours[here]} and {theirs[there]}")
+            raise StateError(
+                f"names= says {here!r}: {there!r}, whose shapes are {ours[here]} and {theirs[there]}"
+            )
     taken = {*sure, *sure.values()}
-    sure |= {path: path for path, form in ours.items() if path not in taken and theirs.get(path) == form}
+    sure |= {
+        path: path
+        for path, form in ours.items()
+        if path not in taken and theirs.get(path) == form
+    }
     # whole shapes first, with the axes of length 1, which tell more
     _pair_alike(_whole_shapes(source), _whole_shapes(target), sure)
     in_order, likely = _pair_alike(ours, theirs, sure)
@@ -148,7 +171,9 @@ def pair_singles(source: Twin, target: Twin, names: Names) -> list[dict[str, str
 
 
 def _whole_shapes(twin: Twin) -> dict[str, object]:
-    return {layer.path: tuple(twin.variables[layer.parts[0].name].shape) for layer in twin.singles}
+    return {
+        layer.path: tuple(twin.variables[layer.parts[0].name].shape) for layer in twin.singles
+    }
 
 
 def _pair_alike(
@@ -160,7 +185,9 @@ def _pair_alike(
     likely: dict[str, str] = {}
     for form in dict.fromkeys(ours.values()):
         here = [path for path, own in ours.items() if own == form and path not in sure]
-        there = [path for path, own in theirs.items() if own == form and path not in sure.values()]
+        there = [
+            path for path, own in theirs.items() if own == form and path not in sure.values()
+        ]
         pairs = dict(zip(here, there, strict=False))
         if len(here) == len(there) and not crossings(here, there):
             sure |= pairs
