@@ -65,9 +65,8 @@ def infer(project: Project, progress: Progress = unseen) -> Inference:
         cells.schedule(module)
     cells.drain(interpret, progress)
     for key, value in list(cells.values.items()):
-        if (
-            isinstance(key[0], PythonModule) and not value
-        ):  # a name that is taken from where nothing is known of it
+        # a name that is taken from where nothing is known of it
+        if isinstance(key[0], PythonModule) and not value:
             cells.put(key, UNKNOWN)
     # the second phase: only now is it known whom nobody calls, and a caller that is found later still counts
     for function in inference.functions.values():
@@ -301,9 +300,8 @@ class Interpreter:
     def _import(self, node: ast.Import) -> Env:
         for alias in node.names:
             package = alias.name.split(".")[0]
-            value = self.inference.imported(
-                alias.name, self.module
-            )  # `import a.b` runs a.b, too
+            # `import a.b` runs a.b, too
+            value = self.inference.imported(alias.name, self.module)
             if not alias.asname:
                 value = self.inference.imported(package, self.module)
             self._bind_name(alias.asname or package, value)
@@ -547,9 +545,8 @@ class Interpreter:
             return invocation.of_value(callee)
         # the call of a method has evaluated the object as part of the attribute
         owner = means_of(node.func.value)
-        if (
-            len(owner) > 1
-        ):  # `None` has no methods: what may be None, too, gives what the rest gives
+        # `None` has no methods: what may be None, too, gives what the rest gives
+        if len(owner) > 1:
             owner -= NONE
         return union(*[invocation.of_method(atom, node.func.attr) for atom in owner])
 

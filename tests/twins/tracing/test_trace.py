@@ -40,9 +40,8 @@ def paddle_net():
 
 
 def mxnet_net():
-    xdevice.convert(
-        np.ones(1), "mxnet"
-    )  # gives this thread NumPy's semantics, which blocks have from the first on
+    # gives this thread NumPy's semantics, which blocks have from the first on
+    xdevice.convert(np.ones(1), "mxnet")
     from mxnet.gluon import nn
 
     net = nn.HybridSequential()

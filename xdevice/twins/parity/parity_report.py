@@ -453,9 +453,8 @@ def _notes(row: BackendRow) -> str:
         if row.first is not None
         else ""
     )
-    other = (
-        f"compared with {row.reference}" if " " in row.reference else ""
-    )  # the reference comes from another run
+    # the reference comes from another run
+    other = f"compared with {row.reference}" if " " in row.reference else ""
     return "; ".join(filter(None, (why, first, other)))
 
 

@@ -113,14 +113,12 @@ class Log:
 
     def key(self, array: Array) -> str:
         """Keeps an array, and returns its key: equal for equal shapes and numbers."""
-        if (
-            array.dtype.kind not in "biufc"
-        ):  # bfloat16 and 8-bit floats, which NumPy cannot calculate with
+        # bfloat16 and 8-bit floats, which NumPy cannot calculate with
+        if array.dtype.kind not in "biufc":
             array = array.astype("float32")
         shape = array.shape
-        array = numpy.ascontiguousarray(array).reshape(
-            shape
-        )  # it gives an array without axes one
+        # it gives an array without axes one
+        array = numpy.ascontiguousarray(array).reshape(shape)
         key = hashlib.blake2b(
             array.view("uint8").data if array.ndim else array.tobytes(), digest_size=12
         ).hexdigest()
