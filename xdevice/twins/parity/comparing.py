@@ -5,6 +5,7 @@ has it), then compared in structure (`structures`) and element by element (`elem
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
 from itertools import accumulate
 from typing import TYPE_CHECKING, Final
 
@@ -21,10 +22,10 @@ from .model_pairs import read_pair, read_settings, run_pair
 from .tolerances import Strictness
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
 
     from .host_leaves import HostLeaf
-    from .model_pairs import ReadPair
+    from .model_pairs import ModelOutputs, ReadPair
 
     Names = Mapping[str, str]
 
@@ -185,6 +186,8 @@ def _of_outputs(
         if different and hasattr(error, "add_note"):  # since Python 3.11
             error.add_note(f"set differently:{_listed(different)}")
         raise
+    if len(outputs.actual) != len(outputs.expected):
+        return _before(_of_unequal_counts(outputs, inputs, rule), settings, different)
     comparison = compare_leaves(outputs.actual, outputs.expected, rule)
     if not comparison.ok:
         comparison = comparison._replace(text=f"{comparison.text}\n{outputs.where()}")
@@ -195,6 +198,45 @@ def _of_outputs(
     lines = [f"\n  {line}" for line in different]
     text = f"the outputs agree, in evaluation mode; set differently:{_first_of(lines)}"
     return comparison._replace(settings=tuple(different), text=text)
+
+
+def _of_unequal_counts(outputs: ModelOutputs, inputs: object, rule: Strictness) -> Comparison:
+    """The `Comparison` of two models of which one returns more tensors than the other: it names the tensors, those that
+    agree, and the call that compares one of each alone."""
+    agreeing = [
+        (one, other)
+        for one in outputs.actual
+        for other in outputs.expected
+        if compare_leaves([outputs.turned(one, other)], [other], rule).ok
+    ]
+    ours, theirs = (
+        structures.name_some(f"{leaf.path or 'a tensor'} {leaf.shape}" for leaf in side)
+        for side in (outputs.actual, outputs.expected)
+    )
+    text = (
+        f"the models return {len(outputs.actual)} and {len(outputs.expected)} tensors"
+        f"{structures.between(outputs.actual, outputs.expected)}\n"
+        f"  actual    {ours or 'no tensor'}\n  expected  {theirs or 'no tensor'}"
+    )
+    for one, other in agreeing[:_LISTED]:
+        text += f"\n  agree     {one.path or 'the tensor'} of actual and {other.path or 'the tensor'} of expected"
+    if outputs.actual and outputs.expected:
+        one, other = agreeing[0] if agreeing else (outputs.actual[0], outputs.expected[0])
+        x = "**x" if isinstance(inputs, Mapping) else "*x"
+        calls = ", ".join(
+            f"lambda {x}: {side}({x}){leaf.path}" if leaf.path else side
+            for side, leaf in (("actual", one), ("expected", other))
+        )
+        text += f"\n  note      functions compare one of each alone: assert_parity({calls}, inputs=...)"
+    count = (
+        min(len({leaf.path for leaf in side}) for side in zip(*agreeing, strict=True))
+        if agreeing
+        else 0
+    )
+    if count < min(len(outputs.actual), len(outputs.expected)):
+        text += f"\n{outputs.where()}"
+    paths = ([leaf.path for leaf in side] for side in (outputs.actual, outputs.expected))
+    return difference("structure", "", *paths, text)
 
 
 def _before(comparison: Comparison, settings: list[str], different: list[str]) -> Comparison:
