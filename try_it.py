@@ -48,10 +48,8 @@ def main() -> int:
         "constraints.txt",
         f".[{extras}]",
     ]
-    install += [
-        "--reinstall-package",
-        "xdevice-dl",
-    ]  # it is not asked for anew where only its code has changed
+    # it is not asked for anew where only its code has changed
+    install += ["--reinstall-package", "xdevice-dl"]
     run(install, where_pip_looks(PROGRAMS / "python"))
     say(f"3 of 3: {' '.join(command)}, {duration} on two cores that nothing else uses")
     status = subprocess.run(
@@ -67,13 +65,8 @@ def main() -> int:
 
 def where_pip_looks(python: str | Path) -> dict[str, str]:
     """The folders and indexes that pip is told of, by variables or its configuration, as the variables that tell uv."""
-    asked = [
-        python,
-        "-m",
-        "pip",
-        "config",
-        "list",
-    ]  # `get` reads one file of several, and no variable
+    # `get` reads one file of several, and no variable
+    asked = [python, "-m", "pip", "config", "list"]
     lines = subprocess.run(
         asked, capture_output=True, text=True, check=False
     ).stdout.splitlines()

@@ -31,11 +31,8 @@ SAMPLES = (
 )
 TESTS = ("base", "containers", "core", "cuda_driver", "execution", "replicas", "tensors")
 OF_THE_PLUGIN = "tests/tensors/test_lacking.py"
-ALONE = (
-    "timeout",
-    "xdist",
-    "_hypothesis_pytestplugin",
-)  # pytest's plugins, without the one that a product brings
+# pytest's plugins, without the one that a product brings
+ALONE = ("timeout", "xdist", "_hypothesis_pytestplugin")
 AT_LEAST = 1_050  # they were 1,081 of 1,421 when this was written
 
 
@@ -104,9 +101,8 @@ def main() -> None:
     if ran is None or passed is None:
         sys.exit("pytest printed no summary")
     absent = [name for name in BACKENDS if f"{name} " not in ran[1]]
-    expected = (
-        int(0.9 * AT_LEAST / one_in) if one_in > 1 else AT_LEAST
-    )  # a sample has not exactly its share
+    # a sample has not exactly its share
+    expected = int(0.9 * AT_LEAST / one_in) if one_in > 1 else AT_LEAST
     if absent or int(passed[1]) < expected:
         sys.exit(
             f"alone {passed[1]} tests passed, of {expected} or more; backends that did not run: {absent}"

@@ -137,9 +137,8 @@ def conformance(name: str, whole: bool) -> list[tuple[str, str]]:
     title = name.capitalize()
     on_the_cpu = f"tests/testing/suite/test_conformance.py::Test{title}"
     if not whole:
-        return checks(
-            [on_the_cpu, "--one-in", ONE_IN, "-W", "default"]
-        )  # whom does a warning break?
+        # whom does a warning break?
+        return checks([on_the_cpu, "--one-in", ONE_IN, "-W", "default"])
     found = checks([on_the_cpu, "-m", "not gpu"])
     if name != "numpy":
         on_gpus = [

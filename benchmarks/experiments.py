@@ -103,9 +103,8 @@ class Bench:
 def products(x: Any, count: int) -> Any:
     """Multiplies `x` by itself `count` times in a chain, each product with the result of the last, without waiting in
     between."""
-    with xdevice.device_of(
-        x
-    ):  # TensorFlow would copy inputs from other GPUs to the first one, and compute there
+    # TensorFlow would copy inputs from other GPUs to the first one, and compute there
+    with xdevice.device_of(x):
         y = x
         for _ in range(count):
             y = x @ y
@@ -149,9 +148,8 @@ def blocking(bench: Bench) -> Iterator[Row]:
     free = seconds(lambda: products(x, bench.size.small))
     yield bench.row("blocking", "off", free)
     with xdevice.accelerator.blocking():
-        products(
-            x, 1
-        )  # PyTorch imports its compiler at the first operation, which takes seconds
+        # PyTorch imports its compiler at the first operation, which takes seconds
+        products(x, 1)
         yield bench.row(
             "blocking", "on", seconds(lambda: products(x, bench.size.small)), best=free
         )

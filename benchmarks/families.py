@@ -202,9 +202,8 @@ def _text(family: str, library: str) -> Any:
         )
     sizes: dict[str, Any] = {"vocab_size": WORDS, "max_position_embeddings": LENGTH}
     if family == "bert":
-        return _hugging(
-            "Bert", "Model", type_vocab_size=1, **sizes
-        )  # with a pooler, which nobody else has
+        # with a pooler, which nobody else has
+        return _hugging("Bert", "Model", type_vocab_size=1, **sizes)
     if family == "gpt2":
         return _hugging(
             "GPT2",

@@ -21,9 +21,8 @@ import timeit
 from typing import Any
 
 os.environ |= {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}  # before a framework reads them
-os.sched_setaffinity(
-    0, {max(os.sched_getaffinity(0))}
-)  # XLA takes as many threads as there are cores
+# XLA takes as many threads as there are cores
+os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
 
 import xdevice  # noqa: E402  # the lines above come first
 
@@ -136,9 +135,8 @@ def best(statements: list[str], names: dict[str, Any], rounds: int) -> list[floa
         timeit.Timer(f"done({statement})", timer=time.process_time, globals=names)
         for statement in statements
     ]
-    first = [timer.timeit(1) for timer in timers] and [
-        timer.timeit(1) for timer in timers
-    ]  # the first one compiles
+    # the first one compiles
+    first = [timer.timeit(1) for timer in timers] and [timer.timeit(1) for timer in timers]
     number = max(1, min(200, int(5e-4 / max(*first, 1e-6))))
     times = [[timer.timeit(number) / number * 1e6 for timer in timers] for _ in range(rounds)]
     return [min(column) for column in zip(*times, strict=True)]

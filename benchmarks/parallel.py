@@ -117,9 +117,8 @@ def overlap(gpu: Any, repeats: int, batches: int = 40, size: int = 4096) -> Row:
             batch = batch @ weight
 
     one = medians(3, copy=copy, compute=lambda: [step(weight, 1) for _ in range(batches)])
-    steps = max(
-        1, round(one["copy"] / one["compute"])
-    )  # as long as the copy, where overlap gains most
+    # as long as the copy, where overlap gains most
+    steps = max(1, round(one["copy"] / one["compute"]))
 
     def naive() -> None:
         for batch in source():

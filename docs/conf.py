@@ -66,6 +66,5 @@ html_show_sourcelink = False
 copybutton_exclude = ".linenos, .gp, .go, .output"
 copybutton_selector = "div.cell pre, div.highlight-sh pre, div.highlight-python pre"
 linkcheck_timeout = 20
-linkcheck_ignore = [
-    r"\w+\.ipynb$"
-]  # the notebook of a page, which is written beside the page, not found in docs/
+# the notebook of a page, which is written beside the page, not found in docs/
+linkcheck_ignore = [r"\w+\.ipynb$"]

@@ -120,9 +120,8 @@ def keras_block():
     from keras import layers
 
     def normalised(name):
-        return layers.BatchNormalization(
-            epsilon=1e-5, momentum=0.9, name=name
-        )  # PyTorch's, not Keras's own 1e-3
+        # PyTorch's, not Keras's own 1e-3
+        return layers.BatchNormalization(epsilon=1e-5, momentum=0.9, name=name)
 
     x = keras.Input((SIZE, SIZE, INPUTS))
     # PyTorch's padding of a stride: "same" would begin at another pixel

@@ -159,9 +159,8 @@ def tensorflow_run():
 
     net = VAE()
     net(np.zeros((1, PIXELS), "float32"), np.zeros((1, LATENT), "float32"))  # builds it
-    optimizer = keras.optimizers.Adam(
-        RATE, epsilon=EPS * (1 - BETA2) ** 0.5
-    )  # as compare_optimizers says
+    # as compare_optimizers says
+    optimizer = keras.optimizers.Adam(RATE, epsilon=EPS * (1 - BETA2) ** 0.5)
     optimizer.build(net.trainable_variables)
 
     def loss_of(images, noise):

@@ -34,9 +34,8 @@ def branch(x, weight):
 
 
 # One queue: the right branch begins when the left one is done.
-xdevice.sync(
-    xp.add(branch(x, left), branch(x, right))
-)  # the first time compiles, and wakes threads
+# the first time compiles, and wakes threads
+xdevice.sync(xp.add(branch(x, left), branch(x, right)))
 with xdevice.Benchmark("one after the other"):
     expected = xp.add(branch(x, left), branch(x, right))
 

@@ -158,9 +158,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         _say_why_there_are_no_parameters(item)
         is_left_out = not config.option.markexpr and _is_left_out(item)
-        is_drawn = (
-            zlib.crc32(item.nodeid.encode()) % one_in == 0
-        )  # by name: a new test does not change the others
+        # by name: a new test does not change the others
+        is_drawn = zlib.crc32(item.nodeid.encode()) % one_in == 0
         (left_out if is_left_out or not is_drawn else kept).append(item)
         if is_left_out or not is_drawn:
             _left_out[_why(item) if is_left_out else f"tests by --one-in {one_in}"] += 1
@@ -260,9 +259,10 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]):
 
 def _absent(item: pytest.Item, raised: pytest.ExceptionInfo[BaseException]) -> str | None:
     """The framework that is not here and that the test has asked for: if xdevice asks for one by itself, it fails."""
+    # `import`
     frames = [
         entry.frame for entry in raised.traceback if not str(entry.path).startswith("<frozen ")
-    ]  # `import`
+    ]
     product = missing_for(raised.value, frames)
     if product is not None:
         return product

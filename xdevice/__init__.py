@@ -37,7 +37,6 @@ _importing.install()
 if _os.environ.get("XDEVICE_FLOATS"):
     from .base import floats as _floats
 
-    if (
-        _floats.is_float64()
-    ):  # a framework's own default has to change before the program makes its layers
+    # a framework's own default has to change before the program makes its layers
+    if _floats.is_float64():
         __getattr__("backend")()

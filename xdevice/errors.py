@@ -46,9 +46,8 @@ class XDeviceError(Exception):
     """The base of all errors of xdevice. Each can be copied and pickled, with its attributes and notes."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        reduced: Any = (
-            super().__reduce__()
-        )  # OSError and ImportError have attributes of their own
+        # OSError and ImportError have attributes of their own
+        reduced: Any = super().__reduce__()
         cls, args, *state = reduced
         return _anew, (cls, args), *state
 

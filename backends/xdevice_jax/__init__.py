@@ -88,9 +88,8 @@ class JaxBackend(JaxConversion, JaxReplicas, JaxBlocking, Backend):
         return jax
 
     def classify(self, cls: type) -> Kind | None:
-        if issubclass(
-            cls, jax.core.Tracer
-        ):  # first, because in some versions a Tracer is also an Array
+        # first, because in some versions a Tracer is also an Array
+        if issubclass(cls, jax.core.Tracer):
             return "symbol"
         if issubclass(cls, jax.Array):
             return "tensor"
@@ -221,9 +220,8 @@ class JaxBackend(JaxConversion, JaxReplicas, JaxBlocking, Backend):
         self, shape: tuple[int, ...], value: float, device: Device, dtype: str
     ) -> jax.Array:
         own = stored_dtype(dtype, np.asarray(value))
-        if (
-            self.tracing() is not None
-        ):  # a program for one device has no part that is bound to another
+        # a program for one device has no part that is bound to another
+        if self.tracing() is not None:
             return self._made(lambda: jnp.full(shape, value, own), device)
         with np.errstate(over="ignore"):
             return _filling(self.to_native(device))(shape, np.asarray(value).astype(own), own)
@@ -319,9 +317,8 @@ class JaxBackend(JaxConversion, JaxReplicas, JaxBlocking, Backend):
         None if JAX has to copy it."""
         if isinstance(x, jax.core.Tracer) or not staging.is_moved(x):
             return None
-        if (
-            x.dtype.itemsize >= 8 and not jax.config.jax_enable_x64
-        ):  # JAX would narrow the values
+        # JAX would narrow the values
+        if x.dtype.itemsize >= 8 and not jax.config.jax_enable_x64:
             return None
         self.wait(x)
         values = staging.read(x)

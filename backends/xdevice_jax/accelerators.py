@@ -65,9 +65,8 @@ def detect() -> list[Any]:
         if name not in _NO_GPU and client.local_devices()
     }
     default = name_of(jax.local_devices()[0])
-    gpus = [
-        name for name in there if name in _WORDS
-    ]  # also where JAX was told to compute on the CPU
+    # also where JAX was told to compute on the CPU
+    gpus = [name for name in there if name in _WORDS]
     usual = default if default in there else next(iter(gpus), None)
     name = (
         None

@@ -72,7 +72,6 @@ class JaxBlocking(Blocking):
 
     def blocking(self) -> AbstractContextManager[Any]:
         if self._blocks and self.count("gpu") == self.virtual and not self.count("tpu"):
-            return (
-                nullcontext()
-            )  # JAX computes synchronously; its own switch for this concerns the CPU only
+            # JAX computes synchronously; its own switch for this concerns the CPU only
+            return nullcontext()
         return blocking()

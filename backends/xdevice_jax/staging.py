@@ -84,9 +84,8 @@ def put(values: np.ndarray[Any, Any], native: Any) -> jax.Array:
     ):
         return room
     array = jax.device_put(values, native)
-    if isinstance(
-        array, jax.core.Tracer
-    ):  # a traced function has a constant here, whose values are read later
+    # a traced function has a constant here, whose values are read later
+    if isinstance(array, jax.core.Tracer):
         return jax.device_put(values.copy(), native)
     return array.block_until_ready()
 

@@ -40,9 +40,8 @@ from xdevice.errors import ShapeError
 from .numpy_names import restored
 
 if is_blocking_wanted():
-    os.environ.setdefault(
-        "MXNET_ENGINE_TYPE", "NaiveEngine"
-    )  # MXNet reads it only when it is imported
+    # MXNet reads it only when it is imported
+    os.environ.setdefault("MXNET_ENGINE_TYPE", "NaiveEngine")
 
 with importing(), restored("mxnet"):
     import mxnet as mx
@@ -229,18 +228,16 @@ class MxnetBackend(MxnetConversion, MxnetModels, MxnetReplicas, MxnetBlocking, B
 
     def tracing(self) -> str | None:
         frame: FrameType | None = sys._getframe(1)
-        while frame is not None and not _builds_graph(
-            frame
-        ):  # nothing else shows that MXNet traces
+        # nothing else shows that MXNet traces
+        while frame is not None and not _builds_graph(frame):
             frame = frame.f_back
         return None if frame is None else "a hybridized Gluon block"
 
     # several devices
 
     def is_dense(self, x: Any) -> bool:
-        return type(x) is mx.np.ndarray or bool(
-            x.stype == "default"
-        )  # an mxnet.np array is never sparse
+        # an mxnet.np array is never sparse
+        return type(x) is mx.np.ndarray or bool(x.stype == "default")
 
     # memory
 

@@ -211,9 +211,8 @@ class PaddleBackend(
         if staged is not None:
             return staged
         host: np.ndarray[Any, Any] = (x if x.is_dense() else self._to_dense(x)).numpy()
-        if (
-            host.itemsize > 2
-        ):  # no view is needed, and finding the name of the dtype takes longer than the rest
+        # no view is needed, and finding the name of the dtype takes longer than the rest
+        if host.itemsize > 2:
             return host
         name = dtype_name(x.dtype)
         return host.view(host_dtype(name)) if name in BITS_AS else host
@@ -233,9 +232,8 @@ class PaddleBackend(
     # several devices
 
     def is_dense(self, x: paddle.Tensor) -> bool:
-        return not isinstance(x, paddle.Tensor) or bool(
-            x.is_dense()
-        )  # to_static passes symbols
+        # to_static passes symbols
+        return not isinstance(x, paddle.Tensor) or bool(x.is_dense())
 
     # floats of a parity run
 

@@ -32,7 +32,6 @@ class PaddleBlocking(Blocking):
 
     def blocking(self) -> AbstractContextManager[Any]:
         if not self._gpus or self.virtual:
-            return (
-                nullcontext()
-            )  # the CPU computes synchronously, and the flag prints a line at each product
+            # the CPU computes synchronously, and the flag prints a line at each product
+            return nullcontext()
         return _blocked.on(_block)

@@ -92,9 +92,8 @@ class PaddleConversion(Conversion):
 
     def peek(self, x: paddle.Tensor) -> np.ndarray[Any, Any]:
         if self.takes() is None or not x.place.is_cpu_place() or not x.is_dense() or not x.size:
-            return self.to_numpy(
-                x
-            )  # Paddle 2.6 exports bool as uint8, and views with wrong strides
+            # Paddle 2.6 exports bool as uint8, and views with wrong strides
+            return self.to_numpy(x)
         name = dtype_name(x.dtype)
         if name in BITS_AS and self.virtual:
             return self.to_numpy(x)

@@ -55,9 +55,8 @@ def plain(x: paddle.Tensor, place: Any) -> paddle.Tensor:
 
 def relocate(x: paddle.Tensor, place: Any) -> None:
     """Moves the memory of `x` to `place`. `x` stays the same object, because optimizers and layers may refer to it."""
-    there = plain(
-        x, place
-    )  # in a variable, because get_tensor() does not keep the tensor alive
+    # in a variable, because get_tensor() does not keep the tensor alive
+    there = plain(x, place)
     _share_data_with(x.value().get_tensor())(there.value().get_tensor())
 
 
@@ -69,9 +68,8 @@ def copy_to(x: paddle.Tensor, place: Any, is_blocking: bool = True) -> paddle.Te
 def _by_layer(x: paddle.Tensor, place: Any) -> paddle.Tensor:
     contexts: list[ref[Any]] = []
     result = _Copy.apply(x, place, contexts)
-    result = paddle.unsqueeze_(
-        result, []
-    )  # changes nothing; `paddle.reshape_` does nothing if the shape is the same
+    # changes nothing; `paddle.reshape_` does nothing if the shape is the same
+    result = paddle.unsqueeze_(result, [])
 
     def refuse_second(gradient: paddle.Tensor) -> None:
         if contexts[0]() is None:

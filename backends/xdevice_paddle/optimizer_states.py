@@ -47,9 +47,8 @@ def kept(optimizer: Any) -> Iterable[Any]:
 def variables(optimizer: Any) -> Iterator[tuple[str, paddle.Tensor]]:
     parameters = parameters_of(optimizer)
     if accumulators_holder(optimizer) and not accumulators(optimizer):
-        make(
-            optimizer, parameters
-        )  # set_state_dict() has kept the state in the holder for the first step
+        # set_state_dict() has kept the state in the holder for the first step
+        make(optimizer, parameters)
     numbers = {parameter.name: number for number, parameter in enumerate(parameters)}
     # the state of a parameter of 16 bits is named after the parameter's copy in 32 bits
     numbers |= {

@@ -65,9 +65,8 @@ class PaddleReplicas(Replicas):
         return x.data_ptr(), tuple(step * x.element_size() for step in x.strides)
 
     def write(self, x: paddle.Tensor, value: paddle.Tensor) -> None:
-        if (
-            0 not in x.shape
-        ):  # an empty tensor would take over the flags of `value`; `x.size` takes 8 us
+        # an empty tensor would take over the flags of `value`; `x.size` takes 8 us
+        if 0 not in x.shape:
             with paddle.no_grad():
                 x.copy_(value, True)
 
@@ -76,8 +75,7 @@ class PaddleReplicas(Replicas):
         first = next(rest)
         wide = _ADDED_AS.get(dtype_name(first.dtype), first.dtype)
         with paddle.no_grad():
-            start = copying.plain(
-                first.astype(wide), first.place
-            )  # in Paddle 2.6, clone() fails for empty tensors
+            # in Paddle 2.6, clone() fails for empty tensors
+            start = copying.plain(first.astype(wide), first.place)
             total = add_up(start, (x.astype(wide) for x in rest), mean)
             return self._settled(total.astype(first.dtype), self.device_of(first))

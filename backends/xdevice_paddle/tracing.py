@@ -24,10 +24,8 @@ if TYPE_CHECKING:
 
 SYMBOLS: tuple[type, ...] = tuple(
     cls
-    for cls in (
-        paddle.static.Variable,
-        getattr(getattr(paddle, "pir", None), "Value", None),
-    )  # of 2.6, and of 3.x
+    # of 2.6, and of 3.x
+    for cls in (paddle.static.Variable, getattr(getattr(paddle, "pir", None), "Value", None))
     if cls is not None
 )
 
@@ -44,9 +42,8 @@ def keep_out() -> None:
         stand_ins.append(ModuleType(name))
         stand_ins[-1].__file__ = str(Path(file).with_name("__init__.py"))
     paddle.jit.ignore_module(stand_ins)
-    if (
-        _skipped is not None and _skip is not None
-    ):  # the tracer of to_static(full_graph=False), not in 2.6
+    # the tracer of to_static(full_graph=False), not in 2.6
+    if _skipped is not None and _skip is not None:
         _skipped.update(str(one.__file__).removesuffix("__init__.py") for one in stand_ins)
         _skip()
 
@@ -54,9 +51,8 @@ def keep_out() -> None:
 def copied(x: Any, device: Device, backend: Backend) -> Any:
     """Adds a copy of the symbol `x` to the traced program, and returns the copy's symbol. Raises `UnsupportedError`
     unless `device` is Paddle's current device, on which the whole program runs."""
-    here = devices.plain(
-        devices.parse(paddle.get_device().removeprefix("v"))
-    )  # "vgpu:1" is a virtual GPU
+    # "vgpu:1" is a virtual GPU
+    here = devices.plain(devices.parse(paddle.get_device().removeprefix("v")))
     if here is not device:
         raise backend.unsupported(
             f"moves to {device} inside to_static, whose program runs on {here}",

@@ -239,9 +239,8 @@ class TensorflowBackend(
         if not staging.is_read(x, self):
             return numpy.asarray(x)
         staged = staging.read(x, self)
-        return (
-            x.numpy() if staged is None else staged
-        )  # TensorFlow would keep the array that `asarray` gives
+        # TensorFlow would keep the array that `asarray` gives
+        return x.numpy() if staged is None else staged
 
     def full(self, shape: tuple[int, ...], value: float, device: Device, dtype: str) -> Any:
         with self.scope(device):
@@ -265,9 +264,8 @@ class TensorflowBackend(
     def memory(self, device: Device) -> Memory:
         try:
             usage = tf.config.experimental.get_memory_info(self.to_native(device)[1:])
-        except (
-            ValueError
-        ):  # on a CPU, memory is counted only by the allocators of oneDNN and BFC
+        except ValueError:
+            # on a CPU, memory is counted only by the allocators of oneDNN and BFC
             return Memory()
         return Memory(None, None, usage["current"], usage["peak"])
 
@@ -283,9 +281,8 @@ class TensorflowBackend(
     # floats of a parity run
 
     def default_to_float64(self) -> None:
-        tf.keras.backend.set_floatx(
-            "float64"
-        )  # TensorFlow itself has no default: tf.Variable(1.0) stays float32
+        # TensorFlow itself has no default: tf.Variable(1.0) stays float32
+        tf.keras.backend.set_floatx("float64")
 
     # the process
 

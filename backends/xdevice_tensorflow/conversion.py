@@ -63,13 +63,11 @@ class TensorflowConversion(Conversion):
         return tf.experimental.dlpack.from_dlpack(lent.capsule)
 
     def from_buffer(self, array: np.ndarray[Any, Any]) -> Any:
-        if (
-            array.dtype.isbuiltin == 2
-        ):  # a dtype of ml_dtypes, which NumPy does not export by DLPack
+        # a dtype of ml_dtypes, which NumPy does not export by DLPack
+        if array.dtype.isbuiltin == 2:
             if array.dtype.name in self.short_floats:
-                return self.from_numpy(
-                    array, devices.CPU
-                )  # tf.bitcast does not support these dtypes
+                # tf.bitcast does not support these dtypes
+                return self.from_numpy(array, devices.CPU)
             with tf.device("/CPU:0"):  # otherwise tf.bitcast would run on a GPU
                 return tf.bitcast(self.from_buffer(array.view("uint16")), tf.bfloat16)
         return tf.experimental.dlpack.from_dlpack(array.__dlpack__())

@@ -422,9 +422,8 @@ class TensorflowModels(Models):
         variable = parts.tf_variable(model) if isinstance(model, keras.Variable) else model
         if not isinstance(variable, tf.Variable):
             return None
-        with tf.device(
-            variable.device
-        ):  # otherwise the value would be read to the device of the scope
+        # otherwise the value would be read to the device of the scope
+        with tf.device(variable.device):
             return variable.read_value()
 
     def container_way(self, x: Any) -> Way | None:

@@ -37,9 +37,8 @@ def placed(kernel: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(kernel)
     def run(x: Any, *rest: Any) -> Any:
-        if (
-            _is_one_device() or (place := getattr(x, "backing_device", None)) is None
-        ):  # traced tensors have no device
+        # traced tensors have no device
+        if _is_one_device() or (place := getattr(x, "backing_device", None)) is None:
             return kernel(x, *rest)
         with tf.device(place):
             result = kernel(x, *rest)

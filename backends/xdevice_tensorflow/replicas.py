@@ -70,9 +70,8 @@ class TensorflowReplicas(Replicas):
 
     def join(self, parts: list[Any]) -> Any:
         concatenate = partial(tf.concat, axis=0) if parts[0].shape.rank else tf.stack
-        if not hasattr(
-            parts[0], "backing_device"
-        ):  # a symbolic tensor inside tf.function is on no device
+        # a symbolic tensor inside tf.function is on no device
+        if not hasattr(parts[0], "backing_device"):
             return concatenate(parts)
         place = self.device_of(parts[0])
         with self.scope(place):

@@ -76,9 +76,8 @@ class _Places(dict[torch.device, devices.Device]):
 
 
 def _is_exporting() -> bool:
-    return (
-        hasattr(torch.compiler, "is_exporting") and torch.compiler.is_exporting()
-    )  # not in 2.6
+    # not in 2.6
+    return hasattr(torch.compiler, "is_exporting") and torch.compiler.is_exporting()
 
 
 class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Backend):
@@ -167,17 +166,15 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
             raise self.unsupported(
                 f"{native} while its GPUs are virtual", "use xdevice.gpu(i).native"
             )
-        return devices.named(
-            native.type, native.index or 0
-        )  # it does not exist here, and using it raises an error
+        # it does not exist here, and using it raises an error
+        return devices.named(native.type, native.index or 0)
 
     def _place(self, native: torch.device) -> Device:
         """Returns the `Device` for the `torch.device` of a tensor."""
         if native.type == self._gpu:
             return devices.of("gpu", self._current() if native.index is None else native.index)
-        if (
-            native.type not in self.kinds
-        ):  # a device of another vendor, for whose work xdevice cannot wait
+        # a device of another vendor, for whose work xdevice cannot wait
+        if native.type not in self.kinds:
             raise self.unsupported(
                 f"devices of the type {native.type!r}",
                 "copy the tensor to a known device: x.cpu()",
@@ -210,9 +207,8 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
         gpus = [devices.of("gpu", index) for index in range(self._gpus)]
 
         def place(x: torch.Tensor) -> Device:
-            index = (
-                x.get_device()
-            )  # in less time than `device`; below 0 on the host and on meta
+            # in less time than `device`; below 0 on the host and on meta
+            index = x.get_device()
             return gpus[index] if index >= 0 and x.is_cuda else other(x)
 
         return place
@@ -333,9 +329,8 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
             dense = dense.to_dense()
         staged = None if dense.is_cpu else staging.moved(dense, _HOST)
         host = (dense.cpu() if staged is None else staged).resolve_conj().resolve_neg()
-        if (
-            host.itemsize > 2
-        ):  # only short dtypes may need a view, and finding the name takes longer than the rest
+        # only short dtypes may need a view, and finding the name takes longer than the rest
+        if host.itemsize > 2:
             return host.numpy()
         name = str(host.dtype).rpartition(".")[2]
         if name not in BITS_AS:
@@ -352,9 +347,8 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
         )
 
     def tracing(self) -> str | None:
-        if (
-            torch.compiler.is_compiling() and _is_exporting()
-        ):  # torch.compile calls this code each time, outside graphs
+        # torch.compile calls this code each time, outside graphs
+        if torch.compiler.is_compiling() and _is_exporting():
             return "torch.export"
         if torch.jit.is_tracing():  # type: ignore[attr-defined, no-untyped-call]
             return "torch.jit.trace"

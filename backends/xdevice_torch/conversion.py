@@ -114,9 +114,8 @@ class TorchConversion(Conversion):
         return TAKES
 
     def shares(self, device: Device) -> bool:
-        return device is devices.CPU or (
-            device.kind == "gpu" and self._gpu == "cuda"
-        )  # other devices were never tried
+        # other devices were never tried
+        return device is devices.CPU or (device.kind == "gpu" and self._gpu == "cuda")
 
     def detached(self, x: torch.Tensor) -> torch.Tensor:
         if type(x) is not torch.Tensor:
@@ -160,9 +159,8 @@ class TorchConversion(Conversion):
         return dlpack.from_dlpack(lent.capsule)
 
     def from_buffer(self, array: np.ndarray[Any, Any]) -> torch.Tensor:
-        if (
-            array.dtype.isbuiltin != 2
-        ):  # 2 is a dtype of ml_dtypes, which the kind does not tell: float8_e5m2 has "f"
+        # 2 is a dtype of ml_dtypes, which the kind does not tell: float8_e5m2 has "f"
+        if array.dtype.isbuiltin != 2:
             return torch.from_numpy(array)
         name = array.dtype.name
         return torch.from_numpy(array.view(BITS_AS[name])).view(getattr(torch, name))

@@ -229,9 +229,8 @@ def _refuse_script(model: Module, native: torch.device) -> None:
 
 
 def _refuse_meta(model: Module, native: torch.device) -> None:
-    if native.type == "meta" or "to" in vars(
-        model
-    ):  # accelerate sets its own `to`, which says where the values are
+    # accelerate sets its own `to`, which says where the values are
+    if native.type == "meta" or "to" in vars(model):
         return
     for name, x in (*model.named_parameters(), *model.named_buffers()):
         if x.is_meta:
@@ -256,9 +255,8 @@ def _constants(module: torch.jit.ScriptModule) -> list[torch.Tensor]:
         module, "inlined_graph"
     ):
         return []
-    graph: Any = (
-        module.inlined_graph
-    )  # kept in a variable, because its nodes do not keep it alive
+    # kept in a variable, because its nodes do not keep it alive
+    graph: Any = module.inlined_graph
     nodes = graph.findAllNodes("prim::Constant")
     return [
         node.t("value")
@@ -313,11 +311,8 @@ def _refuse_outside_of_state(optimizer: torch.optim.Optimizer) -> None:
     """Raises `UnsupportedError` for an optimizer that has tensors, or another optimizer, as attributes, because these
     would not be moved."""
     parameters = {id(p) for group in optimizer.param_groups for p in group["params"]}
-    names = (
-        "state",
-        "param_groups",
-        "defaults",
-    )  # a learning rate in them may be a tensor, which is not moved
+    # a learning rate in them may be a tensor, which is not moved
+    names = ("state", "param_groups", "defaults")
     own = {name: value for name, value in vars(optimizer).items() if name not in names}
     for x in leaves(own):
         if isinstance(x, torch.Tensor | torch.optim.Optimizer) and id(x) not in parameters:
@@ -478,9 +473,8 @@ class TorchModels(Models):
                     setattr(module, name, new[id(buffer)])
 
     def own_file(self, path: str) -> Any:
-        is_zip = zipfile.is_zipfile(
-            path
-        )  # a file of PyTorch before 1.6 is not, and cannot be mapped
+        # a file of PyTorch before 1.6 is not, and cannot be mapped
+        is_zip = zipfile.is_zipfile(path)
         try:
             return torch.load(path, map_location="cpu", weights_only=True, mmap=is_zip)
         except (pickle.UnpicklingError, RuntimeError, EOFError, OSError, ValueError) as error:
@@ -543,9 +537,8 @@ class TorchModels(Models):
             return _packed(self)
         if isinstance(x, tuple):
             return None
-        if isinstance(
-            x, torch.optim.lr_scheduler.LRScheduler
-        ):  # the rates that it keeps stay: any device takes them
+        # the rates that it keeps stay: any device takes them
+        if isinstance(x, torch.optim.lr_scheduler.LRScheduler):
             return Way(tensors=lambda x: [(".optimizer", x.optimizer)])
         if isinstance(x, torch.UntypedStorage | torch.TypedStorage | torch.jit.Future):
             return Way(tensors=_inside)
@@ -573,9 +566,8 @@ class TorchModels(Models):
 
 
 def _number(value: Any) -> Any:
-    return (
-        value.tolist() if isinstance(value, torch.Tensor) else value
-    )  # a rate may be a tensor
+    # a rate may be a tensor
+    return value.tolist() if isinstance(value, torch.Tensor) else value
 
 
 def optimizer_state(

@@ -37,9 +37,8 @@ _SIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: t
 
 
 def _seen_as(dtype: torch.dtype, x: torch.Tensor) -> torch.Tensor:
-    return (
-        x if x.dtype is dtype else x.view(dtype)
-    )  # a conjugate refuses view() even to its own dtype
+    # a conjugate refuses view() even to its own dtype
+    return x if x.dtype is dtype else x.view(dtype)
 
 
 def is_for_nccl(tensors: list[torch.Tensor]) -> bool:

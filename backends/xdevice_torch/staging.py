@@ -185,10 +185,8 @@ def sent(
     try:
         there = [x.cuda(gpu, non_blocking=True) if _is_small(x) else move(x) for x in first]
         if _is_small(last):
-            return [
-                *there,
-                last.cuda(gpu),
-            ]  # this one call waits for all, in half the time of stream.synchronize()
+            # this one call waits for all, in half the time of stream.synchronize()
+            return [*there, last.cuda(gpu)]
         there.append(move(last))
     except BaseException:
         torch.cuda.current_stream(gpu).synchronize()

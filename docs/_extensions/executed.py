@@ -189,15 +189,13 @@ def run(page: Page, backend: str, kept: Path, seen: str) -> list[Output]:
             timeout=LIMIT,
             kernel_name="python3",
             startup_timeout=300,
-            extra_arguments=[
-                "--log-level=ERROR"
-            ],  # else it warns of each kernel's TCP connection on loopback
+            # else it warns of each kernel's TCP connection on loopback
+            extra_arguments=["--log-level=ERROR"],
             resources={"metadata": {"path": folder}},
         )
         with suppress(CellExecutionError):  # the cell's output has it
-            client.execute(
-                env=environment, stderr=subprocess.DEVNULL
-            )  # what C++ libraries log before a cell runs
+            # what C++ libraries log before a cell runs
+            client.execute(env=environment, stderr=subprocess.DEVNULL)
     cells = [cell for cell in client.nb.cells if cell.cell_type == "code"][1:]
     outputs = [output_of(cell) for cell in cells]
     failed = [cell for cell, output in zip(cells, outputs, strict=True) if output.error]
@@ -294,9 +292,8 @@ class CodeCell(SphinxDirective):
             else []
         )
         code.append(nodes.literal_block(text, text, language=language))
-        said = (
-            [] if title else self.shown(found, len(ran))
-        )  # a notebook says that it writes the file
+        # a notebook says that it writes the file
+        said = [] if title else self.shown(found, len(ran))
         return [nodes.container("", *code, classes=["cell"]), *said]
 
     def check(self, backend: str, output: Output) -> None:

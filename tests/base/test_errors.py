@@ -16,9 +16,8 @@ from helpers.environment import any_framework, python, sampled
 
 import xdevice
 
-for module in pkgutil.iter_modules(
-    xdevice.__path__
-):  # those that a later module may define count too
+# those that a later module may define count too
+for module in pkgutil.iter_modules(xdevice.__path__):
     if module.name not in ("__main__", "pytest_plugin", "pytest_recording"):
         importlib.import_module(f"xdevice.{module.name}")
 

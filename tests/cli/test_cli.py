@@ -40,9 +40,8 @@ def test_info_tells_of_every_backend(reports):
 
 
 def test_info_is_a_table_for_people():
-    status, out, err = command(
-        "info", "numpy", "np", FORCE_COLOR="1"
-    )  # as Jupyter's kernel has it
+    # as Jupyter's kernel has it
+    status, out, err = command("info", "numpy", "np", FORCE_COLOR="1")
     assert status == 0
     assert err == "probing numpy: each imports its framework\n"
     assert "numpy" in out

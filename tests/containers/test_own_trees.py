@@ -58,9 +58,8 @@ class Numbered:
 
 @pytest.mark.usefixtures("_forgetting")
 def test_attributes_keep_keys_that_are_no_texts(backend, there):
-    cls = xdevice.register_container(
-        type("Own", (Numbered,), {})
-    )  # another one each time: what is registered stays so
+    # another one each time: what is registered stays so
+    cls = xdevice.register_container(type("Own", (Numbered,), {}))
     numbered = cls(ones(backend), [ones(backend)], 3)
     for verb in (xdevice.to_device, xdevice.copy_to):
         moved = verb({"it": numbered}, there)["it"]

@@ -107,9 +107,8 @@ def test_an_object_that_is_there_or_holds_nothing_passes(backend, there):
     assert moved[:2] == nothing[:2]
     full = [Holder("text")]
     assert xdevice.to_device(full, there) is full
-    full[0].inside.append(
-        ones(backend)
-    )  # the next one of a type may hold what the first did not
+    # the next one of a type may hold what the first did not
+    full[0].inside.append(ones(backend))
     with pytest.raises(xdevice.errors.ContainerError, match="Holder"):
         xdevice.to_device(full, there)
 
@@ -368,9 +367,8 @@ def test_registered_types_are_walked(backend, there):
         pass
 
     games = [Game(ones(backend)), Chess({"x": ones(backend)})]
-    with pytest.raises(
-        xdevice.errors.ContainerError, match="Game"
-    ):  # seen before it is registered
+    # seen before it is registered
+    with pytest.raises(xdevice.errors.ContainerError, match="Game"):
         xdevice.to_device(games, there)
     assert xdevice.register_container(Game) is Game
     moved = xdevice.to_device(games, there)
@@ -607,20 +605,16 @@ def test_the_lists_and_tuples_of_tensorflows_modules_are_rebuilt(tmp_path):
         assert xdevice.to_numpy(held)[0].tolist() == [1, 1]
     assert xdevice.to_device(module.pair, there).x.shape == (2,)
     module.listed = xdevice.to_device(module.listed, there)
-    tf.train.Checkpoint(module=module).save(
-        tmp_path / "module"
-    )  # TensorFlow refuses lists that were written into
+    # TensorFlow refuses lists that were written into
+    tf.train.Checkpoint(module=module).save(tmp_path / "module")
 
 
 def test_tensorflows_dataclasses_are_walked():
     import tensorflow as tf
 
     class Batch(tf.experimental.ExtensionType):
-        __annotations__ = {
-            "x": tf.Tensor,
-            "more": tuple[tf.Tensor, ...],
-            "name": str,
-        }  # no texts
+        # no texts
+        __annotations__ = {"x": tf.Tensor, "more": tuple[tf.Tensor, ...], "name": str}
 
         def total(self):
             return tf.reduce_sum(self.x) + sum(map(tf.reduce_sum, self.more))
@@ -914,9 +908,8 @@ def test_lists_are_read_by_their_iterators(backend, there):
         assert xdevice.device_of(first) is there
 
 
-@pytest.mark.filterwarnings(
-    "ignore:TypedStorage is deprecated"
-)  # once in a process that has one
+# once in a process that has one
+@pytest.mark.filterwarnings("ignore:TypedStorage is deprecated")
 def test_storages_and_futures_of_pytorch_are_seen():
     import torch
 

@@ -581,9 +581,8 @@ def test_a_scheduler_goes_with_its_optimizer(torch, elsewhere):
         ):
             xdevice.to_device(batch, elsewhere)
         assert xdevice.device_of([net, optimizer]) is xdevice.cpu()
-    if (
-        elsewhere.kind == "meta"
-    ):  # where PyTorch gives the layer other parameters than those that the optimizer has
+    # where PyTorch gives the layer other parameters than those that the optimizer has
+    if elsewhere.kind == "meta":
         with pytest.raises(
             xdevice.errors.UnsupportedError, match="while a parameter of it is on cpu:0"
         ):
@@ -641,9 +640,10 @@ def test_a_device_that_an_object_notes_goes_along(backend, there):
     def note(place):
         return backend.to_native(place)
 
+    # texts stay
     forms = (
         [lambda place: place] if isinstance(note(there), str) else [note, lambda place: place]
-    )  # texts stay
+    )
     for noted in forms:
         cache = Cache(
             ones(backend), noted(xdevice.cpu()), noted(xdevice.cpu()), noted(xdevice.cpu())

@@ -127,9 +127,8 @@ assert jax.__spec__.loader is jax.__loader__ and "SourceFileLoader" in str(jax._
 importlib.reload(jax)
 print([backend.name for backend in xdevice.core.registry.list_loaded()] if hasattr(xdevice.core, "registry") else [])
 """
-    assert (
-        printed("-c", code, bare=True) == "[]"
-    )  # one framework, of which nothing is asked: no adapter
+    # one framework, of which nothing is asked: no adapter
+    assert printed("-c", code, bare=True) == "[]"
     assert printed("-c", code, bare=True, XDEVICE_BLOCKING="1") == "['jax']"
 
 

@@ -275,9 +275,8 @@ def is_ours(value):
         else value
     )
     if isinstance(inner, types.FunctionType):
-        return str(inner.__globals__.get("__name__")).startswith(
-            "xdevice"
-        )  # wraps() gives it another __module__
+        # wraps() gives it another __module__
+        return str(inner.__globals__.get("__name__")).startswith("xdevice")
     cls = type(value)
     return str(cls.__module__).startswith("xdevice") and callable(value)
 

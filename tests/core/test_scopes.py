@@ -102,9 +102,8 @@ def test_use_and_device_left_in_another_thread_are_refused_and_stay(backend):
         error = in_thread(lambda block=block: block.__exit__(None, None, None))
         assert isinstance(error, xdevice.errors.ScopeError)
         assert "left where it was not entered" in str(error)
-        copied = (
-            contextvars.copy_context()
-        )  # knows of the block, and is not where it was entered
+        # knows of the block, and is not where it was entered
+        copied = contextvars.copy_context()
         assert isinstance(
             in_thread(lambda c=copied, b=block: c.run(b.__exit__, None, None, None)),
             xdevice.errors.ScopeError,
@@ -387,9 +386,8 @@ def test_cells_of_a_notebook_which_run_in_one_task(backend):
                 raised.append(None)
             except BaseException as error:
                 raised.append(type(error).__name__)
-            await asyncio.sleep(
-                0
-            )  # for the next cell; whatever cancels the task here ends the kernel
+            # for the next cell; whatever cancels the task here ends the kernel
+            await asyncio.sleep(0)
         return raised
 
     assert asyncio.run(kernel()) == list(CELLS.values())

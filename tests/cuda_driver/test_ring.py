@@ -329,9 +329,8 @@ def test_both_sides_live_until_the_threads_have_done_their_part(driver):
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-@pytest.mark.filterwarnings(
-    r"ignore:os.fork\(\) was called:RuntimeWarning"
-)  # JAX, where a test has used it before
+# JAX, where a test has used it before
+@pytest.mark.filterwarnings(r"ignore:os.fork\(\) was called:RuntimeWarning")
 def test_a_child_of_a_fork_begins_without_a_ring(driver):
     values, gpu = random(10), driver.array(WHOLE)
     assert up(values, gpu)

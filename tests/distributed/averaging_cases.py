@@ -131,9 +131,8 @@ def travels_during_the_pass() -> None:
     """When the pass reaches the first layer, the gradients of the last ones have been given to the engine."""
     with world_of_torch() as world:
         model, started = net(world), []
-        for _ in range(
-            2
-        ):  # after the first step it is known which parameter gets none, and what waits for it
+        # after the first step it is known which parameter gets none, and what waits for it
+        for _ in range(2):
             with world.averaging(model):
                 backward(model, batch(world))
         model.zero_grad()
@@ -368,9 +367,8 @@ def begins_with_other_weights():
         world.broadcast(model)
         world.average_gradients(model)
         with torch.no_grad():
-            model.weight += (
-                world.rank
-            )  # later votes do not read the weights again: it would cost a copy in each step
+            # later votes do not read the weights again: it would cost a copy in each step
+            model.weight += world.rank
         world.average_gradients(model)
     report(good=True)
 

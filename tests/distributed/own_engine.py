@@ -38,9 +38,8 @@ def part(dtype, rank, shape):
         return (drawn + 1j * drawn[..., ::-1]).astype(dtype)
     if dtype in ATOL:
         return drawn.astype(host_dtype(dtype))
-    return (
-        (drawn * 50).astype("int64").astype(dtype)
-    )  # by way of a signed one: a negative float is not an unsigned int
+    # by way of a signed one: a negative float is not an unsigned int
+    return (drawn * 50).astype("int64").astype(dtype)
 
 
 def same(got, wanted, atol=None):

@@ -318,9 +318,8 @@ def test_an_engine_that_works_on_is_not_late_however_slow_it_is(serving, monkeyp
     port, first = serving()
     second = joined(port)
     monkeypatch.setattr(second.liveness, "has_engine_moved", lambda: True)
-    monkeypatch.setattr(
-        first.liveness, "has_engine_moved", lambda: False
-    )  # one that works is enough
+    # one that works is enough
+    monkeypatch.setattr(first.liveness, "has_engine_moved", lambda: False)
     assert in_engine([first, second], 2.5, 0.5) == [None, None]
     second.close()
 
@@ -371,9 +370,8 @@ def test_a_rank_whose_link_is_cut_in_the_engine_is_named_in_time(serving):
     begun = time.monotonic()
     error, _ = in_engine([first, second], 20, 60)
     assert (error.rank, error.why) == (1, "silent")
-    assert (
-        time.monotonic() - begun < 1 + 1 + 1
-    )  # the timeout, a second as promised, and one for a loaded machine
+    # the timeout, a second as promised, and one for a loaded machine
+    assert time.monotonic() - begun < 1 + 1 + 1
     second.close()
     for one in (pulse, unheard):
         one.close()

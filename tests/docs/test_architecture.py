@@ -47,9 +47,8 @@ def test_to_device_travels_as_the_page_says():
     code = re.search(r"```python\n(.*?)```", PAGE, re.DOTALL)[1]
     code = code.replace("str(xdevice.try_gpu(1))", repr(str(place)))
     names = {}
-    devices.spelled.pop(
-        str(place), None
-    )  # a text that has been seen before is not parsed again
+    # a text that has been seen before is not parsed again
+    devices.spelled.pop(str(place), None)
     trees.forget()  # a type that has been met before is not asked for its way again
     with xdevice.use_backend(backend):
         called = calls_of(lambda: exec(code, names))

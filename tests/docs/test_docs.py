@@ -80,9 +80,8 @@ def test_the_readmes_mistake_is_found_without_a_gpu(backend):
         block("Three things in 30 seconds", "text"),
     )
     done = python("-c", code, XDEVICE_BACKEND=backend)
-    if (
-        backend == "tensorflow"
-    ):  # whose operators may have brought it there: the error adds what to write then
+    # whose operators may have brought it there: the error adds what to write then
+    if backend == "tensorflow":
         said = said.partition("; move it")[0]
         assert said in done.stderr
         return
@@ -127,9 +126,8 @@ def test_the_readmes_two_jobs_are_a_line_each():
 
 
 def test_the_readmes_two_jobs_look_where_pip_is_told_to_look(tmp_path):
-    if (
-        PathFinder.find_spec("pip") is None
-    ):  # asking all finders switches off the distutils that Paddle needs
+    # asking all finders switches off the distutils that Paddle needs
+    if PathFinder.find_spec("pip") is None:
         pytest.skip("needs pip")
     told = "[global]\nfind-links = /wheels\nextra-index-url = https://a/simple\n    https://b/simple\n"
     (tmp_path / "pip.conf").write_text(told)

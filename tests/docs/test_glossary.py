@@ -52,9 +52,8 @@ SAME_CLASSES = {
     "_View",
 }
 """The names that several classes of `xdevice/` have. Whoever renames one strikes it off; nothing is added."""
-SAME_ROOMS = {
-    "contract"
-}  # that of a product adds to the contract of the device layer, as `testing/contract` does
+# that of a product adds to the contract of the device layer, as `testing/contract` does
+SAME_ROOMS = {"contract"}
 
 owner = runpy.run_path(str(ROOT / ".ci" / "budget"))["owner"]
 

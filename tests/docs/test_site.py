@@ -126,9 +126,8 @@ def test_a_page_is_built_with_what_it_printed(tmp_path):
         "".join(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == "code"
     ]
     assert 'for name in ["numpy"]:' in code[0]
-    assert "%%bash" not in (html / "command.html").read_text(
-        encoding="utf-8"
-    )  # what is copied is what runs
+    # what is copied is what runs
+    assert "%%bash" not in (html / "command.html").read_text(encoding="utf-8")
     assert python("-c", "\n".join(code)).stdout == "4.0\n4\n"
     assert "and is in the repository." in (html / "command.ipynb").read_text(encoding="utf-8")
     assert "`4.0`" in "".join(notebook["cells"][-1]["source"])

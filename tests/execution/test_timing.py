@@ -60,9 +60,8 @@ class TestWaits:
     def test_the_work_is_not_done_without_a_wait(self, name):
         with xdevice.use_backend(name) as backend:
             works = []
-            while (
-                not works or works[-1].is_done()
-            ):  # a busy machine may have done it before it gets to the question
+            # a busy machine may have done it before it gets to the question
+            while not works or works[-1].is_done():
                 assert len(works) < 20, "it was done each time"
                 works.append(long_work(backend))
             xdevice.sync()

@@ -154,9 +154,8 @@ def test_attention_which_keeps_its_seed_on_the_cpu():
         y = torch.nn.functional.scaled_dot_product_attention(q, q, q)
         return y, *torch.autograd.grad(y.sum(), q)
 
-    expected = [
-        x.detach() for x in step()
-    ]  # a graph of autograd that is still there belongs to another stream
+    # a graph of autograd that is still there belongs to another stream
+    expected = [x.detach() for x in step()]
     for one, other in zip(
         xdevice.accelerator.make_graphed_callable(step, "gpu:0")(), expected, strict=True
     ):

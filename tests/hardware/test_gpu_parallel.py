@@ -54,9 +54,8 @@ def test_a_task_waits_for_what_the_caller_has_enqueued():
     x = rows(1, gpu)
     for value in range(1, 6):
         work(x)
-        x.fill_(
-            value
-        )  # behind 20 ms of work; a task that did not wait would see the value before
+        # behind 20 ms of work; a task that did not wait would see the value before
+        x.fill_(value)
         found = xdevice.parallel.run(*[lambda: x.sum(dtype=torch.float64)] * 3)
         assert [float(y) for y in found] == [value * SIZE * SIZE] * 3
 
@@ -167,9 +166,8 @@ def test_batches_are_ready_on_whatever_stream_consumes_them_and_stay_until_it_is
             work(x)  # the consumer is late: the next batches are copied meanwhile
             sums.append(batch.sum(dtype=torch.float64))
             del batch
-    torch.cuda.synchronize(
-        gpu.native
-    )  # the sums were made on a side stream, and are read on the default one
+    # the sums were made on a side stream, and are read on the default one
+    torch.cuda.synchronize(gpu.native)
     assert [float(total) for total in sums] == [i % 4 * SIZE * SIZE for i in range(40)]
 
 

@@ -135,10 +135,8 @@ def test_values_come_through(framework, staged, dtype):
         assert xdevice.device_of(x) is GPU
         assert (read(x, framework) == array).all()
     assert staged == [SIZE] * len(staged)
-    assert staged or (framework.name, dtype) == (
-        "tensorflow",
-        "bool",
-    )  # which TensorFlow makes no room for on a GPU
+    # which TensorFlow makes no room for on a GPU
+    assert staged or (framework.name, dtype) == ("tensorflow", "bool")
     before = len(staged)
     for host in (
         xdevice.to_numpy(x),
@@ -437,9 +435,8 @@ class TestTorch:
             "as_tensor": lambda y: torch.as_tensor(y).numpy(), "asarray": np.asarray, "to_numpy": xdevice.to_numpy,
             "detach": lambda y: y.detach().numpy(), "convert": lambda y: xdevice.convert(y, "numpy"),
         }  # fmt: skip
-        xdevice.to_device(
-            x, "cpu", non_blocking=True
-        )  # the first one makes the ring, which takes seconds on an H100
+        # the first one makes the ring, which takes seconds on an H100
+        xdevice.to_device(x, "cpu", non_blocking=True)
         for number, (name, read) in enumerate(reads.items(), 1):
             torch.cuda._sleep(100_000_000)
             x += 1

@@ -162,9 +162,8 @@ def test_a_reduced_gradient_comes_after_the_work_before_it(name, gpus):
         for _ in range(20):
             xs = [x @ torch.full_like(x, 1 / size) for x in xs]
         xs = [x * value for x in xs]
-        for x in xdevice.parallel.all_reduce(
-            xs
-        ):  # enqueued behind the products, without a wait by the host
+        # enqueued behind the products, without a wait by the host
+        for x in xdevice.parallel.all_reduce(xs):
             assert float(x.min()) == pytest.approx(2 * value, rel=1e-3)
 
 

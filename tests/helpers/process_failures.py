@@ -289,9 +289,8 @@ class Zygote:
             "XDEVICE_BACKEND": backend,
             "TF_CPP_MIN_LOG_LEVEL": "3",
         }
-        environment.setdefault(
-            "OMP_NUM_THREADS", "1"
-        )  # the ranks would take each other's cores
+        # the ranks would take each other's cores
+        environment.setdefault("OMP_NUM_THREADS", "1")
         self._process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
@@ -526,9 +525,8 @@ def main(arguments: Sequence[str]) -> int:
 
 if __name__ == "__main__":
     sys.modules["helpers.process_failures"] = sys.modules["__main__"]
-    sys.path[0] = str(
-        Path(__file__).parent.parent
-    )  # ranks import other modules of tests/ by their names
+    # ranks import other modules of tests/ by their names
+    sys.path[0] = str(Path(__file__).parent.parent)
     if sys.argv[1:2] == ["--serve"]:
         serve(sys.argv[2:])()
     else:

@@ -158,6 +158,5 @@ def test_a_function_gives_it_on_standard_arrays_where_they_are(backend, here, fu
             return
         made = computed(function, xp, make)
         np.testing.assert_allclose(xdevice.to_numpy(made.tensor), wanted, rtol=1e-5)
-        assert str(made.device) == (
-            "cpu:0" if function.endswith("indices") else here
-        )  # those get no array
+        # those get no array
+        assert str(made.device) == ("cpu:0" if function.endswith("indices") else here)

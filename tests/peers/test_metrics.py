@@ -10,12 +10,10 @@ import pytest
 import xdevice
 
 pytestmark = [
-    pytest.mark.filterwarnings(
-        "ignore:Please import `csr_matrix`:DeprecationWarning"
-    ),  # MXNet, of SciPy
-    pytest.mark.filterwarnings(
-        "ignore:When training, we now always track:UserWarning"
-    ),  # Paddle, of each BatchNorm
+    # MXNet, of SciPy
+    pytest.mark.filterwarnings("ignore:Please import `csr_matrix`:DeprecationWarning"),
+    # Paddle, of each BatchNorm
+    pytest.mark.filterwarnings("ignore:When training, we now always track:UserWarning"),
 ]
 
 X = np.arange(24, dtype="float32").reshape(8, 3) / 10

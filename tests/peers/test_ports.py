@@ -247,9 +247,8 @@ def test_a_model_computes_the_same_elsewhere_and_back(make, there, like, setting
     expected = in_torch(source)
     for came, wanted in zip(elsewhere(there, target), expected, strict=True):
         assert apart(came, wanted) < 2e-6
-    padding = (
-        "padding_idx is" if make is bert else ""
-    )  # whose port trains the row of the padding too
+    # whose port trains the row of the padding too
+    padding = "padding_idx is" if make is bert else ""
     for pair in ((source, target), (target, source)):
         with pytest.raises(
             xdevice.errors.ParityError,

@@ -71,9 +71,8 @@ def test_tasks_run_at_the_same_time_where_the_framework_allows_it(backend):
         threads = xdevice.parallel.run(*[threading.get_ident] * 5)
         assert len(set(threads)) == 1
         return
-    meeting = threading.Barrier(
-        5, timeout=200
-    )  # broken, and so an error, unless all five are there at once
+    # broken, and so an error, unless all five are there at once
+    meeting = threading.Barrier(5, timeout=200)
     assert sorted(xdevice.parallel.run(*[meeting.wait] * 5)) == [0, 1, 2, 3, 4]
 
 
@@ -307,10 +306,8 @@ def test_the_state_of_paddle_carries():
         with paddle.no_grad():
             assert xdevice.parallel.run(state) == [state()] != [plain]
         tracer = _dygraph_tracer()
-        tracer._amp_level, tracer._amp_dtype = (
-            core.AmpLevel.O1,
-            "float16",
-        )  # auto_cast does nothing on a CPU
+        # auto_cast does nothing on a CPU
+        tracer._amp_level, tracer._amp_dtype = core.AmpLevel.O1, "float16"
         try:
             assert xdevice.parallel.run(state) == [state()] != [plain]
         finally:

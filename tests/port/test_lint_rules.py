@@ -182,6 +182,5 @@ def test_a_copy_that_is_thrown_away_needs_a_proven_tensor():
     assert "XD212" not in thrown("import torch\nx = torch.nn.Linear(1, 1)\nx.to('cpu')")
     assert "XD212" not in thrown("import torch\nx.to('cpu')")
     assert "XD212" not in thrown("import torch\nx = torch.ones(1)\nx = x.to('cpu')")
-    assert "XD212" not in found(
-        "import torch\nx = torch.ones(1)\nx.to('cpu')"
-    )  # nobody asked what x is
+    # nobody asked what x is
+    assert "XD212" not in found("import torch\nx = torch.ones(1)\nx.to('cpu')")

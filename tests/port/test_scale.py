@@ -23,9 +23,8 @@ def test_many_classes_with_inner_classes_of_one_name_are_read_in_seconds(tmp_pat
     (tmp_path / "net.py").write_text(NESTED.format(inner=inner))
     before = time.process_time()
     examine([tmp_path])
-    assert (
-        time.process_time() - before < 20
-    )  # with a lineage found at each call it took minutes
+    # with a lineage found at each call it took minutes
+    assert time.process_time() - before < 20
 
 
 @pytest.mark.parametrize(

@@ -140,10 +140,8 @@ def test_what_libraries_hand_on_is_followed(code):
 @pytest.mark.parametrize(
     ("code", "text"),
     [
-        (
-            "XD163",
-            "batch = load()\nbatch.to(torch.device('cpu'))",
-        ),  # a BatchEncoding moves in place
+        # a BatchEncoding moves in place
+        ("XD163", "batch = load()\nbatch.to(torch.device('cpu'))"),
         ("XD163", "def f(x):\n    [b.to('cuda') for b in x]"),
         ("XD166", "y = x.to('cuda', torch.float16)"),
         ("XD166", "args = ['cuda']\ny = x.to(*args)"),

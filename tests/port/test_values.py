@@ -247,10 +247,8 @@ def test_every_place_of_an_expression_is_read(line):
 @pytest.mark.parametrize(
     ("lines", "verdict"),
     [
-        (
-            "x = unknown\nfor _ in unknown: x = torch.ones(1)\nx.item()",
-            "open",
-        ),  # perhaps the loop never runs
+        # perhaps the loop never runs
+        ("x = unknown\nfor _ in unknown: x = torch.ones(1)\nx.item()", "open"),
         ("x = unknown\nwhile unknown: x = torch.ones(1)\nx.item()", "open"),
         ("x = torch.ones(1)\nfor _ in unknown: x = torch.ones(2)\nx.item()", "rewritten"),
         ("try: x = torch.ones(1)\nexcept ValueError: x = torch.ones(2)\nx.item()", "rewritten"),
@@ -281,9 +279,8 @@ def test_methods_of_tensors_give_something_else_with_an_axis(call, verdict):
 def test_a_union_grows_towards_anything_so_that_the_inference_ends():
     function, device = of("function", "f"), of("device", None, "node")
     assert union(TENSOR, UNKNOWN) == UNKNOWN
-    assert (
-        union(TENSOR, function, device, UNKNOWN) == function | device | UNKNOWN
-    )  # these are followed in any case
+    # these are followed in any case
+    assert union(TENSOR, function, device, UNKNOWN) == function | device | UNKNOWN
     assert union(*[of("result", i) for i in range(24)]) != UNKNOWN
     assert union(*[of("result", i) for i in range(25)]) == UNKNOWN
     assert union(tuple_of([INT]), tuple_of([STR]), TENSOR) == tuple_of([INT | STR]) | TENSOR

@@ -179,9 +179,8 @@ def test_uneven_shares_weigh_what_they_should(backend, kind):
 )
 @pytest.mark.gpu
 @pytest.mark.virtual
-@pytest.mark.filterwarnings(
-    "ignore:When training, we now always track:UserWarning"
-)  # Paddle, in each first step
+# Paddle, in each first step
+@pytest.mark.filterwarnings("ignore:When training, we now always track:UserWarning")
 def test_with_batch_normalization_the_replicas_stay_equal(backend):
     start = starter("own layers", backend.name, batch_norm=True)
     one, other = parameters_of(trained(start, several()[0], batches(3, 64)))

@@ -396,10 +396,8 @@ def test_the_error_of_failed_work_comes_out(source, how, tmp_path, monkeypatch):
         assert not isinstance(raised.value, AssertionError)
         assert not any(tmp_path.iterdir())
     finally:
-        del (
-            failing,
-            raised,
-        )  # its traceback would keep the work alive, and fail every sync() of the tests to come
+        # its traceback would keep the work alive, and fail every sync() of the tests to come
+        del failing, raised
         with suppress(Exception):
             xdevice.sync(backend(source))
         samples.settle()

@@ -267,9 +267,8 @@ def test_a_module_that_pytorch_cannot_copy_is_named():
         xdevice.copy_to([net, torch.ones(2)], "cpu")
 
 
-@pytest.mark.filterwarnings(
-    "ignore:`torch.jit"
-)  # deprecated, in a class that changes with the version
+# deprecated, in a class that changes with the version
+@pytest.mark.filterwarnings("ignore:`torch.jit")
 def test_what_torchscript_would_leave_behind_is_named():
     x = torch.ones(3, 2)
     scripted = torch.nn.Sequential(torch.jit.script(torch.nn.Linear(2, 2)))

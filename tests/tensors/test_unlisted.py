@@ -13,9 +13,8 @@ import xdevice
 
 pytestmark = [
     pytest.mark.virtual,
-    pytest.mark.filterwarnings(
-        "ignore:.*is an unregistered container with Blocks"
-    ),  # Gluon's own word about it
+    # Gluon's own word about it
+    pytest.mark.filterwarnings("ignore:.*is an unregistered container with Blocks"),
 ]
 
 BASES = {
@@ -323,9 +322,8 @@ def test_a_slot_that_holds_tensors_is_refused(backend, there, form, inherited):
             verb(model)
 
 
-@pytest.mark.filterwarnings(
-    "ignore:.*Cannot decide type"
-)  # MXNet on what it has exported itself
+# MXNet on what it has exported itself
+@pytest.mark.filterwarnings("ignore:.*Cannot decide type")
 @pytest.mark.parametrize("state", ["values and gradients", "trained"])
 def test_a_block_that_mxnet_imports_moves(state, tmp_path, monkeypatch):
     """Under NumPy semantics it has legacy values and gradients of mx.np, which MXNet's `copyto` does not mix."""

@@ -48,9 +48,8 @@ def is_nearest(made, number, name):
     if isinstance(number, float) and not math.isfinite(number):
         return made == number or (made != made and number != number)
     kind = host_dtype(name)
-    with np.errstate(
-        over="ignore"
-    ):  # the neighbour of the greatest is infinity, of which NumPy warns
+    # the neighbour of the greatest is infinity, of which NumPy warns
+    with np.errstate(over="ignore"):
         neighbours = [
             made,
             np.nextafter(made, kind.type(np.inf)),
@@ -83,9 +82,8 @@ def check(data, numbers, name):
         return
     try:
         made = xdevice.tensor(data, dtype=name)
-    except (
-        xdevice.errors.DTypeError
-    ):  # just beyond the largest: NumPy rounds it to that, or to infinity
+    except xdevice.errors.DTypeError:
+        # just beyond the largest: NumPy rounds it to that, or to infinity
         assert name in FLOATS
         assert any(math.isfinite(n) and abs(Fraction(n)) > largest(name) for n in numbers)
         return
@@ -114,9 +112,8 @@ floats = st.one_of(
     st.lists(st.one_of(ints, floats, st.booleans()), min_size=1, max_size=4),
     st.sampled_from(REAL),
 )
-@example(
-    [3.402823364973241e38, -3.402823364973241e38], "float32"
-)  # whose nearest is the greatest that there is
+# whose nearest is the greatest that there is
+@example([3.402823364973241e38, -3.402823364973241e38], "float32")
 @example([3.3895313892515355e38, -3.3895313892515355e38], "bfloat16")
 @example([65503.9, -65503.9], "float16")
 @example([1.7976931348623157e308], "float64")

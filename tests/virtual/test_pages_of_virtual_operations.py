@@ -20,13 +20,8 @@ WITH_A_TABLE = {page: text for page, text in PAGES.items() if "\n|---|---|---|\n
 
 def test_every_framework_in_which_something_is_replaced_has_a_page():
     frameworks = {page.parent.parent.name.removeprefix("xdevice_") for page in WITH_A_TABLE}
-    assert frameworks == {
-        "jax",
-        "mxnet",
-        "paddle",
-        "tensorflow",
-        "torch",
-    }  # NumPy has no virtual GPUs
+    # NumPy has no virtual GPUs
+    assert frameworks == {"jax", "mxnet", "paddle", "tensorflow", "torch"}
 
 
 @pytest.mark.parametrize(

@@ -190,9 +190,8 @@ def run(program, device, epochs):
 def test_a_program_gives_the_numbers_of_the_cpu(program, epochs):
     torch.accelerator.set_device_index(1)
     try:
-        device = (
-            torch.accelerator.current_accelerator()
-        )  # without an index, which means the current one
+        # without an index, which means the current one
+        device = torch.accelerator.current_accelerator()
         assert xdevice.device(device) is xdevice.gpu(1)
         there = run(program, device, epochs)
     finally:

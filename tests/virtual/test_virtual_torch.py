@@ -247,12 +247,10 @@ def test_derivatives_are_right(gpu):
     assert torch.autograd.gradgradcheck(lambda v: (v**3).sum(), x)
 
 
-@pytest.mark.filterwarnings(
-    "ignore:`torch.jit.script` is deprecated"
-)  # of jvp, on the host too; its class changes
-@pytest.mark.filterwarnings(
-    "ignore:Attempted to insert a get_attr Node:UserWarning"
-)  # of linearize, on the host too
+# of jvp, on the host too; its class changes
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")
+# of linearize, on the host too
+@pytest.mark.filterwarnings("ignore:Attempted to insert a get_attr Node:UserWarning")
 def test_forward_mode_derivatives_are_those_of_the_host(gpu):
     func = torch.func
     here = torch.nn.Linear(3, 2)
@@ -324,10 +322,8 @@ def test_lazy_modules_move_before_they_have_a_shape(gpu):
     linear = torch.nn.Sequential(torch.nn.LazyLinear(3))
     for place in (gpu, "cpu", "vgpu:2", gpu):
         model.to(place), linear.to(place)
-    for one in (
-        model,
-        copy.deepcopy(linear),
-    ):  # PyTorch copies no lazy batch norm, on the CPU either
+    # PyTorch copies no lazy batch norm, on the CPU either
+    for one in (model, copy.deepcopy(linear)):
         one(torch.ones(2, 4, device=gpu)).sum().backward()
         assert {p.device for p in (*one.parameters(), *one.buffers())} == {gpu}
         assert all(isinstance(p, torch.nn.Parameter) for p in one.parameters())
@@ -411,9 +407,8 @@ def test_what_loads_data_draws_its_order_where_its_generator_is():
         assert orders() == expected
         assert torch.get_default_device() == torch.ones(1).device == torch.device("vgpu", 1)
         with pytest.raises(RuntimeError, match="device type for generator"):
-            torch.randperm(
-                3, generator=torch.Generator()
-            )  # a program's own draw is refused, as by PyTorch
+            # a program's own draw is refused, as by PyTorch
+            torch.randperm(3, generator=torch.Generator())
         compiled = torch.compile(lambda x: x + torch.ones(3), backend="eager", fullgraph=True)
         assert compiled(torch.ones(3)).tolist() == [2, 2, 2]
     xdevice.set_default_device("gpu:2")
@@ -582,9 +577,8 @@ def test_sparse_embeddings_train_as_on_the_host(gpu):
     torch.testing.assert_close(*found)
 
 
-@pytest.mark.filterwarnings(
-    "ignore::UserWarning"
-)  # PyTorch's, that these are in beta, prototypes, or deprecated
+# PyTorch's, that these are in beta, prototypes, or deprecated
+@pytest.mark.filterwarnings("ignore::UserWarning")
 def test_layouts_that_are_not_there_are_refused_by_name(gpu):
     nested = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])
     quantized = torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.quint8)

@@ -201,9 +201,8 @@ def _word(name: str) -> str | None:
 def _names_of(face: str) -> list[str]:
     try:
         return dir(import_module(f"xdevice.{face}"))
-    except (
-        ModuleNotFoundError
-    ):  # the device layer also stands alone, without the products that some faces are of
+    except ModuleNotFoundError:
+        # the device layer also stands alone, without the products that some faces are of
         return []
 
 

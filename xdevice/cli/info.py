@@ -102,9 +102,8 @@ def probe_one(name: str, timeout: float) -> Report:
         return _report(
             name, error=f"the process ended {status_text(process.returncode)}: {last[0]}"
         )
-    report: Report = json.loads(
-        process.stdout.splitlines()[-1]
-    )  # a framework may print while it is imported
+    # a framework may print while it is imported
+    report: Report = json.loads(process.stdout.splitlines()[-1])
     return report
 
 

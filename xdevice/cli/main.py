@@ -37,9 +37,8 @@ class _Commands(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, TextIOWrapper):
-                stream.reconfigure(
-                    errors="backslashreplace"
-                )  # a pipe of Windows cannot take every character
+                # a pipe of Windows cannot take every character
+                stream.reconfigure(errors="backslashreplace")
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:
@@ -290,9 +289,8 @@ def parity(
         raise click.UsageError("--overwrite needs --save")
     if save is not None:
         _prepare(save, overwrite)
-    signal.signal(
-        signal.SIGTERM, signal.default_int_handler
-    )  # if a CI cancels the run, no process is left behind
+    # if a CI cancels the run, no process is left behind
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     runs = [process.name for process in plan.scripts()]
     if calibrate:
         more = len(runs) - len(names)

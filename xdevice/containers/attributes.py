@@ -71,9 +71,8 @@ def attributes(x: Any) -> dict[Any, Any]:
         with suppress(Exception):  # not set
             values[name] = object.__getattribute__(x, name)
     own = attribute_dict(x)
-    return (
-        values | own if type(own) is dict else values
-    )  # an AttrDict is its own `__dict__`: these are its items
+    # an AttrDict is its own `__dict__`: these are its items
+    return values | own if type(own) is dict else values
 
 
 def first_lost(old: Any, new: Any) -> str:
@@ -112,9 +111,8 @@ def put(new: Any, name: Any, value: Any) -> None:
 def read(x: Any) -> tuple[list[Any], list[Any]]:
     named = [field.name for field in fields(x)] if is_dataclass(x) else ()
     of_fields = {name: getattr(x, name) for name in named if hasattr(x, name)}
-    values = (
-        of_fields | attributes(x) | of_fields
-    )  # the fields come first, and as their properties give them
+    # the fields come first, and as their properties give them
+    values = of_fields | attributes(x) | of_fields
     return list(map(as_key, values)), list(values.values())
 
 

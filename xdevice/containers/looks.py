@@ -219,9 +219,8 @@ def _children(x: Any) -> Iterator[tuple[str, Any, Any]]:
     if view.is_proxy:
         inner = _unwrap(x)
         yield ".__wrapped__", "", inner
-        if (
-            registry.owner_of(cls) is None
-        ):  # what a framework notes beside what its own proxies stand for is not held
+        # what a framework notes beside what its own proxies stand for is not held
+        if registry.owner_of(cls) is None:
             yield from (("", "", own) for own in gc.get_referents(x) if own is not inner)
         return
     if view.base is dict:

@@ -53,9 +53,8 @@ class Stranger:
             if kind == "tensor":
                 places.append((path, backend.device_of(value)))
             elif kind == "model":
-                with suppress(
-                    NotBuiltError
-                ):  # a model that is not built: its variables will be made where it is used
+                # a model that is not built: its variables will be made where it is used
+                with suppress(NotBuiltError):
                     places += [
                         (f"{path}.{name}".rstrip("."), place)
                         for name, place in backend.model_devices(value)
@@ -121,9 +120,8 @@ class Stranger:
             or registry.owner_of(cls) is not None
         ):
             return inside
-        if not all(
-            one.path.startswith(".") for one in self.parts
-        ):  # it is in none of its attributes
+        # it is in none of its attributes
+        if not all(one.path.startswith(".") for one in self.parts):
             return f"{inside}, or say how: xdevice.register_container({cls.__qualname__}, flatten=..., rebuild=...)"
         return f"call xdevice.register_container({cls.__qualname__}) to have its attributes walked, {other}"
 

@@ -80,9 +80,8 @@ def flatten(x: Any, whole: bool = False, once: bool = False) -> Walked:
                 root = _walk(x, way, whole, {} if once else None, leaves, kinds)
             except RecursionError:
                 raise too_deep(x) from None
-        if (
-            ways is walks
-        ):  # else a backend was loaded during the walk, and types may be walked differently now
+        # else a backend was loaded during the walk, and types may be walked differently now
+        if ways is walks:
             return root, leaves, kinds
 
 
@@ -102,9 +101,8 @@ def _walk(
         if type(key) is not str:
             is_plain = False
             break
-    keys, children = (
-        ([*x], [*x.values()]) if is_plain else way.read(x)
-    )  # `read` takes three times as long
+    # `read` takes three times as long
+    keys, children = ([*x], [*x.values()]) if is_plain else way.read(x)
     cls: Any = None
     for child in children:  # leaves alone take a third of the time of the loop below
         if type(child) is not cls:

@@ -79,9 +79,8 @@ def _ask_frameworks(x: Any) -> Way | None:
     """Returns how a framework says that `x` is walked or moved; None if none says so. About a dict or a list only the
     framework to which its type belongs is asked."""
     owner = registry.owner_of(type(x))
-    backends = (
-        [] if owner is None else [owner]
-    )  # first: for JAX any named tuple is a pytree, one of PyTorch's too
+    # first: for JAX any named tuple is a pytree, one of PyTorch's too
+    backends = [] if owner is None else [owner]
     if not issubclass(looks.seen_class(x), dict | UserDict | list | UserList):
         backends += [backend for backend in registry.list_loaded() if backend is not owner]
     return next(

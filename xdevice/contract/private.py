@@ -199,9 +199,8 @@ class Absent:
     __instancecheck__ = __subclasscheck__ = __setattr__ = __int__ = __index__ = _refuse
 
     def __mro_entries__(self, bases: tuple[Any, ...]) -> tuple[type, ...]:
-        return (
-            _refusing(self.error),
-        )  # a class of the adapter may inherit from it, and cannot be instantiated
+        # a class of the adapter may inherit from it, and cannot be instantiated
+        return (_refusing(self.error),)
 
 
 def _refusing(error: Callable[[], UnsupportedError]) -> type:

@@ -80,9 +80,8 @@ class _Loader:
             if spec.name not in frameworks.GUESTS and not self._is_brought():
                 self._hand_over(spec.name)
             module = import_module(spec.name)
-            if (
-                spec.name in frameworks.GUESTS
-            ):  # after the import: the adapter may need the finished module
+            # after the import: the adapter may need the finished module
+            if spec.name in frameworks.GUESTS:
                 self._hand_over(spec.name)
         finally:
             _handing.remove(here)
@@ -90,9 +89,8 @@ class _Loader:
         return module
 
     def exec_module(self, module: ModuleType) -> None:
-        module.__spec__ = (
-            self._spec
-        )  # undoes Python's replacing it by the spec with this loader
+        # undoes Python's replacing it by the spec with this loader
+        module.__spec__ = self._spec
 
     def _is_brought(self) -> bool:
         """Whether another framework imports this one, as TensorFlow imports JAX: the other one's thread may hold

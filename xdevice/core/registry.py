@@ -485,9 +485,8 @@ called."""
 @forks.in_child
 def _after_fork() -> None:
     global _imported_before_fork, _making
-    _making = (
-        _thread.RLock()
-    )  # a thread of the parent that held the old one is not there to release it
+    # a thread of the parent that held the old one is not there to release it
+    _making = _thread.RLock()
     _imported_before_fork = frozenset(sys.modules)
     for backend in list_loaded():
         backend.refusal = backend.after_fork()

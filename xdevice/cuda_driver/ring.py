@@ -298,9 +298,8 @@ class _ToGpu(_Copy):
         slot.mark(self.place, stream)
 
     def end(self) -> None:
-        if (
-            self.stream is None
-        ):  # no stream orders the copy before the next use of the memory, so it must be done
+        # no stream orders the copy before the next use of the memory, so it must be done
+        if self.stream is None:
             _call("cuStreamSynchronize", self.place.stream)
 
 

@@ -238,9 +238,8 @@ class Carrier:
 
     def _summand(self, y: Any, dtype: str, weight: Weight | None) -> Any:
         wide = _WIDE.get(dtype)
-        if (
-            wide is not None
-        ):  # a sum of 16-bit floats would be rounded at each rank, in an order that engines choose
+        # a sum of 16-bit floats would be rounded at each rank, in an order that engines choose
+        if wide is not None:
             y = self.engine.cast(y, wide)
         return y if weight is None else self._multiply(y, wide or dtype, weight.own)
 

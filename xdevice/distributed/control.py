@@ -380,9 +380,8 @@ class Line:
         try:
             while not done(0.1):
                 if not self._lock.acquire(blocking=False):
-                    begun = (
-                        self._clock.tick()
-                    )  # a starting engine is exchanging addresses, which has its own deadline
+                    # a starting engine is exchanging addresses, which has its own deadline
+                    begun = self._clock.tick()
                     continue
                 try:
                     now = self._clock.tick()

@@ -54,9 +54,8 @@ def _at_exit() -> None:
     if _status is not None:
         _exit(_status)
     if hasattr(signal, "alarm") and threading.current_thread() is threading.main_thread():
-        signal.signal(
-            signal.SIGALRM, signal.SIG_DFL
-        )  # the default action ends the process, even if Python hangs
+        # the default action ends the process, even if Python hangs
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
         signal.alarm(PATIENCE)
 
 

@@ -312,9 +312,8 @@ class _Sending:
         self._sent: list[tuple[list[Operand], Callable[[], Any]]] = []
         self._times_written = [_times_written(parameter) for parameter in parameters]
         self._times_sent: dict[int, int | None] = {}
-        self._lock = (
-            threading.Lock()
-        )  # PyTorch runs a backward pass in a thread for each device
+        # PyTorch runs a backward pass in a thread for each device
+        self._lock = threading.Lock()
 
     def ready(self, i: int, gradient: Any) -> None:
         """Takes a gradient during the backward pass, in any thread, and starts the buckets whose turn it is."""

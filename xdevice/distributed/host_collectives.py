@@ -50,9 +50,8 @@ def first(session: Session) -> Iterator[bool]:
     except BaseException as error:
         line.is_first_busy = False
         if session.rank == 0 and isinstance(error, Exception):
-            with suppress(
-                PeerError
-            ):  # another rank may have ended by this error already: here it is raised itself
+            # another rank may have ended by this error already: here it is raised itself
+            with suppress(PeerError):
                 line.vote("first", describe(error))
         raise
     line.is_first_busy = False

@@ -146,9 +146,8 @@ def _bind(place: Launch, terms: Terms) -> socket.socket:
         ):
             sock = socket.socket(family, kind, protocol)
             try:
-                if (
-                    os.name == "posix"
-                ):  # on Windows the option would let another process listen on the same port
+                # on Windows the option would let another process listen on the same port
+                if os.name == "posix":
                     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 sock.bind(address)
                 sock.listen(1024)
@@ -156,9 +155,8 @@ def _bind(place: Launch, terms: Terms) -> socket.socket:
             except OSError as error:
                 refused = error
                 sock.close()
-        control.connect(
-            place, port, terms, "vote"
-        )  # raises if another rank 0 of this run listens on the port
+        # raises if another rank 0 of this run listens on the port
+        control.connect(place, port, terms, "vote")
     raise LaunchError(
         f"rank 0 cannot listen on {place.host}, port {', '.join(map(str, place.ports()))}: {refused}; name a free port "
         "of its machine by XDEVICE_ADDRESS=host:port"
@@ -434,10 +432,8 @@ class Hub(threading.Thread):
             hello = control.parse(text) if kind == HELLO else {}
             try:
                 refusal = self._refusal(hello, stranger.nonce)
-            except (
-                ValueError,
-                RecursionError,
-            ):  # a value too deeply nested to be written as JSON again
+            except (ValueError, RecursionError):
+                # a value too deeply nested to be written as JSON again
                 refusal = {"why": "token"}
             if refusal is not None:
                 self._send(stranger.conn, REFUSED, json.dumps(refusal))

@@ -67,9 +67,8 @@ def place() -> Launch | None:
             a number holds something else.
     """
     for launcher in _LAUNCHERS:
-        if (
-            launcher is _SRUN
-        ):  # whoever sets TF_CONFIG may run inside a Slurm job, and counts before it
+        # whoever sets TF_CONFIG may run inside a Slurm job, and counts before it
+        if launcher is _SRUN:
             _refuse_cluster()
         process = _read(launcher)
         if process is not None:

@@ -114,12 +114,10 @@ class Session:
         if self.size > 1:
             self._connect()
             if selection.current().computes_on == "scope" and self.device.kind != "cpu":
-                self._scope.enter_context(
-                    self.device
-                )  # entered earlier, it would start TensorFlow before its engine
-        elif (
-            self.options.engine != "auto"
-        ):  # a name that two processes refuse is refused by one
+                # entered earlier, it would start TensorFlow before its engine
+                self._scope.enter_context(self.device)
+        elif self.options.engine != "auto":
+            # a name that two processes refuse is refused by one
             engines.candidates(self.options.engine, selection.current(), self.device)
         self.is_open = True
 
@@ -231,9 +229,8 @@ class Session:
             if not runner.ends_within(self.options.timeout):
                 exits.arm(None)
                 return
-            with suppress(
-                PeerError
-            ):  # a rank that fails now has done all that the others needed of it
+            # a rank that fails now has done all that the others needed of it
+            with suppress(PeerError):
                 runner.result()
                 line.vote(GOODBYE)
             runner.stop()
@@ -304,9 +301,8 @@ class Session:
         self.require_open(verb)
         if self._within:
             raise ScopeError(f"{verb} inside {self._within}; call it after the block")
-        for backend in (
-            registry.list_loaded() if not tensors else ()
-        ):  # a tensor that is traced is refused as a symbol
+        # a tensor that is traced is refused as a symbol
+        for backend in registry.list_loaded() if not tensors else ():
             if (tracer := backend.tracing()) is not None:
                 raise backend.unsupported(
                     f"{verb} inside {tracer}, where it works while that traces only",
@@ -352,9 +348,8 @@ class Session:
         self._verb = verb
         try:
             if self.size > 1:
-                self.line.liveness.thread = (
-                    threading.current_thread()
-                )  # the thread that is watched for signs of life
+                # the thread that is watched for signs of life
+                self.line.liveness.thread = threading.current_thread()
             yield
         except (PeerError, CollectiveMismatchError, OnAllError):
             raise

@@ -155,9 +155,8 @@ def _usual(size: int) -> dict[str, str]:
         "PYTHONUNBUFFERED": "1",
         "PYTHONFAULTHANDLER": "1",  # a segmentation fault then prints the line of Python
         "PYTHONHASHSEED": "0",  # else each rank loops over a set of names in its own order, and sums others' values
-        "OMP_NUM_THREADS": str(
-            max(1, (os.cpu_count() or 1) // size)
-        ),  # else each rank starts a thread for every core
+        # else each rank starts a thread for every core
+        "OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // size)),
     }
     return {name: text for name, text in usual.items() if name not in os.environ}
 

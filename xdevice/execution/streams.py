@@ -335,9 +335,8 @@ def here(backend: Backend) -> Device:
     if around is not None:
         return around
     gpus = backend.count("gpu")
-    if (
-        gpus > 1 and not backend.virtual
-    ):  # for virtual GPUs the next call raises: they have no streams
+    # for virtual GPUs the next call raises: they have no streams
+    if gpus > 1 and not backend.virtual:
         raise DeviceError(
             f"this could be any of {gpus} GPUs; say which: do it inside `with xdevice.gpu(1):`"
         )

@@ -219,9 +219,8 @@ def _by_host(
 def _once(fn: Callable[..., Any], args: tuple[Any, ...], targets: tuple[object, ...]) -> float:
     """The seconds that one call of `fn` and its asynchronous work take. The device was idle before."""
     started = perf_counter()
-    result = fn(
-        *args
-    )  # kept until the wait is over: JAX cannot wait for an array that was dropped
+    # kept until the wait is over: JAX cannot wait for an array that was dropped
+    result = fn(*args)
     sync(*targets)
     seconds = perf_counter() - started
     del result

@@ -935,16 +935,14 @@ def _reaches(shape: tuple[int | None, ...], whole: tuple[int | None, ...]) -> bo
 
 def _ends(values: Any, n: int) -> tuple[int, int]:
     """The least and the greatest of the indices. If all are from 0 to n - 1, 0 is given for the least."""
-    most = int(
-        values.view(f"u{values.itemsize}").max()
-    )  # as unsigned, a negative number is larger than all others
+    # as unsigned, a negative number is larger than all others
+    most = int(values.view(f"u{values.itemsize}").max())
     return (0, most) if most < min(n, 2**31) else (int(values.min()), int(values.max()))
 
 
 def _holds_values(x: Any) -> bool:
-    return (
-        type(x) in registry.probes
-    )  # asking the registry would make torch.compile trace the registry
+    # asking the registry would make torch.compile trace the registry
+    return type(x) in registry.probes
 
 
 def _fit(shape: tuple[int | None, ...], other: tuple[int | None, ...]) -> bool:

@@ -502,9 +502,8 @@ def seed_all(n: int) -> None:
     for backend in dict.fromkeys((selection.current(), *registry.list_loaded())):
         backend.seed_generators(number)
     random.seed(number)
-    sys.modules["numpy"].random.seed(
-        number
-    )  # a backend is loaded, and each of them imports NumPy
+    # a backend is loaded, and each of them imports NumPy
+    sys.modules["numpy"].random.seed(number)
     seed(number)
 
 
@@ -636,9 +635,8 @@ def _whole(what: str, value: Any) -> int:
     try:
         if not isinstance(value, bool):
             return index(value)
-    except (
-        Exception
-    ):  # each framework raises an error of its own for a tensor that is not one int
+    except Exception:
+        # each framework raises an error of its own for a tensor that is not one int
         pass
     raise ArgumentError(
         f"{what} must be an int, not {shown(value)} of type {type(value).__qualname__}"

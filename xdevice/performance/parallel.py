@@ -143,9 +143,8 @@ class _Run:
     def _run(self) -> None:
         with ExitStack() as stack:
             streams = [self._branch(fork, stack) for fork in self._forks]
-            for state in (
-                self._states
-            ):  # entering a stream can change the current device, so these come after
+            # entering a stream can change the current device, so these come after
+            for state in self._states:
                 stack.enter_context(state())
             try:
                 self.result = self.task()
@@ -188,9 +187,8 @@ def _run_all(runs: Sequence[_Run], backend: Backend) -> None:
     if backend.threads == "many":
         with _short_turns(backend):
             pool.threads.run(pool.Call(runs))
-    elif (
-        pool.threads.is_enqueuer()
-    ):  # a nested call: this thread would wait for itself for ever
+    elif pool.threads.is_enqueuer():
+        # a nested call: this thread would wait for itself for ever
         for run in runs:
             run()
     else:

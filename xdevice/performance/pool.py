@@ -51,9 +51,8 @@ class Call:
         end of the last task, so that this thread is free for the caller's next call of `parallel.run`."""
         while run is not None:
             run()
-            run = (
-                self.next()
-            )  # before the report, since the name `run` would keep the last result alive
+            # before the report, since the name `run` would keep the last result alive
+            run = self.next()
             if run is None:
                 rest()
             self.ended.put(None)

@@ -159,9 +159,8 @@ class _Lane:
         self._place = place
         self._start: Any = None
         self._stream: Any = None
-        if backend.is_started(
-            place
-        ):  # on a GPU that is not started, there is no work that the copies have to wait for
+        # on a GPU that is not started, there is no work that the copies have to wait for
+        if backend.is_started(place):
             self._start = mark(backend, place, backend.current_stream(place))
 
     def enter(self, stack: ExitStack) -> None:
@@ -201,9 +200,8 @@ class _Producer(workers.Worker):
         self._backend = backend
         self._lanes = _lanes(backend, place)
         self._states = carry_states()
-        self._callers = (
-            copy_context()
-        )  # not `_context`, where Python 3.14 keeps the one that a thread runs in
+        # not `_context`, where Python 3.14 keeps the one that a thread runs in
+        self._callers = copy_context()
         # random numbers of the source do not depend on when the thread runs
         self._callers.run(generators.branch)
         # a queue instead of a semaphore of Python's, which Ctrl-C may leave locked for ever
@@ -241,9 +239,8 @@ class _Producer(workers.Worker):
         # modules that `join` needs are gone
         if self.is_awaited or not self.is_alive():
             return
-        if (
-            threading.current_thread() is self
-        ):  # the garbage collector closes a generator in any thread
+        # the garbage collector closes a generator in any thread
+        if threading.current_thread() is self:
             return
         # a source may hang for ever, and the consumer has left its loop already
         self.join(workers.PATIENCE)
@@ -279,9 +276,8 @@ class _Producer(workers.Worker):
             if self.is_ours:
                 stack.callback(getattr(self._iterator, "close", lambda: None))
             self._enter(self._backend, stack)
-            for state in (
-                self._states
-            ):  # entering a stream can change the current device, so these come after
+            # entering a stream can change the current device, so these come after
+            for state in self._states:
                 stack.enter_context(state())
             try:
                 self._stage_all(stack)
@@ -349,9 +345,8 @@ class _Producer(workers.Worker):
         self._enter(backend, stack)
         owners[backend.name] = backend
         copied = backend.stage(value, self._place)
-        if copied is value and backend.can_write(
-            value
-        ):  # what nobody can write into may be given back
+        # what nobody can write into may be given back
+        if copied is value and backend.can_write(value):
             return leaves.another(backend, value, copied, "prefetching")
         return copied
 
@@ -435,8 +430,7 @@ def _lanes(backend: Backend, place: Device) -> dict[str, _Lane]:
         if owner.refusal is None and owner.stream_reach == "thread" and owner.has(place):
             try:
                 lanes[owner.name] = _Lane(owner, place)
-            except (
-                UnsupportedError
-            ):  # the framework has no streams: it schedules its copies by itself
+            except UnsupportedError:
+                # the framework has no streams: it schedules its copies by itself
                 continue
     return lanes

@@ -162,9 +162,8 @@ class Invocation:
             return of("parser", self.node)
         # a switch for the whole process, wherever it is called
         if full == "decord.bridge.set_bridge":
-            self.put(
-                ("bridge", "decord"), UNKNOWN
-            )  # from now on, decord gives tensors of a framework
+            # from now on, decord gives tensors of a framework
+            self.put(("bridge", "decord"), UNKNOWN)
         return knowledge.result(full) or of("result", full)
 
     def _spawn(self) -> Value:

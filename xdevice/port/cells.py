@@ -42,9 +42,8 @@ class Cells:
         self.reader: Task | None = None  # the task that is being interpreted
         self._readers: defaultdict[Any, set[Task | None]] = defaultdict(set)
         self._waiting: OrderedDict[Task, None] = OrderedDict()
-        self._attributes: defaultdict[Class, set[str]] = defaultdict(
-            set
-        )  # the names of each family
+        # the names of each family
+        self._attributes: defaultdict[Class, set[str]] = defaultdict(set)
 
     def give_up(self, value: Value) -> None:
         """Lets what is no longer followed be anything."""

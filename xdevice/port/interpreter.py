@@ -291,7 +291,8 @@ class Interpreter(Inference):
     def _import(self, node: ast.Import) -> Env:
         for alias in node.names:
             package = alias.name.split(".")[0]
-            value = self.imported(alias.name, self.module)  # `import a.b` runs a.b, too
+            # `import a.b` runs a.b, too
+            value = self.imported(alias.name, self.module)
             if not alias.asname:
                 value = self.imported(package, self.module)
             self._bind_name(alias.asname or package, value)
@@ -535,9 +536,8 @@ class Interpreter(Inference):
             return invocation.of_value(callee)
         # the call of a method has evaluated the object as part of the attribute
         owner = means_of(node.func.value)
-        if (
-            len(owner) > 1
-        ):  # `None` has no methods: what may be None, too, gives what the rest gives
+        # `None` has no methods: what may be None, too, gives what the rest gives
+        if len(owner) > 1:
             owner -= NONE
         return union(*[invocation.of_method(atom, node.func.attr) for atom in owner])
 

@@ -30,9 +30,8 @@ class Judgement:
     grade: Grade | None = None
     edits: Edits = ()
     since: str = ""  # the release of PyTorch that the new text needs
-    consumed: tuple[ast.AST, ...] = field(
-        default=(), repr=False
-    )  # nodes inside this use that are no sites themselves
+    # nodes inside this use that are no sites themselves
+    consumed: tuple[ast.AST, ...] = field(default=(), repr=False)
 
 
 def left_open(why: str, code: str = "") -> Judgement:

@@ -148,9 +148,8 @@ def hits(module: PythonModule) -> Iterator[Hit]:
     all_hits: list[Hit] = []
     for node in view.nodes:
         for rule in _BY_TYPE.get(type(node), ()):
-            for code, text, *parts in rule(
-                view, node
-            ):  # some rules also give the inner node that `port` would rewrite
+            # some rules also give the inner node that `port` would rewrite
+            for code, text, *parts in rule(view, node):
                 if is_test and code in _IN_TESTS:
                     code, text = "XD403", f"{text} (in a test)"
                 all_hits.append(Hit(code, node, text, parts[0] if parts else node))
@@ -279,9 +278,8 @@ def _collectives(view: _View, call: ast.Call) -> Found:
 
 def _cuda_method(view: _View, call: ast.Call) -> Found:
     match call.func:
-        case ast.Attribute(attr="cuda", value=receiver) if not view.full(
-            receiver
-        ):  # else a function, as tvm.cuda()
+        # else a function, as tvm.cuda()
+        case ast.Attribute(attr="cuda", value=receiver) if not view.full(receiver):
             if not tells_vendors_apart(call, view.parents):
                 yield "XD218", f"`.cuda()` is CUDA-only; use {ROWS['x.cuda()'].advice}"
             if _is_bare(call) and view.words & _SEVERAL and "set_device" not in view.words:

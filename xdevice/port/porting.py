@@ -40,9 +40,8 @@ def import_edits(
         if col:  # `import a; import b`, or a block
             edits.add(Edit(start, 0, start, "; ".join([*lines, ""])))
             continue
-        before_all_sites = -len(
-            source.text
-        )  # a site that begins here has minus its end as rank
+        # a site that begins here has minus its end as rank
+        before_all_sites = -len(source.text)
         text = (source.newline * 2).join(lines) + source.newline
         edits.add(Edit(start, before_all_sites, start, text))
     return edits

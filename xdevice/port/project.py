@@ -223,9 +223,8 @@ def frameworks_of(module: PythonModule) -> set[str]:
 def _full_name(path: PurePosixPath, packages: set[PurePosixPath]) -> str:
     parts = [] if path.name == "__init__.py" else [path.stem]
     folder = path.parent
-    while (
-        folder in packages and folder.name
-    ):  # the root of the call may be a package too, of a name not known here
+    # the root of the call may be a package too, of a name not known here
+    while folder in packages and folder.name:
         parts.insert(0, folder.name)
         folder = folder.parent
     return ".".join(parts)

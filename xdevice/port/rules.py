@@ -93,9 +93,8 @@ class JudgedSites(JudgedModule):
         if judgement.edits:
             judgement = self._hindrance(where, idiom) or judgement
         position = node.lineno, node.col_offset
-        if isinstance(node, ast.Call) and idiom.name.startswith(
-            "."
-        ):  # several calls on one line have a position each
+        # several calls on one line have a position each
+        if isinstance(node, ast.Call) and idiom.name.startswith("."):
             position = self.source.position(use.dot)
         full_name = self.full_name(node.func) if isinstance(node, ast.Call) else ""
         framework = framework_of(full_name)

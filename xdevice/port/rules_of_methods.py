@@ -113,9 +113,8 @@ def _can_move(atom: Atom) -> bool:
 def _moves_in_place(atom: Atom) -> bool:
     if atom.kind == "model":
         return str(atom.subject).startswith(IN_PLACE)
-    return _can_move(
-        atom
-    )  # a tensor whose result is thrown away moves nowhere, with the old text and with the new
+    # a tensor whose result is thrown away moves nowhere, with the old text and with the new
+    return _can_move(atom)
 
 
 def _is_thrown_away(node: ast.AST, parents: dict[ast.AST, ast.AST]) -> bool:

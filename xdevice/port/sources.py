@@ -123,13 +123,11 @@ class Source:
     encoding: str = "utf-8"
     cells: list[Cell] | None = None  # None: a script
     modules: list[PythonModule] = field(default_factory=list)
-    broken: list[tuple[int, str]] = field(
-        default_factory=list
-    )  # (line, why) of cells that are not Python
+    # (line, why) of cells that are not Python
+    broken: list[tuple[int, str]] = field(default_factory=list)
     default_tabs: tuple[str, ...] = ()  # the tabs that a cell without a mark belongs to
-    tokens: list[_Token] = field(
-        default_factory=list
-    )  # of a notebook: the strings of JSON that `text` is made of
+    # of a notebook: the strings of JSON that `text` is made of
+    tokens: list[_Token] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.starts = [0, *(match.end() for match in _NEWLINE.finditer(self.text))]
@@ -207,9 +205,8 @@ def _show(path: Path, root: Path) -> str:
     try:
         return path.resolve().relative_to(root.resolve()).as_posix()
     except ValueError:
-        return (
-            path.resolve().as_posix()
-        )  # absolute, so that joining it with the root gives this file, too
+        # absolute, so that joining it with the root gives this file, too
+        return path.resolve().as_posix()
 
 
 def files_in(paths: Iterable[Path]) -> Iterator[Path]:
@@ -281,9 +278,8 @@ def _script(raw: bytes, shown: str) -> Source:
 
 def _tree(text: str) -> ast.Module:
     with warnings.catch_warnings():
-        warnings.simplefilter(
-            "ignore"
-        )  # warnings about escapes in strings are for the file's author
+        # warnings about escapes in strings are for the file's author
+        warnings.simplefilter("ignore")
         # notebooks await in cells, and `dont_inherit` keeps this file's __future__ out
         flags = ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
         tree = compile(text, "<script>", "exec", flags, dont_inherit=True)

@@ -102,8 +102,7 @@ def _arguments_in_text(call: ast.Call, name: str) -> list[ast.expr]:
     parts = [keyword.value for keyword in call.keywords if keyword.arg == "device_type"]
     if method in _READING_METHODS:
         parts.append(call.func.value)  # type: ignore[attr-defined]
-    if (
-        name in idioms.CALLS and idioms.CALLS[name].code == "XD154"
-    ):  # autocast takes a kind of device as text
+    # autocast takes a kind of device as text
+    if name in idioms.CALLS and idioms.CALLS[name].code == "XD154":
         parts += call.args
     return parts

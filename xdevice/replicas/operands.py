@@ -89,9 +89,8 @@ def summands_in(x: Any, name: str, who: str = "this replica") -> list[Operand]:
         if operand.kind != "model":
             refuse_symbol(operand)
             refuse_sparse(operand, "all_reduce")
-        owner.backend.device_of(
-            read(operand)
-        )  # raises for a tensor that is spread over devices
+        # raises for a tensor that is spread over devices
+        owner.backend.device_of(read(operand))
         rows.append(operand)
     return rows
 

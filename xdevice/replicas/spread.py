@@ -366,9 +366,8 @@ def _check_others(parts: list[Any]) -> None:
 
 
 def _is_same(one: Any, other: Any) -> bool:
-    return bool(
-        one is other or one == other or (one != one and other != other)
-    )  # a NaN is unequal to itself
+    # a NaN is unequal to itself
+    return bool(one is other or one == other or (one != one and other != other))
 
 
 def _check_alike(column: Sequence[Operand], start: int = 0) -> None:

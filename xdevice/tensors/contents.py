@@ -67,9 +67,8 @@ def transfer(x: Any, target: Device, one: One, verb: str) -> Any:
         if owned is not None:
             place = owned.backend.require(target)
             refuse_lacking(array, place, (owned.backend,))
-            return (
-                x if array is not x else one(*owned, x, place)
-            )  # a scalar of NumPy: nobody can write into it
+            # a scalar of NumPy: nobody can write into it
+            return x if array is not x else one(*owned, x, place)
     walk = None
     if batch is None:
         walk = flatten(x, whole=True, once=True)
@@ -415,9 +414,8 @@ def _locate(
         if not is_copy:
             try:
                 here: set[Any] = backend.devices_of(cls, some)
-            except (
-                UnsupportedError
-            ):  # a tensor is on several devices, or on an unknown one: ask each
+            except UnsupportedError:
+                # a tensor is on several devices, or on an unknown one: ask each
                 here = {place, None}
             if place in here:
                 if len(here) == 1 and place is target:
@@ -429,9 +427,8 @@ def _locate(
                 )
         if may_be_bound and _may_be_bound(backend) and any(map(backend.is_host_bound, some)):
             return None
-        if (
-            some or place is not target
-        ):  # hardware that `target` names is checked even if nothing moves
+        # hardware that `target` names is checked even if nothing moves
+        if some or place is not target:
             _require(backend, target, x, leaf)
         if some:
             away[backend] = [*away[backend], *some] if backend in away else some

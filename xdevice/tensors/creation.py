@@ -296,9 +296,8 @@ def shape_of(shape: tuple[int | Sequence[int], ...], dtype: str) -> tuple[int, .
     whole = tuple([size.__index__() for size in sizes])
     nbytes = host_dtype(dtype).itemsize
     for size in whole:
-        nbytes *= (
-            size or 1
-        )  # a 0 does not count: frameworks overflow, or refuse, also where there are no elements
+        # a 0 does not count: frameworks overflow, or refuse, also where there are no elements
+        nbytes *= size or 1
     if nbytes > _MOST_BYTES:
         raise ShapeError(
             f"{dtype} of the shape {shown(whole)} would take 2**63 bytes or more, which nothing can hold"
@@ -446,9 +445,8 @@ def _holds_masked(data: Any) -> bool:
     if isinstance(data, list | tuple):
         return any(map(_holds_masked, data))
     mask = getattr(type(data), "mask", None)
-    return (
-        mask is not None and not callable(mask) and hasattr(data, "dtype")
-    )  # pandas has a method of that name
+    # pandas has a method of that name
+    return mask is not None and not callable(mask) and hasattr(data, "dtype")
 
 
 def _exact(data: Any, array: np.ndarray[Any, Any], name: str) -> np.ndarray[Any, Any]:
@@ -481,9 +479,8 @@ def _cast(array: np.ndarray[Any, Any], name: str) -> np.ndarray[Any, Any]:
         return _whole(array, target)
     with numpy.errstate(over="ignore", invalid="ignore"):
         try:
-            if (
-                array.dtype.kind == "O" and name == "bfloat16"
-            ):  # ml_dtypes does not take ints beyond int64 and uint64
+            # ml_dtypes does not take ints beyond int64 and uint64
+            if array.dtype.kind == "O" and name == "bfloat16":
                 array = array.astype("float64")
             cast = array.astype(target)
         except OverflowError as error:  # a Python int is too large
@@ -505,9 +502,8 @@ def _whole(array: np.ndarray[Any, Any], target: np.dtype[Any]) -> np.ndarray[Any
     import numpy
 
     if array.dtype.kind == "f":
-        array = numpy.trunc(
-            array.astype(numpy.promote_types(array.dtype, "float64"))
-        )  # holds the limits
+        # holds the limits
+        array = numpy.trunc(array.astype(numpy.promote_types(array.dtype, "float64")))
     elif array.dtype.kind == "O":
         try:
             array = numpy.asarray(numpy.frompyfunc(int, 1, 1)(array), "object")

@@ -128,22 +128,18 @@ def _held(tree: Tree, i: int) -> Iterable[tuple[str, Any, Backend, str]]:
 
 
 def _variables(backend: Backend, model: Any) -> Iterator[tuple[str, Any]]:
-    with suppress(
-        NotBuiltError, UnsupportedError
-    ):  # a model that cannot be saved may be moved nevertheless
+    # a model that cannot be saved may be moved nevertheless
+    with suppress(NotBuiltError, UnsupportedError):
         yield from backend.variables(model)
-    yield from (
-        ("", part) for part in backend.model_parts(model)
-    )  # what is not saved: a buffer that is not persistent
+    # what is not saved: a buffer that is not persistent
+    yield from (("", part) for part in backend.model_parts(model))
 
 
 def _dtype_in(x: Any) -> str | None:
     try:
         return dtype_name(x.dtype)
-    except (
-        AttributeError,
-        DTypeError,
-    ):  # submodels, keys, texts and quantized numbers have none of our names
+    except (AttributeError, DTypeError):
+        # submodels, keys, texts and quantized numbers have none of our names
         return None
 
 

@@ -6,9 +6,9 @@ from functools import partial
 
 from xdevice.base import devices, spellings
 from xdevice.base.devices import CPU, Named
-from xdevice.base.devices import (
-    Device as Device,
-)  # here, because scopes makes `with device:` work
+
+# here, because scopes makes `with device:` work
+from xdevice.base.devices import Device as Device
 from xdevice.containers import trees
 from xdevice.core import registry, scopes, selection
 from xdevice.errors import (

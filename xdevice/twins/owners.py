@@ -19,7 +19,6 @@ def backend_of_model(x: object) -> Backend | None:
     for root in {base.__module__.partition(".")[0] for base in type(x).__mro__} & set(
         frameworks.LIBRARIES
     ):
-        registry.load(
-            frameworks.LIBRARIES[root]
-        )  # the program may have used the framework without its backend
+        # the program may have used the framework without its backend
+        registry.load(frameworks.LIBRARIES[root])
     return next((backend for backend in registry.list_loaded() if backend.has_layers(x)), None)

@@ -87,9 +87,8 @@ class JaxEngine(Engine):
         numbers = group.exchange(str(own.id))
         everywhere = {native.id: native for native in jax.devices(own.platform)}
         self._natives = tuple(everywhere[int(number)] for number in numbers)
-        self.all_reduce(
-            backend.full((1,), 0, group.device, "float32"), "sum"
-        )  # connects all ranks
+        # connects all ranks
+        self.all_reduce(backend.full((1,), 0, group.device, "float32"), "sum")
 
     def refusal(self, verb: str, op: str | None, dtype: str) -> str | None:
         if verb in ("send", "recv") and not self._is_first:
@@ -144,9 +143,8 @@ class JaxEngine(Engine):
         with _64_bit(x):
             function, sharding = _compiled(verb, how, natives or self._natives)
             count = len(natives or self._natives)
-            part = _on(
-                self._natives[self._rank], x if x.ndim else x.reshape(1)
-            )  # the host's arrays go by the GPU
+            # the host's arrays go by the GPU
+            part = _on(self._natives[self._rank], x if x.ndim else x.reshape(1))
             whole = (count * part.shape[0], *part.shape[1:])
             spread = function(jax.make_array_from_single_device_arrays(whole, sharding, [part]))
             # waits in this thread, which may hang if a peer has died: otherwise the caller's thread would wait and hang

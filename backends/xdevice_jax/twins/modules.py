@@ -127,9 +127,8 @@ def _inside(path: str, thing: Any, put: Callable[[Any], None]) -> Iterator[Varia
 
 def _write(holder: Any, key: Any, value: Any) -> None:
     if is_equinox(holder):
-        object.__setattr__(
-            holder, key, value
-        )  # object's own, because a module of Equinox refuses assignments
+        # object's own, because a module of Equinox refuses assignments
+        object.__setattr__(holder, key, value)
     elif _is_module(holder):
         vars(holder)[key] = value
     else:

@@ -96,9 +96,8 @@ def _is_recorded(x: Any) -> bool:
         return False
     try:
         mx.autograd.get_symbol(x)
-    except (
-        mx.MXNetError
-    ):  # "NDArray is not part of a computation graph": MXNet has no function that asks
+    except mx.MXNetError:
+        # "NDArray is not part of a computation graph": MXNet has no function that asks
         return False
     return True
 
@@ -108,9 +107,8 @@ def _by_numpy(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(function)
     def kernel(x: Any, *rest: Any) -> Any:
-        if [
-            part for part in rest if isinstance(part, mx.nd.NDArray) and part.ctx != x.ctx
-        ]:  # `any` is a kernel here
+        # `any` is a kernel here
+        if [part for part in rest if isinstance(part, mx.nd.NDArray) and part.ctx != x.ctx]:
             raise ValueError("tensors on two devices")
         values = (
             part.asnumpy() if isinstance(part, mx.nd.NDArray) else part for part in (x, *rest)
@@ -420,9 +418,8 @@ def flip(x: Any, axes: tuple[int, ...]) -> Any:
 
 @_kernel
 def matmul(x1: Any, x2: Any) -> Any:
-    dtype = np.dtype(
-        x1.dtype
-    )  # read once, as the shapes: MXNet makes each anew, in a microsecond
+    # read once, as the shapes: MXNet makes each anew, in a microsecond
+    dtype = np.dtype(x1.dtype)
     if dtype.kind != "f":
         return _whole_product(x1, x2)
     shape1, shape2 = x1.shape, x2.shape

@@ -60,9 +60,8 @@ def _gradients(loss: Any, inputs: list[Any]) -> list[Any]:
         try:
             dense = operators.gradients(loss, [inputs[i] for i in places])
         except mx.MXNetError as error:
-            if "not in a computational graph" in str(
-                error
-            ):  # the loss depends on nothing that was recorded
+            # the loss depends on nothing that was recorded
+            if "not in a computational graph" in str(error):
                 break
             del places[_unreachable(error)]
             continue
@@ -93,9 +92,8 @@ class MxnetGradients(Gradients):
         if not mx.util.is_np_shape():
             with mx.util.np_shape(True):
                 return self.value_and_grad(leaves, call, nested)
-        inputs = list(
-            map(arithmetic.copy, leaves)
-        )  # MXNet refuses writes in place only after it has written
+        # MXNet refuses writes in place only after it has written
+        inputs = list(map(arithmetic.copy, leaves))
         mx.autograd.mark_variables(inputs, [_blank(self.device_of(x), x) for x in inputs])
         with mx.autograd.record():
             loss, rest = call(inputs)

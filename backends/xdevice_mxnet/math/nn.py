@@ -69,9 +69,8 @@ def embedding(indices: Any, table: Any) -> Any:
 
 
 def gelu(x: Any, approximate: bool) -> Any:
-    if (
-        approximate or x.dtype != "float32" or not x.ndim
-    ):  # it computes in float32, and takes no 0-d array
+    # it computes in float32, and takes no 0-d array
+    if approximate or x.dtype != "float32" or not x.ndim:
         return NotImplemented
     return _leaky_relu(x, act_type="gelu")
 
@@ -135,15 +134,13 @@ def _before(queries: int, keys: int, device: Any) -> Any:
 def attention(q: Any, k: Any, v: Any, mask: Any, causal: bool) -> Any:
     shape, least = (*q.shape[:-1], k.shape[-2]), float(finfo(q.dtype).min)
     size = q.shape[-1]
-    q, k, values = (
-        arithmetic.reshape(part, (-1, *part.shape[-2:])) for part in (q, k, v)
-    )  # what batch_dot takes
+    # what batch_dot takes
+    q, k, values = (arithmetic.reshape(part, (-1, *part.shape[-2:])) for part in (q, k, v))
     scores = arithmetic.reshape(
         arithmetic.divide(_product(q, k, transpose_b=True), size**0.5), shape
     )
-    before = (
-        _before(*shape[-2:], q.ctx).detach() if causal else None
-    )  # an object for this thread, as in `sums`
+    # an object for this thread, as in `sums`
+    before = _before(*shape[-2:], q.ctx).detach() if causal else None
     visible = (
         before
         if mask is None
@@ -152,9 +149,8 @@ def attention(q: Any, k: Any, v: Any, mask: Any, causal: bool) -> Any:
         else arithmetic.logical_and(mask, before)
     )
     if visible is not None:
-        scores = _where(
-            visible, scores, _np.full_like(scores, least)
-        )  # with -inf: gradients of NaN without keys
+        # with -inf: gradients of NaN without keys
+        scores = _where(visible, scores, _np.full_like(scores, least))
     weights = _softmax(scores)
     if mask is not None:
         weights = _where(visible, weights, _np.zeros_like(weights))
@@ -169,9 +165,8 @@ def dropout(x: Any, mask: Any, keep: float) -> Any:
 def adam(
     rows: Sequence[Any], step: Any, rate: Any, betas: tuple[float, float], eps: float
 ) -> Any:
-    if (
-        step.ctx.device_type != "cpu"
-    ):  # the kernel takes its numbers from the host, which would wait for a GPU
+    # the kernel takes its numbers from the host, which would wait for a GPU
+    if step.ctx.device_type != "cpu":
         return NotImplemented
     with mx.autograd.pause(), unseen():
         steps, rate = step.item() + 1, float(rate)

@@ -159,9 +159,8 @@ def _pool(path: str, block: Any) -> Layer:
 
 
 def _pad(path: str, block: Any) -> Layer:
-    width = _padding(
-        block
-    )  # (batch, batch, channels, channels, top, bottom, left, right), or one number for all
+    # (batch, batch, channels, channels, top, bottom, left, right), or one number for all
+    width = _padding(block)
     sides = (width,) * 4 if isinstance(width, int) else tuple(width)[4:]
     return ops.pad(path, list(zip(sides[::2], sides[1::2], strict=True)), "reflect")
 

@@ -68,9 +68,8 @@ def _parameter(
     }
     variable = models.array_of(parameter)
     half = optimizer.multi_precision and str(parameter.dtype) == "float16"
-    slots = (
-        {} if half else _slots(optimizer, kind)
-    )  # a 16-bit parameter has the state of its 32-bit copy
+    # a 16-bit parameter has the state of its 32-bit copy
+    slots = {} if half else _slots(optimizer, kind)
     return terms.Parameter(
         variable, settings, {slot: f"{index}.{own}" for slot, own in slots.items()}
     )
@@ -153,9 +152,8 @@ class MxnetOptimizers(Optimizers):
         if not isinstance(optimizer, mx.gluon.Trainer):
             return
         private.require("optimizers")
-        if (
-            trainers.store(optimizer) is None
-        ):  # before the first step, or for good: starting it again makes none then
+        # before the first step, or for good: starting it again makes none then
+        if trainers.store(optimizer) is None:
             _start_store(optimizer)()
         updater, rule = trainers.updater(optimizer), optimizer.optimizer
         own = trainers.parameters(optimizer)

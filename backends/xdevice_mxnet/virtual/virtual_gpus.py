@@ -55,9 +55,8 @@ def refuse_mixed_devices() -> None:
     def invoke(
         operator: Any, count: Any, handles: Any, outputs: Any, results: Any, *rest: Any
     ) -> int:
-        written = (
-            outputs._obj.value
-        )  # the number of arrays in `out=`, which MXNet would write to on any device
+        # the number of arrays in `out=`, which MXNet would write to on any device
+        written = outputs._obj.value
         if count.value + written > 1:
             arrays = [*handles[: count.value], *results._obj[:written]] if written else handles
             places = _places(arrays)

@@ -138,9 +138,8 @@ prod = _reducing(np.multiply.reduce)
 
 
 def mean(x: Array, axes: tuple[int, ...], keepdims: bool) -> Array:
-    with np.errstate(
-        all="ignore"
-    ):  # this does not silence np.mean, which warns if there are no elements
+    # this does not silence np.mean, which warns if there are no elements
+    with np.errstate(all="ignore"):
         total = np.asarray(np.add.reduce(x, axis=axes, keepdims=keepdims))
         return np.asarray(total / total.dtype.type(x.size / total.size if total.size else 1))
 

@@ -18,9 +18,8 @@ if TYPE_CHECKING:
     Pair = tuple[int, int]
 
 _erf = np.frompyfunc(math.erf, 1, 1)
-_view: Any = (
-    np.lib.stride_tricks.sliding_window_view
-)  # as Any, because NumPy's types do not allow several axes
+# as Any, because NumPy's types do not allow several axes
+_view: Any = np.lib.stride_tricks.sliding_window_view
 
 
 def relu(x: Array) -> Array:

@@ -209,9 +209,8 @@ def _store(group: Group) -> tuple[Any, int]:
         0
     ].split()
     if group.rank:
-        time.sleep(
-            0.2
-        )  # rank 0 needs a moment to listen; a rank that comes too early loses 3 s
+        # rank 0 needs a moment to listen; a rank that comes too early loses 3 s
+        time.sleep(0.2)
     seconds = max(1, int(group.timeout))
     return _Store(host, int(port_of_first), group.rank == 0, group.size, seconds), int(
         number_of_first

@@ -57,9 +57,8 @@ def dtype(name: str) -> Any:
 
 def astype(x: Any, name: str) -> Any:
     if paddle.is_floating_point(x) and not name.startswith(("float", "bfloat", "complex")):
-        x = (
-            x.detach()
-        )  # integers and bool have no gradient, but Paddle would pass one through them
+        # integers and bool have no gradient, but Paddle would pass one through them
+        x = x.detach()
     return paddle.cast(x, name)
 
 
@@ -117,9 +116,8 @@ def hypot(x1: Any, x2: Any) -> Any:
 def logaddexp(x1: Any, x2: Any) -> Any:
     # Paddle's own gives NaN for two equal infinities (3.3.1; no upstream issue known)
     large, small, are_equal = paddle.maximum(x1, x2), paddle.minimum(x1, x2), equal(x1, x2)
-    zeros = paddle.zeros_like(
-        large
-    )  # a difference of infinities would give NaN gradients, even where it is not taken
+    # a difference of infinities would give NaN gradients, even where it is not taken
+    zeros = paddle.zeros_like(large)
     apart = paddle.where(are_equal, zeros, small) - paddle.where(are_equal, zeros, large)
     return large + paddle.log1p(paddle.exp(apart))
 
@@ -236,9 +234,8 @@ expand_dims = paddle.unsqueeze
 
 
 def matmul(x1: Any, x2: Any) -> Any:
-    if x1.dtype is paddle.float32 or paddle.is_floating_point(
-        x1
-    ):  # `is` first: the call takes as long as the product
+    # `is` first: the call takes as long as the product
+    if x1.dtype is paddle.float32 or paddle.is_floating_point(x1):
         # of stacks of different ranks the gradient is an error (3.3.1)
         if 2 < x1.ndim < x2.ndim:
             x1 = _of_rank(x1, x2.ndim)

@@ -30,9 +30,8 @@ if TYPE_CHECKING:
 
     from xdevice.math.contract.gradients import Call, Outcome
 
-_kernel = private.place(
-    "paddle.base.core.eager.run_partial_grad"
-)  # got at each call: `parallel.run` replaces it
+# got at each call: `parallel.run` replaces it
+_kernel = private.place("paddle.base.core.eager.run_partial_grad")
 _nothing = nullcontext()
 _is_leaf = attrgetter("is_leaf")
 _clone = methodcaller("clone")

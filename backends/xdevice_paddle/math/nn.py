@@ -43,15 +43,13 @@ softmax = functional.softmax
 
 def log_softmax(x: Any, axis: int) -> Any:
     x = x - paddle.max(x.detach(), axis, keepdim=True)
-    return x - paddle.logsumexp(
-        x, axis, keepdim=True
-    )  # five times as fast as Paddle's own with 1000 classes
+    # five times as fast as Paddle's own with 1000 classes
+    return x - paddle.logsumexp(x, axis, keepdim=True)
 
 
 def refuses(labels: Any) -> bool:
-    if (
-        listening.get()
-    ):  # then the core reads the labels itself, so that `transfers` sees the read
+    # then the core reads the labels itself, so that `transfers` sees the read
+    if listening.get():
         return False
     return paddle.in_dynamic_mode() and labels.place.is_cpu_place()
 
@@ -60,13 +58,11 @@ def cross_entropy(logits: Any, labels: Any) -> Any:
     if paddle.in_dynamic_mode():
         column = paddle.unsqueeze(labels, 1)
         losses = _losses(logits, column)
-        if (
-            losses.place.is_gpu_place()
-        ):  # no bound at -64 here, and the core has checked the labels
+        # no bound at -64 here, and the core has checked the labels
+        if losses.place.is_gpu_place():
             return paddle.mean(losses)
-        _checked(
-            paddle.index_sample, logits.detach(), column
-        )  # raises for each label that is no class
+        # raises for each label that is no class
+        _checked(paddle.index_sample, logits.detach(), column)
         if not _may_be_at_the_bound(losses):
             return paddle.mean(losses)
     # the loss for the most probable classes, which is never near the bound, plus how far the labels' logits are off

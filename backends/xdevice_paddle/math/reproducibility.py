@@ -21,9 +21,8 @@ class PaddleReproducibility(Reproducibility):
 
     @contextmanager
     def deterministic(self) -> Iterator[list[str]]:
-        if (
-            not paddle.is_compiled_with_cuda()
-        ):  # such a build does not have the flags, which are of GPUs only
+        # such a build does not have the flags, which are of GPUs only
+        if not paddle.is_compiled_with_cuda():
             yield []
             return
         before = paddle.get_flags(list(_FLAGS))

@@ -39,9 +39,8 @@ class PaddleSamples(Samples):
         leaf = self.marked(x)
         function(leaf).sum().backward()
         assert leaf.grad is not None
-        return (
-            leaf.grad.detach()
-        )  # Paddle's gradients have stop_gradient=False, although their graph is gone
+        # Paddle's gradients have stop_gradient=False, although their graph is gone
+        return leaf.grad.detach()
 
     def requires_grad(self, x: paddle.Tensor) -> bool:
         return not x.stop_gradient

@@ -41,9 +41,8 @@ class PaddleVirtualGpus(LimitedGpus, VirtualGpus):
         self._gpu, self._gpus = virtual_devices.KIND, n
         for index in range(n):  # so that xdevice takes the names that paddle.get_device() gives
             devices.spell(f"{virtual_devices.KIND}:{index}", devices.of("gpu", index))
-        self.short_floats = (
-            frozenset()
-        )  # they are made by Tensor.view, which has no kernel without strides
+        # they are made by Tensor.view, which has no kernel without strides
+        self.short_floats = frozenset()
         virtual_operations.refuse_mixed_devices()
 
     def limit(self) -> None:

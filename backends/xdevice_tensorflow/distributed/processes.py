@@ -251,8 +251,7 @@ class TensorflowProcesses(Processes):
         private.require("several processes")
         require_fit(self, name, group.device)
         engine = TensorflowEngine(name, group, self.to_native(group.device), is_started())
-        if (
-            not self.virtual
-        ):  # TensorFlow sees other GPUs now; the number of virtual ones is set by the program
+        # TensorFlow sees other GPUs now; the number of virtual ones is set by the program
+        if not self.virtual:
             self._counts.clear()
         return engine

@@ -170,9 +170,8 @@ def floor_divide(x1: Any, x2: Any) -> Any:
     rounded, rest = x1 / x2, tf.truncatemod(x1, x2)
     is_one_less = (rest != 0) & ((rest < 0) != (x2 < 0))
     times = (x1 - rest) / x2 - tf.cast(is_one_less, x1.dtype)
-    times = tf.where(
-        times == 0, rounded * 0, tf.round(times)
-    )  # `rounded * 0` has the sign of the quotient
+    # `rounded * 0` has the sign of the quotient
+    times = tf.where(times == 0, rounded * 0, tf.round(times))
     # it is constant but for steps
     return tf.stop_gradient(tf.where(x2 == 0, rounded, times))
 

@@ -17,9 +17,8 @@ if TYPE_CHECKING:
 
 class TensorflowReproducibility(Reproducibility):
     def seed_generators(self, n: int) -> None:
-        keras.utils.set_random_seed(
-            n
-        )  # TensorFlow's generators, and that of Keras's own layers
+        # TensorFlow's generators, and that of Keras's own layers
+        keras.utils.set_random_seed(n)
         tf.random.set_seed(n)
 
     @contextmanager

@@ -47,9 +47,8 @@ def _original(error: tf.errors.OpError) -> Exception | None:
         return None
     try:
         return cls(match["text"])
-    except (
-        TypeError
-    ):  # some types take more than a text: UnicodeDecodeError takes five arguments
+    except TypeError:
+        # some types take more than a text: UnicodeDecodeError takes five arguments
         return None
 
 

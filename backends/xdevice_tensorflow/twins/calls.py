@@ -145,9 +145,8 @@ class TensorflowCalls(Calls):
         return common.outermost(keras.Layer, around)
 
     def infer(self, model: Any, inputs: tuple[Any, ...], /, **named: Any) -> Any:
-        is_functional = bool(
-            getattr(model, "inputs", None)
-        )  # it takes its inputs in one container
+        # it takes its inputs in one container
+        is_functional = bool(getattr(model, "inputs", None))
         if named and is_functional:
             return model(named, training=False)
         if len(inputs) > 1 and is_functional:

@@ -383,9 +383,8 @@ def _of_recurrent(layer: Any) -> dict[str, object]:
     # Keras drops inputs and state with one mask for all steps; PyTorch's `dropout` works between layers
     dropped = {"dropout_of_inputs": layer.dropout, "recurrent_dropout": layer.recurrent_dropout}
     changed |= {name: value for name, value in dropped.items() if value}
-    changed |= (
-        {"stateful": True} if layer.stateful else {}
-    )  # the next batch begins where this one ends
+    # the next batch begins where this one ends
+    changed |= {"stateful": True} if layer.stateful else {}
     return changed | ({"go_backwards": True} if layer.go_backwards else {})
 
 
@@ -460,9 +459,8 @@ def _operations(model: Any, backend: Operations) -> Iterator[Layer]:
                 yield ops.own_code(path, layer)
             yield from _other_merge(path, layer)
             yield from _called_with(path, layer)
-            function = getattr(
-                layer, "activation", None
-            )  # a Bidirectional has none: its layers have
+            # a Bidirectional has none: its layers have
+            function = getattr(layer, "activation", None)
             if layers[path].settings.get("activation") is not None and callable(function):
                 yield _with_axis(_by_function(f"{path}.activation", function), layer)
         elif not layer.weights and not has_layers:

@@ -311,9 +311,8 @@ def _is_as_built(layer: Any) -> bool:
 
 
 def _makes_its_shapes(op: Any) -> bool:
-    if operations.is_rewritten(
-        op, "keras", "call"
-    ):  # the user's own `call` may compute other shapes
+    # the user's own `call` may compute other shapes
+    if operations.is_rewritten(op, "keras", "call"):
         return False
     nodes = [
         node

@@ -138,9 +138,8 @@ class TensorflowVirtualGpus(LimitedGpus, VirtualGpus):
         if self.ledger is None:
             return
         key = object()
-        values = (
-            _values(x)() if owner is x and x.shape.rank else None
-        )  # of a 0-d tensor it makes a number
+        # of a 0-d tensor it makes a number
+        values = _values(x)() if owner is x and x.shape.rank else None
         address = key if values is None else values.ctypes.data
         self.ledger.hold(key, index, address, int(x.shape.num_elements()) * int(x.dtype.size))
         weakref.finalize(owner, self.ledger.drop, key).atexit = False

@@ -266,9 +266,8 @@ class TorchEngine(Engine):
         if x.is_complex():
             x = x.resolve_conj()
         flat = self._here(x.resolve_neg()).contiguous().reshape(-1)
-        return flat.as_strided((flat.numel(),), (1,)).view(
-            torch.uint8
-        )  # a single element may have any stride
+        # a single element may have any stride
+        return flat.as_strided((flat.numel(),), (1,)).view(torch.uint8)
 
     def _here(self, x: torch.Tensor) -> torch.Tensor:
         """Returns `x`, or a copy of it on the host if it is on a GPU and there is no NCCL."""
@@ -295,9 +294,8 @@ def _is_idle(stream: Any, seconds: float) -> bool:
         if now > until:
             return False
         if until - now > seconds - 0.001:
-            select.select(
-                (), (), (), 0
-            )  # lets other threads run; in Python 3.11 to 3.13 `sleep(0)` takes 65 us
+            # lets other threads run; in Python 3.11 to 3.13 `sleep(0)` takes 65 us
+            select.select((), (), (), 0)
         else:
             time.sleep(0.0002)
     return True
@@ -328,9 +326,8 @@ def _into(x: torch.Tensor, buffer: torch.Tensor) -> torch.Tensor:
     """Writes the result `held` into `x`, unless `held` is in the memory of `x` already, and returns `x`."""
     if buffer.data_ptr() == x.data_ptr() and buffer.device == x.device:
         if not x.is_inference():
-            torch.autograd.graph.increment_version(
-                x
-            )  # so that a backward pass which needs the old values raises
+            # so that a backward pass which needs the old values raises
+            torch.autograd.graph.increment_version(x)
         return x
     return x.copy_(_like(buffer, x))
 

@@ -165,9 +165,8 @@ def take_along_axis(x: Tensor, indices: Tensor, axis: int) -> Tensor:
 
 
 def clip(x: Tensor, min: float | None, max: float | None) -> Tensor:
-    if (
-        x.dtype is torch.float16
-    ):  # there a bound beyond the dtype is an error, and a tensor of it is infinity
+    # there a bound beyond the dtype is an error, and a tensor of it is infinity
+    if x.dtype is torch.float16:
         low, high = (
             None if bound is None else number(bound, "float16", x) for bound in (min, max)
         )

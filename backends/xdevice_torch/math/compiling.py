@@ -184,9 +184,8 @@ class Recorder(Mode):
         result = func(*replaced(Symbol, _value_of, args), **replaced(Symbol, _value_of, kwargs))
         if torch.Tag.nondeterministic_seeded in func.tags:
             self._random = _random_state(self._inputs[0].device)
-        if (
-            func is _aten.lift_fresh.default
-        ):  # the function makes its argument anew at each call, the program once
+        # the function makes its argument anew at each call, the program once
+        if func is _aten.lift_fresh.default:
             line, result = f"{line}.clone()", result.clone()
         symbols, target = self._bound(result, argument_symbols)
         self._lines.append(line if target == "_" else f"{target} = {line}")
@@ -333,9 +332,8 @@ class Recorder(Mode):
             free[i] += f"; {variable} = None"
         lines = [f"    {line}{freed}" for line, freed in zip(self._lines, free, strict=True)]
         # names of parameters must differ
-        places = {
-            id(x): i for i, x in reversed([*enumerate(self.arguments)])
-        }  # one may be given twice
+        # one may be given twice
+        places = {id(x): i for i, x in reversed([*enumerate(self.arguments)])}
         names = [
             x.variable if places[id(x)] == i else f"_{i}" for i, x in enumerate(self.arguments)
         ]
@@ -367,9 +365,8 @@ def _value_of(x: Symbol) -> torch.Tensor:
 
 
 def _memory(x: torch.Tensor) -> int:
-    return id(
-        x.untyped_storage()
-    )  # PyTorch keeps one object for a storage as long as the storage lives
+    # PyTorch keeps one object for a storage as long as the storage lives
+    return id(x.untyped_storage())
 
 
 def _generator(device: torch.device) -> torch.Generator:
@@ -465,9 +462,8 @@ def _recorded(call: Traced, tensors: list[Any], refuse: Refuse) -> tuple[Any, An
         return None, None
     values, program = recorder.ended(results)
     if any(x.requires_grad for x in (*tensors, *recorder.outside)):
-        program = torch.no_grad()(
-            program
-        )  # not all, because it changes kernels, such as that of an LSTM on the CPU
+        # not all, because it changes kernels, such as that of an LSTM on the CPU
+        program = torch.no_grad()(program)
     return (note, values), (note, program)
 
 

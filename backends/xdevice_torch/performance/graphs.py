@@ -91,9 +91,8 @@ def _recording(graph: Any, stream: Any) -> Iterator[None]:
 
 def _abandon(graph: Any, stream: Any, pool: Any) -> None:
     with torch.cuda.stream(stream), suppress(RuntimeError):
-        if (
-            torch.cuda.is_current_stream_capturing()
-        ):  # another thread's wait broke the recording while it began
+        # another thread's wait broke the recording while it began
+        if torch.cuda.is_current_stream_capturing():
             graph.capture_end()
     with suppress(RuntimeError):  # it raises if the recording has ended properly
         _end_pool(stream.device_index, pool)
@@ -234,7 +233,6 @@ class TorchGraphs(Graphs):
 
     def replay(self, graph: Any) -> None:
         graph.replay()
-        if (
-            is_blocking()
-        ):  # the dispatch mode of `blocking` does not see the operations of a replay
+        # the dispatch mode of `blocking` does not see the operations of a replay
+        if is_blocking():
             self.synchronize(None)

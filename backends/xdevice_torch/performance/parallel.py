@@ -43,9 +43,8 @@ class TorchParallel(Parallel):
                 stack.enter_context(torch.set_grad_enabled(grad))
                 for kind, dtype, cache in casts:
                     stack.enter_context(torch.autocast(kind, dtype, cache_enabled=cache))
-                if (
-                    place.type != "cpu"
-                ):  # the CPU is the default anyway, and a scope costs some us at every call
+                # the CPU is the default anyway, and a scope costs some us at every call
+                if place.type != "cpu":
                     stack.enter_context(place)
                 yield
 

@@ -74,9 +74,8 @@ def _twins_state(
     try:
         twin.step()
     except Exception as error:
-        if not all(
-            twin.state[twins[number]] for number in parameters
-        ):  # the step failed before it made the state
+        # the step failed before it made the state
+        if not all(twin.state[twins[number]] for number in parameters):
             raise backend.unsupported(
                 f"loading into a {type(optimizer).__name__} that has not taken a step",
                 "take a step with gradients of zero first, then load model and optimizer",

@@ -73,9 +73,8 @@ class _Cuda(TorchFunctionMode):
     ) -> Any:
         # `x.cuda()` means CUDA even without an argument that says so; `to` can be given the virtual GPU
         if function is torch.Tensor.cuda:
-            place = (
-                args[1] if len(args) > 1 else (kwargs or {}).get("device")
-            )  # None is what Module.cuda passes
+            # None is what Module.cuda passes
+            place = args[1] if len(args) > 1 else (kwargs or {}).get("device")
             function, args, kwargs = (
                 torch.Tensor.to,
                 (args[0], self._device if place is None else place),

@@ -307,9 +307,8 @@ class _New(_Indexed):
     guard, which is always 0."""
 
     def __call__(self, x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        takes_device = not any(
-            isinstance(value, torch.Tensor) for value in args
-        )  # new(tensor) makes an alias
+        # new(tensor) makes an alias
+        takes_device = not any(isinstance(value, torch.Tensor) for value in args)
         device = _with_index(kwargs.get("device") or x.device)
         if torch.device(device).type != NAME or not takes_device:
             return self._function(x, *args, **kwargs)
@@ -452,9 +451,8 @@ class TorchVirtualGpus(LimitedGpus, VirtualGpus):
         self._synchronize = accelerators.waiter(NAME)
         self._places.clear()
         self._natives.clear()
-        devices.spell(
-            NAME, devices.of("gpu")
-        )  # xdevice takes a `device.type` as a name, as it takes "cuda"
+        # xdevice takes a `device.type` as a name, as it takes "cuda"
+        devices.spell(NAME, devices.of("gpu"))
         for index in range(n):
             devices.spell(f"{NAME}:{index}", devices.of("gpu", index))
 

@@ -202,9 +202,8 @@ def _template(device: torch.device, dtype: torch.dtype) -> torch.Tensor:
     if str(dtype) in _QUANTIZED:
         raise _unsupported("quantized")
     limits.refuse_lacking(device.index, [str(dtype).removeprefix("torch.")])
-    with torch.inference_mode(
-        False
-    ):  # a template made in inference mode could not be used outside it
+    # a template made in inference mode could not be used outside it
+    with torch.inference_mode(False):
         to_capsule: Any = torch.utils.dlpack.to_dlpack  # type: ignore[attr-defined]
         capsule = to_capsule(torch.empty(0, dtype=torch.uint8, device=_HOST))
         about = _DLDevice.from_address(_pointer(capsule, b"dltensor"))
@@ -386,9 +385,8 @@ def _place(kwargs: dict[str, Any], place: torch.device | None) -> torch.device |
     if wanted.type != NAME or wanted in _there:
         return wanted if wanted.type == NAME else None
     place = torch.device(NAME, getattr(torch, NAME)._index(wanted))
-    if (
-        place == wanted
-    ):  # otherwise `wanted` is "vgpu", and the current device may be another next time
+    # otherwise `wanted` is "vgpu", and the current device may be another next time
+    if place == wanted:
         _there.add(place)
     return place
 

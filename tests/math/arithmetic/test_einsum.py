@@ -54,9 +54,8 @@ def test_gradients_are_those_of_a_product(name):
             texts = text.replace(" ", "")
             weights = numbers([np.einsum(texts, *arrays).shape])[0]
             slopes = []
-            for i, array in enumerate(
-                arrays
-            ):  # it is linear in each: its slope is its value at each unit
+            # it is linear in each: its slope is its value at each unit
+            for i, array in enumerate(arrays):
                 units = np.eye(array.size, dtype="float32").reshape(array.size, *array.shape)
                 at_units = [
                     np.einsum(texts, *arrays[:i], unit, *arrays[i + 1 :]) for unit in units

@@ -276,9 +276,8 @@ def test_a_rule_may_write_into_what_it_is_given(xp, squares):
     assert (lists(new["w"]), lists(new["b"][0])) == ([-1.0, -2.0], -2.0)
     assert (lists(params["w"]), lists(params["b"][0])) == ([1.0, 2.0], 3.0)
     assert (lists(grads["w"]), lists(grads["b"][0])) == ([4.0, 8.0], 10.0)
-    if hasattr(
-        params["w"], "subtract_"
-    ):  # PyTorch's and Paddle's own, where `-=` makes a new tensor
+    # PyTorch's and Paddle's own, where `-=` makes a new tensor
+    if hasattr(params["w"], "subtract_"):
         assert lists(xdevice.math.update(params, grads, lambda p, g: p.subtract_(g))["w"]) == [
             -3.0,
             -6.0,
@@ -312,9 +311,8 @@ def test_numbers_are_updated_on_numpy_too(backend):
 
 def test_rules_and_gradients_that_do_not_fit_are_refused(xp):
     params, array = {"w": xdevice.tensor([1.0, 2.0])}, np.ones(2, "float32")
-    xdevice.math.update(
-        array, array, lambda p, g: p - g
-    )  # then arrays have been parameters: of another backend
+    # then arrays have been parameters: of another backend
+    xdevice.math.update(array, array, lambda p, g: p - g)
     for rule, error, text in (
         (
             lambda p, g: array,
@@ -546,9 +544,8 @@ def test_gradients_in_threads(name, squares):
     def task():
         if name == "mxnet":
             xdevice.backend("mxnet").framework.npx.set_np()
-        found.extend(
-            lists(slope(x)) for _ in range(50)
-        )  # two at once crashed Paddle after some
+        # two at once crashed Paddle after some
+        found.extend(lists(slope(x)) for _ in range(50))
 
     threads = [threading.Thread(target=task) for _ in range(2)]
     for thread in threads:
@@ -624,16 +621,14 @@ def test_a_step_on_several_devices_is_one_on_all_of_the_batch(name, xp):
 @pytest.mark.parametrize("reduced", ["sum", "mean", "std", "var"])
 def test_one_number_is_reduced_with_a_gradient(xp, reduced):
     reduce = getattr(xp, reduced)
-    for _ in range(
-        20
-    ):  # MXNet's einsum fails in its gradient for no dimensions by what it has seen before
+    # MXNet's einsum fails in its gradient for no dimensions by what it has seen before
+    for _ in range(20):
         xdevice.math.grad(lambda x: xp.sum(xp.sum(x, axis=0)))(xp.ones((3, 4)))
         value, slope = xdevice.math.value_and_grad(
             lambda x: xp.add(xp.sum(reduce(x)), xp.sum(xp.exp(x)))
         )(xdevice.tensor(0.0))
-        xdevice.sync(
-            value, slope
-        )  # what MXNet's engine failed at would be raised here, or later
+        # what MXNet's engine failed at would be raised here, or later
+        xdevice.sync(value, slope)
         assert [xdevice.item(value)] == [1.0]
         assert reduced == "std" or xdevice.item(slope) == (1.0 if reduced == "var" else 2.0)
 

@@ -537,9 +537,8 @@ SHAPES_OF_PRODUCTS = [
 @pytest.mark.parametrize("dtype", REAL)
 @pytest.mark.parametrize("shapes", SHAPES_OF_PRODUCTS)
 def test_products(xp, shapes, dtype):
-    xp.matmul(
-        xp.eye(2, dtype=getattr(xp, dtype)), xp.eye(2, dtype=getattr(xp, dtype))
-    )  # the next goes the fast way
+    # the next goes the fast way
+    xp.matmul(xp.eye(2, dtype=getattr(xp, dtype)), xp.eye(2, dtype=getattr(xp, dtype)))
     x1, x2 = (np.arange(math.prod(shape)).reshape(shape).astype(dtype) for shape in shapes)
     y1, y2 = (xp.asarray(x, dtype=x.dtype) for x in (x1, x2))
     close(xp.matmul(y1, y2), np.matmul(x1, x2))
@@ -758,10 +757,8 @@ def test_a_function_of_several_calls_compiles_and_gives_the_same(xp, name):
 
 def test_pytorch_compiles_where_the_dtypes_of_tensorflow_are_known():
     torch, _ = (pytest.importorskip(framework) for framework in ("torch", "tensorflow"))
-    for framework in (
-        "tensorflow",
-        "torch",
-    ):  # on PyTorch the last dtype is another than the compiled one
+    # on PyTorch the last dtype is another than the compiled one
+    for framework in ("tensorflow", "torch"):
         with xdevice.use_backend(framework):
             xp, x = xdevice.array_namespace(), xdevice.tensor([1, 2])
             xp.maximum(x, x)

@@ -50,9 +50,8 @@ def test_an_index_is_numpys_in_reading_and_writing(xd, index):
     x[index] = 7
     wanted[index] = 7
     same(x, wanted)
-    np.testing.assert_array_equal(
-        xdevice.to_numpy(tensor), VALUES
-    )  # the user's tensor is not written into
+    # the user's tensor is not written into
+    np.testing.assert_array_equal(xdevice.to_numpy(tensor), VALUES)
 
 
 @pytest.mark.parametrize("index", [2, (0, 0, 0, 0), (..., ...), (0, 5), 1.5, [9]], ids=str)

@@ -435,9 +435,8 @@ def test_first_weights_have_the_variance_of_their_fans(draw, expected):
         x = draw(*shape)
         assert (x.shape, x.dtype) == (shape, "float32")
         assert abs(x.var() / expected(inputs, outputs) - 1) < 0.05
-        assert bool(abs(x).max() < 1.8 * x.std()) is draw.__name__.endswith(
-            "uniform"
-        )  # sqrt(3) for uniform numbers
+        # sqrt(3) for uniform numbers
+        assert bool(abs(x).max() < 1.8 * x.std()) is draw.__name__.endswith("uniform")
     assert draw((0, 0), dtype="float64").dtype == "float64"
     for shape in ((), (3,), (3, 3, 3), (1, 2, 3, 4, 5)):
         with pytest.raises(

@@ -33,9 +33,8 @@ def _pytorch_is_imported_before():
 def project(pytester, monkeypatch):
     """A project whose own warnings are errors. Its `run` runs pytest here, its `spawn` in a process of its own."""
     monkeypatch.delenv("PYTEST_ADDOPTS", raising=False)
-    monkeypatch.setenv(
-        "PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1"
-    )  # Hypothesis would be imported anew by every run
+    # Hypothesis would be imported anew by every run
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     arguments = [
         "-W",
         "error",

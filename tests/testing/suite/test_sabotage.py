@@ -273,9 +273,8 @@ def labels_are_said_to_be_guarded_that_are_not(adapter, patch, suite):
         return original(logits, adapter.from_numpy(known, xdevice.device_of(labels)))
 
     patch.setattr(kernels, "cross_entropy", clipped)
-    patch.setattr(
-        nn._lookup.of(adapter), "guards", lambda labels, kind: True
-    )  # which remembers what the adapter has
+    # which remembers what the adapter has
+    patch.setattr(nn._lookup.of(adapter), "guards", lambda labels, kind: True)
 
 
 @caught_by(*LAYERS)

@@ -538,9 +538,8 @@ def _op(function, inputs, shape, dtype, backs, place, crosses=False):
         _order(current_stream(source), current_stream(place))
     _launch(work, out_block, place, {x.place for x in inputs})
     for source in far:
-        _order(
-            current_stream(place), current_stream(source)
-        )  # who writes there next comes after the copy
+        # who writes there next comes after the copy
+        _order(current_stream(place), current_stream(source))
     return _linked(out, inputs, backs)
 
 

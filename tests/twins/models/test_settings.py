@@ -362,9 +362,8 @@ def test_what_was_not_compared_asks_for_inputs_only_where_there_are_none():
 
 def test_a_difference_without_a_listed_cause_is_listed_with_where_it_begins():
     source, like = _block("torch"), _block("paddle", gelu=True)
-    assert (
-        xdevice.models.convert_state(source, "paddle", like=like).differences == []
-    )  # functions are not seen
+    # functions are not seen
+    assert xdevice.models.convert_state(source, "paddle", like=like).differences == []
     (told,) = xdevice.models.convert_state(
         source, "paddle", like=like, inputs=NUMBERS
     ).differences

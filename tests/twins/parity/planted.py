@@ -198,9 +198,8 @@ def forward(weights, images, mask, moving, has):
     )
     x = xp.permute_dims(x, (0, 2, 3, 1)) if has("flattened channels last") else x
     x = seen["flat"] = xp.reshape(x, (SAMPLES, -1))
-    rows = weights["dense"][
-        : x.shape[1]
-    ]  # fewer come where a fault has made the images smaller
+    # fewer come where a fault has made the images smaller
+    rows = weights["dense"][: x.shape[1]]
     x = xp.matmul(x, rows)
     x = x if has("no bias of the dense layer") else x + weights["dense_bias"]
     x = nn.sigmoid(x) if has("sigmoid for tanh") else xp.tanh(x)

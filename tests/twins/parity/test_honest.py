@@ -62,9 +62,8 @@ def test_a_hundred_equivalents_raise_no_alarm(tmp_path):
 
 
 @pytest.mark.long
-@pytest.mark.filterwarnings(
-    "ignore:When training, we now always track:UserWarning"
-)  # Paddle's, of any batch norm
+# Paddle's, of any batch norm
+@pytest.mark.filterwarnings("ignore:When training, we now always track:UserWarning")
 def test_a_deep_network_alarms_by_the_usual_rule_alone(tmp_path):
     usual, measured = Calibrated(honest.vgg11_bn, tmp_path).held("paddle")
     assert alarms(usual) == {"outputs"}
@@ -147,6 +146,5 @@ def test_numbers_that_are_drawn_anew_in_float64_are_not_taken_for_rounding():
         match=r"cannot calibrate: loss, step 0, is off by 3 in the run in float64",
     ):
         noise.measure(values, {"float64": others, "jitter:1": values})
-    assert noise.measure(
-        values, {"float64": others, "jitter:1": others}
-    )  # zero but for rounding
+    # zero but for rounding
+    assert noise.measure(values, {"float64": others, "jitter:1": others})

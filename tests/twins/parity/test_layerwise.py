@@ -36,9 +36,8 @@ def paddle_net(eps=1e-5, padding=1, activation=None, ceil=False, mode="upscale_i
 
 
 def mxnet_net(eps=1e-5):
-    xdevice.convert(
-        np.ones(1), "mxnet"
-    )  # gives this thread NumPy's semantics, which blocks have from the first on
+    # gives this thread NumPy's semantics, which blocks have from the first on
+    xdevice.convert(np.ones(1), "mxnet")
     from mxnet.gluon import nn
 
     net = nn.HybridSequential()

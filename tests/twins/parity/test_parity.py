@@ -358,9 +358,8 @@ def test_a_recording_is_a_copy_of_each_frameworks_tensor(backend, tmp_path):
     assert leaf.owner == f"{backend} {chosen.version}"
     assert recording.header["versions"][backend] == chosen.version
     if network is not None:
-        state = xdevice.models.convert_state(
-            network, "numpy"
-        )  # in PyTorch's layouts, as recordings are
+        # in PyTorch's layouts, as recordings are
+        state = xdevice.models.convert_state(network, "numpy")
         values = {reading.path: reading.value for reading in recording.entries[1].read()}
         assert state.keys() == values.keys()
         assert all((values[name] == x).all() for name, x in state.items())

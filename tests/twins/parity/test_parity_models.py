@@ -172,9 +172,8 @@ def test_two_biases_are_compared_as_their_sum_in_both_directions():
     for found in (one_way, other_way):
         assert (found.leaf, found.off) == ("lstm/lstm_cell/bias", 16)
         assert "bias_ih_l0 and bias_hh_l0 of torch" in found.text
-        apart = (
-            found.actual - found.expected
-        )  # each way may show another element: all are as far apart
+        # each way may show another element: all are as far apart
+        apart = found.actual - found.expected
         assert apart == pytest.approx(1e-3 if found is one_way else -1e-3, rel=1e-2)
 
 
@@ -239,9 +238,8 @@ def test_modules_of_two_libraries_of_one_framework_are_paired():
     right = eqx.tree_at(
         lambda x: (x.weight, x.bias), theirs, (ours.kernel[...].T, ours.bias[...])
     )
-    assert (
-        difference(ours, right).problem == "settings"
-    )  # JAX's libraries do not list layers without parameters
+    # JAX's libraries do not list layers without parameters
+    assert difference(ours, right).problem == "settings"
     xdevice.assert_parity(xdevice.models.convert_state(ours, "jax", like=right), right)
 
 
@@ -328,9 +326,8 @@ def test_what_names_and_kinds_say_is_compared_as_a_state():
     assert difference(state, theirs).leaf == "first.weight"
     del state["first.weight"]
     assert "actual has no first.weight" in difference(state, theirs).text
-    assert (
-        "['scale']" in difference(state, ours).text
-    )  # beside a model of another framework it is a dict
+    # beside a model of another framework it is a dict
+    assert "['scale']" in difference(state, ours).text
 
 
 def with_head(nn, classes):

@@ -20,9 +20,8 @@ def attention(nn: Any, q: Any, k: Any, v: Any, mask: Any) -> Any:
     scores = xp.divide(xp.matmul(q, xp.matrix_transpose(k)), sqrt(q.shape[-1]))
     if mask is None:
         return xp.matmul(nn.softmax(scores, len(scores.shape) - 1), v)
-    least = float(
-        xp.finfo(scores.dtype).min
-    )  # with -inf, a query without keys would have gradients of NaN
+    # with -inf, a query without keys would have gradients of NaN
+    least = float(xp.finfo(scores.dtype).min)
     # a query without keys has equal weights here, and zeros below
     weights = nn.softmax(xp.where(mask, scores, least), len(scores.shape) - 1)
     return xp.matmul(xp.where(mask, weights, 0.0), v)

@@ -425,9 +425,8 @@ def broadcast_shape(*shapes: tuple[Any, ...]) -> tuple[Any, ...]:
     """The shape that tensors of these shapes broadcast to. Raises `ShapeError` if they do not broadcast together."""
     if len({*shapes}) == 1:
         return shapes[0]
-    ndim = max(
-        [0, *[len(shape) for shape in shapes]]
-    )  # written so that torch.compile can follow it
+    # written so that torch.compile can follow it
+    ndim = max([0, *[len(shape) for shape in shapes]])
     rows = [(1,) * (ndim - len(shape)) + shape for shape in shapes]
     result = []
     for sizes in zip(*rows, strict=True):

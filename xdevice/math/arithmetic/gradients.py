@@ -353,6 +353,5 @@ def _completed(gradients: list[Any], leaves: list[Any], backend: Backend) -> lis
 def _zeros(x: Any, backend: Backend) -> Any:
     if type(x) in backends:
         return backend.full(tuple(x.shape), 0.0, backend.device_of(x), dtype_name(x.dtype))
-    return backend.namespace().full_like(
-        x, 0.0, dtype_name(x.dtype)
-    )  # x is a symbol of a traced function
+    # x is a symbol of a traced function
+    return backend.namespace().full_like(x, 0.0, dtype_name(x.dtype))

@@ -181,9 +181,8 @@ def _summed(checks: Checks, places: Places, values: Any) -> tuple[Places, Any]:
         count = np.arange(places.size)
         is_first = (count - np.maximum.accumulate(np.where(starts, count, 0))) % 2 == 0
         second = count[is_first] + 1
-        second[np.r_[is_first, True][second]] = (
-            places.size
-        )  # without a partner: the zero behind all
+        # without a partner: the zero behind all
+        second[np.r_[is_first, True][second]] = places.size
         nothing = checks.kernels.full_like(
             _taken(checks, values, count[:1]), 0, checks.name(values)
         )

@@ -32,9 +32,8 @@ class Info:
         }
 
     def devices(self) -> tuple[Device, ...]:
-        return tuple(
-            place for place in self._backend.devices() if place.kind != "meta"
-        )  # which holds no values
+        # which holds no values
+        return tuple(place for place in self._backend.devices() if place.kind != "meta")
 
     def default_device(self) -> Device:
         return creation.place_for(self._backend, None)

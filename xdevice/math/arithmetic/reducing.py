@@ -518,9 +518,8 @@ class Reducing(Room):
         checked."""
         checks, kernels, length = self._checks, self._kernels, shape_of(x)[axis]
         name = checks.name(indices)
-        whole = (
-            name if name in ("int32", "int64") else checks.supported("int64")
-        )  # which all frameworks take
+        # which all frameworks take
+        whole = name if name in ("int32", "int64") else checks.supported("int64")
         if not checks.has_values(indices):
             indices = checks.cast(indices, whole)
             along = (
@@ -531,9 +530,8 @@ class Reducing(Room):
             is_negative = kernels.less(indices, checks.number(0, whole, indices))
             return kernels.where(is_negative, kernels.add(indices, along), indices)
         values = checks.backend.peek(indices)
-        unsigned = values.view(
-            values.dtype.str.replace("i", "u")
-        )  # what is negative is in the upper half there
+        # what is negative is in the upper half there
+        unsigned = values.view(values.dtype.str.replace("i", "u"))
         if values.size and int(unsigned.max()) >= min(length, 1 << (8 * values.itemsize - 1)):
             low, high = int(values.min()), int(values.max())
             if low < -length or high >= length:

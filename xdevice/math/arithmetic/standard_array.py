@@ -378,9 +378,8 @@ def _bare(value: Any) -> Any:
 
 def _dressed(checks: Checks, result: Any) -> Any:
     if isinstance(result, tuple | list):
-        make: Any = getattr(
-            result, "_make", type(result)
-        )  # a named tuple takes its parts one by one
+        # a named tuple takes its parts one by one
+        make: Any = getattr(result, "_make", type(result))
         return make([_dressed(checks, part) for part in result])
     result = registry.as_array(result)
     owned = registry.kind_of(type(result))

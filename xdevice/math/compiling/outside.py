@@ -145,9 +145,8 @@ class Outside:
         self._watch(partial(_attributes, function), f"an attribute of {name}")
         if cells := function.__closure__:
             self._watch(lambda: map(_in_cell, cells), *function.__code__.co_freevars)
-        if is_of_library(
-            module, self._own
-        ):  # it was made around others, which are in its cells
+        # it was made around others, which are in its cells
+        if is_of_library(module, self._own):
             return
         codes = _codes(function.__code__)
         names = sorted({name for code in codes for name in code.co_names})

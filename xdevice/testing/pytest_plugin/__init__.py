@@ -82,9 +82,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addini("xd_backends", "the default of --xd-backends", default="auto")
 
 
-@pytest.hookimpl(
-    tryfirst=True
-)  # the conftest of a suite may choose its device when it is imported
+# the conftest of a suite may choose its device when it is imported
+@pytest.hookimpl(tryfirst=True)
 def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
     options = early_config.known_args_namespace
     if options.xd_cuda is None:
@@ -162,9 +161,8 @@ def pytest_itemcollected(item: pytest.Item) -> None:
     if name is None:
         return
     for mark in [mark for mark in item.iter_markers() if mark.name in MARKERS]:
-        fault = fault_of(
-            mark
-        )  # markers of a parameter, which pytest_generate_tests does not see
+        # markers of a parameter, which pytest_generate_tests does not see
+        fault = fault_of(mark)
         if fault:
             raise pytest.UsageError(f"{item.nodeid}: {fault}")
         if mark.name == "xd_only" and name != NOWHERE and name not in named_by(mark):
@@ -219,9 +217,8 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 def _need_gpus(item: pytest.Item, backend: Backend) -> None:
-    if not needs_gpu(
-        item
-    ):  # counting may start the framework: TensorFlow initialises CUDA to count GPUs
+    # counting may start the framework: TensorFlow initialises CUDA to count GPUs
+    if not needs_gpu(item):
         return
     wanted = max((*mark.args, 1)[0] for mark in item.iter_markers("xd_needs_gpu"))
     here = len(_gpus(backend))
@@ -266,9 +263,8 @@ def _tell_kernels(item: pytest.Item, when: Literal["ENTER", "LEAVE"]) -> None:
 
     for backend in registry.list_loaded():
         if backend.name == backend_of(item):
-            with suppress(
-                UnsupportedError
-            ):  # no kernels, or this thread cannot be prepared for them
+            # no kernels, or this thread cannot be prepared for them
+            with suppress(UnsupportedError):
                 getattr(backend.namespace(), getattr(arithmetic, when), _nothing)()
 
 

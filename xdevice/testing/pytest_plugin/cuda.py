@@ -62,9 +62,8 @@ class Cuda:
     def pytest_collection_finish(self) -> None:
         try:
             for framework in frameworks.list_imported():
-                registry.load(
-                    framework.name
-                )  # raises what the import hook has kept until the backend is used
+                # raises what the import hook has kept until the backend is used
+                registry.load(framework.name)
         except XDeviceError as error:
             raise pytest.UsageError(f"--xd-cuda={self._device}: {error}") from None
 

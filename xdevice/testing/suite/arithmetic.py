@@ -38,9 +38,8 @@ class ArithmeticChecks(Suite):
         assert not missing, f"namespace() lacks {', '.join(missing)}"
         self.needs_kernels()
         x = self.make([[1, 2], [3, 4]])
-        in_thread(
-            lambda: self.compute(x), self.patience
-        )  # settings that are made for this thread end with it
+        # settings that are made for this thread end with it
+        in_thread(lambda: self.compute(x), self.patience)
 
     def compute(self, x: Any) -> None:
         try:

@@ -65,10 +65,8 @@ class WaitingChecks(Suite):
             with pytest.raises(Exception) as raised:
                 xdevice.sync(*targets_of(x))
             assert not isinstance(raised.value, xdevice.errors.XDeviceError)
-            del (
-                x,
-                raised,
-            )  # their traceback keeps the work alive: every later sync() would raise its error
+            # their traceback keeps the work alive: every later sync() would raise its error
+            del x, raised
 
     # blocking
 

@@ -138,9 +138,8 @@ class Suite:
     def second(self) -> Device | None:
         if self.other:
             return devices.parse(self.other)
-        other = (
-            self.samples.other_device()
-        )  # called first: some frameworks can make one only before they are used
+        # called first: some frameworks can make one only before they are used
+        other = self.samples.other_device()
         gpus = [devices.of("gpu", i) for i in range(self.adapter.count("gpu"))]
         choice = [*gpus, other, devices.CPU]
         return next((device for device in choice if device not in (None, self.here)), None)
@@ -333,9 +332,8 @@ def assert_same(actual: Any, expected: Any, name: str = "") -> None:
     assert actual.shape == expected.shape, (
         f"{name}: shape {actual.shape}, expected {expected.shape}"
     )
-    if (
-        actual.tobytes() != expected.tobytes()
-    ):  # no `assert`, for which pytest would print the bytes
+    # no `assert`, for which pytest would print the bytes
+    if actual.tobytes() != expected.tobytes():
         raise AssertionError(f"{name}: {actual} is not {expected}")
 
 

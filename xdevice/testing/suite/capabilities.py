@@ -46,9 +46,8 @@ def needs(*names: str) -> Callable[[Checks], Checks]:
 
 def lacking(adapter: Backend, check: Any) -> list[str]:
     """The names of those capabilities and hooks that a check needs and the adapter does not have."""
-    for product in (
-        contract.PRODUCTS
-    ):  # it may have a method of the device layer for the sake of a product only
+    # it may have a method of the device layer for the sake of a product only
+    for product in contract.PRODUCTS:
         contract.extend(adapter, product)
     return [name for name in getattr(check, "needs", ()) if not _has(adapter, _hooks(name))]
 

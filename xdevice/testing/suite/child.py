@@ -105,9 +105,8 @@ def _batches() -> Iterator[Any]:
 
 def virtual(name: str) -> None:
     """Reports the names of two virtual GPUs, and the values of a tensor copied to each."""
-    os.environ.pop(
-        "XDEVICE_VIRTUAL_GPUS", None
-    )  # the variable may ask for another number of GPUs
+    # the variable may ask for another number of GPUs
+    os.environ.pop("XDEVICE_VIRTUAL_GPUS", None)
     try:
         xdevice.virtual_gpus(2, force=True)
         backend = xdevice.backend(name)

@@ -249,9 +249,8 @@ class CreationChecks(Suite):
         assert type(axes) is int
         assert type(longest) is int
         # more axes than NumPy can have cannot be tried
-        fitting: list[tuple[int, ...]] = [
-            (1,) * min(axes, 32)
-        ]  # arrays of NumPy 1 have 32 axes at most
+        # arrays of NumPy 1 have 32 axes at most
+        fitting: list[tuple[int, ...]] = [(1,) * min(axes, 32)]
         too_much: list[tuple[int, ...]] = [(1,) * (axes + 1)] if axes < 32 else []
         # a longer axis would need gigabytes
         if longest < 1 << 24:

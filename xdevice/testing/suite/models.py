@@ -112,9 +112,8 @@ class ModelChecks(Suite):
     def test_variables_are_those_of_the_state_dict(self) -> None:
         built = 0
         for (name, model), (_, twin) in zip(self.build(), self.build(), strict=True):
-            with suppress(
-                xdevice.errors.NotBuiltError
-            ):  # torch moves a lazy module, but it has no values
+            # torch moves a lazy module, but it has no values
+            with suppress(xdevice.errors.NotBuiltError):
                 self.assert_named(name, model, twin)
                 built += 1
         assert built
@@ -382,9 +381,8 @@ class ModelChecks(Suite):
                 f"{name}: a {type(part).__qualname__} is no longer part of the copy"
             )
             if kind == "tensor" and self.accepts(model):
-                with suppress(
-                    xdevice.errors.NotBuiltError
-                ):  # Paddle's recurrent layers have a buffer without memory
+                # Paddle's recurrent layers have a buffer without memory
+                with suppress(xdevice.errors.NotBuiltError):
                     self.assert_equal(twin, part, name)
 
     def parts_to_hold(self, model: Any) -> list[Any]:

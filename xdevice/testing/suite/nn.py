@@ -31,9 +31,8 @@ class LayerFunctionChecks(Suite):
         missing = [name for name in contract.KERNELS if not hasattr(kernels, name)]
         assert not missing, f"nn() lacks {', '.join(missing)}"
         self.needs_kernels()
-        in_thread(
-            self.compute_in_use, self.patience
-        )  # settings that are made for this thread end with it
+        # settings that are made for this thread end with it
+        in_thread(self.compute_in_use, self.patience)
 
     def compute_in_use(self) -> None:
         with xdevice.use_backend(self.backend):

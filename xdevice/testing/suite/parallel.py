@@ -119,9 +119,8 @@ class ParallelChecks(Suite):
                 {"x": self.make(array, array.dtype.name), "name": name}
                 for name, array in arrays.items()
             ]
-            if isinstance(
-                batches[0]["x"], np.ndarray
-            ):  # prefetch makes tensors of arrays, and float32 of float64
+            # prefetch makes tensors of arrays, and float32 of float64
+            if isinstance(batches[0]["x"], np.ndarray):
                 batches = [batch for batch in batches if batch["name"] != "float64"]
                 arrays.pop("float64", None)
             prefetched = list(xdevice.prefetch(batches, target))

@@ -170,9 +170,8 @@ class TrainingChecks(Suite):
             for i, x in enumerate(variables):
                 assert gradients[i].shape == tuple(x.shape), "reported by another number"
             end = self.adapter.watch_gradients(variables, fails)
-            with pytest.raises(
-                (ArithmeticError, SystemError)
-            ):  # the second is what Paddle makes of it
+            # the second is what Paddle makes of it
+            with pytest.raises((ArithmeticError, SystemError)):
                 step(*data)
             end()
             step(*data)  # a watch that goes on would say that a gradient was reported twice

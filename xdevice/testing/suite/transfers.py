@@ -40,10 +40,8 @@ class TransferChecks(Suite):
         with xdevice.transfers() as log:
             for read in reads:
                 read()
-        with (
-            xdevice.transfers() as none,
-            self.here,
-        ):  # outside here() TensorFlow would copy x to add
+        # outside here() TensorFlow would copy x to add
+        with xdevice.transfers() as none, self.here:
             xdevice.device_of(x)
             self.samples.add(x, x)
         assert [record.kind for record in log] == ["read"] * len(reads), list(log)

@@ -114,9 +114,8 @@ class Table(NamedTuple):
         if base is not None:
             row = self.rows[base]
             return None if row is None else row(path, layer)
-        is_own = (
-            _root(type(layer)) == self.package
-        )  # the repr of a user's class may raise, or print addresses
+        # the repr of a user's class may raise, or print addresses
+        is_own = _root(type(layer)) == self.package
         return other(path, layer, self.describe(layer) if is_own else "")
 
     def is_rewritten(self, layer: Any) -> bool:
@@ -164,9 +163,8 @@ def _each(
         # a hook may change what the module takes or gives
         if any(_root(hook) not in table.observers for hook in module.hooks):
             yield other(f"{path}()", itself, "a hook")
-        if (
-            path in by_path
-        ):  # its own tensors do not count: they may be counters, or the states of dropouts
+        # its own tensors do not count: they may be counters, or the states of dropouts
+        if path in by_path:
             yield by_path[path]
             if table.is_rewritten(itself):
                 yield own_code(path, itself)
@@ -289,9 +287,8 @@ def _activation_of(
     cls: type, attributes: Mapping[str, Attribute], path: str, layer: Any
 ) -> Layer:
     if not attributes and type(layer) is not cls and _root(type(layer)) == _root(cls):
-        return other(
-            path, layer
-        )  # a subclass within the framework, as PyTorch's quantized ReLU6 is one of ReLU
+        # a subclass within the framework, as PyTorch's quantized ReLU6 is one of ReLU
+        return other(path, layer)
     return activation(path, cls.__name__, **_settings(layer, attributes))
 
 
@@ -358,9 +355,8 @@ def avg_pool(
 ) -> Layer:
     settings = _window(axes, kernel, stride, padding, image)
     settings |= {"ceil_mode": _ceil(ceil_mode, settings), "divisor": divisor}
-    is_padded = (
-        settings["padding"] != (0,) * axes
-    )  # whether padding is counted matters only where there is some
+    # whether padding is counted matters only where there is some
+    is_padded = settings["padding"] != (0,) * axes
     return Layer(
         path,
         "avg_pool",

@@ -131,9 +131,8 @@ def _convert(source: Any, target: Backend, like: Any, request: _Request, state: 
     if ours or theirs:
         origin = row_slices.cut(origin, ours, state.done, is_target=False)
         wanted = row_slices.cut(wanted, theirs, state.done, is_target=True)
-    if not origin.has_forms_of(
-        wanted
-    ):  # what is alike is not rewritten, so that names and order stay what they are
+    # what is alike is not rewritten, so that names and order stay what they are
+    if not origin.has_forms_of(wanted):
         origin, wanted = alike(origin, wanted)
     # after `alike`, and before the first error of pairing: a device that is not there is said first
     writer = Writer(origin, target, wanted, state, request.device, request.dtype)

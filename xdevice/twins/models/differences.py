@@ -553,9 +553,8 @@ def compare_gaps(
         right = [layer for layer in right if layer is not its]
     differences += [one for layer in left for one in _rescaling(layer, is_ours=True)]
     differences += [one for layer in right for one in _rescaling(layer, is_ours=False)]
-    once = {
-        str(one): one for one in differences
-    }  # a layer that is called twice repeats its differences
+    # a layer that is called twice repeats its differences
+    once = {str(one): one for one in differences}
     return PlainComparison(
         list(once.values()), activated - {""}, (_unique(left), _unique(right))
     )

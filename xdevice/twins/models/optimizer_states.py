@@ -549,9 +549,8 @@ def _canonical(
             continue
         array = ours.backend.to_numpy(sources[name])
         if slot in terms.FORMS:
-            if rate := terms.FORMS[slot] * float(
-                settings["lr"]
-            ):  # of a rate of 0 the momentum cannot be recovered
+            # of a rate of 0 the momentum cannot be recovered
+            if rate := terms.FORMS[slot] * float(settings["lr"]):
                 state[_plain(slot)] = array / np.asarray(rate, array.dtype)
         elif slot == terms.STEP:
             state[slot] = int(array.reshape(-1)[0])

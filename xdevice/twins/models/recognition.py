@@ -202,9 +202,8 @@ def _fits(layer: Layer, variables: Variables) -> bool:
     weight, bias = shapes.get("weight"), shapes.get("bias")
     if weight is None or bias is None:
         return True
-    groups = (
-        layer.kind == "conv_transpose"
-    )  # which are not known: the bias has a multiple of the axis
+    # which are not known: the bias has a multiple of the axis
+    groups = layer.kind == "conv_transpose"
     return bias[0] % weight[1] == 0 if groups else bias[:1] == weight[:1]
 
 

@@ -171,9 +171,8 @@ class Writer:
             dtype,
         )
         self._device = None if device is None else target.require(devices.parse(device))
-        self._changes_floats = bool(
-            floats.setting()
-        )  # a run of `xdevice parity` that asks for float64, or for jitter
+        # a run of `xdevice parity` that asks for float64, or for jitter
+        self._changes_floats = bool(floats.setting())
         self._possible: set[tuple[Device, str]] = set()
         """The devices and dtypes that the target has."""
         self._casts: dict[tuple[str, str], list[str]] = {}

@@ -92,9 +92,8 @@ def unclear(ours: Unpaired, theirs: Unpaired, signatures: Sequence[Signature]) -
     likely: dict[str, str] = {}
     for signature in signatures:
         likely |= guess(ours.only([signature]).paths, theirs.only([signature]).paths)
-    at_breaks = {
-        name for one in breaks for name in one.paths
-    }  # these come first: names= must say what they are
+    # these come first: names= must say what they are
+    at_breaks = {name for one in breaks for name in one.paths}
     return _cut(
         head,
         _ways_out(dict(sorted(likely.items(), key=lambda pair: pair[0] not in at_breaks))),

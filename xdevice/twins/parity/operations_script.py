@@ -105,9 +105,8 @@ def main() -> None:
         try:
             stack.enter_context(backend.operation_calls(writer.run, writer.leaf))
         except UnsupportedError as error:
-            print(
-                f"no operations are kept: {error}", file=sys.stderr
-            )  # what the script records is compared
+            # what the script records is compared
+            print(f"no operations are kept: {error}", file=sys.stderr)
             runpy.run_path(script, run_name="__main__")
             return
         try:

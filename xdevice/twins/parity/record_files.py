@@ -203,9 +203,8 @@ def _write_leaf(arrays: BufferedWriter, leaf: HostLeaf) -> dict[str, Any]:
     line = {"path": leaf.path, "dtype": leaf.dtype, "device": leaf.device, "owner": leaf.owner}
     if not isinstance(leaf.value, numpy.ndarray):
         return {**line, "value": repr(leaf.value) if leaf.is_number else leaf.value}
-    stored = numpy.ascontiguousarray(leaf.value).reshape(
-        leaf.shape
-    )  # it gives an array without axes one
+    # it gives an array without axes one
+    stored = numpy.ascontiguousarray(leaf.value).reshape(leaf.shape)
     if leaf.dtype in _STORED_AS:
         stored = stored.view(_STORED_AS[leaf.dtype])
     place = arrays.tell()

@@ -85,9 +85,8 @@ def _of_kind(path: str, kind: foreign.Kind) -> Header:
     """The contents of a file of another format that can be read."""
     origin = kind.framework or ""
     backend = registry.load("numpy" if kind.read is not None else origin)
-    extend(
-        backend, "twins"
-    )  # JAX's `own_file` is there, and the contract's default hides that it is lacking
+    # JAX's `own_file` is there, and the contract's default hides that it is lacking
+    extend(backend, "twins")
     with path_errors(f"{path!r:.1000} cannot be read"):
         saved = (kind.read or backend.own_file)(path)
     try:

@@ -33,10 +33,8 @@ _PICKLE: Final = Kind(
 _MXNET: Final = Kind("a file of MXNet", framework="mxnet", read=readers.read_mxnet)
 _STARTS: Final = (
     (b"\x89HDF\r\n\x1a\n", _KERAS),
-    (
-        b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19",
-        _PYTORCH,
-    ),  # the number that opens it before PyTorch 1.6
+    # the number that opens it before PyTorch 1.6
+    (b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19", _PYTORCH),
     (b"\x12\x01\0\0\0\0\0\0", _MXNET),
     (b"\x93NUMPY", Kind("an array of NumPy", "numpy.load reads it")),
     (

@@ -123,9 +123,8 @@ def open_file(path: str) -> Iterator[Header]:
 def _is_still(path: str, file: FileIO) -> bool:
     """Whether the path still names the open file, and not one that has replaced it."""
     require_plain_file(path)
-    with (
-        _open(path) as again
-    ):  # opened again, because Windows gives other numbers for a path than for an open file
+    # opened again, because Windows gives other numbers for a path than for an open file
+    with _open(path) as again:
         return os.path.samestat(os.fstat(file.fileno()), os.fstat(again.fileno()))
 
 
@@ -138,9 +137,8 @@ def _header(path: str, file: FileIO) -> Header:
     from safetensors import SafetensorError, safe_open
 
     try:
-        with safe_open(
-            path, framework="numpy"
-        ):  # raises unless all of the file keeps to the format
+        # raises unless all of the file keeps to the format
+        with safe_open(path, framework="numpy"):
             length = int.from_bytes(file.read(8), "little")
         with collector.paused():
             header = json.loads(file.read(length).decode(), object_pairs_hook=_without_twins)
@@ -194,9 +192,8 @@ def _entries(header: Mapping[str, Any], start: int, file: FileIO) -> dict[str, E
 
 def _require_array(name: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
     try:
-        np.broadcast_to(
-            np.zeros((), dtype), shape
-        )  # raises beyond NumPy's limits of axes and sizes; allocates nothing
+        # raises beyond NumPy's limits of axes and sizes; allocates nothing
+        np.broadcast_to(np.zeros((), dtype), shape)
     except ValueError as error:
         raise ValueError(
             f"{name} has a shape of {len(shape)} axes that no array can have: {error}"

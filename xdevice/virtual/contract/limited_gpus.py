@@ -78,9 +78,8 @@ class LimitedGpus(Primitives):
         total, usage = self.characters[device.index].memory, super().memory(device)
         if total is None:
             return usage
-        peak = usage.peak and min(
-            usage.peak, total
-        )  # the framework counted what was refused afterwards
+        # the framework counted what was refused afterwards
+        peak = usage.peak and min(usage.peak, total)
         return usage._replace(total=total, free=total - (usage.allocated or 0), peak=peak)
 
     def reset_peak(self, device: Device) -> None:

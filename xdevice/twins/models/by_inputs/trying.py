@@ -118,10 +118,8 @@ def _by_forcing(
     guess = {} if refusal is not None else {other.path: one.path for one, other in likely}
     fixed = {there: here for here, there in names.items()}
     if all(here == there for there, here in guess.items() if there not in fixed):
-        fixed = {
-            **guess,
-            **fixed,
-        }  # where both models have the same paths, these say which layer is which
+        # where both models have the same paths, these say which layer is which
+        fixed = {**guess, **fixed}
     try:
         with runs.lending(values(likely)):
             forced = settle(runs, guess, fixed)

@@ -61,9 +61,8 @@ def in_doubt(source: Twin, target: Backend) -> Iterator[str]:
     for layer in source.layers:
         shape: Any = source.shapes(layer).get("weight", ())
         if layer.kind in ("conv", "batch_norm") and shape:
-            channels = shape[
-                0
-            ]  # what is flattened may have as many channels as the last layer with an image
+            # what is flattened may have as many channels as the last layer with an image
+            channels = shape[0]
         elif layer.kind == "linear" and shape:
             part = next(part for part in layer.parts if "weight" in part.of)
             is_known = part.rule.order or part.rule.refusal
