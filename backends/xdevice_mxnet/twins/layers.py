@@ -218,8 +218,8 @@ class MxnetLayers(Operations):
                 own = dialects.refused(own, why)
             yield Layer(path, kind, tuple(own), settings)
 
-    def operations(self, model: Any) -> Iterable[Layer]:
-        return ops.read([_module(*each) for each in blocks(model)], self.layers(model), _TABLE)
+    def operations(self, model: Any, layers: Iterable[Layer]) -> Iterable[Layer]:
+        return ops.read([_module(*each) for each in blocks(model)], layers, _TABLE)
 
     def parts(self, kind: str, settings: Settings) -> Sequence[Part]:
         return dialects.mxnet(kind, settings)

@@ -37,7 +37,7 @@ from xdevice.twins.contract.layouts import Layer, Part
 from xdevice_paddle.private import private
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from xdevice.twins.contract.layouts import Settings
 
@@ -442,21 +442,16 @@ class PaddleLayers(Operations):
                 f"layers in a {type(model).__qualname__}", "give the model itself"
             )
         private.require("layers")
-        return _bound(model, dict(self.variables(model)))
+        blocks: dict[str, tuple[str, ...]] = {}
+        layers = list(_layers(model, blocks))
+        return layouts.all_bound(layers, dict(self.variables(model)), blocks)
 
     def parts(self, kind: str, settings: Settings) -> Sequence[Part]:
         return dialects.paddle(kind, settings)
 
-    def operations(self, model: Any) -> Iterable[Layer]:
+    def operations(self, model: Any, layers: Iterable[Layer]) -> Iterable[Layer]:
         private.require("layers")
-        variables = dict(self.variables(model))
         modules = [
             _module(path, layer) for path, layer in model.named_sublayers(include_self=True)
         ]
-        return ops.read(modules, _bound(model, variables), _TABLE, variables.values())
-
-
-def _bound(model: Any, variables: Mapping[str, Any]) -> list[Layer]:
-    blocks: dict[str, tuple[str, ...]] = {}
-    layers = list(_layers(model, blocks))
-    return layouts.all_bound(layers, variables, blocks)
+        return ops.read(modules, layers, _TABLE, [x for _, x in self.variables(model)])

@@ -445,8 +445,7 @@ def _is_layer(op: Any) -> bool:
     return isinstance(op, keras.Layer) and len(nodes_of(op)) == 1
 
 
-def _operations(model: Any, backend: Operations) -> Iterator[Layer]:
-    layers = {layer.path: layer for layer in backend.layers(model)}
+def _operations(model: Any, layers: Mapping[str, Layer]) -> Iterator[Layer]:
     done: set[int] = set()
     for path, layer in _names.layers(model):
         if id(layer) in done:
@@ -716,10 +715,10 @@ class TensorflowLayers(Operations):
     def parts(self, kind: str, settings: Settings) -> Sequence[Part]:
         return dialects.tensorflow(kind, settings)
 
-    def operations(self, model: Any) -> Iterable[Layer]:
+    def operations(self, model: Any, layers: Iterable[Layer]) -> Iterable[Layer]:
         lines = _lines(model)
         own = {path: id(layer) for path, layer in _names.layers(model)}
-        for layer in _operations(model, self):
+        for layer in _operations(model, {layer.path: layer for layer in layers}):
             path = layer.path.removesuffix("()")
             line = lines.get(own.get(path, 0)) or lines.get(
                 own.get(path.removesuffix(".activation"), 0)

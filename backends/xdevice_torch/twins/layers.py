@@ -98,12 +98,11 @@ def _spectral_of(module: Any) -> tuple[Sequence[str], int] | None:
     if len(ways) == 1 and isinstance(ways[0], _SpectralNorm) and ways[0].dim is not None:
         inside = "parametrizations.weight"
         return (f"{inside}.original", f"{inside}.0._u", f"{inside}.0._v"), ways[0].dim
-    hooks = [
-        hook
-        for hook in _pre_hooks(module).values()
-        if isinstance(hook, SpectralNorm) and hook.name == "weight"
-    ]
-    return (("weight_orig", "weight_u", "weight_v"), hooks[0].dim) if hooks else None
+    if not hasattr(module, "weight_u"):
+        return None
+    hooks = [hook for hook in _pre_hooks(module).values() if isinstance(hook, SpectralNorm)]
+    dims = [hook.dim for hook in hooks if hook.name == "weight"]
+    return (("weight_orig", "weight_u", "weight_v"), dims[0]) if dims else None
 
 
 def _is_conv1d(module: Any) -> bool:
@@ -342,15 +341,11 @@ class TorchLayers(Operations):
             raise self.unsupported(
                 f"layers in a {type(model).__qualname__}", "give the model itself"
             )
-        return _bound(model, dict(self.variables(model)))
-
-    def operations(self, model: Any) -> Iterable[Layer]:
         variables = dict(self.variables(model))
+        blocks: dict[str, tuple[str, ...]] = {}
+        layers = list(_layers(model, variables, blocks))
+        return layouts.all_bound(layers, variables, blocks)
+
+    def operations(self, model: Any, layers: Iterable[Layer]) -> Iterable[Layer]:
         modules = [_module(path, module) for path, module in model.named_modules()]
-        return ops.read(modules, _bound(model, variables), _TABLE, variables.values())
-
-
-def _bound(model: Any, variables: Mapping[str, Any]) -> list[Layer]:
-    blocks: dict[str, tuple[str, ...]] = {}
-    layers = list(_layers(model, variables, blocks))
-    return layouts.all_bound(layers, variables, blocks)
+        return ops.read(modules, layers, _TABLE, [x for _, x in self.variables(model)])

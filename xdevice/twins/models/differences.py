@@ -372,7 +372,7 @@ def between(backend: Backend, actual: Any, expected: Any) -> list[str]:
     """A line for each setting that differs between two models of one framework, whose layers are paired by path."""
     try:
         ours, theirs = (
-            {layer.path: layer for layer in backend.operations(model)}
+            {layer.path: layer for layer in backend.operations(model, backend.layers(model))}
             for model in (actual, expected)
         )
     except AbsentNameError:

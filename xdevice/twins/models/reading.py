@@ -168,7 +168,7 @@ def read_model(backend: Backend, model: Any, kinds: Names | None = None) -> Twin
     variables = dict(backend.variables(model))
     layers = list(backend.layers(model))
     try:
-        sequence = list(backend.operations(model))
+        sequence = list(backend.operations(model, layers))
     except AbsentNameError:
         raise
     except UnsupportedError:
