@@ -115,7 +115,8 @@ def _closure(function: Any) -> _Values:
     )
 
 
-def _settings(transformation: Any) -> dict[str, Any]:
+def _settings(transformation: Any) -> tuple[str, dict[str, object]]:
+    """The kind of a transformation, and its settings."""
     stated: dict[str, Any] = {}
     for name, values in _steps(transformation):
         if name not in _STEPS:
@@ -132,9 +133,10 @@ def _settings(transformation: Any) -> dict[str, Any]:
         stated |= step
     if "lr" not in stated:
         raise _UnknownError("no learning rate")
-    if stated.setdefault("kind", "sgd") != "sgd" and stated.pop("nesterov", False):
-        raise _UnknownError(f"nesterov in {stated['kind']}")
-    return stated
+    kind = stated.pop("kind", "sgd")
+    if kind != "sgd" and stated.pop("nesterov", False):
+        raise _UnknownError(f"nesterov in {kind}")
+    return kind, terms.settings(kind, **stated)
 
 
 class JaxOptimizers(Optimizers):
@@ -148,17 +150,10 @@ class JaxOptimizers(Optimizers):
                 f"reading a {type(optimizer).__qualname__}", "give a transformation of optax"
             )
         try:
-            stated = _settings(optimizer)
+            kind, settings = _settings(optimizer)
         except (_UnknownError, LookupError, AttributeError, TypeError) as error:
             raise self.unsupported(
                 f"reading a chain of optax that has {error}", f"it knows {', '.join(_STEPS)}"
             ) from error
-        kind = stated.pop("kind")
-        plain = {
-            name: float(x) if isinstance(x, int) and not isinstance(x, bool) else x
-            for name, x in stated.items()
-        }
-        settings = terms.settings(kind, **plain)
-        arguments = {name: own for name, own in _ARGUMENTS.items() if name in settings}
-        arguments |= _ROOT if kind == "rmsprop" else {}
+        arguments = _ARGUMENTS | (_ROOT if kind == "rmsprop" else {})
         return Optimizer(kind, "GradientTransformation", settings, (), arguments)

@@ -77,16 +77,15 @@ def _parameter(
 
 def _settings(optimizer: Any, kind: str) -> dict[str, object]:
     stated: dict[str, Any] = {
-        "lr": float(optimizer.learning_rate),
-        "weight_decay": float(optimizer.wd),
-        "gradient_scale": float(optimizer.rescale_grad),
+        "lr": optimizer.learning_rate,
+        "weight_decay": optimizer.wd,
+        "gradient_scale": optimizer.rescale_grad,
         "clip": _clip(optimizer),
     }
     if optimizer.lr_scheduler is not None:
         stated["schedule"] = f"mx.lr_scheduler.{type(optimizer.lr_scheduler).__name__}"
     for name, own in _NAMES[kind].items():
-        value = getattr(optimizer, "float_stable_eps" if own == "eps" else own)
-        stated[name] = value if isinstance(value, bool) else float(value)
+        stated[name] = getattr(optimizer, "float_stable_eps" if own == "eps" else own)
     return terms.settings(kind, **stated, **_OWN[type(optimizer)], **_chosen(optimizer))
 
 
@@ -120,7 +119,7 @@ def _chosen(optimizer: Any) -> dict[str, object]:
         raise UnsupportedError(
             "mxnet does not support reading an RMSProp with clip_weights; clip the weights yourself"
         )
-    return {"momentum": float(optimizer.gamma2) if optimizer.centered else 0.0}
+    return {"momentum": optimizer.gamma2 if optimizer.centered else 0.0}
 
 
 def _slots(optimizer: Any, kind: str) -> dict[str, str]:

@@ -513,14 +513,6 @@ def _avg_pool(axes: int, path: str, layer: Any) -> Layer:
     )
 
 
-def _global_pool(kind: str, axes: int, path: str, layer: Any) -> Layer:
-    return ops.adaptive_pool(path, kind, axes, 1)
-
-
-def _adaptive_pool(kind: str, axes: int, path: str, layer: Any) -> Layer:
-    return ops.adaptive_pool(path, kind, axes, layer.output_size)
-
-
 def _upsample(axes: int, path: str, layer: Any) -> Layer:
     mode = getattr(layer, "interpolation", "nearest")
     return ops.upsample(
@@ -657,10 +649,10 @@ _TABLE: Final = ops.Table(
         }),
         **ops.over_axes(kl, "MaxPooling{}D", _max_pool),
         **ops.over_axes(kl, "AveragePooling{}D", _avg_pool),
-        **ops.over_axes(kl, "GlobalAveragePooling{}D", partial(_global_pool, "avg")),
-        **ops.over_axes(kl, "GlobalMaxPooling{}D", partial(_global_pool, "max")),
-        **ops.over_axes(kl, "AdaptiveAveragePooling{}D", partial(_adaptive_pool, "avg")),
-        **ops.over_axes(kl, "AdaptiveMaxPooling{}D", partial(_adaptive_pool, "max")),
+        **ops.over_axes(kl, "GlobalAveragePooling{}D", partial(ops.global_pool, "avg")),
+        **ops.over_axes(kl, "GlobalMaxPooling{}D", partial(ops.global_pool, "max")),
+        **ops.over_axes(kl, "AdaptiveAveragePooling{}D", partial(ops.adaptive_pool, "avg", "output_size")),
+        **ops.over_axes(kl, "AdaptiveMaxPooling{}D", partial(ops.adaptive_pool, "max", "output_size")),
         **ops.over_axes(kl, "UpSampling{}D", _upsample),
         **dict.fromkeys((kl.ZeroPadding1D, kl.ZeroPadding2D, kl.ZeroPadding3D), _pad),
         kl.Dropout: _dropout,

@@ -80,20 +80,18 @@ _COMMON_NAMES: Final = {
 
 def _settings(optimizer: Any, kind: str) -> dict[str, object]:
     stated: dict[str, object] = {
-        "lr": float(optimizer.learning_rate),
-        "weight_decay": float(optimizer.weight_decay or 0.0),
+        "lr": optimizer.learning_rate,
+        "weight_decay": optimizer.weight_decay or 0.0,
         "decay": terms.DECOUPLED,
         "clip": _clip(optimizer),
         "gradient_scale": 1 / (optimizer.loss_scale_factor or 1),
         "accumulation": optimizer.gradient_accumulation_steps or 1,
-        "moving_average": float(optimizer.ema_momentum) if optimizer.use_ema else None,
+        "moving_average": optimizer.ema_momentum if optimizer.use_ema else None,
     }
     schedule = _learning_rate(optimizer)
     if not isinstance(schedule, keras.Variable):
         stated["schedule"] = f"keras.optimizers.schedules.{type(schedule).__name__}"
-    for name, own in _NAMES[kind].items():
-        value = getattr(optimizer, own)
-        stated[name] = value if isinstance(value, bool) else float(value)
+    stated |= {name: getattr(optimizer, own) for name, own in _NAMES[kind].items()}
     return terms.settings(kind, **stated, **_OWN[kind])
 
 

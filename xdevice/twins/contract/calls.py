@@ -269,26 +269,33 @@ def _watched(is_compiling: Callable[[], bool], original: Any) -> Any:
         if is_compiling():
             return original(self, *args, **kwargs)
         arguments = args, kwargs
+
+        def go() -> Any:
+            return _through(_watches.get(), self, partial(original, self), "", arguments)
+
         if _is_inside.get() or not _arounds:
-            return _through(_watches.get(), self, original, arguments)
+            return go()
         token = _is_inside.set(True)
         try:
-            return _arounds[-1](
-                self, arguments, lambda: _through(_watches.get(), self, original, arguments)
-            )
+            return _arounds[-1](self, arguments, go)
         finally:
             _is_inside.reset(token)
 
     return call
 
 
-def _through(watches: tuple[Watch, ...], layer: Any, original: Any, arguments: Any) -> Any:
+def _through(
+    watches: tuple[Watch, ...], layer: Any, function: Any, name: str, arguments: Any
+) -> Any:
+    """Calls `function`, by which `layer` computes, recorded by each watch that has the layer: under the layer's path,
+    or if it is a part of the layer, under its `name` there."""
     for number, watch in enumerate(watches):
         if id(layer) in watch.paths:
-            go = partial(_through, watches[number + 1 :], layer, original)
-            return watch.run(layer, watch.paths[id(layer)], arguments, go)
+            path = layouts.join(watch.paths[id(layer)], name)
+            go = partial(_through, watches[number + 1 :], layer, function, name)
+            return watch.run(function if name else layer, path, arguments, go, bool(name))
     args, kwargs = arguments
-    return original(layer, *args, **kwargs)
+    return function(*args, **kwargs)
 
 
 def activated(owner: Any, function: Any) -> Any:
@@ -297,19 +304,9 @@ def activated(owner: Any, function: Any) -> Any:
 
     @wraps(function)
     def stand_in(*args: Any, **kwargs: Any) -> Any:
-        return _activate(_watches.get(), function, owner, (args, kwargs))
+        return _through(_watches.get(), owner, function, "activation", (args, kwargs))
 
     return stand_in
-
-
-def _activate(watches: tuple[Watch, ...], function: Any, owner: Any, arguments: Any) -> Any:
-    for number, watch in enumerate(watches):
-        if id(owner) in watch.paths:
-            path = layouts.join(watch.paths[id(owner)], "activation")
-            go = partial(_activate, watches[number + 1 :], function, owner)
-            return watch.run(function, path, arguments, go, is_activation=True)
-    args, kwargs = arguments
-    return function(*args, **kwargs)
 
 
 def tensors(backend: Primitives, value: Any) -> Iterator[Any]:

@@ -160,28 +160,38 @@ def tensorflow(kind: str, settings: Settings) -> tuple[Part, ...]:
     if kind in layouts.RECURRENT:
         return _keras_layer(kind, settings)
     if kind == layouts.ATTENTION:
-        return tuple(keras_attention(settings))
+        return keras_attention(settings)
     own = layouts.parts(kind, settings, _KERAS, _KERNELS)
     if kind == "conv_transpose" and settings.get("groups", 1) != 1:
         return refused(own, "Keras has no groups in a ConvTranspose; use one for each group")
     return own
 
 
-def keras_attention(settings: Settings) -> Iterator[Part]:
+def keras_attention(settings: Settings) -> tuple[Part, ...]:
     heads = int(str(settings.get("num_heads", 0)))
-    into, bias, out = (
-        layouts.kernel((-1,), (heads, -1)), layouts.shaped((heads, -1)), layouts.kernel((heads, -1), (-1,))
-    )  # fmt: skip
-    if not heads:
-        into, bias, out = (
-            layouts.unfit(rule, "nothing says how many heads; give like=")
-            for rule in (into, bias, out)
-        )
+    own = projections(heads, -1, "attention_output")
+    if heads:
+        return own
+    why = "nothing says how many heads; give like="
+    return tuple(
+        part if part.rule is layouts.SAME else part._replace(rule=layouts.unfit(part.rule, why))
+        for part in own
+    )
+
+
+def projections(heads: int, size: int, output: str) -> tuple[Part, ...]:
+    """Returns the parts of an attention whose kernels have an axis for the heads and one for the numbers of a head, as
+    in Keras and Flax. Either size may be -1, which stands for any; `output` is the name of the last projection."""
+    each = (heads, size)
+    own = []
     for short, name in _PROJECTIONS.items():
-        yield Part(f"{name}.kernel", (f"{short}_proj.weight",), into)
-        yield Part(f"{name}.bias", (f"{short}_proj.bias",), bias)
-    yield Part("attention_output.kernel", ("out_proj.weight",), out)
-    yield Part("attention_output.bias", ("out_proj.bias",), layouts.SAME)
+        weight = layouts.kernel((-1,), each)
+        own.append(Part(f"{name}.kernel", (f"{short}_proj.weight",), weight))
+        own.append(Part(f"{name}.bias", (f"{short}_proj.bias",), layouts.shaped(each)))
+    weight = layouts.kernel(each, (-1,))
+    own.append(Part(f"{output}.kernel", ("out_proj.weight",), weight))
+    own.append(Part(f"{output}.bias", ("out_proj.bias",), layouts.SAME))
+    return tuple(own)
 
 
 def _keras_layer(kind: str, settings: Settings) -> tuple[Part, ...]:
@@ -250,20 +260,10 @@ def flax(kind: str, settings: Settings) -> tuple[Part, ...]:
     if kind == "lstm":
         return FLAX_CELL
     if kind == layouts.ATTENTION:
-        return tuple(flax_attention(settings))
+        return projections(int(str(settings.get("num_heads", -1))), -1, "out")
     return layouts.parts(
         kind, settings, _FLAX, _KERNELS if settings.get("transpose_kernel") else _FLAX_RULES
     )
-
-
-def flax_attention(settings: Settings) -> Iterator[Part]:
-    """Yields the parts of an attention. Its heads and their size are those of the kernels' shape (E, h, d)."""
-    heads = int(str(settings.get("num_heads", -1))), int(str(settings.get("size_of_heads", -1)))
-    for short, name in _PROJECTIONS.items():
-        yield Part(f"{name}.kernel", (f"{short}_proj.weight",), layouts.kernel((-1,), heads))
-        yield Part(f"{name}.bias", (f"{short}_proj.bias",), layouts.shaped(heads))
-    yield Part("out.kernel", ("out_proj.weight",), layouts.kernel(heads, (-1,)))
-    yield Part("out.bias", ("out_proj.bias",), layouts.SAME)
 
 
 # Haiku

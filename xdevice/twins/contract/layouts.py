@@ -373,18 +373,35 @@ def refused(rule: Rule, why: str) -> Rule:
 
 
 def normed(
-    parts: Iterable[Part], names: tuple[str, str], shape: Sequence[int], own: Sequence[int]
+    parts: Iterable[Part], names: Sequence[str], shape: Sequence[int], own: Sequence[int]
 ) -> tuple[Part, ...]:
     """Returns the parts of a layer whose weight is weight-normed: two parts, g and v, take the place of `weight`, and
     `names` are their names in the framework. g has `shape`, with as many axes as v; the framework stores g in the shape
     `own`, which may leave out axes of length 1."""
-    every = []
+    return _with_weight_as(
+        parts, names, NORMED, lambda rule: (_reshaped(rule, shape, own), rule)
+    )
+
+
+def spectral(parts: Iterable[Part], names: Sequence[str]) -> tuple[Part, ...]:
+    """Returns the parts of a layer whose weight is divided by its spectral norm: three parts, with these `names` in the
+    framework, take the place of `weight`."""
+    return _with_weight_as(parts, names, SPECTRAL, lambda rule: (rule, SAME, SAME))
+
+
+def _with_weight_as(
+    parts: Iterable[Part],
+    names: Sequence[str],
+    of: Sequence[str],
+    rules: Callable[[Rule], Sequence[Rule]],
+) -> tuple[Part, ...]:
+    every: list[Part] = []
     for part in parts:
-        ways = [_reshaped(part.rule, shape, own), part.rule]
-        pair = [
-            Part(name, (of,), way) for name, of, way in zip(names, NORMED, ways, strict=True)
-        ]
-        every += pair if part.of == ("weight",) else [part]
+        if part.of == ("weight",):
+            each = zip(names, of, rules(part.rule), strict=True)
+            every += [Part(name, (one,), rule) for name, one, rule in each]
+        else:
+            every.append(part)
     return tuple(every)
 
 
@@ -392,20 +409,6 @@ def _reshaped(rule: Rule, shape: Sequence[int], own: Sequence[int]) -> Rule:
     return Rule(
         lambda x: rule.canonical(x.reshape(shape)), lambda x: rule.native(x).reshape(own)
     )
-
-
-def spectral(parts: Iterable[Part], names: Sequence[str]) -> tuple[Part, ...]:
-    """Returns the parts of a layer whose weight is divided by its spectral norm: three parts, with these `names` in the
-    framework, take the place of `weight`."""
-    every = []
-    for part in parts:
-        rules = (part.rule, SAME, SAME)
-        three = [
-            Part(name, (of,), rule)
-            for name, of, rule in zip(names, SPECTRAL, rules, strict=True)
-        ]
-        every += three if part.of == ("weight",) else [part]
-    return tuple(every)
 
 
 def of_spectral(original: Array, u: Array, v: Array, axis: int | None) -> Array:
@@ -546,13 +549,8 @@ def all_bound(
     names: Container[str],
     blocks: Mapping[str, Sequence[str]] = MappingProxyType({}),
 ) -> list[Layer]:
-    """Returns those of the layers that are left by `bound`, in the order of `in_order`. A layer without parts gets
-    those of PyTorch's own layer."""
-    own = ((layer, layer.parts or parts(layer.kind, layer.settings)) for layer in layers)
-    each = (
-        bound(layer.path, layer.kind, own_parts, names, layer.settings)
-        for layer, own_parts in own
-    )
+    """Returns those of the layers that are left by `bound`, in the order of `in_order`."""
+    each = (bound(one.path, one.kind, one.parts, names, one.settings) for one in layers)
     return in_order([layer for layer in each if layer is not None], blocks)
 
 

@@ -218,16 +218,16 @@ class Lister:
     def _doubts(self, agree: bool) -> Iterator[str]:
         """Lines about what was not compared. If the outputs agree, only what shows in training is in doubt."""
         has_model = self._source.model is not None
-        if not agree:
-            yield from self._pairing.doubts
-        if not agree:
-            yield from self._unread()
-            yield from self._single_tensors()
-        if not agree and has_model:
-            yield from self._flattened_images()
+        if agree:
+            if has_model:
+                yield from self._uncounted(only=("dropout",))
+            return
+        yield from self._pairing.doubts
+        yield from self._unread()
+        yield from self._single_tensors()
         if has_model:
-            yield from self._uncounted(only=("dropout",) if agree else ())
-        if not agree and has_model:
+            yield from self._flattened_images()
+            yield from self._uncounted()
             yield from self._axes()
 
     def _both_ways(self) -> Iterator[tuple[Twin, Layer, Layer]]:
@@ -287,7 +287,7 @@ class Lister:
                     f"the whole of it in {twin.name}; channels first is taken"
                 )
 
-    def _uncounted(self, only: Collection[str]) -> Iterator[str]:
+    def _uncounted(self, only: Collection[str] = ()) -> Iterator[str]:
         """A line that counts the layers that could not be compared; if `only` is not empty, just those of the kinds in
         `only`. An activation inside a layer is a setting of that layer, and is not counted."""
         hint = f"calls of functions are not seen{_RUN_BOTH}"

@@ -33,6 +33,19 @@ if TYPE_CHECKING:
     Signature = tuple[object, ...]
     """The kind of a layer and the shape of one of its parameters, both the same for its counterpart."""
 
+
+class Request(NamedTuple):
+    """The arguments of `convert_state` other than the two models."""
+
+    kinds: Names
+    names: Names
+    device: object
+    inputs: object
+    dtype: str | None
+    skip: Sequence[str]
+    layout: str | None
+
+
 _MOST_LAYERS: Final = 32
 """How many layers a recurrent layer of a dict may have."""
 SHAPING: Final = ("groups", "layers", "bidirectional", "projection", "packed")
@@ -261,6 +274,18 @@ def with_dots(path: str) -> str:
     return path.replace("/", ".")
 
 
+def module_of(name: str) -> str:
+    """The path of the module that a variable of this name is in; "" if it is the model itself."""
+    return name[: max(name.rfind("."), name.rfind("/"), 0)]
+
+
+def paths_in(name: str) -> Iterator[str]:
+    """A name, and the paths of the modules around it, the innermost first."""
+    while name:
+        yield name
+        name = module_of(name)
+
+
 # what `kinds=` says
 
 
@@ -327,7 +352,7 @@ def spelled_out(
     class stands for. `names` are those of the variables that no known layer has."""
     kind_of: dict[str, str] = {}
     classes = _classes(sequence)
-    owners = dict.fromkeys(name[: max(name.rfind("."), name.rfind("/"), 0)] for name in names)
+    owners = dict.fromkeys(map(module_of, names))
     for key, kind in kinds.items():
         paths = names if kind == "same" else owners
         meant = [
@@ -377,42 +402,23 @@ def declared_layer(
 
 
 def laid_out(way: PartsOf, path: str, kind: str, variables: Variables) -> Layer | None:
-    """The layer of a kind at a path as one way of laying out parameters has it; None if `variables` has none of them,
-    or not all weights of a kind that has several."""
+    """The layer of a kind at a path as one way of laying out parameters has it, with the settings by which it has most;
+    None if `variables` has none of its parameters, or not all weights of a kind that has several."""
     has_several = kind in layouts.RECURRENT or kind == layouts.ATTENTION
-    for settings in _possible_settings(kind):
-        if kind in layouts.RECURRENT and any(part.rule.refusal for part in way(kind, settings)):
-            continue  # it has no such layer
-        # Keras writes paths with slashes
-        for separator in (".", "/"):
-            own = _with_norm(way(kind, settings), path + separator if path else "", variables)
+    every = []
+    # Keras writes paths with slashes
+    for separator in (".", "/"):
+        start = path + separator if path else ""
+        for settings in _possible_settings(kind, start, variables):
+            own = _with_norm(way(kind, settings), start, variables)
+            if kind in layouts.RECURRENT and any(part.rule.refusal for part in own):
+                continue  # it has no such layer
             parts = _parts_at(own, path, separator)
             present = tuple(part for part in parts if part.name in variables)
             # a bias alone does not tell how many layers and directions there are
             if present and not (has_several and _weights(present) != _weights(parts)):
-                return Layer(
-                    with_dots(path),
-                    kind,
-                    present,
-                    _least(way, kind, settings, variables, path + separator),
-                )
-    return None
-
-
-def _least(
-    way: PartsOf, kind: str, settings: Settings, variables: Variables, start: str
-) -> Settings:
-    """The settings, or those of one layer in one direction where these have the same parts."""
-    if start + DEPTHWISE in variables:
-        return {"groups": int(variables[start + DEPTHWISE].shape[-2])}
-    if kind not in layouts.RECURRENT:
-        return settings
-    one: Settings = {"layers": 1, "bidirectional": False}
-    return (
-        one
-        if [part.name for part in way(kind, one)] == [part.name for part in way(kind, settings)]
-        else settings
-    )
+                every.append(Layer(with_dots(path), kind, present, settings))
+    return max(every, key=lambda layer: len(layer.parts), default=None)
 
 
 _NORMS: Final = (
@@ -459,15 +465,18 @@ def _parts_at(parts: Iterable[Part], path: str, separator: str) -> tuple[Part, .
     )
 
 
-def _possible_settings(kind: str) -> Iterator[Settings]:
-    """The settings that a layer of the kind may have been made with, those with the most parameters first."""
+def _possible_settings(kind: str, start: str, variables: Variables) -> Iterator[Settings]:
+    """The settings that a layer of the kind may have been made with, those with the fewest parameters first. Its
+    variables have names that begin with `start`."""
     if kind == layouts.ATTENTION:
         yield {"packed": True}
         yield {"packed": False}
     elif kind in layouts.RECURRENT:
-        for number in range(_MOST_LAYERS, 0, -1):
-            yield {"layers": number, "bidirectional": True}
+        for number in range(1, _MOST_LAYERS + 1):
             yield {"layers": number, "bidirectional": False}
+            yield {"layers": number, "bidirectional": True}
+    elif kind == "conv" and start + DEPTHWISE in variables:
+        yield {"groups": int(variables[start + DEPTHWISE].shape[-2])}
     else:
         yield {}
 

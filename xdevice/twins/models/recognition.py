@@ -8,13 +8,23 @@ or kinds fit alike is asked for, in a line that can be pasted.
 from __future__ import annotations
 
 import re
+from itertools import chain
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from xdevice.errors import ArgumentError, StateError, shown
 from xdevice.twins.contract import layouts
 from xdevice.twins.contract.dialects import DIALECTS
 
-from .reading import SHAPING, check_shapes, is_skipped, laid_out, shapes_of, with_dots
+from .reading import (
+    SHAPING,
+    check_shapes,
+    is_skipped,
+    laid_out,
+    module_of,
+    paths_in,
+    shapes_of,
+    with_dots,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -217,15 +227,17 @@ def _by_names(
     first of them is the guess."""
     groups: dict[str, dict[str, object]] = {}
     for name, x in variables.items():
-        groups.setdefault(_owner(name), {})[name] = x
+        groups.setdefault(module_of(name), {})[name] = x
     layers: list[Layer] = []
     doubts: dict[str, list[str]] = {}
     used: set[str] = set()
-    for path in dict.fromkeys(start for group in groups for start in _starts(group)):
+    # the outermost first
+    around = [["", *reversed(list(paths_in(group)))] for group in groups]
+    for path in dict.fromkeys(chain.from_iterable(around)):
         below = {
             name: x
             for name, x in variables.items()
-            if is_skipped(_owner(name), [path]) and _owner(name) != path
+            if is_skipped(module_of(name), [path]) and module_of(name) != path
         }
         cells = [_whole(way, path, kind, below) for kind in layouts.RECURRENT if below]
         for layer in (_attention(way, path, variables), *cells):
@@ -254,17 +266,6 @@ def _by_names(
             doubts[path] = [layer.kind for layer in possible]
         layers.append(possible[0])
     return layers, doubts
-
-
-def _owner(name: str) -> str:
-    return name[: max(name.rfind("."), name.rfind("/"), 0)]
-
-
-def _starts(path: str) -> Iterator[str]:
-    """A path, and those of the modules around it, the outermost first."""
-    if path:
-        yield from _starts(_owner(path))
-    yield path
 
 
 def _attention(way: PartsOf, path: str, variables: Variables) -> Layer | None:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from xdevice.contract import Backend
     from xdevice.twins.contract.layouts import Layer, Part
 
-    from .reading import Array, Twin
+    from .reading import Array, Request, Twin
 
 LIKE: Final = "like"
 """In place of a dtype: the dtypes of the target's variables."""
@@ -160,16 +160,10 @@ class Writer:
         target: Backend,
         like: Twin | None,
         state: State,
-        device: object,
-        dtype: str | None,
+        request: Request,
     ) -> None:
-        self._source, self._target, self._like, self._state, self._dtype = (
-            source,
-            target,
-            like,
-            state,
-            dtype,
-        )
+        self._source, self._target, self._like, self._state = source, target, like, state
+        self._dtype, device = request.dtype, request.device
         self._device = None if device is None else target.require(devices.parse(device))
         # a run of `xdevice parity` that asks for float64, or for jitter
         self._changes_floats = bool(floats.setting())
@@ -218,6 +212,11 @@ class Writer:
             self._state.differences.append(
                 f"{_tensors_are(names)} {came}, {wanted} in {self._target.name}; dtype='like' casts before loading"
             )
+
+    def _list(self, difference: str) -> None:
+        """Lists a difference from the target's model, if there is one."""
+        if self._like is not None:
+            self._state.differences.append(difference)
 
     def leave(self, layers: Iterable[Layer], why: str) -> None:
         for layer in layers:
@@ -310,11 +309,8 @@ class Writer:
             shape = self._like.shapes(layer._replace(parts=tuple(parts)))[g]
             for name, array in zip((g, v), layouts.to_norm(weight.array, shape), strict=True):
                 values[name] = weight._replace(array=array)
-        if self._like is not None:
-            name = self._source.name if is_wanted else self._target.name
-            self._state.differences.append(
-                f"{layer.path}: {name} has no weight norm here; it affects training only"
-            )
+        name = self._source.name if is_wanted else self._target.name
+        self._list(f"{layer.path}: {name} has no weight norm here; it affects training only")
 
     def _fit_spectral(
         self, layer: Layer, values: dict[str, _Value], parts: Sequence[Part]
@@ -329,11 +325,9 @@ class Writer:
             original.array, u.array, v.array, axis if isinstance(axis, int) else None
         )
         values["weight"] = original._replace(array=array)
-        if self._like is not None:
-            name = self._target.name
-            self._state.differences.append(
-                f"{layer.path}: {name} has no spectral norm here; it affects training only"
-            )
+        self._list(
+            f"{layer.path}: {self._target.name} has no spectral norm here; it affects training only"
+        )
 
     def _fit_biases(self, values: dict[str, _Value], parts: Sequence[Part]) -> None:
         """Adds zeros for a bias that the source lacks where the target has it in one array with others: some
@@ -356,10 +350,7 @@ class Writer:
 
     def _list_missing(self, part: Part, missing: list[str]) -> None:
         if part.of == (layouts.COUNTER,):
-            if self._like is not None:
-                self._state.differences.append(
-                    f"{part.name}: {self._source.name} does not count batches; it stays"
-                )
+            self._list(f"{part.name}: {self._source.name} does not count batches; it stays")
         elif self._like is not None or len(missing) < len(part.of):
             self._state.unmapped[part.name] = (
                 f"{self._source.name} has no {' and no '.join(missing)} for it"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from xdevice.errors import listed
+from xdevice.errors import StateError, listed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -55,9 +55,17 @@ def advice_of_tensor(name: str) -> str:
     return advice([name])
 
 
-def lora_in(names: Iterable[str]) -> list[str]:
-    """Those of the names that are of LoRA's parameters."""
-    return _with(_LORA, names)
+def require_merged(source: Iterable[str], target: Iterable[str]) -> None:
+    """Raises `StateError` if only one of two models, whose names these are, has LoRA's adapters: the layers that both
+    have do not say what it computes."""
+    ours, theirs = _with(_LORA, source), _with(_LORA, target)
+    if ours and not theirs:
+        raise StateError(advice(ours))
+    if theirs and not ours:
+        raise StateError(
+            f"{listed(map(repr, theirs), 2)} of like= are LoRA's, and the source has none: give the model without "
+            "them, and add them afterwards"
+        )
 
 
 def _with(words: Sequence[str], names: Iterable[str]) -> list[str]:
