@@ -269,10 +269,7 @@ def _watched(is_compiling: Callable[[], bool], original: Any) -> Any:
         if is_compiling():
             return original(self, *args, **kwargs)
         arguments = args, kwargs
-
-        def go() -> Any:
-            return _through(_watches.get(), self, partial(original, self), "", arguments)
-
+        go = partial(_through, _watches.get(), self, partial(original, self), None, arguments)
         if _is_inside.get() or not _arounds:
             return go()
         token = _is_inside.set(True)
@@ -284,29 +281,32 @@ def _watched(is_compiling: Callable[[], bool], original: Any) -> Any:
     return call
 
 
-def _through(
-    watches: tuple[Watch, ...], layer: Any, function: Any, name: str, arguments: Any
-) -> Any:
-    """Calls `function`, by which `layer` computes, recorded by each watch that has the layer: under the layer's path,
-    or if it is a part of the layer, under its `name` there."""
-    for number, watch in enumerate(watches):
-        if id(layer) in watch.paths:
-            path = layouts.join(watch.paths[id(layer)], name)
-            go = partial(_through, watches[number + 1 :], layer, function, name)
-            return watch.run(function if name else layer, path, arguments, go, bool(name))
-    args, kwargs = arguments
-    return function(*args, **kwargs)
-
-
 def activated(owner: Any, function: Any) -> Any:
     """Returns a function to put in place of `function`, which the layer `owner` calls as its activation. It does the
     same, and its calls are recorded."""
 
     @wraps(function)
     def stand_in(*args: Any, **kwargs: Any) -> Any:
-        return _through(_watches.get(), owner, function, "activation", (args, kwargs))
+        return _through(_watches.get(), owner, function, function, (args, kwargs))
 
     return stand_in
+
+
+def _through(
+    watches: tuple[Watch, ...], layer: Any, function: Any, activation: Any, arguments: Any
+) -> Any:
+    """Calls `function`, which is the call of `layer`, or its `activation` if there is one, and has each of the watches
+    record it that watches the layer."""
+    for number, watch in enumerate(watches):
+        if id(layer) in watch.paths:
+            path = watch.paths[id(layer)]
+            go = partial(_through, watches[number + 1 :], layer, function, activation)
+            if activation is None:
+                return watch.run(layer, path, arguments, go)
+            path = layouts.join(path, "activation")
+            return watch.run(activation, path, arguments, go, is_activation=True)
+    args, kwargs = arguments
+    return function(*args, **kwargs)
 
 
 def tensors(backend: Primitives, value: Any) -> Iterator[Any]:
