@@ -42,7 +42,6 @@ _SINGLE: Final = "same"
 """The kind of a tensor that belongs to no layer."""
 _RUN_BOTH: Final = "; inputs= runs both models and compares their outputs"
 _NOT_NEGATIVE = ("relu", "relu6", "sigmoid", "hardsigmoid", "softplus")
-_POOLS = ({"avg_pool", "max_pool"}, {"adaptive_avg_pool", "adaptive_max_pool"})
 _ALONE = (
     "activation", "dropout", "alpha_dropout", "max_pool", "avg_pool", "upsample", "pixel_shuffle", "batch_norm",
     "layer_norm", "rms_norm", "group_norm", "instance_norm", "local_response_norm",
@@ -308,7 +307,7 @@ class Lister:
                 _name_of(layer)
                 for layer in layers
                 if layer.path not in listed and parent_of(layer.path) not in activated
-                if layer.kind != "rescaling" and (not only or layer.kind in only)
+                if not only or layer.kind in only
             )
             if counts:
                 texts.append(
@@ -547,12 +546,6 @@ def compare_gaps(
             left, right = (
                 [layer for layer in side if layer.kind != kind] for side in (left, right)
             )
-    for mine, its in list(_other_pools(ours, theirs, left, right)):
-        differences.append(SettingDifference(its.path, "pool", mine.kind, its.kind))
-        left = [layer for layer in left if layer is not mine]
-        right = [layer for layer in right if layer is not its]
-    differences += [one for layer in left for one in _rescaling(layer, is_ours=True)]
-    differences += [one for layer in right for one in _rescaling(layer, is_ours=False)]
     # a layer that is called twice repeats its differences
     once = {str(one): one for one in differences}
     return PlainComparison(
@@ -613,30 +606,6 @@ def _of_kind(
         for each in _between(one[0], other[0])
         if each.name not in names
     ]
-
-
-def _other_pools(
-    ours: Gaps, theirs: Gaps, left: list[Layer], right: list[Layer]
-) -> Iterator[tuple[Layer, Layer]]:
-    """Pairs of pools in the same gap between paired layers, each alone of its kind there: one takes the mean and the
-    other the maximum."""
-    for number, kind in ours:
-        for there, other_kind in theirs:
-            if there != number or {kind, other_kind} not in _POOLS:
-                continue
-            mine = [layer for layer in ours[number, kind] if layer in left]
-            its = [layer for layer in theirs[there, other_kind] if layer in right]
-            if len(mine) == len(its) == 1:
-                yield mine[0], its[0]
-
-
-def _rescaling(layer: Layer, is_ours: bool) -> Iterator[SettingDifference]:
-    """The settings of a rescaling layer that only one model has, as differences from None."""
-    for name, value in layer.settings.items() if layer.kind == "rescaling" else ():
-        if name != "offset" or value not in (0, 0.0):
-            yield SettingDifference(
-                layer.path, name, *((value, None) if is_ours else (None, value))
-            )
 
 
 def _between(one: Layer, other: Layer) -> list[SettingDifference]:
