@@ -2,9 +2,9 @@
 
 Facts that the code depends on:
 - A module of linen holds no values. `module.bind(variables)` gives one that does; it keeps the dicts that it is given,
-  except those of collections that it is told to be mutable, which it copies.
-- Most modules make their layers anew in each call, which needs inputs. So the kind of a layer is told by the names and
-  shapes of its parameters, and its settings are unknown.
+  except those of collections that are declared mutable, which it copies.
+- Most modules make their layers anew in each call, which needs inputs. So the kind of a layer is recognized by the
+  names and shapes of its parameters, and its settings are unknown.
 - The cell of an LSTM has a kernel for each gate and side: `ii`, `if`, `ig`, `io` for the inputs and `hi` to `ho`, with
   biases, for the state. Here those of a side are one variable, with the names that nnx has.
 """

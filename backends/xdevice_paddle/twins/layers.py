@@ -93,10 +93,10 @@ def _layers(model: Any, blocks: dict[str, tuple[str, ...]]) -> Iterator[Layer]:
     """Yields the layers of a model in the order of their definition. Also fills `blocks`: for the path of each
     Transformer layer, the names of the layers inside it in the order in which they are called."""
     owned: set[int] = set()
-    beside = _axes_of_norms(model)
+    settings_by_id = _axes_of_norms(model)
     for path, layer in model.named_sublayers(include_self=True):
         if isinstance(layer, _BLOCKS):
-            beside |= _of_block(layer)
+            settings_by_id |= _of_block(layer)
             blocks[path] = _order(layer)
         read = ops.read_by(_ROWS, path, layer)
         if read is None or id(layer) in owned:
@@ -126,7 +126,7 @@ def _layers(model: Any, blocks: dict[str, tuple[str, ...]]) -> Iterator[Layer]:
             own = layouts.spectral(own, _SPECTRAL)
             axis = 1 - spectral.dim if kind == "linear" else spectral.dim
             settings = {**settings, layouts.SPECTRAL_AXIS: axis}
-        yield Layer(path, kind, own, {**settings, **beside.get(id(layer), {})})
+        yield Layer(path, kind, own, {**settings, **settings_by_id.get(id(layer), {})})
 
 
 def _axes_of_norms(model: Any) -> dict[int, Settings]:

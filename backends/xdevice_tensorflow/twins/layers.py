@@ -4,7 +4,7 @@ and what all of them compute, in PyTorch's terms.
 Facts about Keras that the code depends on:
 - The kernel of a convolution has the axes of the window first, then those of inputs and outputs, also with
   `data_format="channels_first"`.
-- Keras's own names of variables are not unique: the module `names`, beside this one, gives each variable a name, which
+- Keras's own names of variables are not unique: the module `names` gives each variable a name, which
   is looked up by the `id` of the variable.
 - An LSTM or RNN has one bias where PyTorch has two. A GRU has its gates in the order z, r, n, and computes PyTorch's
   formula only with `reset_after=True`, the default.
@@ -402,7 +402,7 @@ _CONTAINERS: Final = (*_NOTHING, kl.Wrapper, kl.RNN)
 """Layers around other layers. They get no entry of their own, because they only call the layers inside them, or because
 what they add is in the entries of `_other_merge` and of the recurrent layers."""
 _TAKES: Final = {"negative_slope": "slope", "alpha": "alpha", "axis": "axis"}
-"""Parameters of Keras's activation functions, and the setting that each stands for."""
+"""Parameters of Keras's activation functions, and the setting that each is."""
 _PACKAGES: Final = ("keras", "tensorflow")
 """Packages whose functions compute what their names say. The defaults may still differ: `keras.ops.gelu` approximates,
 `keras.activations.gelu` does not."""

@@ -39,7 +39,7 @@ def _refuse_hidden(path: str, module: Module, backend: Calls) -> None:
     name = f"{path or 'the model'}, a {type(module).__name__}"
     if isinstance(module, torch.jit.ScriptModule):
         raise backend.unsupported(f"seeing the layers of {name}", "trace the original module")
-    # the class that torch.compile wraps a module in is told by its name, because importing it takes 3 to 7 s
+    # the class that torch.compile wraps a module in is recognized by its name, because importing it takes 3 to 7 s
     if type(module).__name__ == "OptimizedModule" or _compiled_call(module) is not None:
         raise backend.unsupported(
             f"seeing the layers of {name} that torch.compile has compiled",

@@ -38,7 +38,7 @@ _KERNELS: Final = {
 def refused(
     own: Sequence[Part], why: str, only: Container[str] | None = None
 ) -> tuple[Part, ...]:
-    """Returns the parts, of which those that stand for PyTorch's `only`, or all, are refused."""
+    """Returns the parts, of which those that become PyTorch's parameters `only`, or all, are refused."""
     return tuple(
         part._replace(rule=layouts.refused(part.rule, why))
         if only is None or part.of[0] in only
@@ -181,7 +181,7 @@ def keras_attention(settings: Settings) -> tuple[Part, ...]:
 
 def projections(heads: int, size: int, output: str) -> tuple[Part, ...]:
     """Returns the parts of an attention whose kernels have an axis for the heads and one for the numbers of a head, as
-    in Keras and Flax. Either size may be -1, which stands for any; `output` is the name of the last projection."""
+    in Keras and Flax. Either size may be -1, which means any; `output` is the name of the last projection."""
     each = (heads, size)
     own = []
     for short, name in _PROJECTIONS.items():
@@ -248,7 +248,7 @@ _FLAX: Final[Names] = {
     "rms_norm": {"weight": "scale"},
     "group_norm": _SCALE,
 }
-_FLAX_RULES: Final = _KERNELS | {"conv_transpose": {"weight": layouts.TURNED_KERNEL}}
+_FLAX_RULES: Final = _KERNELS | {"conv_transpose": {"weight": layouts.FLIPPED_KERNEL}}
 FLAX_CELL: Final = (
     Part("cell.dense_i.kernel", ("weight_ih_l0",), layouts.TRANSPOSED),
     Part("cell.dense_h.kernel", ("weight_hh_l0",), layouts.TRANSPOSED),
@@ -282,7 +282,7 @@ _HAIKU: Final[Names] = {
     "group_norm": _OFFSET,
     "instance_norm": {**_OFFSET, layouts.MEAN: None, layouts.VARIANCE: None, layouts.COUNTER: None},
 }  # fmt: skip
-_HAIKU_RULES: Final = _KERNELS | {"conv_transpose": {"weight": layouts.TURNED_KERNEL}}
+_HAIKU_RULES: Final = _KERNELS | {"conv_transpose": {"weight": layouts.FLIPPED_KERNEL}}
 
 
 def haiku(kind: str, settings: Settings) -> tuple[Part, ...]:

@@ -91,8 +91,8 @@ SPECTRAL_AXIS: Final = "axis of the spectral norm"
 COMPUTES_IN: Final = "compute_dtype"
 """The setting of a layer that casts its weights before it computes, as mixed precision does."""
 ASSEMBLED: Final = "assembled"
-"""The setting of an attention that was put together from linear layers: the rest of the attention is code, which is not
-read."""
+"""The setting of an attention that was put together from linear layers: whatever else the attention does is code, which
+is not read."""
 PADDED: Final = "output at padding_idx"
 """The setting that says what an embedding gives at padding_idx: `ZEROS`, or `ROW` if that row of the weight is not
 zeros."""
@@ -143,7 +143,7 @@ class Part(NamedTuple):
     name: str
     """The framework's name of the array in its layer; in a `Layer` of a model, the name in `Backend.variables`."""
     of: tuple[str, ...]
-    """The parameters of PyTorch that the array stands for."""
+    """The parameters of PyTorch that the array becomes."""
     rule: Rule
 
 
@@ -213,13 +213,13 @@ KERNEL_FIRST: Final = _one(_kernel_last, _kernel_first)
 """The rule for an array that is (*kernel, I, O) in the framework and (O, I, *kernel) in PyTorch."""
 
 
-def _turned_window(x: Array) -> Array:
+def _flipped_window(x: Array) -> Array:
     return np.flip(x, tuple(range(x.ndim - 2)))
 
 
-TURNED_KERNEL: Final = _one(
-    lambda x: np.moveaxis(_turned_window(x), (-2, -1), (0, 1)),
-    lambda x: np.ascontiguousarray(_turned_window(np.moveaxis(x, (0, 1), (-2, -1)))),
+FLIPPED_KERNEL: Final = _one(
+    lambda x: np.moveaxis(_flipped_window(x), (-2, -1), (0, 1)),
+    lambda x: np.ascontiguousarray(_flipped_window(np.moveaxis(x, (0, 1), (-2, -1)))),
 )
 """The rule for the kernel of a transposed convolution that is (*kernel, I, O) in the framework, with the window the
 other way round, and (I, O, *kernel) in PyTorch."""
@@ -251,7 +251,7 @@ PACKED: Final = Rule(_thirds, _joined)
 
 def kernel(inputs: Sequence[int], outputs: Sequence[int]) -> Rule:
     """Returns the rule for a weight of the shape (*inputs, *outputs) that is a matrix (O, I) in PyTorch: O is the
-    product of `outputs`, I that of `inputs`. One number of each may be -1, which stands for any size."""
+    product of `outputs`, I that of `inputs`. One number of each may be -1, which means any size."""
 
     def way(x: Array) -> Array:
         return x.reshape(math.prod(x.shape[: len(inputs)]), -1).T
@@ -653,7 +653,7 @@ def stated_once(layers: Iterable[Layer], name: str) -> Iterator[Layer]:
 
 
 def per_axis(value: Any, axes: int) -> Any:
-    """Returns a setting as one size for each axis. One number stands for all axes; a text is returned as it is."""
+    """Returns a setting as one size for each axis. One number applies to all axes; a text is returned as it is."""
     if isinstance(value, int):
         return (value,) * axes
     return tuple(value) if isinstance(value, list | tuple) else value

@@ -85,7 +85,7 @@ SLOTS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         "adagrad": ("sum",),
     }
 )
-"""The names, PyTorch's, of what an optimizer of each kind keeps for a parameter, beside `STEP` or `POWERS`."""
+"""The names, PyTorch's, of what an optimizer of each kind keeps for a parameter, besides `STEP` or `POWERS`."""
 STEP: Final = "step"
 """How many steps a parameter has taken."""
 POWERS: Final = ("beta1_power", "beta2_power")

@@ -6,8 +6,8 @@
 - write the parameters into a `State` (`state`);
 - report the other differences (`differences`).
 
-The meaning of a parameter comes from its layer, in the source or in the target, or from `kinds`. In a state without its
-module names and shapes may tell it, beside a target; that is listed (`recognition`).
+The meaning of a parameter comes from its layer, in the source or in the target, or from `kinds`. For a state without
+its module, names and shapes may decide it if there is a target to compare them with; that is listed (`recognition`).
 """
 
 from __future__ import annotations
@@ -152,8 +152,8 @@ def _read(
         if wanted is not None:
             back = {there: here for here, there in names.items()}
             origin, wanted = (
-                reading.retold(origin, wanted, names),
-                reading.retold(wanted, origin, back),
+                reading.with_kinds_of(origin, wanted, names),
+                reading.with_kinds_of(wanted, origin, back),
             )
             if not origin.has_forms_of(wanted):
                 require_merged(origin.variables, wanted.variables)

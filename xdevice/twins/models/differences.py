@@ -144,7 +144,7 @@ class Lister:
         line = difference.line(self._source.name, self._target.name)
         self._add_lines([line])
         if not difference.is_on_one_side:
-            self._state.told_by_both.append(line)
+            self._state.stated_by_both.append(line)
         return line
 
     def _add_lines(self, lines: Iterable[str]) -> None:
@@ -325,11 +325,11 @@ class Lister:
         ]
         if doubts:
             twin, layer = doubts[0]
-            beside = self._target if twin is self._source else self._source
+            other = self._target if twin is self._source else self._source
             more = f" and {len(doubts) - 1} more" if len(doubts) > 1 else ""
             yield (
                 f"not compared: the axis of {layer.path or layer.kind}{more}, {layer.settings[layouts.AXIS]} in "
-                f"{twin.name}, the second in {beside.name}: the same only where the code moves axes{_RUN_BOTH}"
+                f"{twin.name}, the second in {other.name}: the same only where the code moves axes{_RUN_BOTH}"
             )
 
     def _knows_activations(self) -> bool:
@@ -563,9 +563,11 @@ def _is_missing(
     """Whether the layers that only one model has in the gap (the place and kind in `gap`) are missing in the other
     model, rather than there as layers of another kind."""
     number, kind = gap
-    beside = [name for at, name in (theirs if len(one) > len(other) else ours) if at == number]
+    other_kinds = [
+        name for at, name in (theirs if len(one) > len(other) else ours) if at == number
+    ]
     return kind in _ALONE and not any(
-        kind.endswith(end) and name.endswith(end) for end in _SORTS for name in beside
+        kind.endswith(end) and name.endswith(end) for end in _SORTS for name in other_kinds
     )
 
 

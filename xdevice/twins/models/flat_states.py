@@ -196,8 +196,8 @@ def _count(names: Iterable[str], paths: Collection[str]) -> int:
 
 def read_state(source: Any, wanted: Twin | None, request: Request, state: State) -> Twin:
     """Reads a dict of tensors, or the contents of a file. The kinds of its layers are those that `kinds=` says, or the
-    target has at the same path. For the rest of them names and shapes tell it, if there is a target beside which they
-    can be held.
+    target has at the same path. The kinds of all others are recognized by names and shapes, if there is a target to
+    compare them with.
 
     Raises:
         NotATensorError: it is no such dict. StateError: nothing says what a tensor is, or how it is laid out.

@@ -213,37 +213,39 @@ def read_like(like: Any, target: Backend, kinds: Names) -> Twin:
     return read_model(target, like, kinds)
 
 
-def retold(twin: Twin, other: Twin, names: Names) -> Twin:
-    """The twin with another kind for those of its layers whose kind only names and shapes tell: that which the other
-    model has at the same path, if their parameters fit it, too. `names` maps paths of the twin to those of the
-    other."""
+def with_kinds_of(twin: Twin, other: Twin, names: Names) -> Twin:
+    """The twin with the kind that the other model has at the same path, for those of its layers whose kind was only
+    guessed from names and shapes, if their parameters fit that kind too. `names` maps paths of the twin to those of
+    the other."""
     there = other.by_path
     ways = ways_of(twin.backend)
     layers = []
     for layer in twin.layers:
-        beside = there.get(names.get(layer.path, layer.path))
-        if beside is None or beside.kind == layer.kind or not is_unread(layer):
+        counterpart = there.get(names.get(layer.path, layer.path))
+        if counterpart is None or counterpart.kind == layer.kind or not is_unread(layer):
             layers.append(layer)
             continue
         own = {part.name: twin.variables[part.name] for part in layer.parts}
         try:
-            new = declared_layer(ways, layer.path, beside.kind, own)
+            new = declared_layer(ways, layer.path, counterpart.kind, own)
         except StateError:
             new = None
         is_whole = new is not None and {part.name for part in new.parts} == own.keys()
         layers.append(
-            new if new is not None and is_whole and _fits(twin, new, other, beside) else layer
+            new
+            if new is not None and is_whole and _fits(twin, new, other, counterpart)
+            else layer
         )
     return twin.with_layers(layers)
 
 
-def _fits(twin: Twin, layer: Layer, other: Twin, beside: Layer) -> bool:
-    ours, theirs = twin.shapes(layer), other.shapes(beside)
+def _fits(twin: Twin, layer: Layer, other: Twin, counterpart: Layer) -> bool:
+    ours, theirs = twin.shapes(layer), other.shapes(counterpart)
     return all(theirs.get(name, shape) == shape for name, shape in ours.items())
 
 
 def is_unread(layer: Layer) -> bool:
-    """Whether nobody has read what the layer is set to: only `kinds=`, or names and shapes, say what it is."""
+    """Whether the settings of the layer are unknown, because only `kinds=`, or names and shapes, say what it is."""
     return (
         layer.settings.keys() <= {*SHAPING, *layouts.STATED_BY_BOTH}
         and layouts.ASSEMBLED not in layer.settings
@@ -348,8 +350,8 @@ def _declared(
 def spelled_out(
     kinds: Names, names: Iterable[str], sequence: Iterable[Layer] | None
 ) -> dict[str, str]:
-    """`kinds` with the path of each module, or of each tensor if the kind is "same", that a pattern or the name of a
-    class stands for. `names` are those of the variables that no known layer has."""
+    """`kinds` with each pattern and each name of a class replaced by the paths that it matches: those of modules, or of
+    tensors if the kind is "same". `names` are those of the variables that no known layer has."""
     kind_of: dict[str, str] = {}
     classes = _classes(sequence)
     owners = dict.fromkeys(map(module_of, names))

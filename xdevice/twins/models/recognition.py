@@ -137,22 +137,24 @@ def _read(
     names: Names,
 ) -> Reading:
     layers, lacking, misfits = [], [], 0
-    there = (
+    wanted_at = (
         {}
         if wanted is None
         else {names.get(layer.path, layer.path): layer for layer in wanted.layers}
     )
     for path, kind in kinds.items():
-        layer = _as_there(dialect, there.get(path), variables, wanted) or laid_out(
+        layer = _as_in_target(dialect, wanted_at.get(path), variables, wanted) or laid_out(
             way, path, kind, variables
         )
         if layer is None:
             lacking.append(path)
             continue
         layers.append(layer)
-        beside = there.get(layer.path)
-        expected = wanted.shapes(beside) if wanted is not None and beside is not None else {}
-        misfits += not _fits(layer, variables) or _differs(layer, variables, expected)
+        counterpart = wanted_at.get(layer.path)
+        expected = (
+            wanted.shapes(counterpart) if wanted is not None and counterpart is not None else {}
+        )
+        misfits += not _fits(layer, variables) or _shapes_differ(layer, variables, expected)
     used = {part.name for layer in layers for part in layer.parts}
     by_names, doubts = _by_names(
         way, {name: x for name, x in variables.items() if name not in used}, wanted
@@ -162,10 +164,10 @@ def _read(
     explained = sum(len(layer.parts) for layer in layers)
     signatures = () if wanted is None else wanted.signatures()
     fitting = [layer for layer in layers if _fits(layer, variables)]
-    there_too = sum(
+    in_target = sum(
         signature in signatures for signature in _signatures(fitting, variables, wanted)
     )
-    return Reading(dialect, layers, lacking, doubts, misfits, there_too, explained)
+    return Reading(dialect, layers, lacking, doubts, misfits, in_target, explained)
 
 
 def _signatures(
@@ -174,26 +176,28 @@ def _signatures(
     return [] if wanted is None else wanted._replace(variables=variables).signatures(layers)
 
 
-def _as_there(
-    dialect: str, beside: Layer | None, variables: Variables, wanted: Twin | None
+def _as_in_target(
+    dialect: str, counterpart: Layer | None, variables: Variables, wanted: Twin | None
 ) -> Layer | None:
     """A layer of the target's as it is, if the state is of its framework and has all its names and shapes."""
     if (
-        beside is None
+        counterpart is None
         or wanted is None
         or dialect not in _OF_BACKENDS.get(wanted.name, (wanted.name,))
     ):
         return None
-    for part in beside.parts:
+    for part in counterpart.parts:
         value = variables.get(part.name)
         if value is None or tuple(value.shape) != tuple(wanted.variables[part.name].shape):
             return None
-    return beside._replace(
-        settings={name: beside.settings[name] for name in SHAPING if name in beside.settings}
+    return counterpart._replace(
+        settings={
+            name: counterpart.settings[name] for name in SHAPING if name in counterpart.settings
+        }
     )
 
 
-def _differs(
+def _shapes_differ(
     layer: Layer, variables: Variables, expected: Mapping[str, tuple[int, ...]]
 ) -> bool:
     shapes = shapes_of(variables, layer)
@@ -256,12 +260,12 @@ def _by_names(
         possible = _likely_first(possible)
         if wanted is not None:
             own_signatures = _signatures(possible, variables, wanted)
-            there = [
+            in_target = [
                 layer
                 for layer, one in zip(possible, own_signatures, strict=True)
                 if one in signatures
             ]
-            possible = there or possible[:1]
+            possible = in_target or possible[:1]
         if len(possible) > 1:
             doubts[path] = [layer.kind for layer in possible]
         layers.append(possible[0])

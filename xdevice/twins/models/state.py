@@ -1,8 +1,8 @@
 """`State`, named tensors of one framework; the `Writer`, which fills one with the parameters of another framework's
 model; and `write_named`, which writes them into a model.
 
-All parameters go by way of PyTorch's layout: each parameter of the source becomes the parameters of PyTorch that it
-stands for, and these become the parameters of the target.
+All parameters go by way of PyTorch's layout: each parameter of the source is converted into the parameters that a
+layer of PyTorch would have, and these into the parameters of the target.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class State(dict[str, Any]):
         self.unmapped: dict[str, str] = {}
         self.differences: list[str] = []
         self.settings: list[str] = []
-        self.told_by_both: list[
+        self.stated_by_both: list[
             str
         ] = []  # those of `settings` of which both models tell the value
         self.pairs: dict[str, str] = {}
@@ -316,7 +316,7 @@ class Writer:
         self, layer: Layer, values: dict[str, _Value], parts: Sequence[Part]
     ) -> None:
         """Makes one weight of a spectral norm's parameters, where the target has none. From a plain weight they cannot
-        be made: u and v are learned beside it."""
+        be made: u and v are learned with it."""
         if layouts.SPECTRAL[0] not in values or _has(layouts.SPECTRAL[0], parts):
             return
         original, u, v = (values.pop(name) for name in layouts.SPECTRAL)
@@ -338,10 +338,10 @@ class Writer:
             ]
             if not lacking or len(lacking) == len(part.of):
                 continue
-            beside = next(values[name] for name in part.of if name in values)
+            sibling = next(values[name] for name in part.of if name in values)
             for name in lacking:
                 weight = values[name.replace(".bias", ".weight")].array
-                values[name] = beside._replace(
+                values[name] = sibling._replace(
                     array=np.zeros_like(weight, shape=weight.shape[:1])
                 )
                 self._state.differences.append(

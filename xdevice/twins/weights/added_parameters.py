@@ -18,7 +18,8 @@ _QUANTISED: Final = (
     "kernel_scale", "embeddings_scale",
 )  # fmt: skip
 _PARAMETRISED: Final = ("parametrizations", "*_l0_orig", "*_l0_raw", "*_l0_g", "*_l0_v")
-"""Of weights of recurrent layers, and whatever else is no norm that is known. A `*` stands for any text."""
+"""Names of parameters under parametrizations that xdevice does not know, such as norms of the weights of recurrent
+layers. A `*` matches any text."""
 _ADDED: Final = (
     (
         _LORA,

@@ -129,7 +129,7 @@ class ForcedRun:
         ties: layers of the target, each with the layers of the source that have the same input, and that no other layer
             of the target had taken before.
         apart: layers of the target that got another input than their counterpart in the source, each with the layer
-            that was called before it; "" in place of a layer stands for the outputs of the model.
+            that was called before it; "" in place of a layer means the outputs of the model.
         run: the run itself.
     """
 
@@ -260,7 +260,7 @@ class ForcedRun:
             for own, signature in self._signatures.items()
             if signature == self._wanted[path]
         ]
-        # a shortcut may have the kind, the shape and the input of the layer beside it, but not its stride
+        # a shortcut may have the kind, the shape and the input of the layer that it bypasses, but not its stride
         alike = [own for own in alike if _sizes(self._calls[own][0].outputs) == sizes] or alike
         same = [
             own for own in alike if any(self._has(call, own_input) for call in self._calls[own])
