@@ -33,6 +33,7 @@ def _of_nnx(module: Any) -> _Kind | None:
     """Kind, parts and settings of a layer of nnx; None if it is not one that has parameters and a counterpart."""
     library: Any = nnx()
     settings: Settings
+    # the exact class, because a subclass may compute something else
     match type(module):
         case library.Linear:
             kind, settings = "linear", {"activation": None}
@@ -106,6 +107,7 @@ def _zeros(
     if not isinstance(padding, str):
         each = layouts.per_axis(padding, len(sizes))
         return [(one, one) if isinstance(one, int) else (one[0], one[1]) for one in each]
+    # the padding that jax.lax.conv_transpose computes for these two words
     if padding == "VALID":
         return [(size, max(size, step - 1)) for size, step in zip(sizes, stride, strict=True)]
     if padding != "SAME":
@@ -213,6 +215,7 @@ def _described(model: Any) -> Iterator[Layer]:
         if description is None:
             continue
         kind, own, settings = description
+        # nnx casts the parameters to `dtype` before it computes
         dtype, own_dtype = (getattr(module, name, None) for name in ("dtype", "param_dtype"))
         if None not in (dtype, own_dtype) and jax.numpy.dtype(dtype) != jax.numpy.dtype(
             own_dtype
@@ -232,6 +235,7 @@ class JaxLayers(Layers):
             raise self.unsupported(
                 "writing into a FrozenDict", "bind flax.core.unfreeze(variables)"
             )
+        # a list, because writing replaces the values that are being walked
         for one in list(variables(model)):
             if one.name in values:
                 one.write(values[one.name])

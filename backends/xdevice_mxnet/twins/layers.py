@@ -208,6 +208,7 @@ class MxnetLayers(Operations):
                 continue
             own = self.parts(layer.kind, layer.settings)
             layout = options(block)["layout"] if layer.kind.startswith("conv") else "NC"
+            # only shapes can be compared: the axes of the weight follow the layout
             if not layout.startswith("NC"):
                 why = f"in {layout} the weight of a Gluon convolution has another layout; build it in NCHW"
                 own = dialects.refused(own, why)

@@ -77,6 +77,7 @@ def _setting(layer: Any, name: str) -> Any:
     cls: Any = next(
         cls for cls in type(layer).__mro__ if cls.__module__.partition(".")[0] == "paddle"
     )
+    # a list or a tuple as a whole, anything else up to the next comma
     stated = re.search(rf"(?:^|, ){name}=(\[.*?\]|\(.*?\)|[^,]*)", cls.extra_repr(layer))
     if stated is None:
         raise UnsupportedError(
@@ -84,6 +85,7 @@ def _setting(layer: Any, name: str) -> Any:
             f"paddle {paddle.__version__} does not state it; it was tested up to {private.tested}"
         )
     try:
+        # texts are stated without quotes
         return literal_eval(stated[1])
     except (ValueError, SyntaxError):
         return stated[1]
@@ -102,6 +104,7 @@ def _layers(model: Any, blocks: dict[str, tuple[str, ...]]) -> Iterator[Layer]:
         if read is None or id(layer) in owned:
             continue
         kind, settings = read.kind, read.settings
+        # their parameters are also those of layers inside them: Linears, cells
         if kind in (layouts.ATTENTION, *layouts.RECURRENT):
             owned |= {id(inner) for inner in layer.sublayers()}
         own = dialects.paddle(kind, settings)
@@ -124,6 +127,7 @@ def _layers(model: Any, blocks: dict[str, tuple[str, ...]]) -> Iterator[Layer]:
         )
         if spectral is not None:
             own = layouts.spectral(own, _SPECTRAL)
+            # the weight of a Linear is transposed
             axis = 1 - spectral.dim if kind == "linear" else spectral.dim
             settings = {**settings, layouts.SPECTRAL_AXIS: axis}
         yield Layer(path, kind, own, {**settings, **settings_by_id.get(id(layer), {})})

@@ -140,8 +140,10 @@ def _out_of_order(kind: str, own: Sequence[Part], order: pixels.Order) -> tuple[
     inputs if the inputs are. They get a rule that reorders them if it is certain which number is which pixel, and are
     marked as refused otherwise."""
     only: tuple[str, ...] | None = ("weight", "weight_ih_l0", "weight_ih_l0_reverse")
+    # these have one number for each feature in every parameter
     if order.outputs or kind in ("batch_norm", "layer_norm", "prelu"):
         only = None
+    # its inputs are indices, not features
     elif kind == "embedding":
         only = ()
     if not order.image:
@@ -168,6 +170,7 @@ def _of_conv(layer: Any) -> dict[str, object]:
         padding = layouts.same_padding(
             layer.kernel_size, stride, dilation, pixels.size_of_image(layer)
         )
+    # all zeros come before the first step
     elif padding == "causal":
         padding = layouts.sides([dilation[0] * (layer.kernel_size[0] - 1), 0], 1)
     return {
@@ -239,6 +242,7 @@ def _of_image(layer: Any, own: tuple[Part, ...]) -> tuple[Part, ...]:
     they get the conversion rule that puts the channels first, as in other frameworks."""
     weights = [variable for variable in (layer.gamma, layer.beta) if variable is not None]
     rank = len(layer.get_build_config()["input_shape"])
+    # only a norm over all axes but the batch has a number for each pixel
     if rank < 4 or not weights or weights[0].ndim != rank - 1:
         return own
     return tuple(part._replace(rule=layouts.CHANNELS_LAST) for part in own)
@@ -290,6 +294,7 @@ def _attention(layer: Any) -> _Kind:
         "dropout": float(layer.dropout),
         "batch_first": True,
     }
+    # PyTorch has one size for embeddings and for all heads together
     sizes = {layer.num_heads * layer.key_dim, layer.num_heads * layer.value_dim}
     if layer.built and sizes | {layer.output_dense.kernel.shape[-1]} != {
         layer.query_dense.kernel.shape[0]
@@ -329,6 +334,7 @@ def _recurrent(layer: Any) -> _Kind | None:
     own = tuple(
         part._replace(name=f"cell/{part.name}") for part in dialects.keras_cell(kind, "l0")
     )
+    # it has one bias, as an LSTM; shapes can be compared all the same
     if kind == "gru" and not layer.reset_after:
         own = tuple(
             part._replace(rule=layouts.SUMMED) if len(part.of) == 2 else part for part in own

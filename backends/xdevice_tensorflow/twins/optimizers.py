@@ -108,6 +108,7 @@ def _constraint(variable: Any) -> str | None:
 
 
 def _clip(optimizer: Any) -> str | None:
+    # Keras refuses an optimizer with more than one of the three
     if optimizer.global_clipnorm is not None:
         return f"to a norm of all of {optimizer.global_clipnorm:.6g}"
     if optimizer.clipnorm is not None:
@@ -126,6 +127,7 @@ class TensorflowOptimizers(Optimizers):
         numbers = self._numbers(optimizer, {**_SLOTS[kind], **_NO_SLOTS}, len(trained))
         parameters = []
         for place, variable in enumerate(trained):
+            # Keras's `exclude_from_weight_decay` names variables that do not decay
             is_free = not _use_weight_decay(optimizer)(variable)
             own = {**settings, "constraint": _constraint(variable)} | (
                 {"weight_decay": 0.0} if is_free else {}

@@ -227,6 +227,7 @@ def _reshape_of(op: Any, node: Any, graph: Graph) -> _Reshape | None:
     opens = there[-1] < here[-1]
     shape = _image_axes(there, here[-1]) if opens else _image_axes(here, there[-1])
     neighbours = reached(op, graph.after if opens else graph.before, set())
+    # features of an image whose channels are first come in the same order as elsewhere
     convs = [conv for conv in map(inner, neighbours) if isinstance(conv, CONVS)]
     is_channels_first = bool(convs) and all(map(is_first, convs)) and not is_first(op)
     if is_channels_first or not _has_channels(shape, bool(convs)):
@@ -239,6 +240,7 @@ def _between_convs(reshape: _Reshape, graph: Graph) -> str:
     is_known = reshape.size is not None and reshape.size == _size(reshape.shape)
     if reshape.opens or not is_known or not _is_called_once(reshape.op):
         return "its sizes do not tell which number is which pixel"
+    # an axis that stays, as of a sequence, may be one of the image's
     if len(nodes_of(reshape.op)[0].output_tensors[0].shape) != 2:
         return "it keeps more than one axis"
     waiting, convs = list(graph.before(reshape.op)), []

@@ -79,6 +79,7 @@ class TorchCalls(Calls):
     @contextmanager
     def calls(self, model: Any) -> Iterator[list[Call]]:
         private.require("layers' calls")
+        # a module that contains others is recorded only if it is one layer elsewhere, as an attention is
         layer_paths = {layer.path for layer in self.layers(model)}
         for path, module in model.named_modules():
             _refuse_hidden(path, module, self)

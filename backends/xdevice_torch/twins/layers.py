@@ -63,6 +63,7 @@ def _layers(
             continue
         kind, settings = layer.kind, layer.settings
         if kind == layouts.ATTENTION:
+            # the attention reads the weight of this Linear itself, and never calls it
             owned.add(id(module.out_proj))
         parts = _OF_CONV1D if is_conv1d else layouts.parts(kind, settings)
         if isinstance(module, _CELLS):
@@ -85,6 +86,7 @@ def _norm_of(module: Any) -> tuple[str, str] | None:
     ways: Any = getattr(getattr(module, "parametrizations", None), "weight", ())
     if len(ways) == 1 and isinstance(ways[0], _WeightNorm):
         return "parametrizations.weight.original0", "parametrizations.weight.original1"
+    # the older torch.nn.utils.weight_norm
     return layouts.NORMED if hasattr(module, "weight_g") else None
 
 
@@ -95,6 +97,7 @@ def _spectral_of(module: Any) -> tuple[Sequence[str], int] | None:
     if len(ways) == 1 and isinstance(ways[0], _SpectralNorm) and ways[0].dim is not None:
         inside = "parametrizations.weight"
         return (f"{inside}.original", f"{inside}.0._u", f"{inside}.0._v"), ways[0].dim
+    # the older torch.nn.utils.spectral_norm registers this buffer with its hook
     if not hasattr(module, "weight_u"):
         return None
     hooks = [hook for hook in _pre_hooks(module).values() if isinstance(hook, SpectralNorm)]
@@ -116,6 +119,7 @@ def _rms_eps(module: Any) -> float:
 def _padded(module: Any) -> dict[str, object]:
     """Returns the setting that says whether an embedding's row for `padding_idx` is zeros, as PyTorch creates it, or
     has been overwritten; an empty dict for an embedding without `padding_idx` or without values."""
+    # on meta there are no values that could be zeros
     if module.padding_idx is None or module.weight.is_meta:
         return {}
     return {
@@ -137,6 +141,7 @@ def _attention(path: str, module: Any) -> Layer:
         "dropout": float(module.dropout),
         "batch_first": module.batch_first,
     }
+    # only PyTorch has it: stated by every attention, it would be listed for all of them
     if module.add_zero_attn:
         settings["add_zero_attn"] = True
     return Layer(path, layouts.ATTENTION, (), settings)
@@ -159,6 +164,7 @@ def _of_block(module: Any) -> dict[int, Settings]:
 
 
 def _activation(way: Any) -> str:
+    # one class for two functions, which other frameworks name differently
     if isinstance(way, nn.GELU) and way.approximate == "tanh":
         return "gelu_tanh"
     return (

@@ -82,6 +82,7 @@ def paddle(kind: str, settings: Settings) -> tuple[Part, ...]:
     return layouts.parts(kind, settings, _PADDLE, _PADDLE_RULES)
 
 
+# with proj_size, Paddle's own names belong to the wrong parameters (3.3.1); those in the cells do not
 def _paddle_cells(settings: Settings) -> Iterator[Part]:
     for suffix in layouts.suffixes(settings):
         number, _, backwards = suffix[1:].partition("_")
@@ -119,6 +120,7 @@ def mxnet(kind: str, settings: Settings) -> tuple[Part, ...]:
     own = layouts.parts(kind, settings, _MXNET)
     if kind == layouts.ATTENTION:
         return refused(own, "Gluon has no attention; build it from Dense layers")
+    # a gamma for each group, and no number of channels
     groups = settings.get("num_groups")
     if kind != "group_norm" or not isinstance(groups, int):
         return own

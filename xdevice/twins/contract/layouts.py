@@ -273,6 +273,7 @@ def per_group(groups: int, channels: int | None = None) -> Rule:
 
     def back(x: Array) -> Array:
         rows = x.reshape(groups, -1)
+        # not even one number of a group may differ: the framework would apply one to all
         if (rows != rows[:, :1]).any():
             raise UnfitError(
                 "it has one number for each group, and those of the channels in a group are not equal"
@@ -430,6 +431,7 @@ def of_spectral(original: Array, u: Array, v: Array, axis: int | None) -> Array:
         image = matrix @ right
         return float(np.abs(image - left * np.linalg.norm(image)).max())
 
+    # each step of the norm sets u to W v over its length
     matrix = min(matrices, key=error)
     weight: Array = (original / (left @ matrix @ right)).astype(original.dtype)
     return weight
@@ -444,6 +446,7 @@ def of_norm(g: Array, v: Array) -> Array:
 def to_norm(weight: Array, shape: Sequence[int]) -> tuple[Array, Array]:
     """Returns the parameters g (of this shape) and v with which a weight norm computes `weight`; v is `weight`
     itself."""
+    # with g = |v| the weight is v
     return _norm(weight, shape).astype(weight.dtype), weight
 
 
@@ -622,6 +625,7 @@ def misfit(kind: str, shapes: Mapping[str, Sequence[int]]) -> str:
             return f"{name} is {tuple(shape)} in PyTorch's layout, where it has {' or '.join(map(str, axes))} axes"
     if kind not in RECURRENT:
         return ""
+    # the state of an LSTM with a projection is as long as its rows of weight_hr, which are not gates
     rows = _GATES[kind] * shapes.get("weight_hr_l0", shapes["weight_hh_l0"])[1]
     gated = {name: shape for name, shape in shapes.items() if not name.startswith("weight_hr")}
     off = next(
@@ -690,6 +694,7 @@ def same_padding(
     the padding is not known: with a stride above 1 it depends on the sizes of the `image`, which may be None."""
     sizes = [step * (size - 1) + 1 for size, step in zip(kernel, dilation, strict=True)]
     each = zip(sizes, stride, image or [None] * len(sizes), strict=True)
+    # with a stride of 1, as much is added whatever the size of the image
     totals = [
         size - 1 if step == 1 else _added(size, step, length) for size, step, length in each
     ]

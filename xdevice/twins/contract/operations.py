@@ -174,6 +174,7 @@ def _each(
         if isinstance(itself, table.blocks):
             blocks.add(path)
             continue
+        # a group of layers, or a model that computes with parameters of its own: its code is not read
         is_open = module.children or (path == "" and module.has_parameters)
         is_listed = path.rpartition(".")[0] in blocks or (
             not table.lists_inside and _is_inside(path, by_path)
@@ -424,6 +425,7 @@ def pad(
         "padding": tuple((int(one), int(two)) for one, two in around),
         "mode": mode,
     }
+    # reflected and repeated pixels have no value
     fill = value if mode == "constant" else None
     return Layer(
         path,

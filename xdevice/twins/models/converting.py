@@ -150,12 +150,14 @@ def _read(
     else:
         origin = reading.read_model(owner, source, kinds)
         if wanted is not None:
+            # the layers of linen are described by names and shapes only, which the other model can correct
             back = {there: here for here, there in names.items()}
             origin, wanted = (
                 reading.with_kinds_of(origin, wanted, names),
                 reading.with_kinds_of(wanted, origin, back),
             )
             if not origin.has_forms_of(wanted):
+                # equal layers either have no adapters, or the same
                 require_merged(origin.variables, wanted.variables)
     if request.skip:
         origin, wanted = _left_out(origin, wanted, request.skip, state)

@@ -120,6 +120,7 @@ def _plain_leaves(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, str]:
         and len(shapes.get("0", ())) > 1
         and len(shapes.get("1", (1,))) == 1
     ):
+        # a tuple of weight and bias, as in JAX's stax
         return {"0": "w", "1": "b"} if len(shapes) == 2 else {"0": "w"}
     is_norm = shapes.keys() == {"g", "b"} and all(len(shape) == 1 for shape in shapes.values())
     if is_norm:
@@ -229,6 +230,7 @@ def read_state(source: Any, wanted: Twin | None, request: Request, state: State)
     is_torch_assumed = header is None or origin in ("numpy", "jax")
     reading = recognition.chosen_reading(every, is_torch_assumed)
     _require_stated(reading, stated, dialects[reading.dialect], variables)
+    # before the errors below, which would hide that the shapes do not fit
     settled_layers = [settled(layer, variables) for layer in reading.layers]
     layers = [
         layer

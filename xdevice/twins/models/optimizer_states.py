@@ -67,6 +67,7 @@ def compare_optimizers(source: Any, target: Any) -> list[str]:
         xdevice.errors.NotATensorError: expected an optimizer of a framework, not 'sgd' of type str
     """
     ours, theirs = _read(source), _read(target)
+    # one optimizer agrees with itself, even in a schedule, which is code
     if source is target:
         return []
     one, other = _profiles(ours.optimizer), _profiles(theirs.optimizer)
@@ -150,6 +151,7 @@ def convert_optimizer(
         name for pair in pairs for name in pair.parameter.state.values() if name not in targets
     ]
     targets.update(theirs.backend.state_to_come(target, to_come))
+    # all values first: an error must leave the target as it was
     values, unfilled = _values(ours, theirs, pairs, sources, targets)
     if unfilled and not values:
         raise StateError(

@@ -100,6 +100,7 @@ def readings(
     every = [
         _read(name, way, variables, kinds, wanted, names) for name, way in dialects.items()
     ]
+    # a shape that contradicts a dialect outweighs any number of names that agree
     most = max(one.rank for one in every)
     return [one for one in every if one.rank == most]
 
@@ -285,6 +286,7 @@ def _attention(way: PartsOf, path: str, variables: Variables) -> Layer | None:
 def _whole(way: PartsOf, path: str, kind: str, own: Variables) -> Layer | None:
     """The layer of a kind that has all of these tensors, and a weight among them; None if there is none."""
     layer = laid_out(way, path, kind, own)
+    # a tensor that the kind does not have speaks against it
     if layer is None or len(layer.parts) != len(own) or not _fits(layer, own):
         return None
     names = {name for part in layer.parts for name in part.of}

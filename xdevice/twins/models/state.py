@@ -477,6 +477,7 @@ def write_named(model: Any, state: Mapping[str, Any], *, strict: bool) -> None:
             f"expected a model to load into, not {shown(model, 60)} of type {type(model).__qualname__}"
         )
     if strict:
+        # layers in a plain list are in no variable, and would keep their values
         unlisted.refuse(backend, model, "loading into")
     variables = dict(backend.variables(model))
     wrong = []
@@ -501,6 +502,7 @@ def write_named(model: Any, state: Mapping[str, Any], *, strict: bool) -> None:
             + "\n  ".join(wrong)
         )
     write_variables(backend, model, variables, state)
+    # modules of PyTorch with extra state take it over by a method of their own
     backend.take_state(model, variables)
 
 

@@ -10,10 +10,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 _LORA: Final = (
+    # of peft and diffusers
     "lora_A", "lora_B", "lora_down", "lora_up", "base_layer",
+    # of Keras's `enable_lora`
     "lora_kernel_a", "lora_kernel_b", "lora_embeddings_a", "lora_embeddings_b",
 )  # fmt: skip
 _QUANTISED: Final = (
+    # of GPTQ and AWQ, of bitsandbytes, of PyTorch; the last three of float8 checkpoints and of Keras
     "qweight", "qzeros", "SCB", "absmax", "quant_map", "quant_state", "_packed_params", "zero_point", "weight_scale",
     "kernel_scale", "embeddings_scale",
 )  # fmt: skip

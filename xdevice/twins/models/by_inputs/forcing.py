@@ -171,10 +171,12 @@ class ForcedRun:
 
     def _give(self, call: Call, result: Any) -> Any:
         """The values with which the target goes on, in place of a layer's result."""
+        # only layers with parameters have counterparts
         if call.path not in self._wanted:
             return result
         backend = self._runs.target.backend
         own_input = as_input([backend.to_numpy(x) for x in call.inputs[:1]])
+        # the answers of the call before were about another input
         self._same.clear()
         own = self._choose(call.path, own_input, _sizes(call.outputs))
         expected = self._next_call(call.path, own, own_input)
@@ -265,6 +267,7 @@ class ForcedRun:
         same = [
             own for own in alike if any(self._has(call, own_input) for call in self._calls[own])
         ]
+        # a layer of the source is the counterpart of one layer of the target only
         taken = {*self.chosen.values(), *self._fixed.values()}
         free, close = ([own for own in owns if own not in taken] for owns in (alike, same))
         guess = self._guess.get(path, "")

@@ -70,6 +70,7 @@ def pair_by_inputs(runs: Runs, names: Names, values: Sequence[Values]) -> ByInpu
             ]
             for paths in (error.pairs, pairs_in_order(source, target, names))
         ]
+        # each guess costs a run of the target
         if guesses[0] == guesses[1]:
             del guesses[1]
     likely = guesses[0]
@@ -81,6 +82,7 @@ def pair_by_inputs(runs: Runs, names: Names, values: Sequence[Values]) -> ByInpu
             if apart <= runs.limit:
                 return result
             tried.append((apart, result))
+    # the likeliest pairing, to which the forced one is compared
     apart, first = tried[0]
     try:
         forced = _by_forcing(runs, names, likely, refusal, values[0])
