@@ -28,7 +28,8 @@ _start_store = private.field("mxnet.gluon.Trainer._init_kvstore")
 _compression = private.field("mxnet.gluon.Trainer._compression_params")
 
 
-def _made(trainer: Any, index: int) -> Any:
+def _new_state(trainer: Any, index: int) -> Any:
+    """The state that the first step of a Trainer would make for the parameter of this number."""
     with mx.autograd.pause(), mx.util.np_shape(True):
         weight = trainers.parameters(trainer)[index].data().as_nd_ndarray()
         return trainer.optimizer.create_state_multi_precision(index, weight)
@@ -144,7 +145,7 @@ class MxnetOptimizers(Optimizers):
         state: dict[str, Any] = {}
         for index, parameter in enumerate(trainers.parameters(optimizer)):
             if str(index) in numbers - existing and parameter.grad_req != "null":
-                state.update(trainers.named(index, _made(optimizer, index), 0))
+                state.update(trainers.named(index, _new_state(optimizer, index), 0))
         return state
 
     def take_state(self, optimizer: Any, state: Mapping[str, Any]) -> None:
@@ -159,7 +160,7 @@ class MxnetOptimizers(Optimizers):
         for index in {int(name.partition(".")[0]) for name in state}:
             if index not in updater.states:
                 updater.states[index], updater.states_synced[index] = (
-                    _made(optimizer, index),
+                    _new_state(optimizer, index),
                     True,
                 )
                 for part, array in enumerate(trainers.arrays(updater.states[index])):

@@ -586,12 +586,13 @@ def order_of_block(norm_first: bool, *attentions: str) -> tuple[str, ...]:
     """Returns the names of the layers inside a Transformer layer, in the order in which the Transformer layer calls
     them."""
     norms = [f"norm{number}" for number in range(1, len(attentions) + 2)]
-    works = [*((name,) for name in attentions), ("linear1", "linear2")]
-    pairs = [
-        (norm, *work) if norm_first else (*work, norm)
-        for norm, work in zip(norms, works, strict=True)
+    steps = [*((name,) for name in attentions), ("linear1", "linear2")]
+    # each step has a norm of its own, before or after it
+    with_norms = [
+        (norm, *step) if norm_first else (*step, norm)
+        for norm, step in zip(norms, steps, strict=True)
     ]
-    return tuple(chain.from_iterable(pairs))
+    return tuple(chain.from_iterable(with_norms))
 
 
 def same_setting(one: object, other: object) -> bool:

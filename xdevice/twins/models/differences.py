@@ -538,7 +538,7 @@ def compare_gaps(
                 differences.append(_missing(missing_at[number], mine, its))
     in_both = {kind for _, kind in theirs} - {OTHER}
     for kind in dict.fromkeys(kind for _, kind in ours if kind in in_both):
-        if both := _uniform(kind, ours, theirs):
+        if both := _set_alike_in_each(kind, ours, theirs):
             rest = [layer for layer in (*left, *right) if layer.kind == kind]
             if rest:
                 differences += _of_kind(kind, *both, differences)
@@ -580,10 +580,12 @@ def _missing(place: str, one: Layer | None, other: Layer | None) -> SettingDiffe
     return SettingDifference(place, kind, *texts)
 
 
-def _uniform(kind: str, ours: Gaps, theirs: Gaps) -> tuple[list[Layer], list[Layer]] | None:
-    """All layers of a kind, if those of each model have the same settings; otherwise None. Also None if the two models'
-    layers are different activations that never stand between the same paired layers: each activation may be in the
-    other model too, as a function or as a layer of an unknown class."""
+def _set_alike_in_each(
+    kind: str, ours: Gaps, theirs: Gaps
+) -> tuple[list[Layer], list[Layer]] | None:
+    """All layers of a kind, of the source and of the target, if those of one model have the same settings; otherwise
+    None. Also None for different activations that the two models never have in the same gap: each model may have the
+    other's activation too, as a function or as a layer of an unknown class."""
     one, other = (
         [layer for (_, own), layers in side.items() if own == kind for layer in layers]
         for side in (ours, theirs)

@@ -431,9 +431,11 @@ def _number_elements(
 
 
 def _numbers_taken(pairs: list[_ParameterPair]) -> Counter[int]:
-    """How many numbers of each source parameter go to the target, by its `id`."""
+    """How many elements of each parameter of the source's optimizer become elements of the target's, by the `id` of the
+    parameter. A moment is converted only if all of it is."""
     taken: Counter[int] = Counter()
     for pair in pairs:
+        # `places` counts through all sources of a pair: the one that a place is in ends behind it
         ends = np.cumsum(list(map(_size, pair.sources)))
         counts = np.bincount(
             np.searchsorted(ends, pair.places.reshape(-1), side="right"), minlength=len(ends)

@@ -48,7 +48,7 @@ class _SourceCall(NamedTuple):
     outputs: Sequence[Array]
 
 
-def settle(runs: Runs, guess: Names, fixed: Names) -> ForcedRun:
+def find_counterparts(runs: Runs, guess: Names, fixed: Names) -> ForcedRun:
     """Finds the counterpart in the source of each layer of the target. `guess` and `fixed` give the source's path
     by the target's: `guess` holds unless the inputs of the two layers contradict it, `fixed` in any case."""
     search = _Search(runs, guess, fixed)

@@ -10,7 +10,7 @@ from xdevice.twins.models.pairing import by_name, check_pair, pair_layers, pairs
 from xdevice.twins.models.reading import some_of
 from xdevice.twins.models.unpairable import MOST
 
-from .forcing import settle
+from .forcing import find_counterparts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -124,7 +124,7 @@ def _by_forcing(
         fixed = {**guess, **fixed}
     try:
         with runs.lending(values(likely)):
-            forced = settle(runs, guess, fixed)
+            forced = find_counterparts(runs, guess, fixed)
     except StateError as error:
         raise StateError(
             f"{error}. {refusal}"[:MOST] if refusal is not None else str(error)
