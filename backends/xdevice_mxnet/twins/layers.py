@@ -68,15 +68,15 @@ def _blocks(block: Any, path: str, visited: set[int]) -> Iterator[tuple[str, Any
 
 
 def _norm(kind: str, usual_axis: int, path: str, block: Any) -> Layer:
-    given = options(block)
-    settings = {name: given[name] for name in ("eps", "num_groups") if name in given}
-    if given.get("axis", usual_axis) != usual_axis:
-        settings["axis"] = given["axis"]
+    kwargs = options(block)
+    settings = {name: kwargs[name] for name in ("eps", "num_groups") if name in kwargs}
+    if kwargs.get("axis", usual_axis) != usual_axis:
+        settings["axis"] = kwargs["axis"]
     if kind == "instance_norm":
         settings["running_stats"] = False
     if kind == "batch_norm":
-        settings["momentum"] = 1 - given["momentum"]
-        if given["fix_gamma"]:
+        settings["momentum"] = 1 - kwargs["momentum"]
+        if kwargs["fix_gamma"]:
             settings["weight"] = "1, whatever gamma is"
     return Layer(path, kind, (), settings)
 

@@ -78,9 +78,9 @@ def _settings(
         raise backend.unsupported(
             "reading rescale_grad, which does nothing on the CPU", "multiply the loss instead"
         )
-    known = terms.settings_of(kind)
+    names = terms.settings_of(kind)
     settings = {
-        name: stated[own] for name, own in _NAMES.items() if name in known and own in stated
+        name: stated[own] for name, own in _NAMES.items() if name in names and own in stated
     }
     if kind == "rmsprop":
         settings |= {"eps_enters": terms.INSIDE, "momentum_holds": terms.STEPS}
