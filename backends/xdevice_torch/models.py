@@ -413,7 +413,8 @@ class TorchModels(Models):
                 )
         from . import extra_state
 
-        lost = extra_state.lost(model, state)
+        extra = [name for name in state if name.rpartition(".")[2] == extra_state.NAME]
+        lost = extra_state.lost(model, extra) if extra else None
         if lost is not None:
             raise self.unsupported(
                 f"{lost} of this model, which no set_extra_state() would load",
@@ -578,7 +579,7 @@ def optimizer_state(
             yield name, value
         elif value is not None:
             raise backend.unsupported(
-                f"saving this {type(optimizer).__name__}, whose {name} is {value!r:.40} and not a tensor",
+                f"reading the state of this {type(optimizer).__name__}, whose {name} is {value!r:.40} and not a tensor",
                 "torch.save(optimizer.state_dict(), path), and optimizer.load_state_dict(torch.load(path))",
             )
 
