@@ -121,6 +121,7 @@ def _zeros(
 
 
 def _of_conv(module: Any) -> dict[str, object]:
+    """The settings of a Conv of nnx in PyTorch's terms."""
     axes = len(module.kernel_size)
     stride, dilation = (
         layouts.per_axis(one or 1, axes) for one in (module.strides, module.kernel_dilation)
@@ -210,6 +211,8 @@ _OF_CELL: Final = (
 
 
 def _described(model: Any) -> Iterator[Layer]:
+    """Yields the layers of a module of nnx or Equinox that have parameters, with all parts that their kinds may
+    have."""
     for path, module in walk(model):
         description = (_of_nnx if is_nnx(module) else _of_equinox)(module)
         if description is None:

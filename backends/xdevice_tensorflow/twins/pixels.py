@@ -216,6 +216,8 @@ def _ends(op: Any) -> Iterator[Any]:
 
 
 def _reshape_of(op: Any, node: Any, graph: Graph) -> _Reshape | None:
+    """Returns what a call of `op`, its `node` in the graph, does to an image; None if it reshapes none, or in the same
+    order as elsewhere."""
     if not is_reshape(op) or len(node.input_tensors) != 1 or len(node.output_tensors) != 1:
         return None
     here, there = (
@@ -313,6 +315,7 @@ def _is_as_built(layer: Any) -> bool:
 
 
 def _makes_its_shapes(op: Any) -> bool:
+    """Whether `op` as it is set now would give the shapes that were recorded when it was called."""
     # the user's own `call` may compute other shapes
     if operations.is_rewritten(op, "keras", "call"):
         return False

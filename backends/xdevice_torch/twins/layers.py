@@ -135,6 +135,7 @@ def _embedding(path: str, module: Any) -> Layer:
 
 
 def _attention(path: str, module: Any) -> Layer:
+    """Reads a MultiheadAttention."""
     settings: dict[str, object] = {
         "num_heads": module.num_heads,
         "packed": module.in_proj_weight is not None,
@@ -175,6 +176,7 @@ def _activation(way: Any) -> str:
 
 
 def _conv(path: str, module: Any) -> Layer:
+    """Reads a convolution or a transposed convolution."""
     padding = module.padding
     if padding == "same":
         padding = layouts.same_padding(module.kernel_size, module.stride, module.dilation)

@@ -115,6 +115,7 @@ _MXNET_CELL: Final = {
 
 
 def mxnet(kind: str, settings: Settings) -> tuple[Part, ...]:
+    """The parts of a layer in Gluon."""
     if kind in layouts.RECURRENT:
         return tuple(_mxnet_cells(settings))
     own = layouts.parts(kind, settings, _MXNET)
@@ -170,6 +171,7 @@ def tensorflow(kind: str, settings: Settings) -> tuple[Part, ...]:
 
 
 def keras_attention(settings: Settings) -> tuple[Part, ...]:
+    """The parts of Keras's MultiHeadAttention. Without its number of heads, only shapes can be converted."""
     heads = int(str(settings.get("num_heads", 0)))
     own = projections(heads, -1, "attention_output")
     if heads:
@@ -197,6 +199,7 @@ def projections(heads: int, size: int, output: str) -> tuple[Part, ...]:
 
 
 def _keras_layer(kind: str, settings: Settings) -> tuple[Part, ...]:
+    """The parts of a recurrent layer of Keras, which has one layer in one direction."""
     own = keras_cell(kind, "l0")
     if settings.get("projection"):
         return refused(own, "Keras has no LSTM with a projection")
@@ -221,6 +224,7 @@ def _keras_file(kind: str, settings: Settings) -> tuple[Part, ...]:
 
 
 def keras_cell(kind: str, suffix: str) -> tuple[Part, ...]:
+    """The parts of the cell that PyTorch names by `suffix`, such as "l0"."""
     biases = (f"bias_ih_{suffix}", f"bias_hh_{suffix}")
     weight, bias = layouts.TRANSPOSED, layouts.SUMMED
     if kind == "gru":

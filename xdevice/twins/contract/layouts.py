@@ -396,6 +396,8 @@ def _with_weight_as(
     of: Sequence[str],
     rules: Callable[[Rule], Sequence[Rule]],
 ) -> tuple[Part, ...]:
+    """The parts, with several in place of the weight: with these `names`, for the parameters `of` of PyTorch, and with
+    the rules that `rules` makes of the weight's."""
     every: list[Part] = []
     for part in parts:
         if part.of == ("weight",):

@@ -110,6 +110,7 @@ def _target_of(backend: str | Backend) -> Backend:
 
 
 def _convert(source: Any, target: Backend, like: Any, request: Request, state: State) -> None:
+    """Reads, rewrites, pairs, writes and reports: fills `state`."""
     names, ours, theirs = row_slices.split(request.names) if request.names else ({}, {}, {})
     request = request._replace(names=names)
     origin, wanted = _read(source, target, like, request, state)
@@ -137,6 +138,7 @@ def _convert(source: Any, target: Backend, like: Any, request: Request, state: S
 def _read(
     source: Any, target: Backend, like: Any, request: Request, state: State
 ) -> tuple[Twin, Twin | None]:
+    """Reads both models, without what `skip=` leaves out, and checks that the arguments fit them."""
     kinds, names = request.kinds, request.names
     reading.check_kinds(kinds)
     wanted = None
@@ -210,6 +212,7 @@ def _write_freely(origin: Twin, target: Backend, request: Request, state: State)
 
 
 def _pair(source: Twin, target: Twin, request: Request) -> Pairing:
+    """Pairs the layers, by running both models if there are inputs, and compares the layers without parameters."""
     names = request.names
     singles: list[Pairs] = [[]]
     likely: Names = {}

@@ -155,6 +155,7 @@ class Lister:
     # what has no counterpart
 
     def _list_unpaired(self, twin: Twin, other: Twin, is_target: bool) -> None:
+        """Lists the parameters of a twin that have no counterpart in `other`, each with the reason."""
         pairing = self._pairing
         paired = {id(layer) for pair in (*pairing.pairs, *pairing.singles) for layer in pair}
         names = [
@@ -423,6 +424,7 @@ def by_calls(
 
 
 def _called(twin: Twin, run: ModelRun) -> Iterator[Layer]:
+    """Yields the layers of a model in the order in which a run has called them."""
     layers = {layer.path: layer for layer in twin.sequence or twin.layers}
     called = {call.path for call in run.trace.calls}
     inside = {
@@ -613,6 +615,7 @@ def _of_kind(
 
 
 def _between(one: Layer, other: Layer) -> list[SettingDifference]:
+    """The settings in which two layers without parameters differ."""
     where = other.path or other.kind
     if not layouts.same_setting(one.settings.get("function"), other.settings.get("function")):
         return [
@@ -661,6 +664,8 @@ def with_pads(sequence: Iterable[Layer]) -> Iterator[Layer]:
 
 
 def _merge_pad(pad: Layer, layer: Layer, behind: Layer | None) -> Layer | None:
+    """The layer behind a padding layer, with the zeros added to its own padding; None if it does not take them.
+    `behind` is the layer before the zeros."""
     own, added = layer.settings.get("padding"), pad.settings["padding"]
     is_zeros = pad.settings["mode"] == "constant" and pad.settings["value"] == 0
     zeros_are_least = behind is not None and behind.settings.get("function") in _NOT_NEGATIVE

@@ -180,6 +180,7 @@ class _ReadOptimizer(NamedTuple):
 
 
 def _read(x: Any) -> _ReadOptimizer:
+    """Reads an optimizer, whichever framework it is of."""
     backend = registry.owner_of(type(x))
     backend = backend or next(
         (one for one in registry.list_loaded() if one.has_optimizer(x)), None
@@ -286,6 +287,7 @@ _REMEDIES: Final = {
 def _remedy(
     name: str, ours: _ReadOptimizer, one: _Settings, theirs: _ReadOptimizer, other: _Settings
 ) -> str:
+    """How to make a setting equal, by an argument of one of the two optimizers; or why nothing does."""
     remedy = _REMEDIES.get(name)
     if name == "eps_enters" and name not in theirs.optimizer.arguments:
         remedy = _remedy_of_eps(theirs, one, other)
@@ -305,6 +307,7 @@ def _remedy(
 
 
 def _remedy_of_eps(theirs: _ReadOptimizer, one: _Settings, other: _Settings) -> str:
+    """What comes close where eps is added in two places of the formula."""
     if terms.UNCORRECTED not in (one["eps_enters"], other["eps_enters"]):
         return f"{_NONE}: they come together only as eps goes to 0"
     root = math.sqrt(1 - one["beta2"])
@@ -317,6 +320,7 @@ def _remedy_of_eps(theirs: _ReadOptimizer, one: _Settings, other: _Settings) -> 
 
 
 def _remedy_of_decay(theirs: _ReadOptimizer, one: _Settings, other: _Settings) -> str | None:
+    """How to decay in the target as in the source; None if an argument of the target says it."""
     if one["decay"] == terms.COUPLED != other["decay"]:
         instead = "weight_decay=0 there, and weight_decay / 2 times the sum of squares added to the loss, does"
     elif "decay" in theirs.optimizer.arguments:

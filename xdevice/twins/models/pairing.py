@@ -108,6 +108,7 @@ def spelled_out(names: Names, source: Twin) -> dict[str, str]:
 
 
 def _match(ours: Unpaired, theirs: Unpaired) -> Pairs:
+    """Pairs layers whose paths differ: in their order, or each with the only one of its kind and shape."""
     # one order of kinds and shapes: names need not agree, but must not contradict it
     if ours.signatures == theirs.signatures:
         return _in_order(ours, theirs)

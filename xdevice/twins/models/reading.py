@@ -178,6 +178,7 @@ def some_of(names: Iterable[str]) -> str:
 
 
 def read_model(backend: Backend, model: Any, kinds: Names | None = None) -> Twin:
+    """Reads a model. The kinds of layers that only names and shapes describe are those of `kinds`."""
     variables = dict(backend.variables(model))
     layers = list(backend.layers(model))
     try:
@@ -201,6 +202,7 @@ def read_model(backend: Backend, model: Any, kinds: Names | None = None) -> Twin
 
 
 def read_like(like: Any, target: Backend, kinds: Names) -> Twin:
+    """Reads the argument `like=`; raises `NotATensorError` if it is no model of the target."""
     owner = owners.backend_of_model(like)
     if owner is not target:
         kind = type(like).__qualname__
@@ -334,6 +336,7 @@ def _declared(
     sequence: list[Layer] | None,
     kinds: Names,
 ) -> list[Layer]:
+    """The layers that `kinds=` says of parameters in no known layer."""
     paths = {layer.path for layer in layers}
     rest = without_owner(variables, layers)
     kinds = {
@@ -502,6 +505,7 @@ def settled(layer: Layer, variables: Variables) -> Layer:
 
 
 def check_shapes(layer: Layer, variables: Variables) -> None:
+    """Raises `StateError` if the shapes of a layer do not fit its kind."""
     try:
         wrong = layouts.misfit(layer.kind, shapes_of(variables, layer))
     except (

@@ -234,6 +234,7 @@ class Writer:
         )
 
     def _norms_apart(self, layer: Layer, other: Layer, like: Twin) -> str:
+        """Why the weight norms of two layers cannot be converted; "" if they can."""
         g = layouts.NORMED[0]
         if not (_has(g, layer.parts) and _has(g, other.parts)):
             return ""
@@ -248,6 +249,8 @@ class Writer:
     # one layer
 
     def _fill(self, layer: Layer, parts: Sequence[Part]) -> None:
+        """Writes the parameters of a layer into `parts`, those of its counterpart, and lists what one of the two
+        lacks."""
         values = self._read(layer)
         self._fit_norm(layer, values, parts)
         self._fit_biases(values, parts)
@@ -357,6 +360,7 @@ class Writer:
             )
 
     def _list_unused(self, layer: Layer, name: str, value: _Value) -> None:
+        """Lists a parameter of the source that no part of the target takes."""
         state, origin, lacks = self._state, value.origin, f"{self._target.name} has no {name}"
         if name == layouts.COUNTER:
             state.differences.append(
@@ -371,6 +375,7 @@ class Writer:
     # one tensor
 
     def _write(self, layer: Layer, part: Part, values: list[_Value]) -> None:
+        """Writes one tensor of the target, made of the `values` of the source that its part names."""
         arrays = [value.array for value in values]
         try:
             array = arrays[0] if part.rule is layouts.SAME else part.rule.native(*arrays)
@@ -526,6 +531,7 @@ def write_variables(
 def _misfits(
     backend: Backend, model: Any, variables: Mapping[str, Any], state: Mapping[str, Any]
 ) -> Iterator[str]:
+    """Yields a line for each tensor that cannot be written into the variable of its name."""
     written: dict[int, str] = {}
     casts: dict[tuple[str, str], list[str]] = {}
     for name, value in state.items():
@@ -558,6 +564,7 @@ def _misfits(
 def _missing(
     backend: Backend, model: Any, variables: Mapping[str, Any], state: Mapping[str, Any]
 ) -> Iterator[str]:
+    """Yields a line for each variable that gets no value, and for each that is still in `unmapped`."""
     present = {id(variables[name]) for name in state if name in variables}
     unmapped, skipped = (
         (state.unmapped, state.skipped) if isinstance(state, State) else ({}, ())

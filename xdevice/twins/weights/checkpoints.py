@@ -54,6 +54,7 @@ def _names_in(path: str) -> list[str]:
 
 
 def _in_folder(path: str, names: list[str]) -> str:
+    """The path of the one file with weights, or of the index of several, in a folder with these names."""
     for ending in _IN_FOLDERS:
         files = [name for name in names if name.endswith(ending)]
         if len(files) == 1:
@@ -68,6 +69,7 @@ def _in_folder(path: str, names: list[str]) -> str:
 
 
 def _of_file(path: str, files: ExitStack) -> Header:
+    """The contents of one file, whatever its format."""
     try:
         return files.enter_context(open_file(path))
     except FileFormatError as error:
@@ -109,6 +111,7 @@ def _opened(path: str, name: str, value: Any) -> OpenedTensor:
 
 
 def _of_index(path: str, files: ExitStack) -> Header:
+    """The contents of the files that an index names."""
     require_plain_file(path)
     with path_errors(f"{path!r:.1000} cannot be read"), open(path, encoding="utf-8") as file:
         text = file.read()

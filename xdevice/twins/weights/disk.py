@@ -49,6 +49,7 @@ def path_text(path: object, verb: str) -> str:
 
 
 def require_plain_file(path: str) -> None:
+    """Raises an error that says what is at the path, if it is no file."""
     with path_errors(f"{path!r:.1000} cannot be read"):
         try:
             mode = os.stat(path).st_mode

@@ -135,6 +135,7 @@ def _open(path: str) -> FileIO:
 
 
 def _header(path: str, file: FileIO) -> Header:
+    """Reads the header of an open file, after the library has checked it."""
     from safetensors import SafetensorError, safe_open
 
     try:
@@ -227,6 +228,7 @@ def read_all(
 
 
 def _fill(buffer: np.ndarray[Any, Any], file: FileIO, start: int) -> np.ndarray[Any, Any]:
+    """Reads the bytes from `start` on into a buffer, until it is full."""
     file.seek(start)
     rest = buffer.data
     while rest:

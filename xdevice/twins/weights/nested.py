@@ -140,6 +140,7 @@ def _by_number(key: str) -> list[tuple[int, int | str]]:
 
 
 def _part(value: Any) -> _Part:
+    """The tensors in the contents of a key, by name."""
     if _is_tensor(value):
         return _Part({"": value}, True)
     children = _children(value)

@@ -101,6 +101,7 @@ def with_kinds(twin: Twin, other: Twin) -> Twin:
 
 
 def _as_linear(twin: Twin, layer: Layer) -> Layer | None:
+    """A convolution as the linear layer that it is on an image of its kernel's size; None if it is none."""
     if layer.kind != "conv" or layer.settings.get("groups", 1) != 1:
         return None
     shape: Any = twin.signature(layer)[-1]
