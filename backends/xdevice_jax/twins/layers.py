@@ -78,10 +78,7 @@ def _of_nnx(module: Any) -> _Kind | None:
 def _of_transposed(module: Any) -> dict[str, object]:
     """The settings of a ConvTranspose in PyTorch's terms. JAX states how many zeros are added to both ends of the
     spread input; PyTorch adds the size of the window less 1, less `padding`."""
-    axes = len(module.kernel_size)
-    stride, dilation = (
-        layouts.per_axis(one or 1, axes) for one in (module.strides, module.kernel_dilation)
-    )
+    stride, dilation = _steps(module)
     settings: dict[str, object] = {
         "stride": stride,
         "dilation": dilation,
@@ -98,6 +95,14 @@ def _of_transposed(module: Any) -> dict[str, object]:
         "padding": pads,
         "output_padding": tuple(last - first for first, last in added),
     }
+
+
+def _steps(module: Any) -> tuple[Sequence[int], Sequence[int]]:
+    """The stride and the dilation of a convolution, along each axis."""
+    axes = len(module.kernel_size)
+    return layouts.per_axis(module.strides or 1, axes), layouts.per_axis(
+        module.kernel_dilation or 1, axes
+    )
 
 
 def _zeros(
@@ -123,9 +128,7 @@ def _zeros(
 def _of_conv(module: Any) -> dict[str, object]:
     """The settings of a Conv of nnx in PyTorch's terms."""
     axes = len(module.kernel_size)
-    stride, dilation = (
-        layouts.per_axis(one or 1, axes) for one in (module.strides, module.kernel_dilation)
-    )
+    stride, dilation = _steps(module)
     padding = module.padding
     if padding == "SAME":
         padding = layouts.same_padding(module.kernel_size, stride, dilation)

@@ -229,8 +229,8 @@ def _reshape_of(op: Any, node: Any, graph: Graph) -> _Reshape | None:
     opens = there[-1] < here[-1]
     shape = _image_axes(there, here[-1]) if opens else _image_axes(here, there[-1])
     neighbours = reached(op, graph.after if opens else graph.before, set())
-    # features of an image whose channels are first come in the same order as elsewhere
     convs = [conv for conv in map(inner, neighbours) if isinstance(conv, CONVS)]
+    # features of an image whose channels are first come in the same order as elsewhere
     is_channels_first = bool(convs) and all(map(is_first, convs)) and not is_first(op)
     if is_channels_first or not _has_channels(shape, bool(convs)):
         return None

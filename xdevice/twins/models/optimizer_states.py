@@ -307,7 +307,7 @@ def _remedy(
 
 
 def _remedy_of_eps(theirs: _ReadOptimizer, one: _Settings, other: _Settings) -> str:
-    """What comes close where eps is added in two places of the formula."""
+    """The nearest setting where the two add eps in different places of the formula."""
     if terms.UNCORRECTED not in (one["eps_enters"], other["eps_enters"]):
         return f"{_NONE}: they come together only as eps goes to 0"
     root = math.sqrt(1 - one["beta2"])
