@@ -488,6 +488,7 @@ def parts(
 def _attention(settings: Settings) -> Iterator[Part]:
     """Yields the parts of PyTorch's own attention. If the weights of queries, keys and values have the same shape, it
     stores them as one array."""
+    # the biases are in one array even where the weights are not
     weights, biases = (tuple(f"{name}.{what}" for name in _IN) for what in _NORM)
     rest = [Part("in_proj_bias", biases, PACKED), *(Part(name, (name,), SAME) for name in _OUT)]
     if settings.get("packed", True):

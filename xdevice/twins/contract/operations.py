@@ -240,6 +240,7 @@ class _Lines:
         goes on behind it."""
         for name, child in self._inside[id(module)]:
             way = join(path, name)
+            # it is listed once, so the order of the list does not show both of its calls
             if self._uses[id(child)] > 1:
                 line = f"behind {way}"
             elif self._table.is_line(child):

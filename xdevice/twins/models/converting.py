@@ -128,6 +128,7 @@ def _convert(source: Any, target: Backend, like: Any, request: Request, state: S
     pairing = _pair(origin, wanted, request._replace(names=spelled_out(names, origin)))
     lister = Lister(origin, wanted, pairing, state)
     for one, other in (*pairing.pairs, *pairing.singles):
+        # before `put`, so that the result names the pair of a layer whose shapes do not fit, too
         state.pairs[one.path] = other.path
         lister.list_pair(one, other)
         writer.put(one, other, wanted)
@@ -198,6 +199,7 @@ def _left_out(
 
 def _write_freely(origin: Twin, target: Backend, request: Request, state: State) -> None:
     """Writes all layers under their own names, without a model of the target."""
+    # no other model says how many channels a group norm has
     origin = without_channels(origin)
     writer = Writer(origin, target, None, state, request)
     for layer in origin.layers:
@@ -225,6 +227,7 @@ def _pair(source: Twin, target: Twin, request: Request) -> Pairing:
     try:
         if runs is not None:
             try:
+                # which tensors in no layer are one is open: each way is tried with each pairing of the layers
                 values = [partial(_values, source, target, request, pairs) for pairs in singles]
                 pairs, run, with_values, number, left = pair_by_inputs(runs, names, values)
                 plain = differences.by_calls(source, runs.expected, target, run, pairs)

@@ -118,6 +118,7 @@ class Lister:
             return
         for difference in _of_pair(one, other, ours, theirs, plain.activated):
             line = self._add(difference)
+            # the other model may call the function in its code, which equal outputs show
             if difference.name == "activation" and difference.is_on_one_side:
                 self._by_functions.append(line)
 
@@ -465,6 +466,7 @@ def _compare(
         missing_at = {
             n: places[n] for n, end in _certain(there, theirs_by).items() if ends.get(n) == end
         }
+    # an activation inside a layer is compared as a setting of the layer
     owners = {layer.path for layer in (*here, *there) if layer.parts}
     comparison = compare_gaps(gaps(here, ours_by), gaps(there, theirs_by), missing_at, owners)
     inside = {f"{layer.path}.activation": layer.path for layer in there if layer.parts}
@@ -496,6 +498,7 @@ def _certain(sequence: Iterable[Layer], numbers: Mapping[str, int]) -> dict[int,
     ends = {}
     behind, line, is_certain = -1, WHOLE, True
     for layer in sequence:
+        # only layers of one line follow each other without anything in between
         is_certain = is_certain and line != "" and layer.line == line and layer.kind != OTHER
         line = layer.line
         if layer.parts and layer.path not in numbers:
@@ -633,6 +636,7 @@ def _between(one: Layer, other: Layer) -> list[SettingDifference]:
 
 def _with_axis(layer: Layer, other: Layer) -> Settings:
     """The settings with the axis counted from the end, if the layer or `other` knows the number of axes."""
+    # of two paired layers, the number of axes is the same
     axes = layer.settings.get("ndim", other.settings.get("ndim"))
     if not isinstance(axes, int) or "axis" not in layer.settings:
         return layer.settings

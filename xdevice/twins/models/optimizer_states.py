@@ -71,6 +71,7 @@ def compare_optimizers(source: Any, target: Any) -> list[str]:
     if source is target:
         return []
     one, other = _profiles(ours.optimizer), _profiles(theirs.optimizer)
+    # without groups, lines need no number
     if len(one) == len(other) == 1:
         return list(_differences(ours, one[0], theirs, other[0]).values())
     lines = []
@@ -202,6 +203,7 @@ def _profiles(optimizer: Optimizer) -> list[_Settings]:
 
 
 def _twin(read: _ReadOptimizer, model: Any, kinds: Names | None) -> Twin:
+    # JAX's modules are no models here, because optax's state is not converted
     owner = registry.kind_of(type(model))
     if owner is None or owner.kind != "model" or owner.backend is not read.backend:
         raise NotATensorError(
@@ -226,6 +228,7 @@ def _differences(
         }
     lines = {}
     for name in one:
+        # two schedules with one name may still do different things
         is_code = name in _CODE and one[name] is not None
         if layouts.same_setting(one[name], other[name]) and not is_code:
             continue

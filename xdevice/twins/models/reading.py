@@ -91,6 +91,7 @@ class Twin(NamedTuple):
         forms = []
         for layer in layers:
             shapes = shapes_of(self.variables, layer)
+            # only PyTorch counts batches
             shapes.pop(layouts.COUNTER, None)
             forms.append((layer.kind, tuple(shapes.items())))
         return forms
@@ -111,6 +112,7 @@ class Twin(NamedTuple):
         shape = shapes[name]
         groups = layer.settings.get("groups", 1)
         if isinstance(groups, int) and layer.kind.startswith("conv"):
+            # groups are compared as a setting; the inputs of all groups tell the layer
             shape = (shape[0], shape[1] * groups, *shape[2:])
         return layer.kind, shape
 
@@ -232,6 +234,7 @@ def with_kinds_of(twin: Twin, other: Twin, names: Names) -> Twin:
             new = declared_layer(ways, layer.path, counterpart.kind, own)
         except StateError:
             new = None
+        # a parameter that the new kind does not have would be lost
         is_whole = new is not None and {part.name for part in new.parts} == own.keys()
         layers.append(
             new
@@ -341,6 +344,7 @@ def _declared(
     rest = without_owner(variables, layers)
     kinds = {
         path: kind
+        # a pattern may also match layers whose class is known
         for path, kind in spelled_out(kinds, rest, sequence).items()
         if with_dots(path) not in paths
     }

@@ -195,6 +195,7 @@ class Writer:
         if why:
             self.leave([layer, other], why)
             return
+        # parameters behind a flattened image: each model may count its pixels in its own way
         if any(part.rule.order for part in (*layer.parts, *other.parts)):
             one, lines = pixel_order.reordered(
                 layer, other, partial(pixel_order.has_channels_last, like)
@@ -369,6 +370,7 @@ class Writer:
         # a bias of zeros changes nothing; on meta there are no values to tell
         elif name.endswith(".bias") and (value.array.any() or value.place.kind == "meta"):
             state.unmapped[origin] = f"{lacks}, and only zeros can be left out"
+        # another part of the same variable may have found its place
         elif not any(origin in names for names in state.origins.values()):
             state.unmapped[origin] = f"{lacks} in this {layer.kind}"
 
@@ -384,6 +386,7 @@ class Writer:
             return
         if self._changes_floats:
             array = floats.take(array)
+        # one variable of the source may hold several of PyTorch's parameters
         names = tuple(dict.fromkeys([value.origin for value in values]))
         first = self._source.variables[names[0]]
         variable = None if self._like is None else self._like.variables[part.name]
@@ -437,6 +440,7 @@ class Writer:
         before = self._first_names.setdefault(variable, name)
         if before != name:
             values = self._state[before]
+            # on meta two tied tensors have no values that could differ
             is_known = self._target.device_of(values).kind != "meta"
             if is_known and not np.array_equal(self._target.peek(values), array):
                 raise StateError(
@@ -491,6 +495,7 @@ def write_named(model: Any, state: Mapping[str, Any], *, strict: bool) -> None:
         wrong.append(
             f"{some_of(unknown)}: the model has no such variable; it has {some_of(variables)}"
         )
+        # then each name is unknown, and each variable missing, for one reason
         has_other_names = isinstance(state, State) and not state.pairs
     if has_other_names:
         wrong.append(

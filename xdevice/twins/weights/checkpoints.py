@@ -123,6 +123,7 @@ def _of_index(path: str, files: ExitStack) -> Header:
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise FileFormatError(f"{path} is not an index of weights: {shown(error)}") from error
     folder = os.path.dirname(path)
+    # each file once, though many names are in it
     parts = {
         place: _of_file(os.path.join(folder, place), files)
         for place in sorted(set(places.values()))
@@ -133,6 +134,7 @@ def _of_index(path: str, files: ExitStack) -> Header:
         entries |= {
             name: one for name, one in header.entries.items() if places.get(name) == place
         }
+    # files of different frameworks are read as if they did not say
     origins = {header.origin for header in parts.values()}
     shared = {
         name: first

@@ -190,6 +190,7 @@ def _walk(x: Any, verb: str) -> Iterator[tuple[str, _Keys, Any]]:
     if registry.kind_of(type(x)) is not None or owners.backend_of_model(x) is not None:
         yield "", (), x
         return
+    # a Tree would walk into modules that move as containers, and not ask for their variables
     if _has_modules(x):
         for key, child in x.items() if isinstance(x, dict) else enumerate(x):
             for prefix, keys, leaf in _walk(child, verb):
@@ -334,6 +335,7 @@ def load_file_into(path: Path, into: Any) -> Any:
     """Writes the tensors of a file into the variables of a model or a container, and returns it."""
     path = path_text(path, "load")
     variables = _variables(into, "load into")
+    # optimizers and modules have to take their new values over at the end
     models = {prefix: x for prefix, _, x in _leaves(into, "load into")}
     with open_checkpoint(path) as header:
         for prefix, x in models.items():

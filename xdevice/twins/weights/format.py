@@ -187,6 +187,7 @@ def _entries(header: Mapping[str, Any], start: int, file: FileIO) -> dict[str, E
         # counted from the end of the header
         begin, end = about["data_offsets"]
         entries[name] = Entry(DTYPES[code], shape, start + begin, end - begin, file)
+    # a header sorted by names may have the values in another order
     starts = [entry.start for entry in entries.values()]
     if starts == sorted(starts):
         return entries

@@ -120,6 +120,7 @@ def _by_forcing(
     which it is only a guess."""
     source, target = runs.source, runs.target
     guess = {} if refusal is not None else {other.path: one.path for one, other in likely}
+    # a search goes from the target to the source
     fixed = {there: here for here, there in names.items()}
     if all(here == there for there, here in guess.items() if there not in fixed):
         # where both models have the same paths, these say which layer is which
