@@ -69,11 +69,6 @@ def functions(checks: Checks) -> dict[str, Callable[..., Any]]:
     return table
 
 
-def _named(function: Callable[..., Any], name: str) -> Callable[..., Any]:
-    function.__name__ = function.__qualname__ = name
-    return function
-
-
 def _itself(x: Any) -> Any:
     return x
 
@@ -113,7 +108,7 @@ def _unary(
             return other  # type: ignore[no-any-return]
         return kernel or checks.kernel(name, x.dtype)
 
-    return _named(unary, name)
+    return unary
 
 
 def _binary(checks: Checks, name: str, kinds: str) -> Callable[..., Any]:
@@ -149,7 +144,7 @@ def _binary(checks: Checks, name: str, kinds: str) -> Callable[..., Any]:
             checks.require_fit(name, x1, x2)
             raise
 
-    return _named(binary, name)
+    return binary
 
 
 def _pow(checks: Checks, power: Callable[..., Any]) -> Callable[..., Any]:
