@@ -32,7 +32,7 @@ from xdevice_mxnet import semantics, sums
 from xdevice_mxnet.operators import operator
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     def __getattr__(name: str) -> Any: ...  # the kernels that tables list
 
@@ -218,16 +218,6 @@ def abs(x: Any) -> Any:
 
 
 @_kernel
-def logaddexp(x1: Any, x2: Any) -> Any:
-    zero, are_equal = number(0, dtype_name(x1.dtype), x1), _np.equal(x1, x2)
-    large, small = _np.maximum(x1, x2), _np.minimum(x1, x2)
-    # a difference of infinities would give NaN gradients, even where it is not taken
-    apart = where(are_equal, zero, small) - where(are_equal, zero, large)
-    # `maximum` of equals has its gradient at one of them
-    return where(are_equal, x1 * 0.5 + x2 * 0.5, large) + _np.log1p(_np.exp(apart))
-
-
-@_kernel
 def pow(x1: Any, x2: Any) -> Any:
     return _np.power(x1, x2) if _is_float(x1) else _whole_power(x1, x2)
 
@@ -380,7 +370,7 @@ def take(x: Any, indices: Any, axis: int) -> Any:
 
 
 @_kernel
-def einsum(subscripts: str, tensors: Sequence[Any]) -> Any:
+def einsum(subscripts: str, *tensors: Any) -> Any:
     return _np.einsum(subscripts, *tensors, optimize=len(tensors) > 2)
 
 
@@ -403,11 +393,7 @@ def broadcast_to(x: Any, shape: tuple[int, ...]) -> Any:
     return _np.broadcast_to(x, shape) if 0 not in shape else _nothing(shape, x)
 
 
-@_kernel
-def concat(tensors: Sequence[Any], axis: int) -> Any:
-    return _np.concatenate(list(tensors), axis)
-
-
+concat = _kernel(_np.concatenate)
 expand_dims = _shaping(_np.expand_dims)
 
 
@@ -458,9 +444,7 @@ def roll(x: Any, shifts: tuple[int, ...], axes: tuple[int, ...]) -> Any:
 squeeze = _shaping(_np.squeeze)
 
 
-@_kernel
-def stack(tensors: Sequence[Any], axis: int) -> Any:
-    return _np.stack(list(tensors), axis)
+stack = _kernel(_np.stack)
 
 
 @_kernel

@@ -20,7 +20,7 @@ from xdevice.errors import UnsupportedError
 from xdevice.math.contract.tables import named
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     Array = np.ndarray[Any, Any]
 
@@ -207,7 +207,7 @@ def cross(x1: Array, x2: Array, axis: int) -> Array:
     return np.cross(x1, x2, axis=axis)
 
 
-def einsum(subscripts: str, tensors: Sequence[Array]) -> Array:
+def einsum(subscripts: str, *tensors: Array) -> Array:
     with np.errstate(all="ignore"):
         return np.asarray(np.einsum(subscripts, *tensors, optimize=True))
 

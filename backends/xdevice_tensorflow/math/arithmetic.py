@@ -120,27 +120,6 @@ def copysign(x1: Any, x2: Any) -> Any:
     return tf.where(signbit(x1) == signbit(x2), x1, -x1)
 
 
-@_placed
-def hypot(x1: Any, x2: Any) -> Any:
-    x1, x2 = tf.abs(x1), tf.abs(x2)
-    # the square of the larger one might overflow
-    large, small = tf.maximum(x1, x2), tf.minimum(x1, x2)
-    result = large * tf.sqrt(1 + tf.square(tf.math.divide_no_nan(small, large)))
-    return tf.where(
-        tf.math.is_inf(x1) | tf.math.is_inf(x2), tf.constant(math.inf, x1.dtype), result
-    )
-
-
-@_placed
-def logaddexp(x1: Any, x2: Any) -> Any:
-    zero, are_equal = tf.zeros((), x1.dtype), x1 == x2
-    large, small = tf.maximum(x1, x2), tf.minimum(x1, x2)
-    # a difference of infinities would give NaN gradients, even where it is not taken
-    apart = tf.where(are_equal, zero, small) - tf.where(are_equal, zero, large)
-    half = tf.constant(0.5, x1.dtype)  # `maximum` of equals has its gradient at one of them
-    return tf.where(are_equal, x1 * half + x2 * half, large) + tf.math.log1p(tf.exp(apart))
-
-
 def _of_parts(test: Callable[..., Any], together: Callable[..., Any]) -> Callable[..., Any]:
     """Makes a kernel of a test that takes no complex numbers: it tests both of their parts."""
 
@@ -250,7 +229,7 @@ def take(x: Any, indices: Any, axis: int) -> Any:
     return tf.gather(x, indices, axis=axis)
 
 
-def einsum(subscripts: str, tensors: Sequence[Any]) -> Any:
+def einsum(subscripts: str, *tensors: Any) -> Any:
     return _made(tensors[0], tf.einsum, subscripts, *tensors)
 
 
@@ -271,11 +250,11 @@ def take_along_axis(x: Any, indices: Any, axis: int) -> Any:
 
 
 def concat(tensors: Sequence[Any], axis: int) -> Any:
-    return _made(tensors[0], tf.concat, list(tensors), axis)
+    return _made(tensors[0], tf.concat, tensors, axis)
 
 
 def stack(tensors: Sequence[Any], axis: int) -> Any:
-    return _made(tensors[0], tf.stack, list(tensors), axis)
+    return _made(tensors[0], tf.stack, tensors, axis)
 
 
 unstack = _placed(lambda x, axis: tf.unstack(x, axis=axis))

@@ -12,15 +12,16 @@ from xdevice.math.contract.arithmetic import HOST
 
 # PyTorch's own functions that are kernels as they are
 from torch import (  # isort: skip  # noqa: F401
-    abs, acos, acosh, add, argmax, argmin, asin, asinh, atan, atan2, atanh, bitwise_and, bitwise_left_shift,
-    bitwise_or, bitwise_right_shift, bitwise_xor, broadcast_to, ceil, copysign, cos, cosh, divide, exp, expm1,
-    fft, flip, floor, hypot, imag, isfinite, isinf, isnan, linalg, log, log10, log1p, log2, logaddexp, logical_and,
+    abs, acos, acosh, add, argmax, argmin, asin, asinh, atan, atan2, atanh, bitwise_and, bitwise_left_shift, bitwise_or,
+    bitwise_right_shift, bitwise_xor, broadcast_to, ceil, concat, copysign, cos, cosh, divide, einsum, exp, expm1, fft,
+    flip, floor, hypot, imag, isfinite, isinf, isnan, linalg, log, log10, log1p, log2, logaddexp, logical_and,
     logical_not, logical_or, logical_xor, maximum, minimum, multiply, nextafter, pow, real, reciprocal, remainder,
-    reshape, roll, round, signbit, sin, sinh, sqrt, square, squeeze, subtract, tan, tanh, tril, triu, trunc, where,
+    reshape, roll, round, signbit, sin, sinh, sqrt, square, squeeze, stack, subtract, tan, tanh, tril, triu, trunc,
+    where,
 )  # fmt: skip
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     import numpy as np
 
@@ -152,10 +153,6 @@ def take(x: Tensor, indices: Tensor, axis: int) -> Tensor:
     return torch.index_select(x, axis, indices)
 
 
-def einsum(subscripts: str, tensors: Sequence[Tensor]) -> Tensor:
-    return torch.einsum(subscripts, *tensors)
-
-
 def put(x: Tensor, indices: Tensor, values: Tensor) -> Tensor:
     return torch.index_copy(x, 0, indices, values)
 
@@ -189,11 +186,6 @@ def norm(x: Tensor, axes: tuple[int, ...], keepdims: bool) -> Tensor:
 # of shapes
 
 
-def concat(tensors: Sequence[Tensor], axis: int) -> Tensor:
-    # torch.concat lets a vector without elements pass as any shape, but the core has checked the shapes
-    return torch.concat(list(tensors), axis)
-
-
 def diagonal(x: Tensor, k: int) -> Tensor:
     return torch.diagonal(x, k, -2, -1)
 
@@ -209,10 +201,6 @@ def matmul(x1: Tensor, x2: Tensor) -> Tensor:
 
 
 permute_dims = torch.permute
-
-
-def stack(tensors: Sequence[Tensor], axis: int) -> Tensor:
-    return torch.stack(list(tensors), axis)
 
 
 unstack = torch.unbind

@@ -20,7 +20,7 @@ from xdevice.errors import (
     UnsupportedError,
     shown,
 )
-from xdevice.math.contract.arithmetic import DENSE, FUSED, HOST, ONE_DEVICE, PLACES, WIDER
+from xdevice.math.contract.arithmetic import HOST, OPTIONAL, PLACES
 from xdevice.math.contract.gradients import Gradients
 from xdevice.tensors.creation import listed, to_numpy
 from xdevice.tensors.refusals import operators_compute_elsewhere, traced
@@ -39,15 +39,14 @@ class AxisError(ShapeError, IndexError):
     """An axis that a tensor does not have. It is an `IndexError` because the standard requires that."""
 
 
-def _widened(kernels: Any) -> Any:
-    """The kernels of an adapter; each computes the dtypes that the framework lacks in those that `WIDER` names."""
-    wider = getattr(kernels, WIDER, None)
-    if wider is None:
-        return kernels
-    widened = SimpleNamespace(**{name: getattr(kernels, name) for name in dir(kernels)})
-    for name, instead in wider.items():
-        setattr(widened, name, _wide(kernels, name, instead))
-    return widened
+def _completed(kernels: Any) -> Any:
+    """The kernels of an adapter, each of which computes the dtypes that the framework lacks in those that `WIDER`
+    names; and what the adapter has left out of `OPTIONAL`."""
+    own = {name: getattr(kernels, name) for name in dir(kernels)}
+    completed = SimpleNamespace(**OPTIONAL | own)
+    for name, instead in completed.WIDER.items():
+        setattr(completed, name, _wide(kernels, name, instead))
+    return completed
 
 
 def _wide(kernels: Any, function: str, wider: Mapping[str, str]) -> Callable[..., Any]:
@@ -91,15 +90,15 @@ class Checks:
 
     def __init__(self, backend: Backend) -> None:
         self.backend = backend
-        self.kernels: Any = _widened(backend.namespace())
+        self.kernels: Any = _completed(backend.namespace())
         self.tensor_types: set[type] = set()
         """The types seen so far that are tensors of this backend."""
-        self.compares_devices = not getattr(self.kernels, ONE_DEVICE, False)
+        self.compares_devices = not self.kernels.ONE_DEVICE
         """Whether the tensors' devices are compared before a kernel is called, because the kernel would not raise for
         tensors on two devices."""
         self.layout_attribute: str
         self.dense_layout: Any
-        self.layout_attribute, self.dense_layout = getattr(self.kernels, DENSE, ("", None))
+        self.layout_attribute, self.dense_layout = self.kernels.DENSE
         """The attribute that tells whether a tensor is dense, and its value in a dense one; "" if that is not asked
         before a fast call."""
         self.may_be_sparse: set[type] = set()
@@ -109,15 +108,14 @@ class Checks:
         self.has_gradients = own is not Gradients.value_and_grad
         self.xp: Any = None
         """The namespace that is made of these kernels, for functions that are written on other functions of it."""
-        self._fuse: Callable[..., Any] | None = getattr(self.kernels, FUSED, None)
         self._programs: dict[Callable[..., Any], Callable[..., Any]] = {}
 
     def kernel(self, name: str, dtype: Any) -> Callable[..., Any]:
         """The kernel of a name for tensors of one dtype: the adapter's own, unless that dtype is computed in a wider
         one."""
-        own = self.backend.namespace()
-        is_widened = dtype_name(dtype) in getattr(own, WIDER, {}).get(name, ())
-        return getattr(self.kernels if is_widened else own, name)  # type: ignore[no-any-return]
+        completed = getattr(self.kernels, name)
+        is_widened = dtype_name(dtype) in self.kernels.WIDER.get(name, ())
+        return completed if is_widened else getattr(self.backend.namespace(), name, completed)  # type: ignore[no-any-return]
 
     # tensors
 
@@ -165,8 +163,7 @@ class Checks:
         """Raises if the first tensor of a type is not one that kernels take."""
         if not self.backend.is_dense(x):
             raise self._sparse(x)
-        # an adapter may refuse tensors in a state that its kernels do not take
-        if hasattr(self.kernels, "require"):
+        if self.kernels.require is not None:
             self.kernels.require(x)
         if type(self.backend).is_dense is not Backend.is_dense:
             self.may_be_sparse.add(type(x))
@@ -256,6 +253,12 @@ class Checks:
             for x in tensors
         ]
 
+    def operands_together(self, function: str, kinds: str, *values: Any) -> list[Any]:
+        """The operands, as by `operands`, of a function whose kernel might not raise for tensors on two devices."""
+        tensors = self.operands(function, kinds, values)
+        self.require_one_device(function, *tensors)
+        return tensors
+
     def promoted(self, tensors: Sequence[Any]) -> list[Any]:
         """The tensors in their common dtype."""
         dtype = tensors[0].dtype
@@ -300,11 +303,12 @@ class Checks:
     ) -> Any:
         """Calls `function(checks, *tensors, *settings)`. On JAX it is one program, compiled for each combination of
         settings, and so is its gradient; one by one, each small kernel would be a program."""
-        if self._fuse is None:
+        fuse = self.kernels.fused
+        if fuse is None:
             return function(self, *tensors, *settings)
         program = self._programs.get(function)
         if program is None:
-            program = self._programs[function] = self._fuse(partial(function, self))
+            program = self._programs[function] = fuse(partial(function, self))
         return program(tuple(tensors), *settings)
 
     # values

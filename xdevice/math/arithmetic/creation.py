@@ -259,27 +259,19 @@ def _along_axes(checks: Checks, *arguments: Any) -> list[Any]:
 
 
 def tril(checks: Checks, x: Any, /, *, k: int = 0) -> Any:
-    return _triangle(checks, "tril", x, k)
+    return checks.kernels.tril(_matrices(checks, "tril", x), k)
 
 
 def triu(checks: Checks, x: Any, /, *, k: int = 0) -> Any:
-    return _triangle(checks, "triu", x, k)
+    return checks.kernels.triu(_matrices(checks, "triu", x), k)
 
 
-def _triangle(checks: Checks, function: str, x: Any, k: int) -> Any:
-    import numpy
-
+def _matrices(checks: Checks, function: str, x: Any) -> Any:
     x = checks.tensor(x, function)
     shape = checks.full_shape(x, function)
     if len(shape) < 2:
         raise ShapeError(f"{function} takes two dimensions or more, not the shape {shape}")
-    if hasattr(checks.kernels, function):
-        return getattr(checks.kernels, function)(x, k)
-    rows, columns = shape[-2:]
-    lower = numpy.tri(rows, columns, k if function == "tril" else k - 1, bool)
-    # not by a product with ones, which would make NaN of infinity
-    mask = checks.constant(lower if function == "tril" else ~lower, x)
-    return checks.kernels.where(mask, x, checks.kernels.number(0, checks.name(x), x))
+    return x
 
 
 def _plain(x: Any) -> Any:

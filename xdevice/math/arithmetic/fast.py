@@ -35,8 +35,7 @@ def _matmul(checks: Checks) -> Callable[..., Any]:
                     return kernel(x1, x2)
                 except Exception:  # the checks below say why, or the kernel raises it again
                     pass
-        x1, x2 = checks.operands("matmul", NUMERIC, (x1, x2))
-        checks.require_one_device("matmul", x1, x2)
+        x1, x2 = checks.operands_together("matmul", NUMERIC, x1, x2)
         _require_fit(x1, x2)
         kernels[x1.dtype] = checks.kernel("matmul", x1.dtype)
         return _product(checks, x1, x2)

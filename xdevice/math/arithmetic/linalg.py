@@ -17,16 +17,11 @@ if TYPE_CHECKING:
 
     Axis = int | tuple[int, ...] | None
 
-HELD = ("float32", "float64", "complex64", "complex128")
-"""The dtypes of factorizations: no framework has kernels for shorter floats everywhere."""
-
-
 _COMPLEX = {
-    "float32": "complex64",
-    "float64": "complex128",
-    "complex64": "complex64",
-    "complex128": "complex128",
-}
+    "float32": "complex64", "float64": "complex128", "complex64": "complex64", "complex128": "complex128",
+}  # fmt: skip
+"""The dtypes of matrices, each with the complex one of its precision. Shorter floats are refused: no framework has
+kernels for them everywhere."""
 
 
 class EigResult(NamedTuple):
@@ -55,14 +50,16 @@ class SVDResult(NamedTuple):
     Vh: Any
 
 
-def _of_square(function: str) -> Callable[..., Any]:
-    def factor(checks: Checks, x: Any, /) -> Any:
-        return _factor(checks, function, x, True)
-
-    return factor
-
-
 # factorizations
+
+
+def _of_square(function: str, result: Callable[[Any], Any] = lambda x: x) -> Callable[..., Any]:
+    """Makes a function of square matrices, which is the kernel of its name; `result` makes a named tuple of tuples."""
+
+    def factorization(checks: Checks, x: Any, /) -> Any:
+        return result(_factor(checks, function, x, True))
+
+    return factorization
 
 
 def cholesky(checks: Checks, x: Any, /, *, upper: bool = False) -> Any:
@@ -71,8 +68,10 @@ def cholesky(checks: Checks, x: Any, /, *, upper: bool = False) -> Any:
 
 
 det = _of_square("det")
+eigh = _of_square("eigh", EighResult._make)
 eigvalsh = _of_square("eigvalsh")
 inv = _of_square("inv")
+slogdet = _of_square("slogdet", SlogdetResult._make)
 
 
 def eig(checks: Checks, x: Any, /) -> EigResult:
@@ -85,10 +84,6 @@ def eigvals(checks: Checks, x: Any, /) -> Any:
     return eig(checks, x)[0]
 
 
-def eigh(checks: Checks, x: Any, /) -> EighResult:
-    return EighResult(*_factor(checks, "eigh", x, True))
-
-
 def qr(checks: Checks, x: Any, /, *, mode: str = "reduced") -> QRResult:
     if mode not in ("reduced", "complete"):
         raise ArgumentError(
@@ -97,13 +92,8 @@ def qr(checks: Checks, x: Any, /, *, mode: str = "reduced") -> QRResult:
     return QRResult(*_factor(checks, "qr", x, False, mode))
 
 
-def slogdet(checks: Checks, x: Any, /) -> SlogdetResult:
-    return SlogdetResult(*_factor(checks, "slogdet", x, True))
-
-
 def solve(checks: Checks, x1: Any, x2: Any, /) -> Any:
-    x1, x2 = checks.operands("linalg.solve", FLOATING, (x1, x2))
-    checks.require_one_device("linalg.solve", x1, x2)
+    x1, x2 = checks.operands_together("linalg.solve", FLOATING, x1, x2)
     kernel, x1 = _kernel(checks, "solve"), _matrix(checks, x1, "solve", True)
     shapes = shape_of(x1), shape_of(x2)
     # by the standard only one dimension is a vector; NumPy before 2.0 took more for vectors
@@ -131,6 +121,7 @@ def svdvals(checks: Checks, x: Any, /) -> Any:
 
 
 def _factor(checks: Checks, function: str, x: Any, is_square: bool, *settings: Any) -> Any:
+    """Calls the adapter's kernel for a matrix or a stack of them. Raises `UnsupportedError` if it has none."""
     kernel = _kernel(checks, function)
     return kernel(_matrix(checks, x, function, is_square), *settings)
 
@@ -147,9 +138,9 @@ def _kernel(checks: Checks, function: str) -> Callable[..., Any]:
 def _matrix(checks: Checks, x: Any, function: str, is_square: bool = False) -> Any:
     x = checks.require(x, FLOATING, f"linalg.{function}")
     name, shape = checks.name(x), shape_of(x)
-    if name not in HELD:
+    if name not in _COMPLEX:
         raise DTypeError(
-            f"linalg.{function} takes {', '.join(HELD)}, not {name}; cast it by xp.astype"
+            f"linalg.{function} takes {', '.join(_COMPLEX)}, not {name}; cast it by xp.astype"
         )
     if len(shape) < 2 or (is_square and shape[-1] != shape[-2]):
         raise ShapeError(
@@ -166,30 +157,32 @@ def matrix_power(checks: Checks, x: Any, n: int, /) -> Any:
     # also for a matrix that has no inverse
     if n == 0:
         return checks.xp.tril(checks.xp.triu(checks.xp.ones_like(x)))
-    return checks.fused(_of_factors, (x if n > 0 else inv(checks, x),), abs(n))
+    return checks.fused(_power, (x if n > 0 else inv(checks, x),), abs(n))
 
 
-def _of_factors(checks: Checks, x: Any, n: int) -> Any:
-    result = None
-    while n:
-        result = (x if result is None else checks.xp.matmul(result, x)) if n % 2 else result
-        x, n = (checks.xp.matmul(x, x) if n > 1 else x), n // 2
-    return result
+def _power(checks: Checks, x: Any, n: int) -> Any:
+    """The product of n matrices `x`, for n of 1 or more, by squaring: of about log2(n) products."""
+    matmul, result = checks.xp.matmul, None
+    while n > 1:
+        if n % 2:
+            result = x if result is None else matmul(result, x)
+        x, n = matmul(x, x), n // 2
+    return x if result is None else matmul(result, x)
 
 
 def matrix_rank(checks: Checks, x: Any, /, *, rtol: Any = None) -> Any:
-    return checks.fused(_of_values, *_with_rtol(checks, "matrix_rank", x, rtol))
+    return checks.fused(_rank, *_with_rtol(checks, "matrix_rank", x, rtol))
 
 
-def _of_values(checks: Checks, x: Any, rtol: Any) -> Any:
+def _rank(checks: Checks, x: Any, rtol: Any) -> Any:
     return checks.xp.count_nonzero(_counts(checks, svdvals(checks, x), x, rtol), axis=-1)
 
 
 def pinv(checks: Checks, x: Any, /, *, rtol: Any = None) -> Any:
-    return checks.fused(_of_svd, *_with_rtol(checks, "pinv", x, rtol))
+    return checks.fused(_pseudo_inverse, *_with_rtol(checks, "pinv", x, rtol))
 
 
-def _of_svd(checks: Checks, x: Any, rtol: Any) -> Any:
+def _pseudo_inverse(checks: Checks, x: Any, rtol: Any) -> Any:
     xp = checks.xp
     u, values, vh = svd(checks, x, full_matrices=False)
     counts = _counts(checks, values, x, rtol)
@@ -211,7 +204,7 @@ def _with_rtol(checks: Checks, function: str, x: Any, rtol: Any) -> tuple[Any, .
 
 
 def _counts(checks: Checks, values: Any, x: Any, rtol: Any) -> Any:
-    """Which singular values count: those above `rtol` times the largest."""
+    """Which singular values count as other than 0: those above `rtol` times the largest."""
     xp, shape = checks.xp, shape_of(x)
     # there is no largest of no values
     if 0 in shape:
@@ -223,6 +216,7 @@ def _counts(checks: Checks, values: Any, x: Any, rtol: Any) -> Any:
 
 
 def _adjoint(checks: Checks, x: Any) -> Any:
+    """The transposed matrix, of conjugates."""
     return checks.xp.conj(checks.xp.matrix_transpose(x))
 
 
@@ -230,8 +224,7 @@ def _adjoint(checks: Checks, x: Any) -> Any:
 
 
 def cross(checks: Checks, x1: Any, x2: Any, /, *, axis: int = -1) -> Any:
-    x1, x2 = checks.operands("linalg.cross", NUMERIC, (x1, x2))
-    checks.require_one_device("linalg.cross", x1, x2)
+    x1, x2 = checks.operands_together("linalg.cross", NUMERIC, x1, x2)
     shorter = min(len(x1.shape), len(x2.shape))
     place = checks.axis(axis, shorter, "linalg.cross") - shorter if axis < 0 else axis
     lengths = [shape_of(x)[checks.axis(place, len(x.shape), "linalg.cross")] for x in (x1, x2)]
@@ -239,35 +232,17 @@ def cross(checks: Checks, x1: Any, x2: Any, /, *, axis: int = -1) -> Any:
         raise ShapeError(
             f"linalg.cross takes axes of 3 elements, not {shape_of(x1)} and {shape_of(x2)}"
         )
-    # the adapters' own take one shape
+    # kernels are promised one shape
     x1, x2 = (x1, x2) if shape_of(x1) == shape_of(x2) else checks.xp.broadcast_arrays(x1, x2)
-    place %= len(x1.shape)
-    own = getattr(checks.kernels, "cross", None)
-    return own(x1, x2, place) if own else checks.fused(_of_parts, (x1, x2), place)
-
-
-def _of_parts(checks: Checks, x1: Any, x2: Any, place: int) -> Any:
-    multiply, subtract = checks.xp.multiply, checks.xp.subtract
-    a, b = (checks.xp.unstack(x, axis=place) for x in (x1, x2))
-
-    def part(i: int, j: int) -> Any:
-        return subtract(multiply(a[i], b[j]), multiply(a[j], b[i]))
-
-    return checks.xp.stack([part(1, 2), part(2, 0), part(0, 1)], axis=place)
+    return checks.kernels.cross(x1, x2, place % len(x1.shape))
 
 
 def diagonal(checks: Checks, x: Any, /, *, offset: int = 0) -> Any:
-    x, kernels = checks.tensor(x, "linalg.diagonal"), checks.kernels
+    x = checks.tensor(x, "linalg.diagonal")
     shape = checks.full_shape(x, "linalg.diagonal")
     if len(shape) < 2:
         raise ShapeError(f"linalg.diagonal takes matrices, not the shape {shape}")
-    if hasattr(kernels, "diagonal"):
-        return kernels.diagonal(x, index(offset))
-    import numpy as np
-
-    places = np.arange(shape[-2] * shape[-1]).reshape(shape[-2:]).diagonal(offset)
-    flat = kernels.reshape(x, (*shape[:-2], shape[-2] * shape[-1]))
-    return kernels.take(flat, checks.constant(places, x), len(shape) - 2)
+    return checks.kernels.diagonal(x, index(offset))
 
 
 def outer(checks: Checks, x1: Any, x2: Any, /) -> Any:
@@ -289,7 +264,7 @@ def trace(checks: Checks, x: Any, /, *, offset: int = 0, dtype: Any = None) -> A
 def matrix_norm(checks: Checks, x: Any, /, *, keepdims: bool = False, ord: Any = "fro") -> Any:
     xp, x = checks.xp, _matrix(checks, x, "matrix_norm")
     if ord == "fro":
-        return _root(checks, x, (-2, -1), keepdims, "matrix_norm")
+        return _euclidean_norm(checks, x, (-2, -1), keepdims, "matrix_norm")
     if ord in (1, -1, math.inf, -math.inf):
         axis = -2 if abs(ord) == 1 else -1
         sums = xp.sum(xp.abs(x), axis=axis, keepdims=True)
@@ -309,7 +284,7 @@ def vector_norm(
 ) -> Any:
     xp, x = checks.xp, checks.require(x, FLOATING, "linalg.vector_norm")
     if ord == 2:
-        return _root(checks, x, axis, keepdims, "vector_norm")
+        return _euclidean_norm(checks, x, axis, keepdims, "vector_norm")
     size = xp.abs(x)
     if math.isinf(ord):
         return (xp.max if ord > 0 else xp.min)(size, axis=axis, keepdims=keepdims)
@@ -321,19 +296,8 @@ def vector_norm(
     return xp.pow(xp.sum(xp.pow(size, float(ord)), axis=axis, keepdims=keepdims), 1 / ord)
 
 
-def _root(checks: Checks, x: Any, axis: Axis, keepdims: bool, function: str) -> Any:
+def _euclidean_norm(checks: Checks, x: Any, axis: Axis, keepdims: bool, function: str) -> Any:
     """The root of the sum of squares."""
     axes = checks.axes(axis, len(x.shape), f"linalg.{function}")
-    own = getattr(checks.kernels, "norm", None)
-    return (
-        own(x, axes, bool(keepdims))
-        if own and axes
-        else checks.fused(_of_squares, (x,), axes, bool(keepdims))
-    )
-
-
-def _of_squares(checks: Checks, x: Any, axes: tuple[int, ...], keepdims: bool) -> Any:
-    xp = checks.xp
-    # squares of real numbers need no `abs`, whose gradient at 0 is not defined
-    size = xp.abs(x) if checks.name(x).startswith("complex") else x
-    return xp.sqrt(xp.sum(xp.square(size), axis=axes, keepdims=keepdims))
+    # kernels are promised at least one axis
+    return checks.kernels.norm(x, axes, bool(keepdims)) if axes else checks.xp.abs(x)

@@ -130,9 +130,7 @@ def repeat(
     if hasattr(type(repeats), "__index__") and not hasattr(repeats, "dtype"):
         if repeats < 0:
             raise ShapeError(f"repeat takes numbers of 0 or more, not {repeats}")
-        own = getattr(checks.kernels, "repeat", None)
-        times = index(repeats)
-        return own(x, times, place) if own else _in_a_new_axis(checks, x, times, place)
+        return checks.kernels.repeat(x, index(repeats), place)
     counts = _counts(checks, x, repeats)
     length = checks.full_shape(x, "repeat")[place]
     if (
@@ -158,16 +156,6 @@ def _counts(checks: Checks, x: Any, repeats: Any) -> Any:
     checks.require_one_device("repeat", x, repeats)
     checks.require_values(repeats, "the tensor of repeats")
     return checks.backend.peek(repeats)
-
-
-def _in_a_new_axis(checks: Checks, x: Any, times: int, axis: int) -> Any:
-    """Repeats each element along an axis `times` times: in a new axis behind that axis, which is then merged into
-    it."""
-    shape = checks.full_shape(x, "repeat")
-    length = shape[axis]
-    wide = checks.kernels.expand_dims(x, axis + 1)
-    wide = checks.kernels.broadcast_to(wide, with_lengths(shape, axis, length, times))
-    return checks.kernels.reshape(wide, with_lengths(shape, axis, length * times))
 
 
 def reshape(
@@ -322,8 +310,7 @@ def _together(checks: Checks, arrays: Sequence[Any], function: str) -> list[Any]
 def tensordot(
     checks: Checks, x1: Any, x2: Any, /, *, axes: int | tuple[Sequence[int], Sequence[int]] = 2
 ) -> Any:
-    x1, x2 = checks.operands("tensordot", NUMERIC, (x1, x2))
-    checks.require_one_device("tensordot", x1, x2)
+    x1, x2 = checks.operands_together("tensordot", NUMERIC, x1, x2)
     shapes = (
         checks.full_shape(x1, "tensordot"),
         checks.full_shape(x2, "tensordot"),
@@ -364,8 +351,7 @@ def _contracted(
 
 
 def vecdot(checks: Checks, x1: Any, x2: Any, /, *, axis: int = -1) -> Any:
-    x1, x2 = checks.operands("vecdot", NUMERIC, (x1, x2))
-    checks.require_one_device("vecdot", x1, x2)
+    x1, x2 = checks.operands_together("vecdot", NUMERIC, x1, x2)
     shapes = shape_of(x1), shape_of(x2)
     shorter = min(map(len, shapes))
     place = checks.axis(axis, shorter, "vecdot")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from xdevice.core import selection
 from xdevice.errors import ArgumentError, UnsupportedError
-from xdevice.math.contract.arithmetic import FFT, HOST, LINALG
+from xdevice.math.contract.arithmetic import HOST
 
 from . import (
     casting,
@@ -82,13 +82,13 @@ class Namespace:
         )
         self.__array_namespace_info__ = partial(Info, checks)
         checks.xp = self
-        if hasattr(checks.kernels, LINALG):
+        if checks.kernels.linalg is not None:
             shared = {
                 name: functions[name]
                 for name in ("matmul", "matrix_transpose", "tensordot", "vecdot")
             }
             self.linalg = SimpleNamespace(**_functions(linalg, checks), **shared)
-        if hasattr(checks.kernels, FFT):
+        if checks.kernels.fft is not None:
             self.fft = SimpleNamespace(**_functions(fft, checks))
 
     def __getattr__(self, name: str) -> Any:

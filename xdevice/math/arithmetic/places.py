@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from xdevice.base import spellings
 from xdevice.errors import ArgumentError, ShapeError, shown
-from xdevice.math.contract.arithmetic import SKIPS_NAN
 
 from . import dtypes
 from .checks import NUMBERS, Checks, broadcast_shape, reduction, shape_of, with_lengths
@@ -50,7 +49,7 @@ def _of_extremes(
 def _first_extreme(checks: Checks, function: str, x: Any, axis: int) -> Any:
     kernels = checks.kernels
     places = getattr(kernels, function)(x, axis)
-    if dtypes.kind_of(checks.name(x)) != "f" or not getattr(kernels, SKIPS_NAN, False):
+    if dtypes.kind_of(checks.name(x)) != "f" or not kernels.SKIPS_NAN:
         return places
     is_nan = kernels.isnan(x)
     first = kernels.argmax(kernels.astype(is_nan, "int32"), axis)
@@ -199,8 +198,7 @@ sort = _ordering("sort", _sorted)
 
 def isin(checks: Checks, x1: Any, x2: Any, /, *, invert: bool = False) -> Any:
     kernels = checks.kernels
-    x1, x2 = checks.operands("isin", REAL, (x1, x2))
-    checks.require_one_device("isin", x1, x2)
+    x1, x2 = checks.operands_together("isin", REAL, x1, x2)
     if 0 in shape_of(x2):
         return kernels.full_like(x1, bool(invert), "bool")
     ordered = sort(checks, kernels.reshape(x2, (-1,)))
@@ -217,8 +215,7 @@ def isin(checks: Checks, x1: Any, x2: Any, /, *, invert: bool = False) -> Any:
 def searchsorted(
     checks: Checks, x1: Any, x2: Any, /, *, side: str = "left", sorter: Any = None
 ) -> Any:
-    x1, x2 = checks.operands("searchsorted", REAL, (x1, x2))
-    checks.require_one_device("searchsorted", x1, x2)
+    x1, x2 = checks.operands_together("searchsorted", REAL, x1, x2)
     if len(x1.shape) != 1:
         raise ShapeError(f"searchsorted takes a sorted vector, not the shape {shape_of(x1)}")
     if side not in ("left", "right"):

@@ -29,15 +29,12 @@ class UniqueInverseResult(NamedTuple):
 
 
 def nonzero(checks: Checks, x: Any, /) -> tuple[Any, ...]:
-    import numpy as np
 
     x = checks.tensor(x, "nonzero")
     checks.require_values(x, "the tensor of nonzero")
     if not len(x.shape):
         raise ShapeError("nonzero takes one dimension or more, not a tensor without dimensions")
-    if hasattr(checks.kernels, "nonzero"):
-        return tuple(checks.kernels.nonzero(x))
-    return tuple(checks.constant(places, x) for places in np.nonzero(checks.backend.peek(x)))
+    return tuple(checks.kernels.nonzero(x))
 
 
 def unique_all(checks: Checks, x: Any, /) -> UniqueAllResult:
