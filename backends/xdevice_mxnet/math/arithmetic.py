@@ -26,6 +26,7 @@ import numpy as np
 
 from xdevice.base.dtypes import dtype_name, host_dtype
 from xdevice.errors import UnsupportedError
+from xdevice.math.contract import tables
 from xdevice.math.contract.arithmetic import OF_NUMBERS
 from xdevice.math.contract.tables import named
 from xdevice_mxnet import semantics, sums
@@ -342,20 +343,9 @@ def _linked_sum_of_nothing(x: Any, axes: tuple[int, ...] | None, keepdims: bool)
     ]
 
 
-@_by_numpy
-def argsort(x: Any, axis: int, descending: bool) -> Any:
-    if not descending:
-        return np.argsort(x, axis, kind="stable")
-    mirrored = np.argsort(np.flip(x, axis), axis, kind="stable")
-    return x.shape[axis] - 1 - np.flip(mirrored, axis)
-
-
+argsort = _by_numpy(tables.argsort)
 cumulative_sum = _kernel(_np.cumsum)
-
-
-@_kernel
-def sliced(x: Any, axis: int, start: int, stop: int) -> Any:
-    return x[(slice(None),) * axis + (slice(start, stop),)]
+sliced = _kernel(tables.sliced)
 
 
 def sort(x: Any, axis: int, descending: bool) -> Any:

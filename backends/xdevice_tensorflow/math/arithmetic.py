@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
+from xdevice.math.contract import tables
 from xdevice.math.contract.arithmetic import HOST
 from xdevice.math.contract.tables import named
 from xdevice_tensorflow.placing import placed as _placed
@@ -214,9 +215,7 @@ def searchsorted(x1: Any, x2: Any, side: str) -> Any:
     return tf.searchsorted(x1, x2, side)
 
 
-@_placed
-def sliced(x: Any, axis: int, start: int, stop: int) -> Any:
-    return x[(slice(None),) * axis + (slice(start, stop),)]
+sliced = _placed(tables.sliced)
 
 
 @_placed

@@ -12,17 +12,15 @@ from xdevice.math.contract.arithmetic import HOST
 
 # PyTorch's own functions that are kernels as they are
 from torch import (  # isort: skip  # noqa: F401
-    abs, acos, acosh, add, argmax, argmin, asin, asinh, atan, atan2, atanh, bitwise_and, bitwise_left_shift, bitwise_or,
-    bitwise_right_shift, bitwise_xor, broadcast_to, ceil, concat, copysign, cos, cosh, divide, einsum, exp, expm1, fft,
-    flip, floor, hypot, imag, isfinite, isinf, isnan, linalg, log, log10, log1p, log2, logaddexp, logical_and,
-    logical_not, logical_or, logical_xor, maximum, minimum, multiply, nextafter, pow, real, reciprocal, remainder,
-    reshape, roll, round, signbit, sin, sinh, sqrt, square, squeeze, stack, subtract, tan, tanh, tril, triu, trunc,
-    where,
+    abs, acos, acosh, add, all, amax as max, amin as min, any, argmax, argmin, asin, asinh, atan, atan2, atanh,
+    bitwise_and, bitwise_left_shift, bitwise_or, bitwise_right_shift, bitwise_xor, broadcast_to, ceil, concat, copysign,
+    cos, cosh, divide, einsum, exp, expm1, fft, flip, floor, hypot, imag, isfinite, isinf, isnan, linalg, log, log10,
+    log1p, log2, logaddexp, logical_and, logical_not, logical_or, logical_xor, maximum, mean, minimum, multiply,
+    nextafter, pow, real, reciprocal, remainder, reshape, roll, round, signbit, sin, sinh, sqrt, square, squeeze, stack,
+    subtract, sum, tan, tanh, tril, triu, trunc, where,
 )  # fmt: skip
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     import numpy as np
 
     Tensor = torch.Tensor
@@ -100,21 +98,7 @@ def sign(x: Tensor) -> Tensor:
     return torch.where(torch.isnan(x), x, signs) if x.is_floating_point() else signs
 
 
-# reductions, and functions along an axis
-
-
-def _reducing(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    def kernel(x: Tensor, axes: tuple[int, ...], keepdims: bool) -> Tensor:
-        return function(x, axes, keepdim=keepdims)
-
-    return kernel
-
-
-all = _reducing(torch.all)
-any = _reducing(torch.any)
-max = _reducing(torch.amax)
-mean = _reducing(torch.mean)
-min = _reducing(torch.amin)
+# of many elements
 
 
 def prod(x: Tensor, axes: tuple[int, ...], keepdims: bool) -> Tensor:
@@ -123,10 +107,6 @@ def prod(x: Tensor, axes: tuple[int, ...], keepdims: bool) -> Tensor:
     for axis in reversed(axes):  # torch.prod takes one
         x = torch.prod(x, axis, keepdim=keepdims)
     return x
-
-
-def sum(x: Tensor, axes: tuple[int, ...] | None, keepdims: bool) -> Tensor:
-    return torch.sum(x) if axes is None else torch.sum(x, axes, keepdim=keepdims)
 
 
 def argsort(x: Tensor, axis: int, descending: bool) -> Tensor:
@@ -161,14 +141,13 @@ def take_along_axis(x: Tensor, indices: Tensor, axis: int) -> Tensor:
     return torch.gather(x, axis, indices.long())
 
 
-def clip(x: Tensor, min: float | None, max: float | None) -> Tensor:
+def clip(x: Tensor, low: Any, high: Any) -> Tensor:
     # there a bound beyond the dtype is an error, and a tensor of it is infinity
     if x.dtype is torch.float16:
         low, high = (
-            None if bound is None else number(bound, "float16", x) for bound in (min, max)
+            None if bound is None else number(bound, "float16", x) for bound in (low, high)
         )
-        return torch.clamp(x, low, high)
-    return torch.clamp(x, min, max)
+    return torch.clamp(x, low, high)
 
 
 def cross(x1: Tensor, x2: Tensor, axis: int) -> Tensor:
