@@ -26,16 +26,16 @@ def _place(checks: Checks, function: str, x: Any, axis: int | None, keepdims: bo
         raise ShapeError(
             f"{function} of an empty tensor is not defined: the shape is {shape}, the axis {axis}"
         )
-    return checks.fused(_of_extremes, (x,), function, place, bool(keepdims))
+    return checks.fused(_first_of_extremes, (x,), function, place, bool(keepdims))
 
 
-def _of_extremes(
+def _first_of_extremes(
     checks: Checks, x: Any, function: str, place: int | None, keepdims: bool
 ) -> Any:
     kernels = checks.kernels
     flat = kernels.reshape(x, (-1,)) if place is None else x
     places = checks.cast(
-        _first_extreme(checks, function, flat, place or 0), checks.supported("int64")
+        _places_of_extremes(checks, function, flat, place or 0), checks.supported("int64")
     )
     if not keepdims:
         return places
@@ -46,7 +46,8 @@ def _of_extremes(
     )
 
 
-def _first_extreme(checks: Checks, function: str, x: Any, axis: int) -> Any:
+def _places_of_extremes(checks: Checks, function: str, x: Any, axis: int) -> Any:
+    """The kernel's places, or those of the first NaN where the kernel may pass over NaN."""
     kernels = checks.kernels
     places = getattr(kernels, function)(x, axis)
     if dtypes.kind_of(checks.name(x)) != "f" or not kernels.SKIPS_NAN:
@@ -90,7 +91,7 @@ def take(
     if len(indices.shape) != 1:
         raise ShapeError(f"take takes a vector of indices, not the shape {shape_of(indices)}")
     place = checks.axis(0 if axis is None else axis, ndim, "take")
-    return checks.kernels.take(x, _checked(checks, x, indices, place, "take"), place)
+    return checks.kernels.take(x, _indices_in_range(checks, x, indices, place, "take"), place)
 
 
 def take_along_axis(checks: Checks, x: Any, indices: Any, /, *, axis: int = -1) -> Any:
@@ -118,17 +119,17 @@ def take_along_axis(checks: Checks, x: Any, indices: Any, /, *, axis: int = -1) 
     if wide != wanted:
         indices = kernels.broadcast_to(indices, checks.require_known(wide, "take_along_axis"))
     return kernels.take_along_axis(
-        x, _checked(checks, x, indices, place, "take_along_axis"), place
+        x, _indices_in_range(checks, x, indices, place, "take_along_axis"), place
     )
 
 
-def _checked(checks: Checks, x: Any, indices: Any, axis: int, function: str) -> Any:
+def _indices_in_range(checks: Checks, x: Any, indices: Any, axis: int, function: str) -> Any:
     """The indices, with negative ones counted from the front. Raises `IndexError` for indices outside the axis,
     which frameworks answer differently. While a function is traced the indices have no values, and are not
     checked."""
     kernels, length = checks.kernels, shape_of(x)[axis]
     name = checks.name(indices)
-    # which all frameworks take
+    # the dtypes of indices that all frameworks take
     whole = name if name in ("int32", "int64") else checks.supported("int64")
     if not checks.has_values(indices):
         indices = checks.cast(indices, whole)
@@ -140,7 +141,7 @@ def _checked(checks: Checks, x: Any, indices: Any, axis: int, function: str) -> 
         is_negative = kernels.less(indices, checks.number(0, whole, indices))
         return kernels.where(is_negative, kernels.add(indices, along), indices)
     values = checks.backend.peek(indices)
-    # what is negative is in the upper half there
+    # seen as unsigned, a negative index is in the upper half: one pass over the values finds both kinds of wrong ones
     unsigned = values.view(values.dtype.str.replace("i", "u"))
     if values.size and int(unsigned.max()) >= min(length, 1 << (8 * values.itemsize - 1)):
         low, high = int(values.min()), int(values.max())
@@ -202,7 +203,7 @@ def isin(checks: Checks, x1: Any, x2: Any, /, *, invert: bool = False) -> Any:
     if 0 in shape_of(x2):
         return kernels.full_like(x1, bool(invert), "bool")
     ordered = sort(checks, kernels.reshape(x2, (-1,)))
-    # beyond the last one there is none
+    # each element is compared with the one at its place in the sorted vector, or with the last one
     places = searchsorted(checks, ordered, x1)
     places = kernels.minimum(
         places, checks.number(shape_of(ordered)[0] - 1, checks.name(places), places)
@@ -221,17 +222,18 @@ def searchsorted(
     if side not in ("left", "right"):
         raise ArgumentError(f"searchsorted: side must be 'left' or 'right', not {shown(side)}")
     shape = checks.full_shape(x2, "searchsorted")
-    # kernels are promised a vector that is sorted
+    # kernels are promised a sorted vector: `sorter` is the order that sorts this one
     if sorter is not None:
         x1 = take(checks, x1, sorter)
     if 0 in shape or 0 in shape_of(x1):
         return checks.kernels.full_like(x2, 0, checks.supported("int64"))
-    places = _places(checks, x1, checks.kernels.reshape(x2, (-1,)), side)
+    places = _insertion_points(checks, x1, checks.kernels.reshape(x2, (-1,)), side)
     return checks.cast(checks.kernels.reshape(places, shape), checks.supported("int64"))
 
 
-def _places(checks: Checks, x1: Any, x2: Any, side: str) -> Any:
-    """Kernels part where there is NaN, which is behind all numbers here, as in `sort`."""
+def _insertion_points(checks: Checks, x1: Any, x2: Any, side: str) -> Any:
+    """`searchsorted` of two vectors, with NaN behind all numbers, as `sort` has it: the frameworks differ there. So the
+    kernel sees infinity in place of each NaN, and its places are corrected by how many numbers and NaNs there are."""
     kernels = checks.kernels
     name = checks.name(x1)
     if dtypes.kind_of(name) != "f":

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 
 def _accumulated(checks: Checks, function: str, x: Any, dtype: Any) -> str:
+    """The dtype of a sum or product: `dtype` if it is given, else the standard's, which has 64 bits for integers."""
     if dtype is not None:
         wanted = checks.supported(dtype_name(dtype))
         if wanted == "bool":
@@ -71,7 +72,7 @@ def _extreme(checks: Checks, function: str, x: Any, axis: Axis, keepdims: bool) 
     x = checks.require(x, REAL, function)
     shape = shape_of(x)
     axes = checks.axes(axis, len(shape), function)
-    if 0 in [shape[one] for one in axes]:
+    if 0 in shape and 0 in [shape[one] for one in axes]:
         raise ShapeError(
             f"{function} of an empty tensor is not defined: the shape is {shape}, the axis {axis}"
         )
@@ -113,7 +114,7 @@ def _deviation(function: str) -> Callable[..., Any]:
         x = checks.require(x, REAL_FLOATING, function)
         axes = checks.axes(axis, len(x.shape), function)
         settings = function, axes, float(correction), bool(keepdims)
-        return checks.fused(_of_squares, (x,), *settings)
+        return checks.fused(_variance, (x,), *settings)
 
     return deviation
 
@@ -122,7 +123,7 @@ std = _deviation("std")
 var = _deviation("var")
 
 
-def _of_squares(
+def _variance(
     checks: Checks,
     x: Any,
     function: str,
@@ -143,7 +144,7 @@ def _divisor(checks: Checks, x: Any, axes: tuple[int, ...], correction: float) -
     kernels, name = checks.kernels, checks.name(x)
     lengths = [shape_of(x)[one] for one in axes]
     if None not in lengths:
-        # as NumPy does: a divisor of 0 gives infinity or NaN
+        # a divisor of 0 gives infinity or NaN, as NumPy's does
         divisor = float(builtins.max(math.prod(lengths) - correction, 0))
         return divisor if "divide" in kernels.TAKE_NUMBERS else kernels.number(divisor, name, x)
     divisor = kernels.subtract(
@@ -217,12 +218,12 @@ def diff(
         checks.require_one_device("diff", *parts)
         x = kernels.concat(checks.promoted(parts), place)
     length = checks.full_shape(x, "diff")[place]
-    return checks.fused(_of_neighbours, (x,), place, length, builtins.min(index(n), length))
+    return checks.fused(_differences, (x,), place, length, builtins.min(index(n), length))
 
 
-def _of_neighbours(checks: Checks, x: Any, place: int, length: int, times: int) -> Any:
+def _differences(checks: Checks, x: Any, place: int, length: int, times: int) -> Any:
     kernels = checks.kernels
-    # each round leaves one element less
+    # each round subtracts neighbours, and leaves one element less
     for last in range(length - 1, length - 1 - times, -1):
         x = kernels.subtract(
             kernels.sliced(x, place, 1, last + 1), kernels.sliced(x, place, 0, last)
@@ -236,12 +237,10 @@ def _of_neighbours(checks: Checks, x: Any, place: int, length: int, times: int) 
 def _true(checks: Checks, function: str, x: Any, axis: Axis, keepdims: bool) -> Any:
     x = checks.tensor(x, function)
     axes = checks.axes(axis, len(x.shape), function)
-    return checks.fused(_of_bools, (x,), function, axes, bool(keepdims))
+    return checks.fused(_truth, (x,), function, axes, bool(keepdims))
 
 
-def _of_bools(
-    checks: Checks, x: Any, function: str, axes: tuple[int, ...], keepdims: bool
-) -> Any:
+def _truth(checks: Checks, x: Any, function: str, axes: tuple[int, ...], keepdims: bool) -> Any:
     # not all frameworks take the truth of numbers
     x = checks.cast(x, "bool")
     return (
@@ -256,10 +255,10 @@ any = reduction("any", _true)
 def _count(checks: Checks, function: str, x: Any, axis: Axis, keepdims: bool) -> Any:
     x = checks.tensor(x, function)
     axes = checks.axes(axis, len(x.shape), function)
-    return checks.fused(_of_ones, (x,), axes, bool(keepdims))
+    return checks.fused(_count_of_true, (x,), axes, bool(keepdims))
 
 
-def _of_ones(checks: Checks, x: Any, axes: tuple[int, ...], keepdims: bool) -> Any:
+def _count_of_true(checks: Checks, x: Any, axes: tuple[int, ...], keepdims: bool) -> Any:
     return sum(checks, checks.cast(x, "bool"), axis=axes, keepdims=keepdims)
 
 
