@@ -1,5 +1,5 @@
-"""MXNet's kernels for `xdevice.array_namespace`. `xdevice.contract.arithmetic` says with which arguments the core calls
-them, and what they have to return.
+"""MXNet's kernels for `xdevice.array_namespace`. `xdevice.math.contract.arithmetic` says with which arguments the core
+calls them, and what they have to return.
 
 Facts about MXNet that the code depends on:
 - Without NumPy's semantics, a setting of each thread, arrays without dimensions (0-d) or without elements do not exist.

@@ -1,5 +1,5 @@
-"""NumPy's kernels for `xdevice.array_namespace`. `xdevice.contract.arithmetic` says with which arguments the core calls
-them, and what they have to return.
+"""NumPy's kernels for `xdevice.array_namespace`. `xdevice.math.contract.arithmetic` says with which arguments the core
+calls them, and what they have to return.
 
 Facts about NumPy that the code depends on:
 - It returns a scalar where the array API standard wants an array without dimensions.

@@ -1,5 +1,5 @@
-"""TensorFlow's kernels for `xdevice.array_namespace`. `xdevice.contract.arithmetic` says with which arguments the core
-calls them, and what they have to return.
+"""TensorFlow's kernels for `xdevice.array_namespace`. `xdevice.math.contract.arithmetic` says with which arguments the
+core calls them, and what they have to return.
 
 Facts about TensorFlow that the code depends on:
 - An operation runs on the device of the open scope, not on that of its operands. So each kernel opens a scope with the
