@@ -367,7 +367,7 @@ class ModelOutputs(NamedTuple):
     def where(self) -> str:
         """A text that names the first layer whose output differs between the models, or between a model and a function
         the operation and the layer. Called when the models' outputs differ."""
-        if any(run.subject.function is not None for run in self.runs):
+        if any(run.subject.is_function for run in self.runs):
             return parting.where(*self.runs, self.names)
         try:
             source, target = (read_model(run.backend, run.trace.model) for run in self.runs)
