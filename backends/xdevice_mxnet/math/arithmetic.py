@@ -28,8 +28,10 @@ from xdevice.base.dtypes import dtype_name, host_dtype
 from xdevice.errors import UnsupportedError
 from xdevice.math.contract.arithmetic import OF_NUMBERS
 from xdevice.math.contract.tables import named
-from xdevice_mxnet import semantics, sums
-from xdevice_mxnet.operators import operator
+from xdevice_mxnet import semantics
+
+from . import sums
+from .operators import operator
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
