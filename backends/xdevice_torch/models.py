@@ -20,7 +20,6 @@ import pickle
 import sys
 import zipfile
 from contextlib import contextmanager, suppress
-from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
@@ -40,7 +39,6 @@ if TYPE_CHECKING:
 
     from xdevice.base.devices import Device
     from xdevice.contract.primitives import Primitives
-    from xdevice.contract.stored import GradientWatch
 
 _KEPT = frozenset(vars(Module()))
 """The names of the attributes that every `Module` has."""
@@ -60,21 +58,11 @@ _INSTEAD_OF_EXPORTED: Final = (
 )
 
 
-@cache
-def _gradient_watch() -> GradientWatch:
-    from xdevice.contract.stored import GradientWatch
-
-    return GradientWatch(
-        lambda p, report: p.register_post_accumulate_grad_hook(lambda _: report())
-    )
-
-
 _pre_hooks = private.field("torch.nn.Module._forward_pre_hooks")
 _tensor_name = private.field("torch.nn.utils.prune.BasePruningMethod._tensor_name")
 _own_apply = private.field("torch.nn.Module._apply")
 _APPLY: Final = private["torch.nn.Module._apply"]
 _NODES: Final = private["torch.utils._pytree.SUPPORTED_NODES"]
-_version: Final = private.get("torch.Tensor._version")
 _set_contents: Final = torch.Tensor.data.__set__  # type: ignore[attr-defined]  # virtual GPUs replace the property
 
 
@@ -498,37 +486,12 @@ class TorchModels(Models):
             )
         return [(name, p, p.grad) for name, p in model.named_parameters() if p.requires_grad]
 
-    def watch_gradients(
-        self, variables: list[torch.Tensor], ready: Callable[[int, Any], None]
-    ) -> Callable[[], None]:
-        return _gradient_watch().watch(variables, ready)
-
     def register_tree_node(
         self, cls: type, flatten: Callable[..., Any], unflatten: Callable[..., Any]
     ) -> None:
         register = private.get("torch.utils._pytree.register_pytree_node")
         if register is not None and cls not in _NODES:
             register(cls, flatten, lambda children, static: unflatten(static, children))
-
-    def times_written(self, x: torch.Tensor) -> int | None:
-        count: int | None = (
-            _version.__get__(x) if _version is not None and not x.is_inference() else None
-        )
-        return count
-
-    def hyperparameters(self, optimizer: Any) -> str:
-        if not isinstance(optimizer, torch.optim.Optimizer):
-            return ""
-        groups = [
-            {name: value for name, value in group.items() if name != "params"}
-            for group in optimizer.param_groups
-        ]
-        return str(
-            [
-                {name: _number(value) for name, value in sorted(group.items())}
-                for group in groups
-            ]
-        )
 
     def container_way(self, x: Any) -> Way | None:
         """Says how to walk or move a packed sequence, a TensorDict, a storage, a future, an exported program, or an
@@ -563,11 +526,6 @@ class TorchModels(Models):
             return node.unflatten_fn(children, node.flatten_fn(old)[1])
 
         return Way(lambda x: list(node.flatten_fn(x)[0]), rebuild)
-
-
-def _number(value: Any) -> Any:
-    # a rate may be a tensor
-    return value.tolist() if isinstance(value, torch.Tensor) else value
 
 
 def optimizer_state(
