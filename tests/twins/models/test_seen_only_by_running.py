@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 from helpers.environment import framework
@@ -77,6 +79,28 @@ def test_another_number_of_outputs_is_not_called_rounding(nets):
         xdevice.assert_parity(target, source, inputs=SEQUENCE)
     assert "rounding" not in str(error.value)
     assert "return 2 and 1 tensors" in str(error.value)
+
+
+@pytest.mark.parametrize("returned", [dict, lambda named: tuple(named.values())])
+def test_models_of_which_one_returns_more_name_what_both_return(nets, returned):
+    source = nets[0](lambda x: x)
+    target = nets[1](lambda x: x.tanh())
+    xdevice.load(xdevice.models.convert_state(source, "paddle", like=target), into=target)
+    source.behind = lambda x: returned({"last": x.tanh(), "extra": x})
+    with pytest.raises(xdevice.errors.ParityError) as error:
+        xdevice.assert_parity(source, target, inputs=SEQUENCE)
+    text = str(error.value)
+    key = "['last']" if returned is dict else "[0]"
+    assert "the models return 2 and 1 tensors" in text
+    assert f"actual    {key} (3, 4, 4), " in text
+    assert f"agree     {key} of actual and the tensor of expected" in text
+    assert "layer" not in text  # nothing differs in what both return
+    advice = re.search(r"assert_parity\(.*", text)[0]
+    call = f"xdevice.{advice}".replace("...", "x")
+    eval(call, {"xdevice": xdevice, "actual": source, "expected": target, "x": SEQUENCE})
+    target.fc.bias.set_value(target.fc.bias + 1)
+    with pytest.raises(xdevice.errors.ParityError, match=r"(?s)2 and 1 .*differs is fc"):
+        xdevice.assert_parity(source, target, inputs=SEQUENCE)
 
 
 def test_what_is_not_finite_is_not_called_a_shape(nets):

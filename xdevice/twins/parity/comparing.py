@@ -5,6 +5,7 @@ has it), then compared in structure (`structures`) and element by element (`elem
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
 from itertools import accumulate
 from typing import TYPE_CHECKING, Final
 
@@ -13,7 +14,7 @@ from xdevice.twins.models.reading import check_skip
 from xdevice.twins.tracing import functions
 
 from . import structures
-from .comparison import Comparison, difference
+from .comparison import Comparison, difference, of_structure
 from .elements import compare_elements
 from .explaining import is_statistic
 from .host_leaves import leaves, unique_paths
@@ -21,10 +22,10 @@ from .model_pairs import read_pair, read_settings, run_pair
 from .tolerances import Strictness
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
 
     from .host_leaves import HostLeaf
-    from .model_pairs import ReadPair
+    from .model_pairs import ModelOutputs, ReadPair
 
     Names = Mapping[str, str]
 
@@ -85,8 +86,10 @@ def assert_parity(
     __tracebackhide__ = (
         True  # pytest shows the line of the test and the text, and nothing between
     )
-    rule = Strictness(rtol, atol, check_device, check_dtype, equal_nan)
-    comparison = _compare(actual, expected, rule, inputs, names, skip)
+    comparison = compare(
+        actual, expected, rtol=rtol, atol=atol, check_device=check_device, check_dtype=check_dtype,
+        equal_nan=equal_nan, inputs=inputs, names=names, skip=skip,
+    )  # fmt: skip
     if not comparison.ok:
         raise ParityError(comparison.text, comparison)
     if comparison.settings and inputs is not None:
@@ -120,25 +123,7 @@ def compare(
         >>> found.ok, found.worst, found.abs, found.off, found.total
         (False, (1,), 1, 1, 2)
     """
-    return _compare(
-        actual,
-        expected,
-        Strictness(rtol, atol, check_device, check_dtype, equal_nan),
-        inputs,
-        names,
-        skip,
-    )
-
-
-def _compare(
-    actual: object,
-    expected: object,
-    rule: Strictness,
-    inputs: object,
-    names: Mapping[str, str] | None,
-    skip: Iterable[str],
-) -> Comparison:
-    rule.check()
+    rule = Strictness(rtol, atol, check_device, check_dtype, equal_nan).check()
     skipped = check_skip(skip)
     if inputs is not None:
         if skipped:
@@ -185,6 +170,8 @@ def _of_outputs(
         if different and hasattr(error, "add_note"):  # since Python 3.11
             error.add_note(f"set differently:{_listed(different)}")
         raise
+    if len(outputs.actual) != len(outputs.expected):
+        return _before(_of_unequal_counts(outputs, inputs, rule), settings, different)
     comparison = compare_leaves(outputs.actual, outputs.expected, rule)
     if not comparison.ok:
         comparison = comparison._replace(text=f"{comparison.text}\n{outputs.where()}")
@@ -192,9 +179,41 @@ def _of_outputs(
     if not different:
         return comparison
     # in evaluation mode a dropout does nothing, and a batch norm's momentum neither
-    lines = [f"\n  {line}" for line in different]
-    text = f"the outputs agree, in evaluation mode; set differently:{_first_of(lines)}"
+    text = f"the outputs agree, in evaluation mode; set differently:{_listed(different)}"
     return comparison._replace(settings=tuple(different), text=text)
+
+
+def _of_unequal_counts(outputs: ModelOutputs, inputs: object, rule: Strictness) -> Comparison:
+    """The `Comparison` of two models of which one returns more tensors than the other: it lists the tensors, those that
+    agree, and the call that compares one of each alone."""
+    ours, theirs = outputs.actual, outputs.expected
+    agreeing = [
+        (one, other)
+        for one in ours
+        for other in theirs
+        if compare_leaves([outputs.turned(one, other)], [other], rule).ok
+    ]
+    text = f"the models return {len(ours)} and {len(theirs)} tensors{structures.between(ours, theirs)}"
+    for side, leaves_of in (("actual  ", ours), ("expected", theirs)):
+        shapes = structures.name_some(
+            f"{leaf.path or 'a tensor'} {leaf.shape}" for leaf in leaves_of
+        )
+        text += f"\n  {side}  {shapes or 'no tensor'}"
+    for one, other in agreeing[:_LISTED]:
+        text += f"\n  agree     {one.path or 'the tensor'} of actual and {other.path or 'the tensor'} of expected"
+    if ours and theirs:
+        first = agreeing[0] if agreeing else (ours[0], theirs[0])
+        x = "**x" if isinstance(inputs, Mapping) else "*x"
+        calls = ", ".join(
+            f"lambda {x}: {side}({x}){leaf.path}" if leaf.path else side
+            for side, leaf in zip(("actual", "expected"), first, strict=True)
+        )
+        text += f"\n  note      functions compare one of each alone: assert_parity({calls}, inputs=...)"
+    if min(len({pair[side].path for pair in agreeing}) for side in (0, 1)) < min(
+        len(ours), len(theirs)
+    ):
+        text += f"\n{outputs.where()}"
+    return of_structure(text)
 
 
 def _before(comparison: Comparison, settings: list[str], different: list[str]) -> Comparison:
@@ -252,30 +271,25 @@ def _worst_of(comparisons: list[Comparison]) -> Comparison:
 
 def _of_unmapped(pair: ReadPair) -> Comparison:
     """The `Comparison` of two models with parameters that have no counterpart in the other model."""
-    lines = [
-        f"\n  {path}: {why}" if path else f"\n  {why}" for path, why in pair.unmapped.items()
-    ]
+    lines = [f"{path}: {why}" if path else why for path, why in pair.unmapped.items()]
     owners = structures.between(pair.actual, pair.expected)
-    text = f"the models differ{owners}:{_first_of(lines)}{_WHAT_IS_WHAT}"
+    text = f"the models differ{owners}:{_listed(lines)}{_WHAT_IS_WHAT}"
     return difference("structure", next(iter(pair.unmapped)), None, None, text)
 
 
 def _of_settings(settings: list[str], modes: list[str]) -> Comparison:
     """The `Comparison` of two models whose parameters agree, but whose layers' settings differ or could not be
     compared."""
-    lines = _first_of([f"\n  {line}" for line in (*settings, *modes)])
-    text = f"the parameters agree, but these settings differ or could not be compared:{lines}{_BOTH}"
+    lines = [*settings, *modes]
+    text = f"the parameters agree, but these settings differ or could not be compared:{_listed(lines)}{_BOTH}"
     apart = difference("settings", settings[0].partition(":")[0], None, None, text)
-    return apart._replace(settings=(*settings, *modes))
+    return apart._replace(settings=tuple(lines))
 
 
 def _listed(lines: list[str]) -> str:
-    return _first_of([f"\n  {line}" for line in lines])
-
-
-def _first_of(lines: list[str]) -> str:
     """The first of the lines, as many as a message may hold, and how many more there are."""
-    fitting = sum(end <= _LONGEST for end in accumulate(map(len, lines)))
+    texts = [f"\n  {line}" for line in lines]
+    fitting = sum(end <= _LONGEST for end in accumulate(map(len, texts)))
     count = max(1, min(_LISTED, fitting))
-    rest = f"\n  and {len(lines) - count} more" if len(lines) > count else ""
-    return "".join(lines[:count]) + rest
+    more = f"\n  and {len(texts) - count} more" if len(texts) > count else ""
+    return "".join(texts[:count]) + more

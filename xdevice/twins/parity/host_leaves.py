@@ -13,7 +13,7 @@ from xdevice.tensors.refusals import traced
 from xdevice.twins import owners
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from xdevice.contract import Backend
 
@@ -108,7 +108,7 @@ def joined(path: str, name: str) -> str:
     return f"{path}.{name}".lstrip(".")
 
 
-def unique_paths(leaves: list[HostLeaf]) -> list[str]:
+def unique_paths(leaves: Sequence[HostLeaf] | Sequence[trees.Leaf]) -> list[str]:
     """The leaves' paths, made unique: two keys of a dict may have the same text, and the second path then gets a
     number."""
     counts: dict[str, int] = {}

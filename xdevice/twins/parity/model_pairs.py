@@ -37,7 +37,7 @@ from xdevice.twins.tracing import distances, model_runs
 from xdevice.twins.tracing.layerwise import TracedRun, TwoRuns
 
 from . import parting
-from .host_leaves import PYTHON, joined, leaves, read, read_leaf, read_tensor
+from .host_leaves import PYTHON, joined, leaves, read, read_leaf, read_tensor, unique_paths
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -126,40 +126,25 @@ def read_pair(actual: object, expected: object, skip: Sequence[str] = ()) -> Rea
             "skip= says which layers of two models are not compared; give two models"
         )
     ours, theirs = _nodes(actual, expected), _nodes(expected, actual)
-    there = {leaf.path: leaf.value for leaf in theirs}
-    pairs: dict[str, ReadPair] = {}
-    for path, value in ours:
-        pair = _match(path, value, there[path], skip) if path in there else None
-        if pair is not None:
-            pairs[path] = pair
-    return ReadPair(
-        [
-            one
-            for path, x in ours
-            for one in (pairs[path].actual if path in pairs else read_leaf(path, x))
-        ],
-        [
-            one
-            for path, x in theirs
-            for one in (pairs[path].expected if path in pairs else read_leaf(path, x))
-        ],
-        {path: why for pair in pairs.values() for path, why in pair.unmapped.items()},
-        [joined(path, line) for path, pair in pairs.items() for line in pair.settings],
-        [joined(path, line) for path, pair in pairs.items() for line in pair.told_by_both],
-        [
-            joined(path, line)
-            for path, value in ours
-            if path in there
-            for line in _modes(value, there[path])
-        ],
-    )
+    whole = ReadPair([], [], {}, [], [], [])
+    for key, (path, value) in ours.items():
+        pair = (
+            _match(path, value, theirs.pop(key).value, skip)
+            if key in theirs
+            else ReadPair(list(read_leaf(path, value)), [], {})
+        )
+        whole.actual.extend(pair.actual)
+        whole.expected.extend(pair.expected)
+        whole.unmapped.update(pair.unmapped)
+        for lines, of_pair in zip(whole[3:], pair[3:], strict=True):
+            lines.extend(joined(path, line) for line in of_pair)
+    for path, value in theirs.values():
+        whole.expected.extend(read_leaf(path, value))
+    return whole
 
 
-def _modes(actual: Any, expected: Any) -> list[str]:
+def _modes(ours: _LayeredModel, theirs: _LayeredModel) -> list[str]:
     """A line for two models of which one is in training mode and the other is not, or does not tell."""
-    ours, theirs = _layered(actual), _layered(expected)
-    if ours is None or theirs is None:
-        return []
     one, other = (model.backend.is_training(model.itself) for model in (ours, theirs))
     if one == other:
         return []
@@ -220,12 +205,13 @@ def _is_float(dtype: str) -> bool:
     return "float" in dtype
 
 
-def _nodes(x: object, beside: object) -> list[Leaf]:
-    """The leaves of the value `x`. A `State`, which is a dict, is one leaf if it is compared with a model of its
-    framework."""
+def _nodes(x: object, beside: object) -> dict[str, Leaf]:
+    """The leaves of the value `x` by their paths, made unique. A `State`, which is a dict, is one leaf if it is
+    compared with a model of its framework."""
     model = _layered(beside) if isinstance(x, State) else None
     is_one = isinstance(x, State) and model is not None and x.backend == model.backend.name
-    return [trees.Leaf("", x)] if is_one else leaves(x)
+    nodes = [trees.Leaf("", x)] if is_one else leaves(x)
+    return dict(zip(unique_paths(nodes), nodes, strict=True))
 
 
 def _layered(x: object) -> _LayeredModel | None:
@@ -241,52 +227,48 @@ def _layered(x: object) -> _LayeredModel | None:
         return None
 
 
-def _match(path: str, actual: Any, expected: Any, skip: Sequence[str]) -> ReadPair | None:
-    """The leaves of two values if both are models, or one is a model and the other a `State`. None if no conversion is
-    needed: then the two are compared under their own names."""
+def _match(path: str, actual: Any, expected: Any, skip: Sequence[str]) -> ReadPair:
+    """The leaves of two values that have the same path: under the names of one model if a conversion is needed, else
+    under their own."""
     ours, theirs = _layered(actual), _layered(expected)
     if isinstance(actual, State) and theirs is not None:
         return _beside_state(path, actual, theirs)
     if isinstance(expected, State) and ours is not None:
         return _beside_state(path, expected, ours).swapped()
     if ours is None or theirs is None:
-        return _optimizers(path, actual, expected)
+        return _unconverted(path, actual, expected, {}, _optimizer_settings(actual, expected))
     # the same names of the same layers: only settings could hide a difference
     if ours.backend is theirs.backend and not skip and _are_laid_out_alike(ours, theirs):
         lines = between(ours.backend, actual, expected)
-        return (
-            _apart(path, ours, theirs, {})._replace(settings=lines, told_by_both=lines)
-            if lines
-            else None
-        )
-    is_swapped = _is_target(ours, theirs)
-    pair = (
-        _convert(path, theirs, ours, skip).swapped()
-        if is_swapped
-        else _convert(path, ours, theirs, skip)
-    )
+        pair = _unconverted(path, actual, expected, {}, lines)
+    elif _is_target(ours, theirs):
+        pair = _convert(path, theirs, ours, skip).swapped()
+    else:
+        pair = _convert(path, ours, theirs, skip)
     if pair.unmapped and ours.backend is theirs.backend:
         # of one framework it says more which layers differ than that one of the two lacks some
         lines = between(ours.backend, actual, expected)
-        return pair._replace(unmapped=_by_path(path, lines) or pair.unmapped)
-    return pair
+        pair = pair._replace(unmapped=_by_path(path, lines) or pair.unmapped)
+    return pair._replace(modes=_modes(ours, theirs))
 
 
-def _optimizers(path: str, actual: Any, expected: Any) -> ReadPair | None:
-    """The state of two optimizers under its own names, with what they are set to. None for other values, for optimizers
-    whose formula is not known, and where their settings agree."""
+def _unconverted(
+    path: str, actual: Any, expected: Any, unmapped: dict[str, str], settings: list[str]
+) -> ReadPair:
+    """The leaves of both values under their own names."""
+    ours, theirs = (list(read_leaf(path, x)) for x in (actual, expected))
+    return ReadPair(ours, theirs, unmapped, settings, settings)
+
+
+def _optimizer_settings(actual: Any, expected: Any) -> list[str]:
+    """What differs between two optimizers. Empty for other values, and for optimizers whose formula is not known."""
     kinds = [registry.kind_of(type(x)) for x in (actual, expected)]
     if not all(kind is not None and kind.kind == "model" for kind in kinds):
-        return None
+        return []
     try:
-        lines = compare_optimizers(actual, expected)
+        return compare_optimizers(actual, expected)
     except (UnsupportedError, NotATensorError):
-        return None
-    if not lines:
-        return None
-    return ReadPair(
-        list(read_leaf(path, actual)), list(read_leaf(path, expected)), {}, lines, lines
-    )
+        return []
 
 
 def _by_path(path: str, lines: list[str]) -> dict[str, str]:
@@ -325,14 +307,10 @@ def _convert(
             source.itself, target.backend, like=target.itself, device="cpu", skip=skip
         )
     except StateError as error:
-        return _apart(path, source, target, {path: str(error)})
+        return _unconverted(path, source.itself, target.itself, {path: str(error)}, [])
     if state.unmapped:
-        return _apart(
-            path,
-            source,
-            target,
-            {joined(path, name): why for name, why in state.unmapped.items()},
-        )
+        unmapped = {joined(path, name): why for name, why in state.unmapped.items()}
+        return _unconverted(path, source.itself, target.itself, unmapped, [])
     variables = dict(source.backend.variables(source.itself))
     converted = []
     for name, tensor in state.items():
@@ -343,15 +321,6 @@ def _convert(
         converted.append(leaf._replace(value=value, origin=origin if origin != name else ""))
     needed = _read_needed(path, target, state)
     return ReadPair(converted, needed, {}, state.settings, state.told_by_both)
-
-
-def _apart(
-    path: str, source: _LayeredModel, target: _LayeredModel, unmapped: dict[str, str]
-) -> ReadPair:
-    """The leaves of both models under their own names, for models whose layers cannot be paired."""
-    return ReadPair(
-        list(read_leaf(path, source.itself)), list(read_leaf(path, target.itself)), unmapped
-    )
 
 
 def _beside_state(path: str, state: State, model: _LayeredModel) -> ReadPair:
@@ -389,6 +358,12 @@ class ModelOutputs(NamedTuple):
     runs: tuple[ModelRun, ModelRun]
     names: Mapping[str, str]
 
+    def turned(self, one: HostLeaf, other: HostLeaf) -> HostLeaf:
+        """An output of the actual model under the path, and with the axes, of one of the expected model."""
+        ends = self.runs[0].has_channels_last, self.runs[1].has_channels_last
+        value = distances.turned(one.value, other.value, ends)
+        return one._replace(path=other.path, value=value)
+
     def where(self) -> str:
         """A text that names the first layer whose output differs between the models, or between a model and a function
         the operation and the layer. Called when the models' outputs differ."""
@@ -407,7 +382,7 @@ class ModelOutputs(NamedTuple):
         if place := runs.first_difference():
             return place.text
         if len(self.actual) != len(self.expected):
-            return f"all layers agree; the models return {len(self.actual)} and {len(self.expected)} tensors"
+            return "all layers agree"
         place = runs.first_difference(strict=True)
         most = f"no layer is off by more than {runs.limit:g} of its largest value"
         return f"{most}, so that rounding alone may do this; at its greatest step {place.text if place else 'nothing'}"
@@ -424,11 +399,7 @@ def run_pair(actual: Any, expected: Any, inputs: Any, names: Mapping[str, str]) 
     runs = model_runs.run_both(actual, expected, inputs)
     # outputs that are not tensors are left out
     ours, theirs = ([leaf for leaf in read(run.result) if leaf.owner != PYTHON] for run in runs)
-    # otherwise the structures differ, which the comparison says
-    if len(ours) == len(theirs):
-        ends = runs[0].has_channels_last, runs[1].has_channels_last
-        ours = [
-            one._replace(path=other.path, value=distances.turned(one.value, other.value, ends))
-            for one, other in zip(ours, theirs, strict=True)
-        ]
-    return ModelOutputs(ours, theirs, runs, names)
+    outputs = ModelOutputs(ours, theirs, runs, names)
+    if len(ours) != len(theirs):
+        return outputs
+    return outputs._replace(actual=list(map(outputs.turned, ours, theirs)))
