@@ -16,9 +16,7 @@ Facts about PyTorch that the code depends on:
 from __future__ import annotations
 
 import copy
-import pickle
 import sys
-import zipfile
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 
@@ -28,7 +26,7 @@ from torch.nn.utils.rnn import PackedSequence
 
 from xdevice.contract import Way
 from xdevice.contract.models import Models
-from xdevice.errors import FileFormatError, NotBuiltError, UnsupportedError
+from xdevice.errors import NotBuiltError, UnsupportedError
 
 from . import staging
 from .private import private
@@ -459,23 +457,6 @@ class TorchModels(Models):
             for name, buffer in module.named_buffers(recurse=False, remove_duplicate=False):
                 if id(buffer) in new:
                     setattr(module, name, new[id(buffer)])
-
-    def own_file(self, path: str) -> Any:
-        # a file of PyTorch before 1.6 is not, and cannot be mapped
-        is_zip = zipfile.is_zipfile(path)
-        try:
-            return torch.load(path, map_location="cpu", weights_only=True, mmap=is_zip)
-        except (pickle.UnpicklingError, RuntimeError, EOFError, OSError, ValueError) as error:
-            lines = [
-                line
-                for line in str(error).splitlines()
-                if "WeightsUnpickler" in line or "GLOBAL" in line
-            ]
-            why = " ".join(lines).strip() or str(error) or "it ends too early"
-            raise FileFormatError(
-                f"PyTorch cannot read {path} without running code from it, or it is damaged: {why:.300}; if you trust "
-                f"it, torch.load(path, weights_only=False) reads it: give convert_state its dict"
-            ) from error
 
     def gradients(
         self, model: torch.nn.Module

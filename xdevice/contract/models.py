@@ -103,13 +103,6 @@ class Models(Primitives):
         for any other."""
         return None
 
-    def own_file(self, path: str) -> Any:
-        """Returns what is in a file that the framework itself has written: tensors on cpu:0, in containers of Python's.
-        No code from the file may run: raises `FileFormatError` if it cannot be read without."""
-        raise self.unsupported(
-            "reading its own file format without running code from it", "load it yourself"
-        )
-
     def gradients(self, model: Any) -> Iterable[tuple[str, Any, Any | None]]:
         """Yields the name, the tensor and the gradient of each variable of a model that is trained, in an order that is
         the same in each process, that of the model's layers if possible. The gradient is None if the variable has none
