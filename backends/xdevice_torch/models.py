@@ -121,7 +121,7 @@ def move(model: Any, native: torch.device) -> Any:
         _refuse_script(model, native)
         _refuse_meta(model, native)
         shared = _shared_buffers(model)
-        with staging.OfModules():
+        with staging.of_modules(model, native):
             moved = model.to(native)
         for places in shared:
             first = getattr(*places[0])
