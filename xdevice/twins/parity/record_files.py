@@ -13,7 +13,6 @@ from __future__ import annotations
 import json
 import os
 import platform
-import sys
 import threading
 import time
 from contextlib import contextmanager
@@ -29,13 +28,13 @@ from xdevice.contract import patching
 from xdevice.core import registry, selection
 from xdevice.errors import DTypeError, NotATensorError, RecordingError, XDeviceError, shown
 from xdevice.twins.models.converting import convert_state
+from xdevice.twins.tracing.operations import program_line
 
 from .host_leaves import NUMBERS, PYTHON, HostLeaf, joined, leaves, read_leaf, read_tensor
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from io import BufferedReader, BufferedWriter, TextIOWrapper
-    from types import FrameType
 
     from xdevice.containers.trees import Leaf
 
@@ -99,7 +98,7 @@ class Recorder:
             every = [one for leaf in leaves(value) for one in _read(leaf)]
         for leaf in every:
             _refuse_unknown(f"{name}{leaf.path}", leaf)
-        where = _user_line()
+        where = program_line()
         with self._lock:
             self._write(name, every, where)
 
@@ -151,23 +150,6 @@ def _read(leaf: Leaf) -> Iterable[HostLeaf]:
     numpys = registry.load("numpy")
     tensors = [read_tensor(numpys, joined(leaf.path, name), x) for name, x in state.items()]
     return [one._replace(device=place, owner=whole[0].owner) for one in tensors]
-
-
-def _user_line() -> str:
-    """The file and line of the innermost stack frame that is not xdevice's own: `/home/ann/train.py:41`."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None and _is_ours(frame.f_globals.get("__name__") or ""):
-        frame = frame.f_back
-    return (
-        f"{os.path.abspath(frame.f_code.co_filename)}:{frame.f_lineno}"
-        if frame is not None
-        else ""
-    )
-
-
-def _is_ours(module: str) -> bool:
-    root = module.partition(".")[0]
-    return root == "xdevice" or root.startswith("xdevice_")
 
 
 def _header() -> dict[str, Any]:

@@ -12,6 +12,7 @@ Which operation goes on with which output is known by the numbers, too: so views
 from __future__ import annotations
 
 import hashlib
+import os
 import sys
 import sysconfig
 from contextlib import suppress
@@ -240,7 +241,7 @@ def program_line() -> str:
             and not file.startswith(("<", _STANDARD))
         )
         if is_program and "site-packages" not in file:
-            return f"{file}:{frame.f_lineno}"
+            return f"{os.path.abspath(file)}:{frame.f_lineno}"
         if is_program and not installed:
             installed = f"{file}:{frame.f_lineno}"
         frame = frame.f_back
