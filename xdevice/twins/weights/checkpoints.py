@@ -8,7 +8,6 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from xdevice.base.dtypes import dtype_name
-from xdevice.contract.backend import extend
 from xdevice.core import registry
 from xdevice.errors import (
     FileFormatError,
@@ -87,8 +86,6 @@ def _of_kind(path: str, kind: foreign.Kind) -> Header:
     """The contents of a file of another format that can be read."""
     origin = kind.framework or ""
     backend = registry.load("numpy" if kind.read is not None else origin)
-    # JAX's `own_file` is there, and the contract's default hides that it is lacking
-    extend(backend, "twins")
     with path_errors(f"{path!r:.1000} cannot be read"):
         saved = (kind.read or backend.own_file)(path)
     try:

@@ -13,9 +13,9 @@ import numpy as np
 
 from xdevice.base.dtypes import host_dtype
 from xdevice.contract.conversion import aligned, owned
-from xdevice.core import collector
 from xdevice.errors import DTypeError, FileFormatError, shown
 
+from . import collector
 from .disk import path_errors, require_plain_file
 
 if TYPE_CHECKING:
