@@ -233,10 +233,10 @@ class RecordedCall:
         """
         with reading(self._arrays, f" at {self.name}, step {self.step}"):
             if not any("at" in leaf for leaf in self._leaves):
-                return list(map(_plain, self._leaves))
+                return list(map(_object, self._leaves))
             with self._arrays.open("rb") as file:
                 return [
-                    _tensor(leaf, file) if "at" in leaf else _plain(leaf)
+                    _array(leaf, file) if "at" in leaf else _object(leaf)
                     for leaf in self._leaves
                 ]
 
@@ -279,7 +279,7 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n")[:-1]]
 
 
-def _plain(line: dict[str, Any]) -> HostLeaf:
+def _object(line: dict[str, Any]) -> HostLeaf:
     dtype, value = line["dtype"], line["value"]
     if dtype == "bool":
         value = value == "True"
@@ -289,7 +289,7 @@ def _plain(line: dict[str, Any]) -> HostLeaf:
     return HostLeaf(line["path"], value, dtype, None, line["owner"])
 
 
-def _tensor(line: dict[str, Any], file: BufferedReader) -> HostLeaf:
+def _array(line: dict[str, Any], file: BufferedReader) -> HostLeaf:
     file.seek(line["at"])
     array: Any = numpy.load(file, allow_pickle=False)  # a recording may come from anybody
     if line["dtype"] in _STORED_AS:
