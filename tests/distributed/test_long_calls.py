@@ -17,7 +17,7 @@ ELEMENTS = int(os.environ.get("XDEVICE_TEST_ELEMENTS", 1 << 28))
 
 @pytest.mark.long
 @pytest.mark.parametrize("failing", [0, 1])
-@pytest.mark.parametrize("how", ["is stopped", "stands still"])
+@pytest.mark.parametrize("how", ["is stopped", "stands still", "is cut off"])
 @pytest.mark.parametrize("name", [*ENGINES, *OWN])
 def test_a_rank_that_fails_inside_a_long_call_is_named(name, how, failing):
     backend, _, own = name.partition(":")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from contextlib import contextmanager, suppress
 
 import numpy as np
@@ -117,6 +118,39 @@ def test_an_eager_step_waits_for_nothing(framework, program, is_inside):
         xdevice.set_default_device(None)
     assert xdevice.device_of(params) is GPU
     assert xdevice.item(after) < xdevice.item(before)
+
+
+def test_the_backward_pass_runs_in_the_callers_thread_on_any_gpus():
+    torch = pytest.importorskip("torch")
+    threads = []
+
+    class Doubled(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x * 2
+
+        @staticmethod
+        def backward(ctx, g):
+            threads.append(threading.get_ident())
+            return g * 2
+
+    other = f"cuda:{torch.cuda.device_count() - 1}"
+
+    def loss(p):
+        return (Doubled.apply(p["here"]).to(other) * p["there"]).sum()
+
+    params = {
+        "here": torch.full((3,), 5.0, device="cuda"),
+        "there": torch.ones(3, device=other),
+    }
+    value, grads = xdevice.math.value_and_grad(loss)(params)
+    assert threads == [threading.get_ident()]
+    assert (value.item(), grads["here"].tolist(), grads["there"].tolist()) == (
+        30,
+        [2, 2, 2],
+        [10, 10, 10],
+    )
+    assert torch._C._is_multithreading_enabled()
 
 
 def test_a_rule_that_writes_into_its_arguments_changes_neither(framework):

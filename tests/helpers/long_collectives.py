@@ -7,14 +7,20 @@ import os
 import socket
 import subprocess
 import sys
+import threading
+import time
+from contextlib import suppress
 
 RANK = """
-import json, os, signal, sys, threading, time
+import json, os, signal, socket, sys, threading, time
 import xdevice
 
 def fail():
     if how == "stands still":
         stand_still.set()
+    elif how == "is cut off":
+        print(time.monotonic(), flush=True)
+        socket.create_connection(("127.0.0.1", int(sys.argv[5]))).close()
     else:
         print(time.monotonic(), flush=True)
         os.kill(os.getpid(), signal.SIGKILL if how == "is killed" else signal.SIGSTOP)
@@ -42,24 +48,72 @@ with xdevice.distributed.processes() as world:
             print(json.dumps({**told, "at": now}), flush=True)
             raise
 """
-WHY = {"is killed": ("died", 0), "is stopped": ("silent", 1), "stands still": ("late", 1)}
+WHY = {
+    "is killed": ("died", 0),
+    "is stopped": ("silent", 1),
+    "stands still": ("late", 1),
+    "is cut off": ("silent", 1),
+}
 """What the others say, and after how many times the timeout, and a second."""
+
+
+class Cable:
+    """Leads to the port of rank 0 until somebody connects to `cutter`: then nothing passes, and nothing is closed."""
+
+    def __init__(self, port):
+        self._port, self._is_cut, self._ends = port, threading.Event(), []
+        self._server = socket.create_server(("127.0.0.1", 0))
+        self._cutter = socket.create_server(("127.0.0.1", 0))
+        self.port, self.cutter = (one.getsockname()[1] for one in (self._server, self._cutter))
+        for target in (self._accept, self._cut):
+            threading.Thread(target=target, daemon=True).start()
+
+    def _cut(self):
+        self._cutter.accept()[0].close()
+        self._is_cut.set()
+
+    def _accept(self):
+        while True:
+            near = self._server.accept()[0]
+            far = self._connected()
+            self._ends += near, far
+            for ends in ((near, far), (far, near)):
+                threading.Thread(target=self._pass_on, args=ends, daemon=True).start()
+
+    def _connected(self):
+        until = time.monotonic() + 60
+        while time.monotonic() < until:
+            with suppress(ConnectionRefusedError):
+                return socket.create_connection(("127.0.0.1", self._port))
+            time.sleep(0.05)
+        raise TimeoutError("rank 0 does not listen")
+
+    def _pass_on(self, end, other):
+        while data := end.recv(1 << 16):
+            if not self._is_cut.is_set():
+                other.sendall(data)
+        if not self._is_cut.is_set():
+            other.shutdown(socket.SHUT_WR)
 
 
 def run(name, how, failing, late, after, elements=1 << 28, size=2, **variables):
     """What all ranks have printed, and their statuses; the one that fails is killed when the others have ended."""
     with socket.create_server(("127.0.0.1", 0)) as free:
-        address = f"127.0.0.1:{free.getsockname()[1]}"
+        port = free.getsockname()[1]
+    cable = Cable(port) if how == "is cut off" else None
     told = {"XDEVICE_SIZE": str(size), "XDEVICE_LOCAL_SIZE": str(size)}
-    told |= {"XDEVICE_ADDRESS": address, "XDEVICE_TIMEOUT": str(late)}
+    told["XDEVICE_TIMEOUT"] = str(late)
     ranks = []
     for rank in range(size):
+        is_by_cable = cable is not None and rank > 0 and failing in (0, rank)
         own = {
+            "XDEVICE_ADDRESS": f"127.0.0.1:{cable.port if is_by_cable else port}",
             "XDEVICE_RANK": str(rank),
             "XDEVICE_LOCAL_RANK": str(rank),
             "XDEVICE_BACKEND": name,
         }
         command = [sys.executable, "-c", RANK, how, str(failing), str(after), str(elements)]
+        command.append(str(cable.cutter if cable else 0))
         ranks.append(
             subprocess.Popen(
                 command, env={**os.environ, **told, **own, **variables},

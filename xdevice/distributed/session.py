@@ -27,7 +27,7 @@ from xdevice.errors import (
 from xdevice.replicas import operands
 
 from . import engines, exits, launchers
-from .carrying import Carrier, Weight, check_op, require_here
+from .carrying import Carrier, Weight, require_dtype, require_here
 from .control import GOODBYE, LEAVE, describe
 from .hub import join
 from .placement import local_device
@@ -161,20 +161,16 @@ class Session:
         self.ready("native_group")
         if self._native is not None:
             return
-        if self.size == 1:
-            native: NativeGroup = backend.start_native_group(self._group())
-            self._native = native
-            self._scope.enter_context(native.scope)
-            return
 
         def call() -> str:
             return f"native_group of {backend.name}"
 
         with self.alone("native_group"):
             self.agree(call)
-            self._native = native = self.call(
+            native: NativeGroup = self.call(
                 "", call, lambda: backend.start_native_group(self._group()), []
             )
+        self._native = native
         self._scope.enter_context(native.scope)
 
     def leave(self, error: BaseException | None) -> None:
@@ -314,8 +310,8 @@ class Session:
         for one in tensors:
             if self.size > 1:
                 self.carrier.require_dtype(one, verb, op)
-            elif op is not None:
-                check_op(one, op)
+            else:
+                require_dtype(one, op)
             require_here(one, verb, lambda: self.device)
 
     def require_open(self, verb: str) -> None:

@@ -38,15 +38,16 @@ def left_open(why: str, code: str = "") -> Judgement:
     return Judgement("open", why, code)
 
 
-def proven(why: str, edits: Edits, *consumed: ast.AST) -> Judgement:
-    return Judgement("rewritten", why, "", "proven", edits, consumed=consumed)
+def proven(why: str, edits: Edits, *consumed: ast.AST, since: str = "") -> Judgement:
+    return Judgement("rewritten", why, "", "proven", edits, since, consumed)
 
 
-def safe(why: str, edits: Edits, code: str = "XD161") -> Judgement:
-    return Judgement("rewritten", why, code, "safe", edits)
+def safe(why: str, edits: Edits, code: str = "XD161", since: str = "") -> Judgement:
+    return Judgement("rewritten", why, code, "safe", edits, since)
 
 
 NAMED: Final = "the name says it"
+GIVEN: Final = Judgement("neutral", "takes what it is given")
 STARS: Final = left_open("stars hide the arguments", "XD166")
 OTHER_ARGUMENTS: Final = left_open("arguments that the neutral word does not have", "XD166")
 OTHER_GPU: Final = left_open("after set_device this is another GPU than the first", "XD151")
@@ -80,6 +81,7 @@ class JudgedModule:
         self.text_origins = text_origins
         self.sets_current = sets_current
         self.frameworks = frameworks_of(module)
+        # names as well as imports: GluonCV loads decord by a function, `try_import_decord`
         names: set[str] = set()
         for node in self.nodes:
             names.update(name.split(".")[0] for name in imported_names(node, module))
@@ -176,6 +178,7 @@ class Use:
         self.has_stars = None in self.keywords or any(
             isinstance(arg, ast.Starred) for arg in self.args
         )
+        # most rules take one argument without a name, and nothing else
         is_alone = len(self.args) == 1 and not self.keywords and not self.has_stars
         self.only_argument = self.args[0] if is_alone else None
 
@@ -216,6 +219,7 @@ class Use:
         return Edit(start, -self.end, end, text)
 
     def replace(self, text: str, node: ast.AST | None = None) -> Edits:
+        # the rank is that of the node: what is inside it is replaced after it
         start, end = self.span(node or self.node)
         return (Edit(start, -end, end, text),)
 

@@ -50,14 +50,7 @@ RULES: Final[dict[str, Rule]] = {
     "XD217": Rule("a CUDA-only name that has a neutral word", True),
     "XD218": Rule("`.cuda()` moves to CUDA-only devices", True),
     "XD219": Rule("a CUDA-only name without a neutral word", True),
-    "XD220": Rule(
-        "an array is made on the default device, although the device of the others is known",
-        False,
-    ),
     "XD222": Rule("a function's default names a device", True),
-    "XD223": Rule(
-        "`non_blocking` without pinned memory, or `pin_memory()` without `non_blocking`", False
-    ),
     "XD224": Rule("`pin_memory()` raises without an accelerator", False),
     "XD401": Rule("a comment ignores nothing", True),
     "XD402": Rule("the host reads a value in some steps", False),
@@ -104,6 +97,7 @@ _WAITS: Final = _READS | {
     "float",
     "hard_block",
 }
+"""Calls that wait for the device, or read what it computes."""
 _SYNCHRONIZE: Final = {"torch.cuda.synchronize", "paddle.device.cuda.synchronize"}
 _CLOCKS: Final = {
     "time.time",
@@ -119,28 +113,11 @@ _SEVERAL: Final = {
     "local_rank",
     "try_all_gpus",
 }
+"""Names that programs for several GPUs have."""
 _GUARD: Final = re.compile(r"cuda|gpu|device|accelerator|mps|xpu|npu", re.IGNORECASE)
+"""Words in a test which show that it is about devices."""
 _WORK: Final = {"backward", "matmul", "mm", "dot", "step", "forward", "model", "net"}
 _MOVES: Final = {"to", "cpu", "cuda", "as_in_ctx", "as_in_context"}
-_CREATE: Final = {
-    f"torch.{name}"
-    for name in "zeros ones empty full rand randn randint randperm arange linspace eye tensor".split()
-}
-_PLACED: Final = {
-    "to",
-    "cuda",
-    "cpu",
-    "to_device",
-    "type_as",
-    "item",
-    "tolist",
-    "numpy",
-    "xpu",
-    "npu",
-    "pin_memory",
-}
-"""Methods by which an array leaves the place where it was made, or is read there."""
-_FUNCTIONS: Final = (ast.FunctionDef, ast.AsyncFunctionDef)
 _DEVICE_TYPE: Final = ROWS['device.type == "cuda"']
 _LOOPS: Final = (ast.For, ast.While, ast.AsyncFor)
 _BY_A_PIECE: Final = 'a device by part of its name; use xdevice.device(...).kind == "gpu"'
@@ -176,6 +153,7 @@ def hits(module: PythonModule) -> Iterator[Hit]:
         for rule in _BY_TYPE.get(type(node), ()):
             # some rules also give the inner node that `port` would rewrite
             for code, text, *parts in rule(view, node):
+                # a test may name a device on purpose
                 if is_test and code in _IN_TESTS:
                     code, text = "XD403", f"{text} (in a test)"
                 all_hits.append(Hit(code, node, text, parts[0] if parts else node))
@@ -274,6 +252,7 @@ def _method(call: ast.Call) -> str:
 
 
 def _hard_coded(view: _View, call: ast.Call) -> Found:
+    """XD202: a literal that names a device, unless a test of devices is around it."""
     name = view.full(call.func)
     devices = [keyword.value for keyword in call.keywords if keyword.arg in _KEYWORDS]
     if not name and _method(call) == "to":
@@ -292,6 +271,7 @@ def _hard_coded(view: _View, call: ast.Call) -> Found:
 
 
 def _collectives(view: _View, call: ast.Call) -> Found:
+    """XD217: the collectives of NVIDIA's GPUs."""
     name = 'torch.distributed.init_process_group("nccl")'
     if view.full(call.func) == name.partition("(")[0]:
         for node in [
@@ -303,6 +283,7 @@ def _collectives(view: _View, call: ast.Call) -> Found:
 
 
 def _cuda_method(view: _View, call: ast.Call) -> Found:
+    """XD218, and XD203 where the program names several GPUs and sets none."""
     match call.func:
         # else a function, as tvm.cuda()
         case ast.Attribute(attr="cuda", value=receiver) if not view.full(receiver):
@@ -320,6 +301,7 @@ def _is_bare(call: ast.Call) -> bool:
 
 
 def _load(view: _View, call: ast.Call) -> Found:
+    """XD205."""
     has_place = len(call.args) > 1 or any(
         keyword.arg in ("map_location", None) for keyword in call.keywords
     )
@@ -331,6 +313,7 @@ def _load(view: _View, call: ast.Call) -> Found:
 
 
 def _early_copy(view: _View, call: ast.Call) -> Found:
+    """XD204: `x.to("cpu", non_blocking=True)`."""
     keywords = {keyword.arg: keyword.value for keyword in call.keywords}
     target = call.args[0] if call.args else keywords.get("device")
     method = _method(call)
@@ -344,6 +327,7 @@ def _early_copy(view: _View, call: ast.Call) -> Found:
 
 
 def _one_of_several(view: _View, call: ast.Call) -> Found:
+    """XD207."""
     if _is_bare(call) and view.full(call.func) in _SYNCHRONIZE and view.words & _SEVERAL:
         yield (
             "XD207",
@@ -352,6 +336,7 @@ def _one_of_several(view: _View, call: ast.Call) -> Found:
 
 
 def _host_read(view: _View, call: ast.Call) -> Found:
+    """XD208 in the loop that trains, and XD402 if it is read in some steps only."""
     if _method(call) not in _READS or call.args or not view.framework():
         return
     if isinstance(call.func, ast.Attribute) and _is_on_host(call.func.value):
@@ -393,6 +378,7 @@ def _trains(loop: Any) -> bool:
 
 
 def _thrown_away(view: _View, statement: ast.Expr) -> Found:
+    """XD212, which alone needs the values that the engine has inferred."""
     match statement.value:
         case ast.Call(func=ast.Attribute(attr=method, value=receiver)) if method in _MOVES:
             if means_of(receiver) == TENSOR:  # if the engine's inference has run
@@ -403,6 +389,7 @@ def _thrown_away(view: _View, statement: ast.Expr) -> Found:
 
 
 def _name_of_vendor(view: _View, node: ast.Attribute | ast.Name) -> Found:
+    """XD217 for names of CUDA's that have a word, and XD219 for those that have none."""
     name = view.full(node)
     asks = last_name(node) == "is_cuda" and isinstance(node, ast.Attribute)
     if (
@@ -453,6 +440,7 @@ def _is_annotation(view: _View, node: ast.AST) -> bool:
 
 
 def _compare(view: _View, node: ast.Compare) -> Found:
+    """XD217 for the kind of a device that is compared with "cuda", XD211 for a part of its name."""
     match node:
         case (
             ast.Compare(
@@ -474,6 +462,7 @@ def _compare(view: _View, node: ast.Compare) -> Found:
 
 
 def _ends_with(view: _View, call: ast.Call) -> Found:
+    """XD211."""
     match call:
         case ast.Call(
             func=ast.Attribute(attr="startswith" | "endswith", value=owner), args=[prefix, *_]
@@ -483,6 +472,7 @@ def _ends_with(view: _View, call: ast.Call) -> Found:
 
 
 def _copies_nothing(view: _View, node: ast.With) -> Found:
+    """XD209: `with tf.device(...): y = x` where a copy was meant."""
     match node.body:
         case [ast.Assign(value=ast.Name())] if view.framework() == "tensorflow":
             scope = node.items[0].context_expr
@@ -495,6 +485,7 @@ def _copies_nothing(view: _View, node: ast.With) -> Found:
 
 
 def _too_late(view: _View, node: ast.Assign) -> Found:
+    """XD214: the variable is read when the framework starts."""
     match node.targets[0]:
         case ast.Subscript(value=owner, slice=ast.Constant(value="CUDA_VISIBLE_DEVICES")):
             if view.full(owner) != "os.environ":
@@ -517,6 +508,7 @@ def _too_late(view: _View, node: ast.Assign) -> Found:
 
 
 def _time(view: _View, node: ast.BinOp) -> Found:
+    """XD201: `clock() - start` behind work, and nothing in between that waits for the device."""
     match node:
         case ast.BinOp(left=ast.Call(func=clock), op=ast.Sub(), right=ast.Name(id=start)):
             if view.full(clock) not in _CLOCKS or view.framework() in ("", "tensorflow"):
@@ -551,90 +543,8 @@ def _since(view: _View, node: ast.AST, name: str) -> list[ast.stmt]:
     return []
 
 
-def _own_nodes(function: ast.AST) -> list[ast.AST]:
-    """The nodes of a function, without those of the functions inside it."""
-    nodes: list[ast.AST] = list(ast.iter_child_nodes(function))
-    for node in nodes:  # which grows meanwhile
-        if not isinstance(node, (*_FUNCTIONS, ast.ClassDef, ast.Lambda)):
-            nodes += ast.iter_child_nodes(node)
-    return nodes
-
-
-def _keyword(call: ast.Call, name: str) -> ast.expr | None:
-    return next((keyword.value for keyword in call.keywords if keyword.arg == name), None)
-
-
-def _device_at_hand(view: _View, nodes: list[ast.AST]) -> str:
-    """The device that other arrays of a function are made on: the text of `x.device`, or of a name that has it."""
-    names = {
-        node.targets[0].id
-        for node in nodes
-        if isinstance(node, ast.Assign)
-        and isinstance(node.targets[0], ast.Name)
-        and isinstance(node.value, ast.Attribute)
-        and node.value.attr == "device"
-    }
-    for node in nodes:
-        if isinstance(node, ast.Call) and view.full(node.func) in _CREATE:
-            match _keyword(node, "device"):
-                case ast.Attribute(attr="device") as device:
-                    return ast.unparse(device)
-                case ast.Name(id=name) if name in names:
-                    return name
-    return ""
-
-
-def _creations(view: _View, function: ast.AST) -> Found:
-    nodes = _own_nodes(function)
-    device = _device_at_hand(view, nodes)
-    if not device:
-        return
-    moved = {
-        ast.unparse(node.func.value)
-        for node in nodes
-        if isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Attribute)
-        and node.func.attr in _PLACED
-    }
-    for node in nodes:
-        if (
-            isinstance(node, ast.Call)
-            and _is_made_anywhere(view, node)
-            and not _is_placed(view, node, moved)
-        ):
-            yield (
-                "XD220",
-                f"this is made on the default device, and others here on {device}; give device={device}",
-                node,
-            )
-
-
-def _is_made_anywhere(view: _View, call: ast.Call) -> bool:
-    """Whether a call makes an array, and says neither where nor by stars."""
-    named = {keyword.arg for keyword in call.keywords}
-    return (
-        view.full(call.func) in _CREATE
-        and not named & {"device", "out", None}
-        and not view.is_guarded(call)
-    )
-
-
-def _is_placed(view: _View, call: ast.Call, moved: set[str]) -> bool:
-    """Whether an array is moved, or read on the host, after it was made."""
-    for outer, child in view.above(call):
-        if isinstance(outer, ast.Attribute) and outer.attr in _PLACED:
-            return True
-        if isinstance(outer, ast.Assign) and child is outer.value:
-            return any(ast.unparse(target) in moved for target in outer.targets)
-        if isinstance(outer, ast.stmt):
-            return False
-        # what another function does with it is not known
-        if isinstance(outer, ast.Call) and child is not outer.func and not _method(outer):
-            return True
-    return False
-
-
 def _default_device(view: _View, function: ast.FunctionDef | ast.AsyncFunctionDef) -> Found:
+    """XD222, but in code for TensorRT, which is NVIDIA's."""
     arguments = function.args
     positional = [*arguments.posonlyargs, *arguments.args]
     pairs = [
@@ -643,6 +553,7 @@ def _default_device(view: _View, function: ast.FunctionDef | ast.AsyncFunctionDe
     ]
     for argument, default in pairs:
         text = _device_text(default)
+        # `device_type` takes a kind, and not a place
         is_device = "device" in argument.arg and "type" not in argument.arg
         if (
             text
@@ -657,38 +568,8 @@ def _default_device(view: _View, function: ast.FunctionDef | ast.AsyncFunctionDe
             )
 
 
-def _gains_nothing(view: _View, call: ast.Call) -> Found:
-    if _method(call) not in ("to", "cuda"):
-        return
-    flag = _keyword(call, "non_blocking")
-    match call.func:
-        case ast.Attribute(value=ast.Call(func=ast.Attribute(attr="pin_memory"))) if (
-            flag is None
-        ):
-            yield (
-                "XD223",
-                "pin_memory() is one more copy, and this one waits for it; add non_blocking=True, or only move",
-            )
-    if (
-        not isinstance(flag, ast.Constant)
-        or flag.value is not True
-        or "pin_memory" in view.words
-    ):
-        return
-    loaders = [
-        node
-        for node in view.nodes
-        if isinstance(node, ast.Call) and last_name(node.func) == "DataLoader"
-    ]
-    has_stars = any(keyword.arg is None for loader in loaders for keyword in loader.keywords)
-    if loaders and not has_stars:
-        yield (
-            "XD223",
-            "the copy waits all the same: no loader here pins memory; give DataLoader pin_memory=True",
-        )
-
-
 def _pinned(view: _View, call: ast.Call) -> Found:
+    """XD224."""
     if _method(call) == "pin_memory" and _is_bare(call) and not view.is_guarded(call):
         yield (
             "XD224",
@@ -706,7 +587,6 @@ _BY_TYPE: Final[dict[type, tuple[_Check, ...]]] = {
         _one_of_several,
         _host_read,
         _ends_with,
-        _gains_nothing,
         _pinned,
     ),
     ast.Attribute: (_name_of_vendor,),
@@ -716,6 +596,6 @@ _BY_TYPE: Final[dict[type, tuple[_Check, ...]]] = {
     ast.Assign: (_too_late,),
     ast.BinOp: (_time,),
     ast.Expr: (_thrown_away,),
-    ast.FunctionDef: (_creations, _default_device),
-    ast.AsyncFunctionDef: (_creations, _default_device),
+    ast.FunctionDef: (_default_device,),
+    ast.AsyncFunctionDef: (_default_device,),
 }

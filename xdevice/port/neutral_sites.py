@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import ast
 import re
-from dataclasses import replace
 from typing import Any, ClassVar, Final
 
-from . import idioms, rules_of_words
+from . import rules_of_words
 from .idioms import Idiom
 from .judging import Edits, Judgement, Use, left_open, proven, text_of
 from .knowledge import framework_of
@@ -39,22 +38,12 @@ _FILLED: Final = re.compile(rb"""[fF](["'])cuda:""")
 class NeutralSites(JudgedSites):
     """The sites of one module, for the target "accelerator"."""
 
-    def _judge_call(self, node: ast.Call) -> Judged | None:
-        if isinstance(node.func, ast.Name) and self._is_parameter(node.func):
-            return None
-        full_name = self.full_name(node.func)
-        judged = self._judge_word(node, full_name)
-        if judged is not None:
-            return judged
-        if full_name in idioms.CALLS:
-            use = Use(self, node, idioms.CALLS[full_name])
-            return use, self._of_call(use, full_name)
-        if not isinstance(node.func, ast.Attribute) or node.func.attr not in idioms.METHODS:
-            return None
-        judged = self._judge_method(Use(self, node, idioms.METHODS[node.func.attr]), full_name)
+    def _judge_method(self, use: Use, full_name: str) -> Judged | None:
+        """The judgement on a method: PyTorch's own are right on any device, but for `.cuda()`."""
+        judged = super()._judge_method(use, full_name)
         if judged is None or judged[1].verdict == "not a device":
             return judged
-        use, _ = judged
+        # .to() and .cpu() are right on any device
         if use.method != "cuda":
             return use, _NEUTRAL
         if "torch" not in self.frameworks:
@@ -69,6 +58,7 @@ class NeutralSites(JudgedSites):
         row = ROWS.get(full_name)
         if row is not None and row.xdevice and "neutral" not in row.differs:
             return left_open(f"{row.differs}; --to xdevice writes {row.xdevice}")
+        # a call of d2l has its own device inside, which no word of PyTorch changes
         if full_name.startswith("d2l."):
             return left_open("a helper of d2l, for which xdevice has a word")
         return _NEUTRAL
@@ -84,7 +74,7 @@ class NeutralSites(JudgedSites):
             text = f'{text} or {self.torch_name}.device("cpu")'
             text = text if stands_loose(use) else f"({text})"
         why = "the present accelerator"
-        return replace(proven(why, use.replace(text), argument), since="2.6")
+        return proven(why, use.replace(text), argument, since="2.6")
 
     def _judge_keyword(self, node: ast.keyword) -> Judged | None:
         judged = super()._judge_keyword(node)
@@ -109,12 +99,12 @@ class NeutralSites(JudgedSites):
             return None
         use = Use(self, node, Idiom('"cuda"', "XD111", "text"))
         if self._is_compared(node):
+            # "cuda:1" has no counterpart among the kinds of devices
+            if text_of(node) != "cuda":
+                return use, left_open("is compared with one device")
             edits = use.replace(self.accelerator_name)
-            is_plain = text_of(node) == "cuda"
-            judgement = proven("the kind of the present accelerator", edits)
-            return use, replace(judgement, since="2.6") if is_plain else left_open(
-                "is compared with one device"
-            )
+            return use, proven("the kind of the present accelerator", edits, since="2.6")
+        # a text in a call that is a site itself is rewritten with it
         place = self._place_of(node)
         return None if place == "a site" else (use, self._of_text(use, place))
 
@@ -130,6 +120,7 @@ class NeutralSites(JudgedSites):
         return None
 
     def _of_text(self, use: Use, place: str, filling: ast.expr | None = None) -> Judgement:
+        """The judgement on a text that names CUDA, by where it stands; `filling` fills in its index."""
         if place == "elsewhere":
             return left_open(
                 "a text that names CUDA, and what is made of it is not known", "XD165"
@@ -139,14 +130,16 @@ class NeutralSites(JudgedSites):
         why = "the present accelerator"
         if text_of(use.node) == "cuda":
             text = accelerator if place == "device" else rules_of_words.device_type(use)
-            return replace(proven(why, use.replace(text)), since="2.6")
+            return proven(why, use.replace(text), since="2.6")
         if (
             filling is None
             and _QUOTED.fullmatch(segment) is None
             and _FILLED.match(segment) is None
         ):
             return left_open("a text in another form", "XD165")
+        # the new text stands inside the old quotes, behind an f
         quote = segment.index(b"cuda") - 1
+        # without an accelerator the text would be "None:0"
         if place != "device" and not rules_of_words.has_gpu(use):
             other = "'" if segment[quote : quote + 1] == b'"' else '"'
             accelerator = f"{accelerator} or {other}cpu{other}"
@@ -157,11 +150,11 @@ class NeutralSites(JudgedSites):
                 use.edit(start, start + len("cuda"), "{}"),
                 use.edit(at, at, f"{accelerator}, "),
             )
-            return replace(proven(why, edits), since="2.6")
+            return proven(why, edits, since="2.6")
         edits = (use.edit(start, start + len("cuda"), f"{{{accelerator}}}"),)
         if segment[:quote].lower() != b"f":
             edits = (use.edit(use.start, use.start, "f"), *edits)
-        return replace(proven(why, edits), since="2.6")
+        return proven(why, edits, since="2.6")
 
     def _place_of(self, node: ast.expr) -> str:
         """Where a text stands: "device" where PyTorch takes a device and would fail without it, "text" where a device
@@ -204,7 +197,6 @@ class NeutralSites(JudgedSites):
 
     _JUDGES: ClassVar[dict[type, Any]] = {
         **JudgedSites._JUDGES,
-        ast.Call: _judge_call,
         ast.Compare: None,
         ast.Constant: _judge_text,
         ast.IfExp: None,

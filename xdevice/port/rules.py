@@ -4,24 +4,37 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterator
 from functools import cached_property
 from typing import Any, ClassVar, Final
 
-from . import idioms, rules_of_words
+from . import idioms, rules_of_calls, rules_of_methods, rules_of_words
 from .guards import guarded_by, is_chosen_by_release, tells_vendors_apart
 from .idioms import Idiom
-from .judging import OTHER_GPU, STARS, JudgedModule, Judgement, Use, left_open, proven, text_of
+from .judging import (
+    GIVEN,
+    OTHER_GPU,
+    STARS,
+    JudgedModule,
+    Judgement,
+    Use,
+    left_open,
+    proven,
+    text_of,
+)
 from .knowledge import SPELLING, framework_of
 from .project import SCOPES
-from .rules_of_calls import CALL_RULES, is_usual_choice
-from .rules_of_methods import METHOD_RULES
+from .rules_of_calls import is_usual_choice
 from .sites import Site
 from .values import may_be, means_of, only
 
 Judged = tuple[Use, Judgement]
 
+_RULES: Final[dict[str, Callable[[Use], Judgement]]] = {
+    **vars(rules_of_calls),
+    **vars(rules_of_methods),
+}
+"""The rules by their names, which the tables of `idioms` have."""
 _ASKS_THE_SELECTED: Final = {"XD101", "XD102", "XD108", "XD110", "XD111", "XD151"}
 """The codes of idioms whose neutral word asks the selected backend; that of the others has a tensor to ask."""
 _OF_PYTORCH: Final = ("word", "text")
@@ -37,6 +50,7 @@ class JudgedSites(JudgedModule):
     """The sites of one module, for the target "xdevice"."""
 
     def sites(self) -> Iterator[Site]:
+        """The sites of the module. A part of one that is rewritten with it is no site itself."""
         if not self.frameworks:
             return
         consumed: set[ast.AST] = set()
@@ -47,6 +61,7 @@ class JudgedSites(JudgedModule):
                 uses.append(judged)
                 for part in judged[1].consumed:
                     consumed.update(ast.walk(part))
+        # what only one vendor has decides about the tests around it, so all is judged first
         stays = {use.node: use for use, judgement in uses if _has_one_vendor(use, judgement)}
         for use, judgement in uses:
             yield self._site(
@@ -59,6 +74,7 @@ class JudgedSites(JudgedModule):
         is_argument = isinstance(use.node, ast.Constant) and isinstance(use.parent, ast.Call)
         parts = guarded_by(use.parent if is_argument else use.node, self.parents)  # type: ignore[arg-type]
         inside = [inner for part in parts for inner in ast.walk(part)] if stays else ()
+        # another vendor's device would pass the test, and then fail
         for inner in inside:
             if inner in stays:
                 return left_open(f"guards {stays[inner].idiom.name}, which only one vendor has")
@@ -78,6 +94,7 @@ class JudgedSites(JudgedModule):
         )
 
     def _site(self, use: Use, judgement: Judgement) -> Site:
+        """The site of a use, in which nothing is rewritten if something forbids it."""
         node, idiom = use.node, use.idiom
         where: Any = node.value if isinstance(node, ast.keyword) else node
         # only now, because a reason to leave a use open needs no further reason
@@ -127,17 +144,19 @@ class JudgedSites(JudgedModule):
             return None  # its callers choose the device
         full_name = self.full_name(node.func)
         row = rules_of_words.row_of(full_name)
-        judged = self._judge_word(node, full_name) if row is None or not row.xdevice else None
+        # for xdevice's own word there is a rule in the table of calls, which may write more than a name
+        is_xdevices = self.goal.target == "xdevice" and row is not None and bool(row.xdevice)
+        judged = None if is_xdevices else self._judge_word(node, full_name)
         if judged is not None:
             return judged
         if full_name in idioms.CALLS:
             use = Use(self, node, idioms.CALLS[full_name])
-            judgement = CALL_RULES[use.idiom.rule](use)
-            return use, STARS if judgement.edits and use.has_stars else judgement
+            return use, self._of_call(use, full_name)
         name = full_name.rpartition(".")[2]
         # the project has its own try_gpu(): the body is rewritten, and the calls stay as they are
         if (
-            name in idioms.HELPERS
+            self.goal.target == "xdevice"
+            and name in idioms.HELPERS
             and not framework_of(full_name)
             and not full_name.startswith("xdevice.")
         ):
@@ -151,15 +170,20 @@ class JudgedSites(JudgedModule):
             )
         return None
 
-    def _judge_word(self, node: ast.Call, full_name: str) -> Judged | None:
-        """The judgement on a call of a name that has a row in the table of words, or that only CUDA has."""
+    def _of_call(self, use: Use, full_name: str) -> Judgement:
+        """The judgement on a call of a name that the table of calls has."""
+        judgement = _RULES[use.idiom.rule](use)
+        return STARS if judgement.edits and use.has_stars else judgement
+
+    def _judge_word(self, node: ast.expr, full_name: str) -> Judged | None:
+        """The judgement on a use of a name that has a row in the table of words, or that only CUDA has."""
         row = rules_of_words.row_of(full_name)
         if not full_name.startswith("torch.") or (
             row is None and not full_name.startswith("torch.cuda.")
         ):
             return None
         use = Use(self, node, _idiom_of_word(full_name))
-        return use, rules_of_words.word(use)
+        return use, rules_of_words.word(use, row)
 
     def _judge_name(self, node: ast.Attribute | ast.Name) -> Judged | None:
         """The judgement on a name of CUDA's that is not called here: it is handed on, or an annotation."""
@@ -173,16 +197,7 @@ class JudgedSites(JudgedModule):
         full_name = (
             self.full_name(node) if hasattr(node, "means") else self._annotated_name(node)
         )
-        row = rules_of_words.row_of(full_name)
-        is_vendors = full_name.startswith("torch.cuda.") or (
-            full_name.startswith("torch.") and row is not None
-        )
-        if not is_vendors or not isinstance(node.ctx, ast.Load):
-            return None
-        use = Use(self, node, _idiom_of_word(full_name))
-        return use, left_open(
-            "no neutral word is known for it"
-        ) if row is None else rules_of_words.value(use, row)
+        return self._judge_word(node, full_name) if isinstance(node.ctx, ast.Load) else None
 
     def _annotated_name(self, node: ast.AST) -> str:
         """The full name of what an annotation names, which is not interpreted; "" for anything else."""
@@ -196,6 +211,7 @@ class JudgedSites(JudgedModule):
 
     def _judge_method(self, use: Use, full_name: str) -> Judged | None:
         receiver = means_of(use.receiver)
+        # `torch.cpu` is a module, and `np.item` a function: a name, and no object of a framework
         if full_name and (
             framework_of(full_name) is None or not may_be(receiver, ("foreign",))
         ):
@@ -215,11 +231,12 @@ class JudgedSites(JudgedModule):
                 if is_nothing
                 else (use, Judgement("not a device", "no device among the arguments"))
             )
-        return use, METHOD_RULES[use.idiom.rule](use)
+        return use, _RULES[use.idiom.rule](use)
 
     # what is no call
 
     def _judge_keyword(self, node: ast.keyword) -> Judged | None:
+        """The judgement on `device="cuda"` and the like, in calls that have no rule of their own."""
         call = self.parents.get(node)
         if node.arg not in idioms.KEYWORDS or not isinstance(call, ast.Call):
             return None
@@ -234,10 +251,11 @@ class JudgedSites(JudgedModule):
         use = Use(self, node, Idiom(f"{node.arg}=", "XD111", "keyword"))
         text = text_of(node.value)
         if text is None or text.lower() in ("cpu", "auto", "meta"):
-            return use, Judgement("neutral", "takes what it is given")
+            return use, GIVEN
         # DALI's device="gpu" and the like mean something else
         if framework_of(callee) is None or not SPELLING.fullmatch(text):
             return use, left_open("a text, for a function that may read it", "XD165")
+        # after set_device "cuda" means the GPU that was set, and xdevice.native.gpu() the first
         if self.sets_current and ":" not in text:
             if not self.current_gpu:
                 return use, OTHER_GPU
@@ -277,15 +295,13 @@ class JudgedSites(JudgedModule):
                 (literal,) = node.comparators
                 edits = use.replace(self.accelerator_name, literal)
                 why = "the kind of the present accelerator"
-                judgement = (
-                    proven(why, edits, node.left)
-                    if text == "cuda"
-                    else left_open("PyTorch has no such kind")
-                )
-                return use, replace(judgement, since="2.6")
+                if text == "gpu":
+                    return use, left_open("PyTorch has no such kind")
+                return use, proven(why, edits, node.left, since="2.6")
         return None
 
     def _judge_attribute(self, node: ast.Attribute) -> Judged | None:
+        """The judgement on `x.device` and the like, which read where something is."""
         if node.attr not in idioms.WHERE or not isinstance(node.ctx, ast.Load):
             return None
         means = means_of(node.value)
@@ -407,14 +423,10 @@ _VENDORS: Final = {"cuda": "CUDA", "nccl": "CUDA", "xpu": "XPU", "npu": "NPU", "
 
 def _vendor_of(use: Use) -> str:
     """The vendor whose devices a use names, by its own name or a text that it is given; "" for none."""
-    names = [use.idiom.name]
     node = use.node
-    if isinstance(node, ast.Call):
-        names += [text_of(argument) or "" for argument in use.arguments]
-    elif isinstance(node, ast.keyword):
-        names.append(text_of(node.value) or "")
-    elif isinstance(node, ast.Compare):
-        names += [text_of(side) or "" for side in node.comparators]
+    # of a call, of a comparison, of a keyword
+    parts = use.arguments or getattr(node, "comparators", [getattr(node, "value", None)])
+    names = [use.idiom.name, *(text_of(part) or "" for part in parts)]
     for part in re.split(r"\W+", " ".join(names).lower()):
         if part in _VENDORS:
             return _VENDORS[part]

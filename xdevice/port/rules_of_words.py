@@ -14,6 +14,7 @@ from typing import Final
 
 from .guards import block_of, known_at
 from .judging import (
+    GIVEN,
     OF_CUDA_STREAMS,
     OTHER_ARGUMENTS,
     STARS,
@@ -44,6 +45,7 @@ _STREAMS: Final = {
 }
 """Calls that give a stream."""
 _WITH_HANDLES: Final = ("torch.cuda.Stream", "torch.cuda.current_stream", "torch.cuda.Event")
+"""Names whose objects have CUDA's handles, which those of PyTorch's own classes lack."""
 _OF_CUDAS_PROPERTIES: Final = {
     "major",
     "minor",
@@ -52,26 +54,22 @@ _OF_CUDAS_PROPERTIES: Final = {
     "warp_size",
     "L2_cache_size",
 }
+"""Attributes that the properties of other vendors' devices lack."""
+_OF_AUTOCAST: Final = ("device_type", "dtype", "enabled", "cache_enabled")
+_OF_SCALER: Final = (
+    "init_scale",
+    "growth_factor",
+    "backoff_factor",
+    "growth_interval",
+    "enabled",
+)
 _SETTINGS: Final = {
     "torch.cuda.Event": ("enable_timing", "blocking", "interprocess"),
     "torch.cuda.amp.autocast": ("enabled", "dtype", "cache_enabled"),
-    "torch.autocast": ("device_type", "dtype", "enabled", "cache_enabled"),
-    "torch.amp.autocast": ("device_type", "dtype", "enabled", "cache_enabled"),
-    "torch.cuda.amp.GradScaler": (
-        "init_scale",
-        "growth_factor",
-        "backoff_factor",
-        "growth_interval",
-        "enabled",
-    ),
-    "torch.amp.GradScaler": (
-        "device",
-        "init_scale",
-        "growth_factor",
-        "backoff_factor",
-        "growth_interval",
-        "enabled",
-    ),
+    "torch.autocast": _OF_AUTOCAST,
+    "torch.amp.autocast": _OF_AUTOCAST,
+    "torch.cuda.amp.GradScaler": _OF_SCALER,
+    "torch.amp.GradScaler": ("device", *_OF_SCALER),
 }
 """The names of the parameters, in their order."""
 _ALIKE: Final = {
@@ -82,6 +80,7 @@ _ALIKE: Final = {
 }
 """Functions whose row is about one value of an argument."""
 _LOOSER_THAN_AND: Final = (ast.IfExp, ast.BoolOp, ast.NamedExpr, ast.Lambda)
+"""Expressions that need brackets behind an `and`."""
 _REPEATABLE: Final = (
     ast.Name,
     ast.Attribute,
@@ -91,9 +90,9 @@ _REPEATABLE: Final = (
     ast.operator,
     ast.unaryop,
 )
-
-
+"""The parts of an expression that has the same value when it is evaluated again, as a call may not."""
 WITH_DEVICES: Final = frozenset(_ALIKE)
+"""Functions whose calls are judged together with the text in them that names a device."""
 
 
 def row_of(full_name: str) -> Row | None:
@@ -101,32 +100,26 @@ def row_of(full_name: str) -> Row | None:
     return ROWS.get(_ALIKE.get(full_name, full_name))
 
 
-def word(use: Use) -> Judgement:
-    """The judgement on a call of a name with a row."""
-    row = row_of(use.called)
+def word(use: Use, row: Row | None) -> Judgement:
+    """The judgement on a call of a name with this row, or on the name alone, which is handed on or an annotation."""
     if row is None:
         return left_open("no neutral word is known for it")
-    if not row.rule:
+    if not row.accelerator:
         return left_open(row.differs)
     if row.is_too_new(use.module.goal):
         return left_open(f"its word {row.accelerator} needs PyTorch {row.since}", TOO_NEW)
     if row.name in _WITH_HANDLES and use.module.reads(OF_CUDA_STREAMS):
         return _HANDLES
-    judgement = WORD_RULES[row.rule](use, row)
+    rule = WORD_RULES[row.rule] if isinstance(use.node, ast.Call) else _not_called
+    judgement = rule(use, row)
     return replace(judgement, since=row.since) if judgement.edits else judgement
 
 
-def value(use: Use, row: Row) -> Judgement:
-    """The judgement on a name that is not called here: it is handed on, or an annotation."""
-    if not row.rule:
-        return left_open(row.differs)
-    if row.is_too_new(use.module.goal):
-        return left_open(f"its word {row.accelerator} needs PyTorch {row.since}", TOO_NEW)
-    if row.name in _WITH_HANDLES and use.module.reads(OF_CUDA_STREAMS):
-        return _HANDLES
+def _not_called(use: Use, row: Row) -> Judgement:
+    """The judgement on a name that is handed on: it is renamed if its word is called in the same way."""
     is_class = row.name in ("torch.cuda.Stream", "torch.cuda.Event")
     if is_class or (row.rule == "renamed" and row.idle is None):
-        return replace(proven(NAMED, use.replace(_callee(use, row))), since=row.since)
+        return proven(NAMED, use.replace(_callee(use, row)))
     return left_open(
         "it is handed on, and the word takes other arguments or needs a GPU", "XD166"
     )
@@ -157,11 +150,13 @@ def guarded(use: Use, edits: Edits, idle: str | None) -> Edits:
     test = use.module.available
     indent = use.indent
     if use.is_statement and indent is not None:
+        # # the statement becomes the body of an `if`
         inner = indent + ("\t" if "\t" in indent else "    ")
         return (
             use.edit(use.start, use.start, f"if {test}:{use.module.source.newline}{inner}"),
             *edits,
         )
+    # # the expression becomes a choice between the word and what the old name gave
     start, end = ("", "") if _stands_free(use) else ("(", ")")
     before = (use.edit(use.start, use.start, start),) if start else ()
     return (*before, *edits, use.edit(use.end, use.end, f" if {test} else {idle}{end}"))
@@ -178,6 +173,7 @@ def _stands_free(use: Use) -> bool:
 
 
 def _renamed(use: Use, row: Row) -> Judgement:
+    """The word takes the same arguments as the name."""
     if use.has_stars:
         return STARS
     if row.name.endswith("get_device_properties") and use.module.reads(_OF_CUDAS_PROPERTIES):
@@ -193,12 +189,14 @@ def _renamed(use: Use, row: Row) -> Judgement:
 
 
 def _replaced(use: Use, row: Row) -> Judgement:
+    """The word is an expression without arguments."""
     if use.arguments:
         return OTHER_ARGUMENTS
     return proven(NAMED, guarded(use, use.replace(use.module.named(row.accelerator)), row.idle))
 
 
 def _event(use: Use, row: Row) -> Judgement:
+    """`torch.Event` takes its settings by name only, so they get their names."""
     names = _SETTINGS[row.name]
     if not _is_plain(use) or not use.keywords.keys() <= set(names):
         return OTHER_ARGUMENTS
@@ -223,10 +221,12 @@ def _is_plain(use: Use) -> bool:
 
 
 def _insertions(use: Use, texts: dict[int, str]) -> Edits:
+    """The edits that insert texts, by their positions."""
     return tuple(use.edit(at, at, text) for at, text in texts.items())
 
 
 def _device_scope(use: Use, row: Row) -> Judgement:
+    """`torch.accelerator.device_index` takes an index, and `torch.cuda.device` a device or its name, too."""
     argument = use.only_argument
     if argument is None:
         return OTHER_ARGUMENTS
@@ -246,6 +246,7 @@ def _device_scope(use: Use, row: Row) -> Judgement:
 
 
 def _stream_scope(use: Use, row: Row) -> Judgement:
+    """A stream of PyTorch's own is a scope itself, so that `torch.cuda.stream(s)` becomes `s`."""
     argument = use.only_argument
     if argument is None:
         return OTHER_ARGUMENTS
@@ -265,6 +266,8 @@ def _is_stream(means: Value) -> bool:
 
 
 def _seed(use: Use, row: Row) -> Judgement:
+    """A seed that `torch.manual_seed` has just set on all devices is set by it again, any other by the module of the
+    present device."""
     seed = use.only_argument
     if seed is None:
         return OTHER_ARGUMENTS
@@ -305,17 +308,11 @@ def _is_seeded_before(use: Use, seed: ast.expr) -> bool:
     return False
 
 
-def _autocast(use: Use, row: Row) -> Judgement:
-    return _with_device(use, "device_type", "torch.autocast")
-
-
-def _scaler(use: Use, row: Row) -> Judgement:
-    return _with_device(use, "device", "torch.amp.GradScaler")
-
-
-def _with_device(use: Use, name: str, callee: str) -> Judgement:
+def _with_device(use: Use, row: Row) -> Judgement:
     """Gives a function of mixed precision the device that there is, and switches it off where there is none, as the
     old name does for CUDA."""
+    callee, _, _ = row.accelerator.partition("(")
+    name = _SETTINGS[callee][0]  # of the parameter for the device
     names = _SETTINGS[use.called]
     if (
         not _is_plain(use)
@@ -329,11 +326,12 @@ def _with_device(use: Use, name: str, callee: str) -> Judgement:
     if device is None and name == "device_type" and name in names:
         return OTHER_ARGUMENTS
     if device is not None and text_of(device) != "cuda":
-        return Judgement("neutral", "takes what it is given")
+        return GIVEN
     text, test = device_type(use), use.module.available
     if not has_gpu(use) and "enabled" not in settings:
         text = f"{text}, enabled={test}"
     edits = use.rename(use.module.named(callee))
+    # # the word has the device first, so an argument that has no name gets its own
     inserted: dict[int, str] = {}
     if device is None:
         inserted[use.find(b"(", use.span(use.node.func)[1]) + 1] = text + (
@@ -360,10 +358,11 @@ def _with_device(use: Use, name: str, callee: str) -> Judgement:
 
 
 def _nccl(use: Use, row: Row) -> Judgement:
+    """`init_process_group("nccl")` gets the collectives of the device that there is."""
     keyword = use.keywords.get("backend")
     backend = keyword.value if keyword is not None else use.args[0] if use.args else None
     if backend is None or text_of(backend) != "nccl":
-        return Judgement("neutral", "takes what it is given")
+        return GIVEN
     text = f"{use.module.torch_name}.distributed.get_default_backend_for_device({use.module.accelerator})"
     return proven(
         "the collectives of the present accelerator", use.replace(text, backend), backend
@@ -392,12 +391,11 @@ def move(use: Use) -> Judgement:
         edits = (*edits, use.edit(at, at, text + (", " if use.keywords else "")))
     elif not only(known_at(device, use.module.parents), (*DEVICES, *NUMBERS)):
         return left_open("it may be None, which .to() takes for no move", "XD161")
-    judgement = proven("what has .cuda() has .to(), and moves in the same way", edits)
     if not is_known(receiver) and "cuda" in use.module.inference.methods:
-        judgement = safe(
-            "it may be an object of the project that has .cuda() alone", edits, "XD162"
+        return safe(
+            "it may be an object of the project that has .cuda() alone", edits, "XD162", "2.6"
         )
-    return replace(judgement, since="2.6")
+    return proven("what has .cuda() has .to(), and moves in the same way", edits, since="2.6")
 
 
 def is_cuda(use: Use) -> Judgement:
@@ -412,21 +410,18 @@ def is_cuda(use: Use) -> Judgement:
     if not stands_loose(use):
         edits = (use.edit(use.start, use.start, "("), use.edit(dot + 1, use.end, f"{text})"))
     if only(means, ("tensor",)):
-        return replace(proven("the kind of the present accelerator", edits), since="2.6")
-    return replace(
-        safe("the receiver is not proven to be a tensor", edits, "XD162"), since="2.6"
-    )
+        return proven("the kind of the present accelerator", edits, since="2.6")
+    return safe("the receiver is not proven to be a tensor", edits, "XD162", "2.6")
 
 
 WORD_RULES: Final[dict[str, Callable[[Use, Row], Judgement]]] = {
-    "autocast": _autocast,
     "device_scope": _device_scope,
     "event": _event,
     "nccl": _nccl,
     "renamed": _renamed,
     "replaced": _replaced,
-    "scaler": _scaler,
     "seed": _seed,
     "stream_scope": _stream_scope,
+    "with_device": _with_device,
 }
 """The rules that the table names for calls."""

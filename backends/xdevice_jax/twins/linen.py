@@ -2,9 +2,9 @@
 
 Facts that the code depends on:
 - A module of linen holds no values. `module.bind(variables)` gives one that does; it keeps the dicts that it is given,
-  except those of collections that it is told to be mutable, which it copies.
-- Most modules make their layers anew in each call, which needs inputs. So the kind of a layer is told by the names and
-  shapes of its parameters, and its settings are unknown.
+  except those of collections that are declared mutable, which it copies.
+- Most modules make their layers anew in each call, which needs inputs. So the kind of a layer is recognized by the
+  names and shapes of its parameters, and its settings are unknown.
 - The cell of an LSTM or GRU has a kernel for each gate and side, as `ii`, `if`, `ig`, `io` for the inputs of an LSTM.
   Here those of a side are one variable, with the names that nnx has; and so are the four biases of a GRU.
 """
@@ -13,12 +13,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 import jax
 
 from xdevice.errors import NotBuiltError
 from xdevice.twins.contract import dialects, layouts
+from xdevice.twins.contract.layouts import Layer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterator
@@ -28,14 +29,6 @@ _COLLECTIONS: Final = ("params", "batch_stats")
 _PASSING: Final = ("intermediates", "perturbations", "cache")
 """State that each run makes again."""
 _PROJECTIONS: Final = ("query", "key", "value", "out")
-
-
-class LinenLayer(NamedTuple):
-    """A layer: its path, its kind, and of an attention its heads and the numbers of a head."""
-
-    path: str
-    kind: str
-    heads: tuple[int, ...] = ()
 
 
 def is_linen(x: object) -> bool:
@@ -73,11 +66,12 @@ def _joined(
         yield layouts.join(cell, name), whole, _into(holders, own)
 
 
-def layers(module: Any) -> Iterator[LinenLayer]:
-    """Yields the layers whose kind the names and shapes of their parameters tell."""
+def layers(module: Any) -> Iterator[Layer]:
+    """Yields the layers whose kind the names and shapes of their parameters tell, without settings that these do not
+    show."""
     groups = _groups(module)
     cells = _cells(groups)
-    cells_listed: set[str] = set()
+    listed: set[str] = set()
     # names tell the kind of parameters only
     own = module.variables.keys() - {*_COLLECTIONS, *_PASSING}
     for path, leaves in groups.items():
@@ -85,14 +79,25 @@ def layers(module: Any) -> Iterator[LinenLayer]:
         if path.partition(".")[0] in own:
             continue
         if _is_gate(last, cells.get(owner)):
-            if owner not in cells_listed:
-                yield LinenLayer(owner.removesuffix(".cell"), cells[owner])
-            cells_listed.add(owner)
+            # all gates of a cell are one layer
+            if owner not in listed:
+                path = owner.removesuffix(".cell")
+                cell = "" if path == owner else "cell."
+                parts = tuple(
+                    part._replace(name=cell + part.name.removeprefix("cell."))
+                    for part in dialects.FLAX_CELLS[cells[owner]]
+                )
+                one = {"layers": 1, "bidirectional": False, "projection": 0}
+                yield Layer(path, cells[owner], parts, one)
+            listed.add(owner)
         elif last in _PROJECTIONS and _is_attention(owner, groups):
             if last == "query":
-                yield LinenLayer(owner, layouts.ATTENTION, leaves["kernel"]["kernel"].shape[1:])
+                heads, size = leaves["kernel"]["kernel"].shape[1:]
+                yield Layer(
+                    owner, layouts.ATTENTION, dialects.projections(heads, size, "out"), {}
+                )
         elif kind := _kind_of(last, leaves):
-            yield LinenLayer(path, kind)
+            yield Layer(path, kind, dialects.flax(kind, {}), {})
 
 
 def intercepting(
@@ -119,6 +124,7 @@ def intercepting(
 
 
 def _kind_of(name: str, leaves: Mapping[str, Any]) -> str:
+    """The kind of the layer with this name in its module and these parameters; "" if they decide none."""
     names = set(leaves)
     if names == {"embedding"}:
         return "embedding"

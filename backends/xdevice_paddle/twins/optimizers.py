@@ -73,19 +73,16 @@ _SLOTS: Final = {
 def _settings(
     optimizer: Any, kind: str, p: Any, group: dict[str, Any], backend: Optimizers
 ) -> dict[str, object]:
+    """The settings with which an optimizer updates the parameter `p`, which is in `group`."""
     stated = _stated(optimizer) | group
     if stated.get("rescale_grad", 1.0) != 1:
         raise backend.unsupported(
             "reading rescale_grad, which does nothing on the CPU", "multiply the loss instead"
         )
-    settings: dict[str, object] = {}
-    for name, own in _NAMES.items():
-        if name in terms.settings_of(kind) and own in stated:
-            settings[name] = (
-                bool(stated[own])
-                if name in ("nesterov", "centered", "amsgrad")
-                else float(stated[own])
-            )
+    names = terms.settings_of(kind)
+    settings = {
+        name: stated[own] for name, own in _NAMES.items() if name in names and own in stated
+    }
     if kind == "rmsprop":
         settings |= {"eps_enters": terms.INSIDE, "momentum_holds": terms.STEPS}
     settings["lr"] = optimizer.get_lr() * p.optimize_attr["learning_rate"]
@@ -110,27 +107,27 @@ def _stated(optimizer: Any) -> dict[str, Any]:
 def _coupled(
     optimizer: Any, p: Any, group: Any, stated: Any, backend: Optimizers
 ) -> dict[str, object]:
+    """The weight decay of an optimizer that adds it to the gradient, as all but AdamW do."""
     decay = p.regularizer if p.regularizer is not None else optimizer.regularization
     if decay is None:  # Momentum keeps the coefficient of its L2Decay instead
-        return {
-            "weight_decay": float(
-                (states.default_dict(optimizer) | group).get("regularization_coeff", 0.0)
-            )
-        }
+        kept = states.default_dict(optimizer) | group
+        return {"weight_decay": kept.get("regularization_coeff", 0.0)}
     if not isinstance(decay, paddle.regularizer.L1Decay | paddle.regularizer.L2Decay):
         raise backend.unsupported(
             f"reading a {type(decay).__qualname__}", "it knows L1Decay and L2Decay"
         )
     sign = isinstance(decay, paddle.regularizer.L1Decay)
     return {
-        "weight_decay": float(_coeff(decay)),
+        "weight_decay": _coeff(decay),
         "decay": terms.SIGN if sign else terms.COUPLED,
     }
 
 
 def _decoupled(
-    optimizer: Any, p: Any, group: Any, stated: dict[str, object], backend: Optimizers
+    optimizer: Any, p: Any, group: Any, stated: dict[str, Any], backend: Optimizers
 ) -> dict[str, object]:
+    """The weight decay of an AdamW. Multiplies the rate in `stated` by the ratio that the AdamW has for the
+    parameter."""
     if p.regularizer is not None:
         raise backend.unsupported(
             f"reading an AdamW whose parameter {p.name} has a regularizer too",
@@ -138,13 +135,14 @@ def _decoupled(
         )
     ratio, is_decayed = _lr_ratio(optimizer), _apply_decay_param_fun(optimizer)
     if ratio is not None:
-        stated["lr"] = stated["lr"] * float(ratio(p))  # type: ignore[operator]
+        stated["lr"] *= ratio(p)
     without = is_decayed is not None and not is_decayed(p.name)
-    decay = 0.0 if without else float((states.default_dict(optimizer) | group)["weight_decay"])
+    decay = 0.0 if without else (states.default_dict(optimizer) | group)["weight_decay"]
     return {"weight_decay": decay, "decay": terms.DECOUPLED}
 
 
 def _clip(clip: Any, backend: Optimizers) -> str:
+    """A text that says how gradients are clipped."""
     if type(clip) is paddle.nn.ClipGradByGlobalNorm:
         return f"to a norm of all of {clip.clip_norm:.6g}"
     if type(clip) is paddle.nn.ClipGradByNorm:
@@ -217,11 +215,7 @@ class PaddleOptimizers(Optimizers):
             settings = _settings(optimizer, kind, p, group, self)
             parameters.append(terms.Parameter(p, settings, _state(kind, p, number, settings)))
         stated = _stated(optimizer)
-        arguments = {
-            name: own
-            for name, own in _NAMES.items()
-            if name in terms.settings_of(kind) and own in stated
-        }
+        arguments = {name: own for name, own in _NAMES.items() if own in stated}
         arguments |= _COMMON_NAMES | _CLIP | (_DECAY if kind == "adam" else {})
         first = parameters[0].settings
         return terms.Optimizer(

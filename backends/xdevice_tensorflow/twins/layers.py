@@ -4,7 +4,7 @@ and what all of them compute, in PyTorch's terms.
 Facts about Keras that the code depends on:
 - The kernel of a convolution has the axes of the window first, then those of inputs and outputs, also with
   `data_format="channels_first"`.
-- Keras's own names of variables are not unique: the module `names`, beside this one, gives each variable a name, which
+- Keras's own names of variables are not unique: the module `names` gives each variable a name, which
   is looked up by the `id` of the variable.
 - An LSTM or RNN has one bias where PyTorch has two. A GRU has its gates in the order z, r, n, and computes PyTorch's
   formula only with `reset_after=True`, the default.
@@ -64,6 +64,8 @@ _RECURRENT: Final = {kl.SimpleRNN: "rnn", kl.LSTM: "lstm", kl.GRU: "gru"}
 def _bound(
     layer: Any, kind: str, own: Sequence[Part], names: Mapping[int, str], settings: Settings
 ) -> Layer | None:
+    """Returns a layer with the names that `names` has for its variables, by their `id`. None if it has no parameters,
+    or a weight that is computed from others."""
     there = []
     for part in own:
         variable = _variable(layer, part.name)
@@ -97,6 +99,7 @@ def _usual(kind: str, **settings: object) -> _Kind:
 
 
 def _kind(layer: Any) -> _Kind | None:
+    """Returns kind, parts and settings of a layer with parameters; None for any other layer."""
     if isinstance(layer, kl.Dense):
         return _usual("linear", activation=_activation(layer))
     if isinstance(layer, _DEPTHWISE):
@@ -140,8 +143,10 @@ def _out_of_order(kind: str, own: Sequence[Part], order: pixels.Order) -> tuple[
     inputs if the inputs are. They get a rule that reorders them if it is certain which number is which pixel, and are
     marked as refused otherwise."""
     only: tuple[str, ...] | None = ("weight", "weight_ih_l0", "weight_ih_l0_reverse")
+    # these have one number for each feature in every parameter
     if order.outputs or kind in ("batch_norm", "layer_norm", "prelu"):
         only = None
+    # its inputs are indices, not features
     elif kind == "embedding":
         only = ()
     if not order.image:
@@ -158,6 +163,7 @@ def _out_of_order(kind: str, own: Sequence[Part], order: pixels.Order) -> tuple[
 
 
 def _of_conv(layer: Any) -> dict[str, object]:
+    """Returns the settings that all kinds of convolutions have, in PyTorch's terms."""
     axes = layer.rank
     stride = tuple(layouts.per_axis(layer.strides, axes))
     dilation = tuple(layouts.per_axis(layer.dilation_rate, axes))
@@ -168,6 +174,7 @@ def _of_conv(layer: Any) -> dict[str, object]:
         padding = layouts.same_padding(
             layer.kernel_size, stride, dilation, pixels.size_of_image(layer)
         )
+    # all zeros come before the first step
     elif padding == "causal":
         padding = layouts.sides([dilation[0] * (layer.kernel_size[0] - 1), 0], 1)
     return {
@@ -239,12 +246,14 @@ def _of_image(layer: Any, own: tuple[Part, ...]) -> tuple[Part, ...]:
     they get the conversion rule that puts the channels first, as in other frameworks."""
     weights = [variable for variable in (layer.gamma, layer.beta) if variable is not None]
     rank = len(layer.get_build_config()["input_shape"])
+    # only a norm over all axes but the batch has a number for each pixel
     if rank < 4 or not weights or weights[0].ndim != rank - 1:
         return own
     return tuple(part._replace(rule=layouts.CHANNELS_LAST) for part in own)
 
 
 def _of_groups(layer: Any) -> _Kind:
+    """Returns a GroupNormalization; one with a group for each channel is an instance norm elsewhere."""
     # a layer made with groups=-1 has the number of channels as `groups` once it is built
     channels = (
         (layer.gamma if layer.gamma is not None else layer.beta).shape[0]
@@ -284,12 +293,14 @@ def _of_einsum(layer: Any) -> _Kind | None:
 
 
 def _attention(layer: Any) -> _Kind:
+    """Returns a MultiHeadAttention. Settings that only Keras has are listed where they are not the usual ones."""
     settings: dict[str, object] = {
         "num_heads": layer.num_heads,
         "packed": _is_packed(layer),
         "dropout": float(layer.dropout),
         "batch_first": True,
     }
+    # PyTorch has one size for embeddings and for all heads together
     sizes = {layer.num_heads * layer.key_dim, layer.num_heads * layer.value_dim}
     if layer.built and sizes | {layer.output_dense.kernel.shape[-1]} != {
         layer.query_dense.kernel.shape[0]
@@ -318,6 +329,7 @@ def _is_packed(layer: Any) -> bool:
 
 
 def _recurrent(layer: Any) -> _Kind | None:
+    """Returns a SimpleRNN, LSTM, GRU or Bidirectional; None for any other layer."""
     if isinstance(layer, kl.Bidirectional):
         return _bidirectional(layer)
     kind = next((kind for cls, kind in _RECURRENT.items() if isinstance(layer, cls)), None)
@@ -329,6 +341,7 @@ def _recurrent(layer: Any) -> _Kind | None:
     own = tuple(
         part._replace(name=f"cell/{part.name}") for part in dialects.keras_cell(kind, "l0")
     )
+    # it has one bias, as an LSTM; shapes can be compared all the same
     if kind == "gru" and not layer.reset_after:
         own = tuple(
             part._replace(rule=layouts.SUMMED) if len(part.of) == 2 else part for part in own
@@ -344,6 +357,7 @@ def _recurrent(layer: Any) -> _Kind | None:
 
 
 def _bidirectional(layer: Any) -> _Kind | None:
+    """Returns a Bidirectional of two layers of one kind; None for any other."""
     one = _recurrent(layer.forward_layer)
     two = _recurrent(layer.backward_layer)
     if one is None or two is None:
@@ -402,7 +416,7 @@ _CONTAINERS: Final = (*_NOTHING, kl.Wrapper, kl.RNN)
 """Layers around other layers. They get no entry of their own, because they only call the layers inside them, or because
 what they add is in the entries of `_other_merge` and of the recurrent layers."""
 _TAKES: Final = {"negative_slope": "slope", "alpha": "alpha", "axis": "axis"}
-"""Parameters of Keras's activation functions, and the setting that each stands for."""
+"""Parameters of Keras's activation functions, and the setting that each is."""
 _PACKAGES: Final = ("keras", "tensorflow")
 """Packages whose functions compute what their names say. The defaults may still differ: `keras.ops.gelu` approximates,
 `keras.activations.gelu` does not."""
@@ -445,8 +459,9 @@ def _is_layer(op: Any) -> bool:
     return isinstance(op, keras.Layer) and len(nodes_of(op)) == 1
 
 
-def _operations(model: Any, backend: Operations) -> Iterator[Layer]:
-    layers = {layer.path: layer for layer in backend.layers(model)}
+def _operations(model: Any, layers: Mapping[str, Layer]) -> Iterator[Layer]:
+    """Yields the layers of a model in the order of definition: those in `layers`, each followed by its activation, and
+    those without parameters."""
     done: set[int] = set()
     for path, layer in _names.layers(model):
         if id(layer) in done:
@@ -512,14 +527,6 @@ def _avg_pool(axes: int, path: str, layer: Any) -> Layer:
     return ops.avg_pool(
         path, axes, *window, count_include_pad=False, image=pixels.size_of_image(layer)
     )
-
-
-def _global_pool(kind: str, axes: int, path: str, layer: Any) -> Layer:
-    return ops.adaptive_pool(path, kind, axes, 1)
-
-
-def _adaptive_pool(kind: str, axes: int, path: str, layer: Any) -> Layer:
-    return ops.adaptive_pool(path, kind, axes, layer.output_size)
 
 
 def _upsample(axes: int, path: str, layer: Any) -> Layer:
@@ -629,6 +636,7 @@ def _called(path: str, layer: Any) -> Layer | None:
 
 
 def _of_relu(path: str, layer: Any) -> Layer:
+    """Returns a ReLU under the name of the function that its arguments make it."""
     most, slope, threshold = (
         layer.max_value,
         float(layer.negative_slope),
@@ -658,10 +666,10 @@ _TABLE: Final = ops.Table(
         }),
         **ops.over_axes(kl, "MaxPooling{}D", _max_pool),
         **ops.over_axes(kl, "AveragePooling{}D", _avg_pool),
-        **ops.over_axes(kl, "GlobalAveragePooling{}D", partial(_global_pool, "avg")),
-        **ops.over_axes(kl, "GlobalMaxPooling{}D", partial(_global_pool, "max")),
-        **ops.over_axes(kl, "AdaptiveAveragePooling{}D", partial(_adaptive_pool, "avg")),
-        **ops.over_axes(kl, "AdaptiveMaxPooling{}D", partial(_adaptive_pool, "max")),
+        **ops.over_axes(kl, "GlobalAveragePooling{}D", partial(ops.global_pool, "avg")),
+        **ops.over_axes(kl, "GlobalMaxPooling{}D", partial(ops.global_pool, "max")),
+        **ops.over_axes(kl, "AdaptiveAveragePooling{}D", partial(ops.adaptive_pool, "avg", "output_size")),
+        **ops.over_axes(kl, "AdaptiveMaxPooling{}D", partial(ops.adaptive_pool, "max", "output_size")),
         **ops.over_axes(kl, "UpSampling{}D", _upsample),
         **dict.fromkeys((kl.ZeroPadding1D, kl.ZeroPadding2D, kl.ZeroPadding3D), _pad),
         kl.Dropout: _dropout,
@@ -716,10 +724,10 @@ class TensorflowLayers(Operations):
     def parts(self, kind: str, settings: Settings) -> Sequence[Part]:
         return dialects.tensorflow(kind, settings)
 
-    def operations(self, model: Any) -> Iterable[Layer]:
+    def operations(self, model: Any, layers: Iterable[Layer]) -> Iterable[Layer]:
         lines = _lines(model)
         own = {path: id(layer) for path, layer in _names.layers(model)}
-        for layer in _operations(model, self):
+        for layer in _operations(model, {layer.path: layer for layer in layers}):
             path = layer.path.removesuffix("()")
             line = lines.get(own.get(path, 0)) or lines.get(
                 own.get(path.removesuffix(".activation"), 0)

@@ -16,7 +16,7 @@ from xdevice.base import devices
 from xdevice.base.dtypes import DTYPES, host_dtype
 from xdevice.contract import VIRTUAL_GPU, Backend, DeviceInfo, Memory, Takes, Way
 from xdevice.contract.loader import importing
-from xdevice.contract.stored import GradientWatch
+from xdevice.distributed.contract.stored import GradientWatch
 from xdevice.errors import DeviceMismatchError, NotBuiltError
 from xdevice.performance.contract.hooks import Hooks
 from xdevice.twins.contract import calls, layouts, optimizers
@@ -266,8 +266,8 @@ class ToyBackend(Backend):
     def parts(self, kind, settings):
         return layouts.parts(kind, settings, rules={"linear": {"weight": layouts.TRANSPOSED}})
 
-    def operations(self, model):
-        layers = {layer.path: layer for layer in self.layers(model)}
+    def operations(self, model, layers):
+        layers = {layer.path: layer for layer in layers}
         return [
             layers[path] if path in layers else _operation(path, module)
             for path, module in _modules(model)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 from helpers.environment import framework
@@ -79,6 +81,28 @@ def test_another_number_of_outputs_is_not_called_rounding(nets):
     assert "return 2 and 1 tensors" in str(error.value)
 
 
+@pytest.mark.parametrize("returned", [dict, lambda named: tuple(named.values())])
+def test_models_of_which_one_returns_more_name_what_both_return(nets, returned):
+    source = nets[0](lambda x: x)
+    target = nets[1](lambda x: x.tanh())
+    xdevice.load(xdevice.models.convert_state(source, "paddle", like=target), into=target)
+    source.behind = lambda x: returned({"last": x.tanh(), "extra": x})
+    with pytest.raises(xdevice.errors.ParityError) as error:
+        xdevice.assert_parity(source, target, inputs=SEQUENCE)
+    text = str(error.value)
+    key = "['last']" if returned is dict else "[0]"
+    assert "the models return 2 and 1 tensors" in text
+    assert f"actual    {key} (3, 4, 4), " in text
+    assert f"agree     {key} of actual and the tensor of expected" in text
+    assert "layer" not in text  # nothing differs in what both return
+    advice = re.search(r"assert_parity\(.*", text)[0]
+    call = f"xdevice.{advice}".replace("...", "x")
+    eval(call, {"xdevice": xdevice, "actual": source, "expected": target, "x": SEQUENCE})
+    target.fc.bias.set_value(target.fc.bias + 1)
+    with pytest.raises(xdevice.errors.ParityError, match=r"(?s)2 and 1 .*differs is fc"):
+        xdevice.assert_parity(source, target, inputs=SEQUENCE)
+
+
 def test_what_is_not_finite_is_not_called_a_shape(nets):
     source, target = nets[0](lambda x: x), nets[1](lambda x: x / 0.0)
     xdevice.load(xdevice.models.convert_state(source, "paddle", like=target), into=target)
@@ -129,12 +153,12 @@ def test_the_older_batch_norm_of_paddle_goes_by_the_mode():
         (
             lambda nn: nn.AdaptiveAvgPool2d(2),
             lambda nn: nn.AdaptiveMaxPool2D(2),
-            "pool is adaptive_avg_pool in torch",
+            "1 adaptive_avg_pool of torch and 1 adaptive_max_pool of paddle",
         ),
         (
             lambda nn: nn.MaxPool2d(2),
             lambda nn: nn.AvgPool2D(2),
-            "pool is max_pool in torch, avg_pool in paddle",
+            "1 max_pool of torch and 1 avg_pool of paddle",
         ),
     ],
     ids=["flatten", "unflatten", "adaptive pool", "pool"],

@@ -114,6 +114,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Makes one test for each backend of a test that asks for `xd`."""
     definition = metafunc.definition
     marks = [mark for mark in definition.iter_markers() if mark.name in MARKERS]
     for mark in marks:
@@ -157,6 +158,7 @@ def _may_run(name: str, marks: Sequence[pytest.Mark]) -> bool:
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
+    """Skips a test, or expects it to fail, on the backends that its markers name."""
     name = backend_of(item)
     if name is None:
         return
@@ -192,6 +194,7 @@ def _prepare(backend: Backend) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Puts back the default backend and the generator of random numbers after each test."""
     if backend_of(item) is None:
         return (yield)
     before = selection.default()
@@ -199,24 +202,26 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
         with generators.keep_generator():
             return (yield)
     finally:
-        _tell_kernels(item, "LEAVE")
+        _tell_kernels(item, "leave")
         selection.restore_default(before)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Selects the backend before the fixtures of a test are made."""
     name = backend_of(item)
     if name is None:
         return
     backend = _load(name)
     # the process default: a context variable would not reach the test's own threads, nor an event loop made before
     selection.set_backend(backend)
-    _tell_kernels(item, "ENTER")
+    _tell_kernels(item, "enter")
     _seed(_FIXTURES)
     _need_gpus(item, backend)
     _need_dtypes(item, backend)
 
 
 def _need_gpus(item: pytest.Item, backend: Backend) -> None:
+    """Skips a test that needs more GPUs than there are."""
     # counting may start the framework: TensorFlow initialises CUDA to count GPUs
     if not needs_gpu(item):
         return
@@ -230,6 +235,7 @@ def _need_gpus(item: pytest.Item, backend: Backend) -> None:
 
 
 def _need_dtypes(item: pytest.Item, backend: Backend) -> None:
+    """Skips a test that needs a dtype which `xd_device` cannot hold."""
     needed = [name for mark in item.iter_markers("xd_needs_dtype") for name in mark.args]
     if not needed:
         return
@@ -244,6 +250,7 @@ def _need_dtypes(item: pytest.Item, backend: Backend) -> None:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
+    """Runs the body of a test, and records its values if the options say so."""
     name = backend_of(item)
     if name is not None:
         selection.set_backend(name)  # a fixture of the project's may have cleared it
@@ -256,16 +263,14 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
         return (yield)
 
 
-def _tell_kernels(item: pytest.Item, when: Literal["ENTER", "LEAVE"]) -> None:
-    """Calls what the backend's arithmetic functions need to be called in this thread: `ENTER` before a test's first
-    fixture, `LEAVE` at the test's end, so that the next test is not affected."""
-    from xdevice.math.contract import arithmetic
-
+def _tell_kernels(item: pytest.Item, when: Literal["enter", "leave"]) -> None:
+    """Calls what the backend's arithmetic functions need to be called in this thread: `enter` before a test's first
+    fixture, `leave` at the test's end, so that the next test is not affected."""
     for backend in registry.list_loaded():
         if backend.name == backend_of(item):
             # no kernels, or this thread cannot be prepared for them
             with suppress(UnsupportedError):
-                getattr(backend.namespace(), getattr(arithmetic, when), _nothing)()
+                getattr(backend.namespace(), when, _nothing)()
 
 
 def _nothing() -> None: ...
@@ -289,6 +294,7 @@ def _guard(item: pytest.Item) -> AbstractContextManager[Any]:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Hides xdevice's own frames from an error, and adds to the report what the summary needs."""
     name = backend_of(item)
     if name is not None and call.excinfo is not None:
         for entry in call.excinfo.traceback:
@@ -349,6 +355,7 @@ def xd_device(xd: Backend, pytestconfig: pytest.Config) -> Device:
 
 
 def _device(backend: Backend, settings: Settings) -> Device:
+    """The device to test on; fails the test if it is not there, or skips it where other backends may have it."""
     if settings.device is None:
         return next(iter(_gpus(backend)), devices.CPU)
     try:

@@ -28,17 +28,19 @@ if TYPE_CHECKING:
 PartsOf: TypeAlias = Callable[[str, Settings], Sequence[Part]]
 """The parts that a layer of a kind, with these settings, may have."""
 _FIRST: Final = ("q", "k", "v")
+_WITH_KERNEL: Final = ("linear", "conv", "conv_transpose")
 _KERNELS: Final = {
+    **{kind: {"weight": layouts.KERNEL_FIRST} for kind in _WITH_KERNEL},
     "linear": {"weight": layouts.TRANSPOSED},
-    "conv": {"weight": layouts.KERNEL_FIRST},
-    "conv_transpose": {"weight": layouts.KERNEL_FIRST},
 }
+_NO_STATISTICS: Final = dict.fromkeys((layouts.MEAN, layouts.VARIANCE, layouts.COUNTER))
+"""The statistics of an instance norm, which only PyTorch keeps."""
 
 
 def refused(
     own: Sequence[Part], why: str, only: Container[str] | None = None
 ) -> tuple[Part, ...]:
-    """Returns the parts, of which those that stand for PyTorch's `only`, or all, are refused."""
+    """Returns the parts, of which those that become PyTorch's parameters `only`, or all, are refused."""
     return tuple(
         part._replace(rule=layouts.refused(part.rule, why))
         if only is None or part.of[0] in only
@@ -57,12 +59,7 @@ _PADDLE: Final[Names] = {
         "running_var": AVERAGES[1],
         layouts.COUNTER: None,
     },
-    "instance_norm": {
-        "weight": "scale",
-        "running_mean": None,
-        "running_var": None,
-        layouts.COUNTER: None,
-    },
+    "instance_norm": {"weight": "scale", **_NO_STATISTICS},
     "prelu": {"weight": "_weight"},
     layouts.ATTENTION: {"bias_k": None, "bias_v": None},
 }
@@ -77,20 +74,28 @@ _PADDLE_CELL: Final = {name: name for name in layouts.KINDS["lstm"]} | {
 
 
 def paddle(kind: str, settings: Settings) -> tuple[Part, ...]:
+    # with proj_size, Paddle's own names belong to the wrong parameters (3.3.1); those in the cells do not
     if settings.get("projection"):
-        return tuple(_paddle_cells(settings))
+        places = "{}.cell", "{}.cell_fw", "{}.cell_bw"
+        return tuple(_cells(settings, places, _PADDLE_CELL, {"weight_hr": layouts.TRANSPOSED}))
     return layouts.parts(kind, settings, _PADDLE, _PADDLE_RULES)
 
 
-def _paddle_cells(settings: Settings) -> Iterator[Part]:
+def _cells(
+    settings: Settings,
+    places: tuple[str, str, str],
+    names: Mapping[str, str],
+    rules: Mapping[str, layouts.Rule] = MappingProxyType({}),
+) -> Iterator[Part]:
+    """Yields the parts of the cells of a recurrent layer. `places` are the paths of a cell by the number of its layer:
+    in one direction, and in two the one forward and the one backward."""
+    one, *both = places
     for suffix in layouts.suffixes(settings):
-        number, _, backwards = suffix[1:].partition("_")
-        cell = (
-            f"cell_{'bw' if backwards else 'fw'}" if settings.get("bidirectional") else "cell"
-        )
-        for name, own in _PADDLE_CELL.items():
-            rule = layouts.TRANSPOSED if own == "weight_ho" else layouts.SAME
-            yield Part(f"{number}.{cell}.{own}", (f"{name}_{suffix}",), rule)
+        number, _, reverse = suffix[1:].partition("_")
+        place = both[bool(reverse)] if settings.get("bidirectional") else one
+        for name, own in names.items():
+            rule = rules.get(name, layouts.SAME)
+            yield Part(f"{place.format(number)}.{own}", (f"{name}_{suffix}",), rule)
 
 
 # Gluon
@@ -100,12 +105,7 @@ _MXNET: Final[Names] = {
     "batch_norm": {**_GAMMA, layouts.COUNTER: None},
     "layer_norm": _GAMMA,
     "group_norm": _GAMMA,
-    "instance_norm": {
-        **_GAMMA,
-        "running_mean": None,
-        "running_var": None,
-        layouts.COUNTER: None,
-    },
+    "instance_norm": {**_GAMMA, **_NO_STATISTICS},
     "prelu": {"weight": "alpha"},
 }
 _MXNET_CELL: Final = {
@@ -114,31 +114,24 @@ _MXNET_CELL: Final = {
 
 
 def mxnet(kind: str, settings: Settings) -> tuple[Part, ...]:
+    """The parts of a layer in Gluon."""
     if kind in layouts.RECURRENT:
-        return tuple(_mxnet_cells(settings))
+        places = "_unfused.{}", "_unfused.{}.l_cell", "_unfused.{}.r_cell"
+        return tuple(_cells(settings, places, _MXNET_CELL))
     own = layouts.parts(kind, settings, _MXNET)
     if kind == layouts.ATTENTION:
         return refused(own, "Gluon has no attention; build it from Dense layers")
+    # a gamma for each group, and no number of channels
     groups = settings.get("num_groups")
     if kind != "group_norm" or not isinstance(groups, int):
         return own
     return tuple(part._replace(rule=layouts.per_group(groups)) for part in own)
 
 
-def _mxnet_cells(settings: Settings) -> Iterator[Part]:
-    for suffix in layouts.suffixes(settings):
-        number, _, backwards = suffix[1:].partition("_")
-        side = f".{'r' if backwards else 'l'}_cell" if settings.get("bidirectional") else ""
-        for name, own in _MXNET_CELL.items():
-            yield Part(f"_unfused.{number}{side}.{own}", (f"{name}_{suffix}",), layouts.SAME)
-
-
 # Keras
 
 _KERAS: Final[Names] = {
-    "linear": {"weight": "kernel"},
-    "conv": {"weight": "kernel"},
-    "conv_transpose": {"weight": "kernel"},
+    **{kind: {"weight": "kernel"} for kind in _WITH_KERNEL},
     "batch_norm": {
         **_GAMMA, "running_mean": "moving_mean", "running_var": "moving_variance", layouts.COUNTER: None,
     },
@@ -146,9 +139,7 @@ _KERAS: Final[Names] = {
     "layer_norm": _GAMMA,
     "rms_norm": {"weight": "scale"},
     "group_norm": _GAMMA,
-    "instance_norm": {
-        **_GAMMA, "running_mean": None, "running_var": None, layouts.COUNTER: None,
-    },
+    "instance_norm": {**_GAMMA, **_NO_STATISTICS},
     "prelu": {"weight": "alpha"},
 }  # fmt: skip
 DEPTHWISE: Final = "depthwise_kernel"
@@ -160,31 +151,43 @@ def tensorflow(kind: str, settings: Settings) -> tuple[Part, ...]:
     if kind in layouts.RECURRENT:
         return _keras_layer(kind, settings)
     if kind == layouts.ATTENTION:
-        return tuple(keras_attention(settings))
+        return keras_attention(settings)
     own = layouts.parts(kind, settings, _KERAS, _KERNELS)
     if kind == "conv_transpose" and settings.get("groups", 1) != 1:
         return refused(own, "Keras has no groups in a ConvTranspose; use one for each group")
     return own
 
 
-def keras_attention(settings: Settings) -> Iterator[Part]:
+def keras_attention(settings: Settings) -> tuple[Part, ...]:
+    """The parts of Keras's MultiHeadAttention. Without its number of heads, only shapes can be converted."""
     heads = int(str(settings.get("num_heads", 0)))
-    into, bias, out = (
-        layouts.kernel((-1,), (heads, -1)), layouts.shaped((heads, -1)), layouts.kernel((heads, -1), (-1,))
-    )  # fmt: skip
-    if not heads:
-        into, bias, out = (
-            layouts.unfit(rule, "nothing says how many heads; give like=")
-            for rule in (into, bias, out)
-        )
+    own = projections(heads, -1, "attention_output")
+    if heads:
+        return own
+    why = "nothing says how many heads; give like="
+    return tuple(
+        part if part.rule is layouts.SAME else part._replace(rule=layouts.unfit(part.rule, why))
+        for part in own
+    )
+
+
+def projections(heads: int, size: int, output: str) -> tuple[Part, ...]:
+    """Returns the parts of an attention whose kernels have an axis for the heads and one for the numbers of a head, as
+    in Keras and Flax. Either size may be -1, which means any; `output` is the name of the last projection."""
+    each = (heads, size)
+    own = []
     for short, name in _PROJECTIONS.items():
-        yield Part(f"{name}.kernel", (f"{short}_proj.weight",), into)
-        yield Part(f"{name}.bias", (f"{short}_proj.bias",), bias)
-    yield Part("attention_output.kernel", ("out_proj.weight",), out)
-    yield Part("attention_output.bias", ("out_proj.bias",), layouts.SAME)
+        weight = layouts.kernel((-1,), each)
+        own.append(Part(f"{name}.kernel", (f"{short}_proj.weight",), weight))
+        own.append(Part(f"{name}.bias", (f"{short}_proj.bias",), layouts.shaped(each)))
+    weight = layouts.kernel(each, (-1,))
+    own.append(Part(f"{output}.kernel", ("out_proj.weight",), weight))
+    own.append(Part(f"{output}.bias", ("out_proj.bias",), layouts.SAME))
+    return tuple(own)
 
 
 def _keras_layer(kind: str, settings: Settings) -> tuple[Part, ...]:
+    """The parts of a recurrent layer of Keras, which has one layer in one direction."""
     own = keras_cell(kind, "l0")
     if settings.get("projection"):
         return refused(own, "Keras has no LSTM with a projection")
@@ -209,6 +212,7 @@ def _keras_file(kind: str, settings: Settings) -> tuple[Part, ...]:
 
 
 def keras_cell(kind: str, suffix: str) -> tuple[Part, ...]:
+    """The parts of the cell that PyTorch names by `suffix`, such as "l0"."""
     biases = (f"bias_ih_{suffix}", f"bias_hh_{suffix}")
     weight, bias = layouts.TRANSPOSED, layouts.SUMMED
     if kind == "gru":
@@ -224,9 +228,7 @@ def keras_cell(kind: str, suffix: str) -> tuple[Part, ...]:
 
 _SCALE: Final = {"weight": "scale", "bias": "bias"}
 _FLAX: Final[Names] = {
-    "linear": {"weight": "kernel"},
-    "conv": {"weight": "kernel"},
-    "conv_transpose": {"weight": "kernel"},
+    **{kind: {"weight": "kernel"} for kind in _WITH_KERNEL},
     "batch_norm": {
         **_SCALE,
         layouts.MEAN: "mean",
@@ -238,7 +240,7 @@ _FLAX: Final[Names] = {
     "rms_norm": {"weight": "scale"},
     "group_norm": _SCALE,
 }
-_FLAX_RULES: Final = _KERNELS | {"conv_transpose": {"weight": layouts.TURNED_KERNEL}}
+_FLAX_RULES: Final = _KERNELS | {"conv_transpose": {"weight": layouts.FLIPPED_KERNEL}}
 _FLAX_KERNELS: Final = (
     Part("cell.dense_i.kernel", ("weight_ih_l0",), layouts.TRANSPOSED),
     Part("cell.dense_h.kernel", ("weight_hh_l0",), layouts.TRANSPOSED),
@@ -284,29 +286,17 @@ def flax(kind: str, settings: Settings) -> tuple[Part, ...]:
     if kind in FLAX_CELLS:
         return FLAX_CELLS[kind]
     if kind == layouts.ATTENTION:
-        return tuple(flax_attention(settings))
+        return projections(int(str(settings.get("num_heads", -1))), -1, "out")
     return layouts.parts(
         kind, settings, _FLAX, _KERNELS if settings.get("transpose_kernel") else _FLAX_RULES
     )
-
-
-def flax_attention(settings: Settings) -> Iterator[Part]:
-    """Yields the parts of an attention. Its heads and their size are those of the kernels' shape (E, h, d)."""
-    heads = int(str(settings.get("num_heads", -1))), int(str(settings.get("size_of_heads", -1)))
-    for short, name in _PROJECTIONS.items():
-        yield Part(f"{name}.kernel", (f"{short}_proj.weight",), layouts.kernel((-1,), heads))
-        yield Part(f"{name}.bias", (f"{short}_proj.bias",), layouts.shaped(heads))
-    yield Part("out.kernel", ("out_proj.weight",), layouts.kernel(heads, (-1,)))
-    yield Part("out.bias", ("out_proj.bias",), layouts.SAME)
 
 
 # Haiku
 
 _OFFSET: Final = {"weight": "scale", "bias": "offset"}
 _HAIKU: Final[Names] = {
-    "linear": {"weight": "w", "bias": "b"},
-    "conv": {"weight": "w", "bias": "b"},
-    "conv_transpose": {"weight": "w", "bias": "b"},
+    **{kind: {"weight": "w", "bias": "b"} for kind in _WITH_KERNEL},
     "batch_norm": {
         **_OFFSET, layouts.MEAN: "mean_ema.average", layouts.VARIANCE: "var_ema.average", layouts.COUNTER: None,
     },
@@ -314,9 +304,9 @@ _HAIKU: Final[Names] = {
     "layer_norm": _OFFSET,
     "rms_norm": _OFFSET,
     "group_norm": _OFFSET,
-    "instance_norm": {**_OFFSET, layouts.MEAN: None, layouts.VARIANCE: None, layouts.COUNTER: None},
+    "instance_norm": {**_OFFSET, **_NO_STATISTICS},
 }  # fmt: skip
-_HAIKU_RULES: Final = _KERNELS | {"conv_transpose": {"weight": layouts.TURNED_KERNEL}}
+_HAIKU_RULES: Final = _KERNELS | {"conv_transpose": {"weight": layouts.FLIPPED_KERNEL}}
 
 
 def haiku(kind: str, settings: Settings) -> tuple[Part, ...]:

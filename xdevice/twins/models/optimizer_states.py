@@ -67,9 +67,11 @@ def compare_optimizers(source: Any, target: Any) -> list[str]:
         xdevice.errors.NotATensorError: expected an optimizer of a framework, not 'sgd' of type str
     """
     ours, theirs = _read(source), _read(target)
+    # one optimizer agrees with itself, even in a schedule, which is code
     if source is target:
         return []
     one, other = _profiles(ours.optimizer), _profiles(theirs.optimizer)
+    # without groups, lines need no number
     if len(one) == len(other) == 1:
         return list(_differences(ours, one[0], theirs, other[0]).values())
     lines = []
@@ -150,6 +152,7 @@ def convert_optimizer(
         name for pair in pairs for name in pair.parameter.state.values() if name not in targets
     ]
     targets.update(theirs.backend.state_to_come(target, to_come))
+    # all values first: an error must leave the target as it was
     values, unfilled = _values(ours, theirs, pairs, sources, targets)
     if unfilled and not values:
         raise StateError(
@@ -178,6 +181,7 @@ class _ReadOptimizer(NamedTuple):
 
 
 def _read(x: Any) -> _ReadOptimizer:
+    """Reads an optimizer, whichever framework it is of."""
     backend = registry.owner_of(type(x))
     backend = backend or next(
         (one for one in registry.list_loaded() if one.has_optimizer(x)), None
@@ -199,6 +203,7 @@ def _profiles(optimizer: Optimizer) -> list[_Settings]:
 
 
 def _twin(read: _ReadOptimizer, model: Any, kinds: Names | None) -> Twin:
+    # JAX's modules are no models here, because optax's state is not converted
     owner = registry.kind_of(type(model))
     if owner is None or owner.kind != "model" or owner.backend is not read.backend:
         raise NotATensorError(
@@ -223,6 +228,7 @@ def _differences(
         }
     lines = {}
     for name in one:
+        # two schedules with one name may still do different things
         is_code = name in _CODE and one[name] is not None
         if layouts.same_setting(one[name], other[name]) and not is_code:
             continue
@@ -284,6 +290,7 @@ _REMEDIES: Final = {
 def _remedy(
     name: str, ours: _ReadOptimizer, one: _Settings, theirs: _ReadOptimizer, other: _Settings
 ) -> str:
+    """How to make a setting equal, by an argument of one of the two optimizers; or why nothing does."""
     remedy = _REMEDIES.get(name)
     if name == "eps_enters" and name not in theirs.optimizer.arguments:
         remedy = _remedy_of_eps(theirs, one, other)
@@ -303,6 +310,7 @@ def _remedy(
 
 
 def _remedy_of_eps(theirs: _ReadOptimizer, one: _Settings, other: _Settings) -> str:
+    """The nearest setting where the two add eps in different places of the formula."""
     if terms.UNCORRECTED not in (one["eps_enters"], other["eps_enters"]):
         return f"{_NONE}: they come together only as eps goes to 0"
     root = math.sqrt(1 - one["beta2"])
@@ -315,6 +323,7 @@ def _remedy_of_eps(theirs: _ReadOptimizer, one: _Settings, other: _Settings) -> 
 
 
 def _remedy_of_decay(theirs: _ReadOptimizer, one: _Settings, other: _Settings) -> str | None:
+    """How to decay in the target as in the source; None if an argument of the target says it."""
     if one["decay"] == terms.COUPLED != other["decay"]:
         instead = "weight_decay=0 there, and weight_decay / 2 times the sum of squares added to the loss, does"
     elif "decay" in theirs.optimizer.arguments:
@@ -429,9 +438,11 @@ def _number_elements(
 
 
 def _numbers_taken(pairs: list[_ParameterPair]) -> Counter[int]:
-    """How many numbers of each source parameter go to the target, by its `id`."""
+    """How many elements of each parameter of the source's optimizer become elements of the target's, by the `id` of the
+    parameter. A moment is converted only if all of it is."""
     taken: Counter[int] = Counter()
     for pair in pairs:
+        # `places` counts through all sources of a pair: the one that a place is in ends behind it
         ends = np.cumsum(list(map(_size, pair.sources)))
         counts = np.bincount(
             np.searchsorted(ends, pair.places.reshape(-1), side="right"), minlength=len(ends)

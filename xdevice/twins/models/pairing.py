@@ -37,6 +37,7 @@ def pair_layers(source: Twin, target: Twin, names: Names) -> Pairs:
         try:
             pairs += _match(_unpaired(source, ours), _unpaired(target, theirs))
         except StateError as error:
+            # the guess can be passed as names= again, as a whole
             error.pairs = {**names, **error.pairs}
             raise
     for one, other in pairs:
@@ -67,6 +68,7 @@ def by_name(source: Twin, target: Twin, names: Names) -> list[tuple[Layer, Layer
         for here, there in names.items()
         if here not in singles or there not in others  # `forms.single_tensors` pairs these
     ]
+    # the second pair would overwrite the values of the first
     if len({other.path for _, other in pairs}) < len(pairs):
         raise StateError(f"names gives one layer of like= twice: {dict(names)}")
     return pairs
@@ -81,8 +83,8 @@ def _at(layers: Mapping[str, Layer], path: str, twin: Twin) -> Layer:
 
 
 def spelled_out(names: Names, source: Twin) -> dict[str, str]:
-    """`names` with each pattern replaced by the layers of the source that it stands for: what a `*` stands for in the
-    source's path is put for the `*` of that number in the target's."""
+    """`names` with each pattern replaced by the layers of the source that it matches. The text that a `*` matches in a
+    path of the source replaces the `*` of the same number in that of the target."""
     every: dict[str, str] = {}
     paths = [layer.path for layer in (*source.layers, *source.singles)]
     for here, there in names.items():
@@ -108,6 +110,7 @@ def spelled_out(names: Names, source: Twin) -> dict[str, str]:
 
 
 def _match(ours: Unpaired, theirs: Unpaired) -> Pairs:
+    """Pairs layers whose paths differ: in their order, or each with the only one of its kind and shape."""
     # one order of kinds and shapes: names need not agree, but must not contradict it
     if ours.signatures == theirs.signatures:
         return _in_order(ours, theirs)
@@ -178,6 +181,7 @@ def _only_ones(ours: Unpaired, theirs: Unpaired) -> Pairs:
 
 def likely_pairs(ours: Unpaired, theirs: Unpaired, by_names: bool = True) -> dict[str, str]:
     """A guess for all layers: by their order among their kind and shape, or by names if these contradict it."""
+    # strides are used only if they pair as well: a framework may not state them
     strided = _with_strides(ours), _with_strides(theirs)
     if Counter(strided[0].signatures) == Counter(strided[1].signatures):
         ours, theirs = strided
@@ -190,8 +194,8 @@ def likely_pairs(ours: Unpaired, theirs: Unpaired, by_names: bool = True) -> dic
 
 
 def _with_strides(twin: Unpaired) -> Unpaired:
-    """The same with the stride of each layer in its signature: a shortcut may have the kind and shape of the layer
-    beside it, but not its stride."""
+    """The same layers with their strides in their signatures: a shortcut may have the kind and shape of the layer that
+    it bypasses, but not its stride."""
     return twin._replace(
         signed=[
             (layer, (*own, str(layer.settings.get("stride")))) for layer, own in twin.signed
@@ -218,6 +222,7 @@ def order_in_doubt(source: Twin, target: Twin, pairs: Pairs) -> Iterator[str]:
         for layer in source.layers
         if layer.path in counterparts
     ]
+    # then order among all layers has paired them, not only order among a kind
     if order == sorted(order):
         return
     counts = Counter(target.signatures())

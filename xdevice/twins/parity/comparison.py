@@ -49,26 +49,14 @@ class Comparison(NamedTuple):
     def __bool__(self) -> bool:
         return self.ok
 
-    def _repr_html_(self) -> str:
-        from html import escape
-
-        if not self.ok:
-            return f"<pre>{escape(self.text)}</pre>"
-        at = f" at {self.leaf}{list(self.worst) if self.worst else ''}" if self.abs else ""
-        return f"equal: {self.excess:.2g} of what is allowed{escape(at)}"
-
 
 def difference(
-    problem: Problem, leaf: str, actual: object, expected: object, text: str
+    problem: Problem, text: str, leaf: str = "", actual: object = None, expected: object = None
 ) -> Comparison:
+    """The `Comparison` of two values that differ by more than an error that can be measured."""
     return Comparison(
         False, problem, leaf, actual=actual, expected=expected, excess=math.inf, text=text
     )
-
-
-def of_structure(text: str) -> Comparison:
-    """A `Comparison` for a structural difference that is described by a text alone."""
-    return difference("structure", "", None, None, text)
 
 
 def at(path: str) -> str:

@@ -13,7 +13,7 @@ from xdevice.tensors.refusals import traced
 from xdevice.twins import owners
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from xdevice.contract import Backend
 
@@ -79,6 +79,7 @@ def read_leaf(path: str, x: Any) -> Iterator[HostLeaf]:
         for name, variable in model_of.variables(x):
             yield read_tensor(model_of, joined(path, name), variable)
     elif owner is None:
+        # an object of an unknown type that holds tensors would be compared by its own `==`
         trees.refuse_stranger(path, trees.stranger(x))
         if isinstance(x, numpy.generic):
             yield HostLeaf(
@@ -108,7 +109,7 @@ def joined(path: str, name: str) -> str:
     return f"{path}.{name}".lstrip(".")
 
 
-def unique_paths(leaves: list[HostLeaf]) -> list[str]:
+def unique_paths(leaves: Sequence[HostLeaf] | Sequence[trees.Leaf]) -> list[str]:
     """The leaves' paths, made unique: two keys of a dict may have the same text, and the second path then gets a
     number."""
     counts: dict[str, int] = {}

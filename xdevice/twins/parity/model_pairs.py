@@ -37,7 +37,7 @@ from xdevice.twins.tracing import distances, model_runs
 from xdevice.twins.tracing.layerwise import TracedRun, TwoRuns
 
 from . import parting
-from .host_leaves import PYTHON, joined, leaves, read, read_leaf, read_tensor
+from .host_leaves import PYTHON, joined, leaves, read, read_leaf, read_tensor, unique_paths
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -60,7 +60,7 @@ class ReadPair(NamedTuple):
     settings: list[str] = []  # noqa: RUF012  # a NamedTuple's default, which nobody changes
     """Lines about settings of the two models that differ, or that could not be compared: because of them, the models
     may give different outputs although their parameters are equal."""
-    told_by_both: list[str] = []  # noqa: RUF012
+    stated_by_both: list[str] = []  # noqa: RUF012
     """Those lines of `settings` of which both models tell the value."""
     modes: list[str] = []  # noqa: RUF012
     """A line for each two models of which one is in training mode. It is no difference by itself: the mode changes with
@@ -121,45 +121,30 @@ def read_pair(actual: object, expected: object, skip: Sequence[str] = ()) -> Rea
         UnsupportedError, NotBuiltError, ContainerError: as `host_leaves.read`. DTypeError: a model whose dtype the
             other framework lacks. ArgumentError: `skip` for other values than two models.
     """
-    if skip and None in (_layered(actual), _layered(expected)):
+    if skip and None in (_with_layers(actual), _with_layers(expected)):
         raise ArgumentError(
             "skip= says which layers of two models are not compared; give two models"
         )
-    ours, theirs = _nodes(actual, expected), _nodes(expected, actual)
-    there = {leaf.path: leaf.value for leaf in theirs}
-    pairs: dict[str, ReadPair] = {}
-    for path, value in ours:
-        pair = _match(path, value, there[path], skip) if path in there else None
-        if pair is not None:
-            pairs[path] = pair
-    return ReadPair(
-        [
-            one
-            for path, x in ours
-            for one in (pairs[path].actual if path in pairs else read_leaf(path, x))
-        ],
-        [
-            one
-            for path, x in theirs
-            for one in (pairs[path].expected if path in pairs else read_leaf(path, x))
-        ],
-        {path: why for pair in pairs.values() for path, why in pair.unmapped.items()},
-        [joined(path, line) for path, pair in pairs.items() for line in pair.settings],
-        [joined(path, line) for path, pair in pairs.items() for line in pair.told_by_both],
-        [
-            joined(path, line)
-            for path, value in ours
-            if path in there
-            for line in _modes(value, there[path])
-        ],
-    )
+    ours, theirs = _unread_leaves(actual, expected), _unread_leaves(expected, actual)
+    whole = ReadPair([], [], {}, [], [], [])
+    for key, (path, value) in ours.items():
+        pair = (
+            _match(path, value, theirs.pop(key).value, skip)
+            if key in theirs
+            else ReadPair(list(read_leaf(path, value)), [], {})
+        )
+        whole.actual.extend(pair.actual)
+        whole.expected.extend(pair.expected)
+        whole.unmapped.update(pair.unmapped)
+        for lines, of_pair in zip(whole[3:], pair[3:], strict=True):
+            lines.extend(joined(path, line) for line in of_pair)
+    for path, value in theirs.values():
+        whole.expected.extend(read_leaf(path, value))
+    return whole
 
 
-def _modes(actual: Any, expected: Any) -> list[str]:
+def _modes(ours: _LayeredModel, theirs: _LayeredModel) -> list[str]:
     """A line for two models of which one is in training mode and the other is not, or does not tell."""
-    ours, theirs = _layered(actual), _layered(expected)
-    if ours is None or theirs is None:
-        return []
     one, other = (model.backend.is_training(model.itself) for model in (ours, theirs))
     if one == other:
         return []
@@ -175,22 +160,24 @@ def read_settings(
 ) -> tuple[list[str], list[str]]:
     """Lines about what two models are set to: all, and those of which both tell the value. Empty for other values.
     Nothing is run."""
-    ours, theirs = _layered(actual), _layered(expected)
+    ours, theirs = _with_layers(actual), _with_layers(expected)
     if ours is None or theirs is None:
         return [], []
     if ours.backend is theirs.backend and not names and _are_laid_out_alike(ours, theirs):
         lines = between(ours.backend, actual, expected)
         return lines, lines
     try:
+        # on the CPU, since nothing but the settings is read
         state = convert_state(
             ours.itself, theirs.backend, like=theirs.itself, names=dict(names), device="cpu"
         )
     except XDeviceError as error:
+        # no error: the outputs may agree all the same
         return [
             f"not compared: what the layers are set to, since nothing says which is which: {_first_line(error)}"
         ], []
     dtypes = _dtypes_apart(ours, theirs)
-    return [*dtypes, *state.settings], [*dtypes, *state.told_by_both]
+    return [*dtypes, *state.settings], [*dtypes, *state.stated_by_both]
 
 
 def _first_line(error: XDeviceError) -> str:
@@ -220,15 +207,16 @@ def _is_float(dtype: str) -> bool:
     return "float" in dtype
 
 
-def _nodes(x: object, beside: object) -> list[Leaf]:
-    """The leaves of the value `x`. A `State`, which is a dict, is one leaf if it is compared with a model of its
-    framework."""
-    model = _layered(beside) if isinstance(x, State) else None
+def _unread_leaves(x: object, beside: object) -> dict[str, Leaf]:
+    """The leaves of the value `x` by their paths, made unique. A `State`, which is a dict, is one leaf if it is
+    compared with a model of its framework."""
+    model = _with_layers(beside) if isinstance(x, State) else None
     is_one = isinstance(x, State) and model is not None and x.backend == model.backend.name
-    return [trees.Leaf("", x)] if is_one else leaves(x)
+    nodes = [trees.Leaf("", x)] if is_one else leaves(x)
+    return dict(zip(unique_paths(nodes), nodes, strict=True))
 
 
-def _layered(x: object) -> _LayeredModel | None:
+def _with_layers(x: object) -> _LayeredModel | None:
     """The model `x` with its layers; None if `x` has no layers, as a tensor, a variable or an optimizer."""
     backend = owners.backend_of_model(x)
     if backend is None:
@@ -236,57 +224,54 @@ def _layered(x: object) -> _LayeredModel | None:
     try:
         return _LayeredModel(backend, x, list(backend.layers(x)))
     except AbsentNameError:
+        # the adapter lacks a private name of its framework, which is no model without layers
         raise
     except UnsupportedError:
         return None
 
 
-def _match(path: str, actual: Any, expected: Any, skip: Sequence[str]) -> ReadPair | None:
-    """The leaves of two values if both are models, or one is a model and the other a `State`. None if no conversion is
-    needed: then the two are compared under their own names."""
-    ours, theirs = _layered(actual), _layered(expected)
+def _match(path: str, actual: Any, expected: Any, skip: Sequence[str]) -> ReadPair:
+    """The leaves of two values that have the same path: under the names of one model if a conversion is needed, else
+    under their own."""
+    ours, theirs = _with_layers(actual), _with_layers(expected)
     if isinstance(actual, State) and theirs is not None:
-        return _beside_state(path, actual, theirs)
+        return _match_with_state(path, actual, theirs)
     if isinstance(expected, State) and ours is not None:
-        return _beside_state(path, expected, ours).swapped()
+        return _match_with_state(path, expected, ours).swapped()
     if ours is None or theirs is None:
-        return _optimizers(path, actual, expected)
+        return _unconverted(path, actual, expected, {}, _optimizer_settings(actual, expected))
     # the same names of the same layers: only settings could hide a difference
     if ours.backend is theirs.backend and not skip and _are_laid_out_alike(ours, theirs):
         lines = between(ours.backend, actual, expected)
-        return (
-            _apart(path, ours, theirs, {})._replace(settings=lines, told_by_both=lines)
-            if lines
-            else None
-        )
-    is_swapped = _is_target(ours, theirs)
-    pair = (
-        _convert(path, theirs, ours, skip).swapped()
-        if is_swapped
-        else _convert(path, ours, theirs, skip)
-    )
+        pair = _unconverted(path, actual, expected, {}, lines)
+    elif _is_target(ours, theirs):
+        pair = _convert(path, theirs, ours, skip).swapped()
+    else:
+        pair = _convert(path, ours, theirs, skip)
     if pair.unmapped and ours.backend is theirs.backend:
         # of one framework it says more which layers differ than that one of the two lacks some
         lines = between(ours.backend, actual, expected)
-        return pair._replace(unmapped=_by_path(path, lines) or pair.unmapped)
-    return pair
+        pair = pair._replace(unmapped=_by_path(path, lines) or pair.unmapped)
+    return pair._replace(modes=_modes(ours, theirs))
 
 
-def _optimizers(path: str, actual: Any, expected: Any) -> ReadPair | None:
-    """The state of two optimizers under its own names, with what they are set to. None for other values, for optimizers
-    whose formula is not known, and where their settings agree."""
+def _unconverted(
+    path: str, actual: Any, expected: Any, unmapped: dict[str, str], settings: list[str]
+) -> ReadPair:
+    """The leaves of both values under their own names."""
+    ours, theirs = (list(read_leaf(path, x)) for x in (actual, expected))
+    return ReadPair(ours, theirs, unmapped, settings, settings)
+
+
+def _optimizer_settings(actual: Any, expected: Any) -> list[str]:
+    """What differs between two optimizers. Empty for other values, and for optimizers whose formula is not known."""
     kinds = [registry.kind_of(type(x)) for x in (actual, expected)]
     if not all(kind is not None and kind.kind == "model" for kind in kinds):
-        return None
+        return []
     try:
-        lines = compare_optimizers(actual, expected)
+        return compare_optimizers(actual, expected)
     except (UnsupportedError, NotATensorError):
-        return None
-    if not lines:
-        return None
-    return ReadPair(
-        list(read_leaf(path, actual)), list(read_leaf(path, expected)), {}, lines, lines
-    )
+        return []
 
 
 def _by_path(path: str, lines: list[str]) -> dict[str, str]:
@@ -321,18 +306,15 @@ def _convert(
     path: str, source: _LayeredModel, target: _LayeredModel, skip: Sequence[str]
 ) -> ReadPair:
     try:
+        # on the CPU, because both are compared on the host
         state = convert_state(
             source.itself, target.backend, like=target.itself, device="cpu", skip=skip
         )
     except StateError as error:
-        return _apart(path, source, target, {path: str(error)})
+        return _unconverted(path, source.itself, target.itself, {path: str(error)}, [])
     if state.unmapped:
-        return _apart(
-            path,
-            source,
-            target,
-            {joined(path, name): why for name, why in state.unmapped.items()},
-        )
+        unmapped = {joined(path, name): why for name, why in state.unmapped.items()}
+        return _unconverted(path, source.itself, target.itself, unmapped, [])
     variables = dict(source.backend.variables(source.itself))
     converted = []
     for name, tensor in state.items():
@@ -342,19 +324,10 @@ def _convert(
         value = target.backend.to_numpy(tensor)
         converted.append(leaf._replace(value=value, origin=origin if origin != name else ""))
     needed = _read_needed(path, target, state)
-    return ReadPair(converted, needed, {}, state.settings, state.told_by_both)
+    return ReadPair(converted, needed, {}, state.settings, state.stated_by_both)
 
 
-def _apart(
-    path: str, source: _LayeredModel, target: _LayeredModel, unmapped: dict[str, str]
-) -> ReadPair:
-    """The leaves of both models under their own names, for models whose layers cannot be paired."""
-    return ReadPair(
-        list(read_leaf(path, source.itself)), list(read_leaf(path, target.itself)), unmapped
-    )
-
-
-def _beside_state(path: str, state: State, model: _LayeredModel) -> ReadPair:
+def _match_with_state(path: str, state: State, model: _LayeredModel) -> ReadPair:
     tensors = [
         read_tensor(model.backend, joined(path, name), value) for name, value in state.items()
     ]
@@ -369,6 +342,7 @@ def _read_needed(path: str, model: _LayeredModel, state: State) -> list[HostLeaf
     skipped, and each shared variable only once."""
     variables = dict(model.backend.variables(model.itself))
     counters = {part.name for part in model.parts if part.of == (layouts.COUNTER,)}
+    # a variable that the model has under two names is in the state under one of them
     present = {id(variables[name]) for name in state if name in variables}
     return [
         read_tensor(model.backend, joined(path, name), variable)
@@ -389,10 +363,16 @@ class ModelOutputs(NamedTuple):
     runs: tuple[ModelRun, ModelRun]
     names: Mapping[str, str]
 
+    def aligned(self, one: HostLeaf, other: HostLeaf) -> HostLeaf:
+        """An output of the actual model under the path, and with the axes, of one of the expected model."""
+        ends = self.runs[0].has_channels_last, self.runs[1].has_channels_last
+        value = distances.aligned(one.value, other.value, ends)
+        return one._replace(path=other.path, value=value)
+
     def where(self) -> str:
         """A text that names the first layer whose output differs between the models, or between a model and a function
         the operation and the layer. Called when the models' outputs differ."""
-        if any(run.subject.function is not None for run in self.runs):
+        if any(run.subject.is_function for run in self.runs):
             return parting.where(*self.runs, self.names)
         try:
             source, target = (read_model(run.backend, run.trace.model) for run in self.runs)
@@ -407,7 +387,8 @@ class ModelOutputs(NamedTuple):
         if place := runs.first_difference():
             return place.text
         if len(self.actual) != len(self.expected):
-            return f"all layers agree; the models return {len(self.actual)} and {len(self.expected)} tensors"
+            return "all layers agree"
+        # no layer is off by itself, so the errors have added up
         place = runs.first_difference(strict=True)
         most = f"no layer is off by more than {runs.limit:g} of its largest value"
         return f"{most}, so that rounding alone may do this; at its greatest step {place.text if place else 'nothing'}"
@@ -424,11 +405,7 @@ def run_pair(actual: Any, expected: Any, inputs: Any, names: Mapping[str, str]) 
     runs = model_runs.run_both(actual, expected, inputs)
     # outputs that are not tensors are left out
     ours, theirs = ([leaf for leaf in read(run.result) if leaf.owner != PYTHON] for run in runs)
-    # otherwise the structures differ, which the comparison says
-    if len(ours) == len(theirs):
-        ends = runs[0].has_channels_last, runs[1].has_channels_last
-        ours = [
-            one._replace(path=other.path, value=distances.turned(one.value, other.value, ends))
-            for one, other in zip(ours, theirs, strict=True)
-        ]
-    return ModelOutputs(ours, theirs, runs, names)
+    outputs = ModelOutputs(ours, theirs, runs, names)
+    if len(ours) != len(theirs):
+        return outputs
+    return outputs._replace(actual=list(map(outputs.aligned, ours, theirs)))

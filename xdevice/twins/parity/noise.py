@@ -55,27 +55,27 @@ def measure(reference: Calls, variants: Mapping[str, Calls]) -> Noise:
     for call in reference:
         usual = call.read()
         apart = {
-            variant: _apart(call, usual, calls.get(call.key), variant)
+            variant: _differences(call, usual, calls.get(call.key), variant)
             for variant, calls in others.items()
         }
+        # at later steps rounding may have grown to that size
         if call.step == 0:
             _refuse_redrawn(call, usual, apart)
         noise[call.key] = {}
-        for number, (path, leaf) in enumerate(zip(unique_paths(usual), usual, strict=True)):
-            difference = max(
-                (differences[number] for differences in apart.values()), default=0.0
-            )
+        largest = map(max, zip(*apart.values(), strict=True))
+        for path, leaf, difference in zip(unique_paths(usual), usual, largest, strict=True):
             # a loss may by chance be equal in all runs: the largest share of any step so far counts
             size = _largest(leaf)
             share = max(
                 difference / size if size else 0.0, worst_shares.get((call.name, path), 0.0)
             )
             worst_shares[call.name, path] = share
+            # the numbers were moved once, before step 0, whereas another framework rounds anew in each step
             noise[call.key][path] = max(difference, share * size) * (call.step + 1)
     return noise
 
 
-def _apart(
+def _differences(
     call: RecordedCall, usual: list[HostLeaf], other: RecordedCall | None, variant: str
 ) -> list[float]:
     """For each leaf, how far the run `variant` of the reference is from its usual run."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from xdevice.base import floats
 from xdevice.errors import RecordingError, listed
-from xdevice.twins.tracing.operations import Two
+from xdevice.twins.tracing.operations import TwoPrograms
 
 from . import operations_script, traced_calls
 from .comparison import difference
@@ -27,7 +27,7 @@ from .record_files import INDEX, Recording, reading
 from .script_runs import RUN, Ended, place_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
     from pathlib import Path
 
     from xdevice.twins.tracing.operations import Errors, Log
@@ -42,96 +42,102 @@ _GRADIENTS: Final = 10
 """A gradient may be off by this many times the limit for outputs."""
 _NAMED: Final = 4
 """How many recorded values a note in the report names at most."""
+_NOTHING: Final = (
+    "recorded nothing, so the others cannot be compared with it; the script says what to compare: "
+    "xdevice.parity.log('loss', loss); or --trace keeps what the layers of its models compute"
+)
 _UNMOVED: Final = (
     "calibrating has moved nothing that is recorded: the script takes its numbers from elsewhere than xdevice.tensor, "
     "random, load and convert_state, so only the run in float64 says what rounding does"
 )
 
 
-class RunFolder(NamedTuple):
-    """The recordings that `load` read from a folder: all recordings of a run, or the recording of a single backend."""
+class BackendFolder(NamedTuple):
+    """One backend in a folder: how its process ended, and what it has kept. None is a thing that it has not kept."""
 
-    folder: Path
-    reference: str
-    ended: list[Ended]
-    recordings: Mapping[str, Recording]
-    traces: Mapping[str, Traces]
-    operations: Mapping[str, Log]
-    has_gradients: bool
-    """Whether the gradients were asked for."""
-    calibration: Mapping[str, Recording]
-    """The recordings of the reference's further runs, by the value of XDEVICE_FLOATS that each run had."""
+    ended: Ended
+    recording: Recording | None
+    traces: Traces | None
+    operations: Log | None
 
-    def calls(self, backend: str) -> list[RecordedCall]:
-        """The calls of `log` that a backend has made; empty if there is no recording of it."""
-        return self.recordings[backend].entries if backend in self.recordings else []
+    @property
+    def name(self) -> str:
+        return self.ended.backend
 
-    def count(self, backend: str) -> int:
-        """How many values a backend has recorded, plus how many calls of models were traced on it."""
-        return len(self.calls(backend)) + (
-            len(self.traces[backend].calls) if backend in self.traces else 0
-        )
+    @property
+    def calls(self) -> list[RecordedCall]:
+        """The calls of `log` that the backend has made."""
+        return self.recording.entries if self.recording is not None else []
 
-    def is_complete(self, backend: str) -> bool:
-        """Whether a backend has recorded something, and its process ended well."""
-        return (self.count(backend) > 0 or backend in self.operations) and not any(
-            one.error for one in self.ended if one.backend == backend
-        )
+    @property
+    def records(self) -> int:
+        """How many values the backend has recorded, plus how many calls of models were traced on it."""
+        return len(self.calls) + (len(self.traces.calls) if self.traces is not None else 0)
 
-    def is_float64(self, backend: str) -> bool:
+    @property
+    def is_complete(self) -> bool:
+        """Whether the backend has recorded something, and its process ended well."""
+        return not self.ended.error and (self.records > 0 or self.operations is not None)
+
+    @property
+    def is_float64(self) -> bool:
         """Whether the backend's run used float64 as the default dtype (XDEVICE_FLOATS=float64)."""
         return (
-            backend in self.recordings
-            and self.recordings[backend].header.get("floats") == floats.FLOAT64
-        )
-
-    def version(self, backend: str) -> str | None:
-        """The version of the backend's framework."""
-        header = (
-            self.recordings[backend].header if backend in self.recordings else {"versions": {}}
-        )
-        own: str | None = header["versions"].get(backend)
-        return own or (self.traces[backend].version if backend in self.traces else None)
-
-    def noise(self, backend: str) -> Noise | None:
-        """The noise of the reference's values: what rounding alone does to them. None for any other backend, and if no
-        calibration run measured it."""
-        calls = self.calls(backend)
-        return (
-            measure(calls, self._variants)
-            if self.calibration and backend == self.reference and calls
-            else None
+            self.recording is not None and self.recording.header.get("floats") == floats.FLOAT64
         )
 
     @property
-    def _variants(self) -> dict[str, list[RecordedCall]]:
-        return {variant: recording.entries for variant, recording in self.calibration.items()}
+    def version(self) -> str | None:
+        """The version of the backend's framework."""
+        versions = self.recording.header["versions"] if self.recording is not None else {}
+        own: str | None = versions.get(self.name)
+        return own or (self.traces.version if self.traces is not None else None)
 
-    def notes(self) -> Iterator[str]:
-        """Notes for the report about float64 and calibration in this run."""
-        for name in self.recordings:
-            yield from self._float32(name) if self.is_float64(name) else ()
-        calls = self.calls(self.reference)
-        if self.calibration and calls:
-            yield f"calibrated: float32 is allowed 8 times what rounding alone does in {self.reference} to each value"
-            if moved_nothing(calls, self._variants):
-                yield _UNMOVED
-
-    def _float32(self, name: str) -> Iterator[str]:
+    def float32_note(self) -> Iterator[str]:
         """A note about what is float32 in a run in float64."""
-        calls = self.calls(name)
         short = [
             f"{call.name}{path}"
-            for call in calls
+            for call in (self.calls if self.is_float64 else ())
             for path, dtype in call.dtypes().items()
             if dtype in _SHORT
         ]
         if short:
             yield (
-                f"{name} ran in float64, but {listed(dict.fromkeys(short), _NAMED)} is {' or '.join(_SHORT)}: the "
+                f"{self.name} ran in float64, but {listed(dict.fromkeys(short), _NAMED)} is {' or '.join(_SHORT)}: the "
                 f"script says so, or made it before `import xdevice`, or its framework has no default to change; what "
                 f"float32 rounds hides faults"
             )
+
+
+class RunFolder(NamedTuple):
+    """What `load` has read from a folder: all backends of a run, or a single one."""
+
+    folder: Path
+    reference: BackendFolder
+    backends: dict[str, BackendFolder]
+    has_gradients: bool
+    """Whether the gradients were asked for."""
+    calibration: dict[str, list[RecordedCall]]
+    """What the reference's further runs have recorded, by the value of XDEVICE_FLOATS that each run had."""
+
+    def noise(self, backend: BackendFolder) -> Noise | None:
+        """What rounding alone does to the reference's values. None for any other backend, and if no calibration run
+        measured it."""
+        if not self.calibration or backend is not self.reference or not backend.calls:
+            return None
+        return measure(backend.calls, self.calibration)
+
+    def notes(self) -> Iterator[str]:
+        """Notes for the report about float64 and calibration in this run."""
+        for backend in self.backends.values():
+            yield from backend.float32_note()
+        if self.calibration and self.reference.calls:
+            yield (
+                f"calibrated: float32 is allowed 8 times what rounding alone does in {self.reference.name} to each "
+                "value"
+            )
+            if moved_nothing(self.reference.calls, self.calibration):
+                yield _UNMOVED
 
 
 # reading
@@ -145,64 +151,41 @@ def load(folder: Path) -> RunFolder:
     """
     # what one process has recorded by XDEVICE_RECORD
     if (folder / INDEX).exists():
-        only = Recording(folder)
-        versions = list(only.header["versions"])
-        name = only.header["backend"] or (versions[0] if len(versions) == 1 else folder.name)
-        return RunFolder(
-            folder,
-            name,
-            [Ended(name, None, "", "")],
-            {name: only},
-            _traces({name: folder}),
-            {},
-            False,
-            {},
-        )
+        header = Recording(folder).header
+        versions = list(header["versions"])
+        name = header["backend"] or (versions[0] if len(versions) == 1 else folder.name)
+        only = _read_backend(folder, Ended(name, None, "", ""))
+        return RunFolder(folder, only, {name: only}, False, {})
     path = folder / RUN
     if not path.exists():
         raise RecordingError(_no_recording(folder))
     with reading(path):
         about = json.loads(path.read_text())
-        ended = [Ended(**one) for one in about["backends"]]
-        reference = str(about["reference"])
+        ended = {one["backend"]: Ended(**one) for one in about["backends"]}
+        reference = ended[about["reference"]]
         further = [Ended(**one) for one in about.get("calibration", [])]
-    there = {one.backend: folder / one.backend for one in ended}
-    recordings = {name: Recording(own) for name, own in there.items() if (own / INDEX).exists()}
-    if any(one.error for one in ended if one.backend == reference):
-        further = []  # there is nothing to calibrate, and the reference's row of the report says why
-    operations = {
-        name: log
-        for name, own in there.items()
-        if (log := operations_script.read(own)) is not None
-    }
-    calibration = _calibration(folder, further)
+    backends = {name: _read_backend(folder / name, one) for name, one in ended.items()}
+    # a failed reference leaves nothing to calibrate, and its row of the report says why
+    calibration = _calibration(folder, further) if not reference.error else {}
     has_gradients = bool(about.get("gradients"))
-    return RunFolder(
-        folder,
-        reference,
+    return RunFolder(folder, backends[reference.backend], backends, has_gradients, calibration)
+
+
+def _read_backend(folder: Path, ended: Ended) -> BackendFolder:
+    return BackendFolder(
         ended,
-        recordings,
-        _traces(there),
-        operations,
-        has_gradients,
-        calibration,
+        Recording(folder) if (folder / INDEX).exists() else None,
+        traced_calls.read(folder, ended.backend),
+        operations_script.read(folder),
     )
 
 
-def _traces(folders: Mapping[str, Path]) -> dict[str, Traces]:
-    traces = {name: traced_calls.read(folder, name) for name, folder in folders.items()}
-    return {name: of for name, of in traces.items() if of is not None}
-
-
-def _calibration(folder: Path, ended: list[Ended]) -> dict[str, Recording]:
+def _calibration(folder: Path, ended: list[Ended]) -> dict[str, list[RecordedCall]]:
     for one in ended:
         if one.error:
             raise RecordingError(f"cannot calibrate: {one.backend} {one.error}")
-    return (
-        {variant: Recording(folder / place_of(variant)) for variant in VARIANTS}
-        if ended
-        else {}
-    )
+    variants = VARIANTS if ended else ()
+    return {variant: Recording(folder / place_of(variant)).entries for variant in variants}
 
 
 def _no_recording(folder: Path) -> str:
@@ -224,26 +207,15 @@ def _no_recording(folder: Path) -> str:
 def report_of_run(folder: Path, rule: Strictness) -> ParityReport:
     """Compares each backend with the reference, in the folder that `script_runs.run` wrote, and returns the report."""
     run = load(folder)
-    if (
-        not run.recordings
-        and not run.traces
-        and not run.operations
-        and all(not one.error for one in run.ended)
-    ):
-        note = (
-            "nothing was recorded; the script says what to compare: xdevice.parity.log('loss', loss); or --trace keeps "
-            "what the layers of its models compute"
-        )
-        return ParityReport([_failed(one, "recorded nothing") for one in run.ended], [note])
-    rows = [_row(run, one, run, run.reference, rule) for one in run.ended]
-    refusals = [note for traces in run.traces.values() for note in traces.refusals]
-    return ParityReport(rows, [*run.notes(), *refusals, *_full(run)])
-
-
-def _full(run: RunFolder) -> Iterator[str]:
-    for name, log in run.operations.items():
-        if log.is_full:
-            yield f"only the first {len(log.operations)} operations of {name} were kept; give the script fewer steps"
+    every = run.backends.values()
+    rows = [_row(run, one, run, run.reference, rule) for one in every]
+    refusals = [note for one in every if one.traces is not None for note in one.traces.refusals]
+    full = [
+        f"only the first {len(log.operations)} operations of {one.name} were kept; give the script fewer steps"
+        for one in every
+        if (log := one.operations) is not None and log.is_full
+    ]
+    return ParityReport(rows, [*run.notes(), *refusals, *full])
 
 
 def report_of_two(first: Path, second: Path, rule: Strictness) -> ParityReport:
@@ -256,68 +228,58 @@ def report_of_two(first: Path, second: Path, rule: Strictness) -> ParityReport:
         RecordingError: a folder has no recording.
     """
     expected, actual = load(first), load(second)
-    rows, used = [], set()
-    for one in actual.ended:
-        reference = one.backend if one.backend in expected.recordings else expected.reference
-        used.add(reference)
+    recorded = {
+        name: one for name, one in expected.backends.items() if one.recording is not None
+    }
+    rows, unused = [], dict(recorded)
+    for one in actual.backends.values():
+        reference = recorded.get(one.name, expected.reference)
+        unused.pop(reference.name, None)
         rows.append(_row(actual, one, expected, reference, rule))
-    notes = [
-        f"{name} of {first} was compared with nothing"
-        for name in expected.recordings
-        if name not in used
-    ]
+    notes = [f"{name} of {first} was compared with nothing" for name in unused]
     return ParityReport(rows, [*notes, *dict.fromkeys([*expected.notes(), *actual.notes()])])
 
 
 def _row(
-    run: RunFolder, ended: Ended, other: RunFolder, reference: str, rule: Strictness
+    run: RunFolder, mine: BackendFolder, other: RunFolder, its: BackendFolder, rule: Strictness
 ) -> BackendRow:
-    """The report's row for one backend: `ended` in `run`, compared with `reference` in `other`, which may be the same
-    run."""
-    name, is_one_run = ended.backend, run is other
-    row = (
-        _failed(ended, ended.error)
-        if ended.error
-        else BackendRow(name, "agrees", seconds=ended.seconds)
-    )
-    row.python, row.records, row.version = ended.python, run.count(name), run.version(name)
-    if is_one_run and name == reference:
-        if not ended.error:
+    """The report's row for one backend: `mine` in `run`, compared with `its` in `other`, which may be the same run."""
+    ended = mine.ended
+    row = BackendRow(
+        mine.name, "did not run" if ended.error else "agrees", version=mine.version, seconds=ended.seconds,
+        records=mine.records, error=ended.error, python=ended.python,
+    )  # fmt: skip
+    if mine is its:
+        if mine.is_complete:
             row.state = "reference"
-        if not row.records and not ended.error and name not in run.operations:
-            return _failed(
-                ended,
-                "recorded nothing, so the others cannot be compared with it; call xdevice.parity.log, or give --trace",
-            )
+        elif not ended.error:
+            row.state, row.error = "not compared", _NOTHING
         return row
-    row.reference = reference if is_one_run else f"{reference} of {other.folder}"
-    if not other.is_complete(reference):
+    row.reference = its.name if run is other else f"{its.name} of {other.folder}"
+    if not its.is_complete:
         if not ended.error:
             row.state = "not compared"
         return row
     row.values = compare_recordings(
-        run.calls(name), other.calls(reference), rule, is_complete=not ended.error,
-        noise=other.noise(reference), is_float64=run.is_float64(name) and other.is_float64(reference),
+        mine.calls, its.calls, rule, is_complete=not ended.error, noise=other.noise(its),
+        is_float64=mine.is_float64 and its.is_float64,
     )  # fmt: skip
-    if name in run.traces and reference in other.traces:
-        row.values += _of_traces(
-            run.traces[name], other.traces[reference], other.calls(reference)
-        )
-    _compare_operations(row, run, other, reference)
+    if mine.traces is not None and its.traces is not None:
+        row.values += _of_traces(mine.traces, its.traces, its.calls)
+    if mine.operations is not None and its.operations is not None:
+        _compare_operations(row, mine.operations, its.operations, its.name, run.has_gradients)
     if not ended.error and (row.first is not None or any(one.is_off for one in row.gradients)):
         row.state = "diverges"
     return row
 
 
 def _compare_operations(
-    row: BackendRow, run: RunFolder, other: RunFolder, reference: str
+    row: BackendRow, ours: Log, theirs: Log, reference: str, has_gradients: bool
 ) -> None:
-    """Adds to a row the first operations from which the two programs part, and the gradients, if they were kept."""
-    ours, theirs = run.operations.get(row.backend), other.operations.get(reference)
-    if ours is None or theirs is None:
-        return
-    two, before = Two(ours, theirs), row.first
-    if run.has_gradients:
+    """Adds to a row the first operations from which the two programs part, and the gradients, if they were asked
+    for."""
+    two, before = TwoPrograms(ours, theirs), row.first
+    if has_gradients:
         limit = _GRADIENTS * two.limit
         row.gradients = [
             GradientRow(name, errors, _is_off(errors, limit))
@@ -328,12 +290,14 @@ def _compare_operations(
         return
     for what, is_backward in (("operations", False), ("operations, backward", True)):
         place = two.part(is_backward)
+        # at a smaller limit than the usual one rounding may look like a fault, so something recorded must differ too
         if place is None or (place.share < 1 and not row.values):
             continue
         text = text_of(place, row.backend, reference)
+        # the operation is the cause, so it comes right before the value that shows it
         order = (-1.0,) if before is None else (before.value.order[0] - 0.5,)
         error = place.errors.abs if place.errors else None
-        comparison = difference("values", "", None, None, text)._replace(abs=error)
+        comparison = difference("values", text)._replace(abs=error)
         row.values.append(ComparedValue(what, 0, order, comparison))
         row.partings[what] = text
 
@@ -349,13 +313,3 @@ def _of_traces(
         # the record that was made before it, and then the time
         before = sum(call.time <= one.time for call in calls) - 0.5
         yield ComparedValue(name, one.run, (before, one.time), comparison)
-
-
-def _failed(ended: Ended, why: str) -> BackendRow:
-    return BackendRow(
-        ended.backend,
-        "did not run" if ended.error else "not compared",
-        seconds=ended.seconds,
-        error=why,
-        python=ended.python,
-    )

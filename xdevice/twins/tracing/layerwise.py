@@ -18,6 +18,7 @@ from xdevice.twins.contract import layouts
 
 from . import distances
 from .distances import apart, error_of, error_of_padded
+from .traces import name_of_call
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -184,7 +185,7 @@ class TwoRuns:
     # the place in words
 
     def _layer(self, calls: CallPair, error: float) -> FirstDifference:
-        far = _far(error, calls.actual.outputs, calls.expected.outputs)
+        far = _error_text(error, calls.actual.outputs, calls.expected.outputs)
         text = f"the first layer that differs is {self._name(calls)}: it is given the same, and its output is {far}"
         if settings := self._settings(calls.expected.path):
             text += f"; {settings}"
@@ -215,10 +216,10 @@ class TwoRuns:
         start = f"behind {self._name(before)}" if before else "at the beginning"
         if behind:
             path, what = behind.expected.path, f"what {self._name(behind)} is given"
-            far = _far(error, behind.actual.inputs, behind.expected.inputs)
+            far = _error_text(error, behind.actual.inputs, behind.expected.inputs)
         else:
             path, what = "", "what the model returns"
-            far = _far(error, self._actual.outputs, self._expected.outputs)
+            far = _error_text(error, self._actual.outputs, self._expected.outputs)
         ours, theirs = self._between(before, behind)
         return FirstDifference(
             path,
@@ -251,7 +252,7 @@ class TwoRuns:
         return ours, left
 
     def _name(self, calls: CallPair) -> str:
-        ours, theirs = _name(calls.actual), _name(calls.expected)
+        ours, theirs = map(name_of_call, calls)
         return (
             ours
             if ours == theirs
@@ -285,19 +286,14 @@ def _between(
     return []
 
 
-def _name(call: LayerCall) -> str:
-    again = f", call {call.number + 1}" if call.number else ""
-    return f"{call.path or 'the model'} ({call.type}{again})"
-
-
 def _listed(run: TracedRun, calls: Calls) -> str:
-    names = list(map(_name, calls[:_LISTED]))
+    names = list(map(name_of_call, calls[:_LISTED]))
     if len(calls) > _LISTED:
         names.append(f"{len(calls) - _LISTED} more")
     return f"in {run.owner} {', '.join(names) or 'functions only'}"
 
 
-def _far(error: float, ours: Arrays, theirs: Arrays) -> str:
+def _error_text(error: float, ours: Arrays, theirs: Arrays) -> str:
     if math.isfinite(error):
         return f"off by {error:.2g} of its largest value"
     shapes = [tuple(x.shape) for side in (ours, theirs) for x in side[:1]]

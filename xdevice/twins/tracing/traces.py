@@ -5,13 +5,10 @@ from __future__ import annotations
 
 import threading
 from contextlib import contextmanager, nullcontext
-from html import escape
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy
 
-from xdevice.errors import NotATensorError, shown
-from xdevice.twins import owners
 from xdevice.twins.contract.calls import Call, Watch, symbols
 
 from . import functions, named_values
@@ -119,28 +116,11 @@ class Trace:
         rows = [_HEADINGS, *self._rows()]
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
-        return "\n".join([self._title(), *(lines if len(self) else [_NOTHING])])
+        calls = f"{len(self)} call{'' if len(self) == 1 else 's'} of layers"
+        title = f"{functions.name_of(self.model)} of {self.backend}: {calls}"
+        return "\n".join([title, *(lines if len(self) else [_NOTHING])])
 
     __repr__ = __str__
-
-    def _repr_html_(self) -> str:
-        head, *rows = [_HEADINGS, *self._rows()]
-        cells = "".join(
-            f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows
-        )
-        heads = "".join(f"<th>{cell}</th>" for cell in head)
-        return (
-            f"<table><caption>{escape(self._title())}</caption><tr>{heads}</tr>{cells}</table>"
-        )
-
-    def _title(self) -> str:
-        calls = f"{len(self)} call{'' if len(self) == 1 else 's'} of layers"
-        return f"{self._name} of {self.backend}: {calls}"
-
-    @property
-    def _name(self) -> str:
-        is_function = functions.is_function(self.model)
-        return functions.name_of(self.model) if is_function else type(self.model).__name__
 
     def _rows(self) -> list[tuple[str, ...]]:
         calls, half = self.calls, _SHOWN // 2
@@ -178,18 +158,8 @@ def capture_intermediates(model: Any) -> Iterator[Trace]:
         Traceback (most recent call last):
         xdevice.errors.NotATensorError: capture_intermediates takes a model or a function, not ...
     """
-    backend = owners.backend_of_model(model)
-    if backend is not None:
-        block = trace_of(model, backend, model)
-    elif functions.is_function(model):
-        function = functions.function_of(model)
-        block = trace_of(function.itself, function.backend, functions.bound(function))
-    else:
-        raise NotATensorError(
-            f"capture_intermediates takes a model or a function, not {shown(model, 60)} of type "
-            f"{type(model).__qualname__}"
-        )
-    with block as traced:
+    subject = functions.subject_of(model, "capture_intermediates takes a model or a function")
+    with trace_of(subject.itself, subject.backend, subject.model) as traced:
         yield traced
 
 
@@ -211,6 +181,7 @@ def _listener_to_log(backend: Backend, traced: Trace) -> Callable[[str, object],
     watch, thread = Watch(backend, {}), threading.get_ident()
 
     def note(name: str, value: object) -> None:
+        # calls of layers are recorded in this thread only, and a value must be in order with them
         if threading.get_ident() != thread:
             return
         if next(symbols(backend, value), None) is not None:
@@ -221,6 +192,12 @@ def _listener_to_log(backend: Backend, traced: Trace) -> Callable[[str, object],
             traced.add(Call(name, RECORD, (), copies, [None] * len(copies)))
 
     return note
+
+
+def name_of_call(call: LayerCall) -> str:
+    """The layer's path and class, and which call of it this is: `features.0 (Conv2d, call 2)`."""
+    again = f", call {call.number + 1}" if call.number else ""
+    return f"{call.path or 'the model'} ({call.type}{again})"
 
 
 def _row(call: LayerCall) -> tuple[str, ...]:

@@ -160,6 +160,7 @@ def _variables(x: Any, verb: str) -> _Variables:
                 else prefix or variable.name
             )
             name = name or ("" if keys else _LONE)
+            # lone surrogates, as Python has them in file names that are not UTF-8
             if name.encode(errors="ignore").decode() != name:
                 raise ContainerError(
                     f"{variable.origin} has the name {shown(name)}, which UTF-8, and so the format, cannot write; "
@@ -185,9 +186,11 @@ def _leaves(x: Any, verb: str) -> list[tuple[str, _Keys, Any]]:
 
 
 def _walk(x: Any, verb: str) -> Iterator[tuple[str, _Keys, Any]]:
+    """Yields what `_leaves` returns."""
     if registry.kind_of(type(x)) is not None or owners.backend_of_model(x) is not None:
         yield "", (), x
         return
+    # a Tree would walk into modules that move as containers, and not ask for their variables
     if _has_modules(x):
         for key, child in x.items() if isinstance(x, dict) else enumerate(x):
             for prefix, keys, leaf in _walk(child, verb):
@@ -219,6 +222,7 @@ def _is_module(x: Any) -> bool:
 
 
 def _of_leaf(keys: _Keys, x: Any) -> Iterable[_Variable]:
+    """The variables in a tensor or a model; raises `NotATensorError` for anything else."""
     module = owners.backend_of_model(x)
     if module is not None:
         return (_Variable(module, value, keys, name, x) for name, value in module.variables(x))
@@ -228,6 +232,7 @@ def _of_leaf(keys: _Keys, x: Any) -> Iterable[_Variable]:
             f"{_path(keys)} is {shown(x)} of type {type(x).__qualname__}, which a file of tensors cannot hold; leave "
             f"it out, or make a tensor of it: xdevice.tensor(...)"
         )
+    # inside a function that is being traced
     if owner.kind == "symbol":
         raise traced(owner.backend, _path(keys))
     return [_Variable(owner.backend, x, keys)]
@@ -253,6 +258,7 @@ def _host_arrays(variables: _Variables) -> tuple[dict[str, Array], dict[str, str
 
 
 def _host_array(name: str, backend: Backend, value: Any) -> Array:
+    """The values of a tensor, as the library can write them."""
     _require_dense(name, backend, value)
     dtype = _name_of(value.dtype)
     if dtype not in _WRITABLE:
@@ -264,6 +270,7 @@ def _host_array(name: str, backend: Backend, value: Any) -> Array:
         raise DTypeError(
             f"{name} is {dtype}, which the safetensors format does not support; save it {instead}"
         )
+    # `peek` instead of `to_numpy`: the values are only read, so no copy is needed
     array = backend.peek(value)
     if not array.dtype.isnative:
         array = array.astype(array.dtype.newbyteorder("="))
@@ -297,6 +304,7 @@ def load_file(path: Path, device: object, backend: str | Backend | None) -> dict
     owner = selection.backend(backend)
     place = place_for(owner, device)
     with open_checkpoint(path) as header:
+        # a model has thousands of tensors, but few dtypes and shapes
         checked: set[str | tuple[int, ...]] = set()
         for name, entry in header.entries.items():
             dtype, shape = entry.dtype, entry.shape
@@ -327,6 +335,7 @@ def load_file_into(path: Path, into: Any) -> Any:
     """Writes the tensors of a file into the variables of a model or a container, and returns it."""
     path = path_text(path, "load")
     variables = _variables(into, "load into")
+    # optimizers and modules have to take their new values over at the end
     models = {prefix: x for prefix, _, x in _leaves(into, "load into")}
     with open_checkpoint(path) as header:
         for prefix, x in models.items():
@@ -412,6 +421,7 @@ def _plan(where: str, variables: _Variables, header: Header) -> list[_PlannedWri
 
 
 def _require_fit(where: str, name: str, variable: _Variable, entry: FileTensor) -> None:
+    """Raises an error if an entry of a file cannot be written into a variable."""
     here = _name_of(variable.value.dtype), tuple(variable.value.shape)
     if here != (floats.usual(entry.dtype), entry.shape):
         raise StateError(

@@ -13,9 +13,9 @@ import numpy as np
 
 from xdevice.base.dtypes import host_dtype
 from xdevice.contract.conversion import aligned, owned
-from xdevice.core import collector
 from xdevice.errors import DTypeError, FileFormatError, shown
 
+from . import collector
 from .disk import path_errors, require_plain_file
 
 if TYPE_CHECKING:
@@ -114,6 +114,7 @@ def open_file(path: str) -> Iterator[Header]:
     while True:
         require_plain_file(path)
         with _open(path) as file:
+            # the library reads the header by the path, so the path must name this file before and after
             header = _header(path, file)
             if _is_still(path, file):
                 yield header
@@ -134,6 +135,7 @@ def _open(path: str) -> FileIO:
 
 
 def _header(path: str, file: FileIO) -> Header:
+    """Reads the header of an open file, after the library has checked it."""
     from safetensors import SafetensorError, safe_open
 
     try:
@@ -182,8 +184,10 @@ def _entries(header: Mapping[str, Any], start: int, file: FileIO) -> dict[str, E
             )
         if len(shape) > _FEW or 0 in shape:  # a shape without 0 has no more bytes than the file
             _require_array(name, host_dtype(DTYPES[code]), shape)
+        # counted from the end of the header
         begin, end = about["data_offsets"]
         entries[name] = Entry(DTYPES[code], shape, start + begin, end - begin, file)
+    # a header sorted by names may have the values in another order
     starts = [entry.start for entry in entries.values()]
     if starts == sorted(starts):
         return entries
@@ -225,6 +229,7 @@ def read_all(
 
 
 def _fill(buffer: np.ndarray[Any, Any], file: FileIO, start: int) -> np.ndarray[Any, Any]:
+    """Reads the bytes from `start` on into a buffer, until it is full."""
     file.seek(start)
     rest = buffer.data
     while rest:

@@ -93,6 +93,7 @@ def _with_channels(twin: Twin, other: Twin) -> Twin:
     widths = [_width(other, layer) for layer in group_norms]
     if len(widths) != len(lacking) and len(set(widths)) == 1:
         widths = widths[:1] * len(lacking)
+    # which norm has which number of channels would be a guess
     if not lacking or len(widths) != len(lacking):
         return twin
     width_of = {id(layer): width for layer, width in zip(lacking, widths, strict=True)}
@@ -154,8 +155,9 @@ def _with_stacks(twin: Twin, other: Twin) -> Twin:
 
 
 def _stacks(twin: Twin, layers: list[Layer], depths: list[int]) -> list[list[Layer]]:
-    """Divides recurrent layers into groups, each of which stands for one layer of a depth in `depths`; gives those of
-    more than one layer. Empty if the depths do not add up, or if the layers of a group do not feed one another."""
+    """Divides recurrent layers into groups, each of which is one layer of a depth in `depths` in the other model;
+    returns the groups of more than one layer. Empty if the depths do not add up, or if the layers of a group do not
+    feed one another."""
     stacks = []
     for depth in depths:
         count = 1 if layers and _depth(layers[0]) == depth else depth
