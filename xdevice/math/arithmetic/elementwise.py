@@ -165,6 +165,7 @@ def _pow(checks: Checks, power: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _clip(checks: Checks) -> Callable[..., Any]:
+    """The standard's `clip`: by the adapter's kernel for numbers, by `maximum` and `minimum` for tensors."""
     kernels = checks.kernels
 
     def clip(x: Any, /, min: Any = None, max: Any = None) -> Any:
