@@ -68,6 +68,7 @@ def _blocks(block: Any, path: str, visited: set[int]) -> Iterator[tuple[str, Any
 
 
 def _norm(kind: str, usual_axis: int, path: str, block: Any) -> Layer:
+    """Reads a norm. Its axis is a setting if it is not the usual one."""
     kwargs = options(block)
     settings = {name: kwargs[name] for name in ("eps", "num_groups") if name in kwargs}
     if kwargs.get("axis", usual_axis) != usual_axis:
@@ -82,6 +83,7 @@ def _norm(kind: str, usual_axis: int, path: str, block: Any) -> Layer:
 
 
 def _recurrent(kind: str, path: str, block: Any) -> Layer | None:
+    """Reads an RNN, LSTM or GRU; None for an LSTM with a projection, which cannot run on the CPU."""
     if hasattr(block, "l0_h2r_weight"):  # with a projection
         return None
     is_twofold = hasattr(block, "r0_i2h_weight")
@@ -99,6 +101,7 @@ def _recurrent(kind: str, path: str, block: Any) -> Layer | None:
 
 
 def _conv(path: str, block: Any) -> Layer:
+    """Reads a convolution or a transposed convolution."""
     kwargs = options(block)
     settings: dict[str, object] = {
         "stride": tuple(kwargs["stride"]),
@@ -118,7 +121,7 @@ def _activation(block: Any) -> str | None:
     return _function(block.act) if block.act is not None else None
 
 
-_ROWS: Final[Mapping[type, ops.Row]] = {
+_ROWS: Final[Mapping[type | str, ops.Row]] = {
     nn.Dense: ops.row("linear", activation=_activation),
     **dict.fromkeys(CONVOLUTIONS, _conv),
     nn.BatchNorm: partial(_norm, "batch_norm", 1),
@@ -142,6 +145,7 @@ def _dropout(path: str, block: Any) -> Layer:
 
 
 def _pool(path: str, block: Any) -> Layer:
+    """Reads a pool of any kind: Gluon's classes of pools differ in their arguments only."""
     kwargs = options(block)
     axes, kind = len(kwargs["kernel"]), kwargs["pool_type"]
     if kwargs["global_pool"]:
@@ -190,7 +194,7 @@ _TABLE: Final = ops.Table(
 
 def _module(path: str, block: Any) -> ops.Module:
     has_parameters = any(isinstance(value, Parameter) for value in vars(block).values())
-    return ops.Module(path, block, list(children(block).items()), has_parameters)
+    return ops.Module(path, block, list(children(block).values()), has_parameters)
 
 
 class MxnetLayers(Operations):
@@ -202,10 +206,7 @@ class MxnetLayers(Operations):
         return layouts.all_bound(list(self._layers(model)), dict(self.variables(model)))
 
     def _layers(self, model: Any) -> Iterator[Layer]:
-        for path, block in blocks(model):
-            layer = ops.read_by(_ROWS, path, block)
-            if layer is None:
-                continue
+        for block, layer in ops.read_each(_ROWS, blocks(model)):
             own = self.parts(layer.kind, layer.settings)
             layout = options(block)["layout"] if layer.kind.startswith("conv") else "NC"
             # only shapes can be compared: the axes of the weight follow the layout

@@ -396,6 +396,8 @@ def _with_weight_as(
     of: Sequence[str],
     rules: Callable[[Rule], Sequence[Rule]],
 ) -> tuple[Part, ...]:
+    """The parts, with several in place of the weight: with these `names`, for the parameters `of` of PyTorch, and with
+    the rules that `rules` makes of the weight's."""
     every: list[Part] = []
     for part in parts:
         if part.of == ("weight",):
@@ -486,6 +488,7 @@ def parts(
 def _attention(settings: Settings) -> Iterator[Part]:
     """Yields the parts of PyTorch's own attention. If the weights of queries, keys and values have the same shape, it
     stores them as one array."""
+    # the biases are in one array even where the weights are not
     weights, biases = (tuple(f"{name}.{what}" for name in _IN) for what in _NORM)
     rest = [Part("in_proj_bias", biases, PACKED), *(Part(name, (name,), SAME) for name in _OUT)]
     if settings.get("packed", True):
@@ -552,8 +555,10 @@ def all_bound(
     names: Container[str],
     blocks: Mapping[str, Sequence[str]] = MappingProxyType({}),
 ) -> list[Layer]:
-    """Returns those of the layers that are left by `bound`, in the order of `in_order`."""
-    each = (bound(one.path, one.kind, one.parts, names, one.settings) for one in layers)
+    """Returns those of the layers that are left by `bound`, in the order of `in_order`. A layer without parts gets
+    those of PyTorch's own layer."""
+    own = ((one, one.parts or parts(one.kind, one.settings)) for one in layers)
+    each = (bound(one.path, one.kind, of_one, names, one.settings) for one, of_one in own)
     return in_order([layer for layer in each if layer is not None], blocks)
 
 

@@ -33,7 +33,15 @@ from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from .layouts import Layer, Settings, join, per_axis, same_padding, sides
+from .layouts import (
+    ONE_CELL,
+    Layer,
+    Settings,
+    of_single_cell,
+    per_axis,
+    same_padding,
+    sides,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
@@ -108,6 +116,7 @@ class Table(NamedTuple):
     """Packages whose hooks change no output, or only compute a weight."""
 
     def read(self, path: str, layer: Any) -> Layer | None:
+        """Reads a layer without parameters; None if there is nothing to tell about it."""
         if self.is_rewritten(layer):
             return other(path, layer)
         base = next((cls for cls in type(layer).__mro__ if cls in self.rows), None)
@@ -132,8 +141,8 @@ class Module(NamedTuple):
 
     path: str
     itself: Any
-    children: Sequence[tuple[str, Any]]
-    """The modules directly inside it, by their names; also one that comes twice."""
+    children: Sequence[Any]
+    """The modules directly inside it, twice if they are there under two names."""
     has_parameters: bool
     """Whether it has parameters that are in none of its children."""
     hooks: Sequence[object] = ()
@@ -157,6 +166,7 @@ def read(
 def _each(
     modules: Iterable[Module], by_path: Mapping[str, Layer], table: Table, saved: Container[int]
 ) -> Iterator[Layer]:
+    """Yields the layers of a model without their lines."""
     blocks: set[str] = set()
     for module in modules:
         path, itself = module.path, module.itself
@@ -211,7 +221,7 @@ class _Lines:
         self, modules: Sequence[Module], by_path: Container[str], table: Table
     ) -> None:
         self._model, self._known, self._table = modules[0].itself, by_path, table
-        self._inside = {id(module.itself): module.children for module in modules}
+        self._modules = {id(module.itself): module for module in modules}
         self._uses: Counter[int] = Counter()
         self._names: dict[str, str] = {}
 
@@ -219,43 +229,47 @@ class _Lines:
         """The name of its line by the path of each layer that is in one."""
         self._count(self._model)
         if not self._table.is_line(self._model):
-            self._in_code(self._model, "")
+            self._in_code(self._model)
             return self._names
-        end = self._in_line(self._model, "", WHOLE)
+        end = self._in_line(self._model, WHOLE)
         # only a line that reaches the end of the model is called WHOLE; a shorter one is the beginning
         return {
             path: "begin" if line == WHOLE != end else line
             for path, line in self._names.items()
         }
 
+    def _inside(self, module: Any) -> list[Module]:
+        return [self._modules[id(child)] for child in self._modules[id(module)].children]
+
     def _count(self, module: Any) -> None:
         self._uses[id(module)] += 1
-        for _, child in self._inside[id(module)]:
-            self._count(child)
+        for child in self._inside(module):
+            self._count(child.itself)
 
-    def _in_line(self, module: Any, path: str, line: str) -> str:
-        for name, child in self._inside[id(module)]:
-            way = join(path, name)
+    def _in_line(self, module: Any, line: str) -> str:
+        """Names the line of each layer in `module`, which calls its children one after another. Returns the line that
+        goes on behind it."""
+        for path, child, inside, *_ in self._inside(module):
+            # it is listed once, so the order of the list does not show both of its calls
             if self._uses[id(child)] > 1:
-                line = f"behind {way}"
+                line = f"behind {path}"
             elif self._table.is_line(child):
-                line = self._in_line(child, way, line)
-            elif way in self._known or not self._inside[id(child)]:
-                self._names[way] = line
+                line = self._in_line(child, line)
+            elif path in self._known or not inside:
+                self._names[path] = line
             else:
-                line = f"behind {way}"
-                self._in_code(child, way)
+                line = f"behind {path}"
+                self._in_code(child)
         return line
 
-    def _in_code(self, module: Any, path: str) -> None:
-        for name, child in self._inside[id(module)]:
-            way = join(path, name)
-            if self._uses[id(child)] > 1 or way in self._known:
+    def _in_code(self, module: Any) -> None:
+        for path, child, *_ in self._inside(module):
+            if self._uses[id(child)] > 1 or path in self._known:
                 continue
             if self._table.is_line(child):
-                self._in_line(child, way, f"in {way}")
+                self._in_line(child, f"in {path}")
             else:
-                self._in_code(child, way)
+                self._in_code(child)
 
 
 def function_name(name: str) -> str:
@@ -264,6 +278,7 @@ def function_name(name: str) -> str:
 
 
 def activation(path: str, name: str, **settings: object) -> Layer:
+    """Returns the entry for an activation function, under PyTorch's name, with its defaults where nothing is stated."""
     function = function_name(name)
     whole = ("axis", "ndim")
     stated = {
@@ -299,10 +314,27 @@ def row(kind: str, shared: Settings = MappingProxyType({}), /, **attributes: Att
     return lambda path, layer: Layer(path, kind, (), {**shared, **_settings(layer, attributes)})
 
 
-def read_by(rows: Mapping[type, Row], path: str, layer: Any) -> Layer | None:
-    """Reads a layer by the row of its class, or of its nearest base that has one; None if none has."""
-    row = next((rows[cls] for cls in type(layer).__mro__ if cls in rows), None)
-    return None if row is None else row(path, layer)
+def cell(kind: str, **attributes: Attribute) -> Row:
+    """Returns a row for a recurrent layer that is one cell, as PyTorch and Paddle name its parameters."""
+    return lambda path, layer: Layer(
+        path, kind, of_single_cell(kind), {**ONE_CELL, **_settings(layer, attributes)}
+    )
+
+
+def read_each(
+    rows: Mapping[type | str, Row], modules: Iterable[tuple[str, Any]]
+) -> list[tuple[Any, Layer]]:
+    """Reads those of the modules, given with their paths, that have a row for their class or a base of it. A row may be
+    listed by the name of a class, `package.module.Class`, so that the package is not imported for it."""
+    read = []
+    for path, module in modules:
+        classes = type(module).__mro__
+        keys = (key for cls in classes for key in (cls, f"{cls.__module__}.{cls.__name__}"))
+        row = next((rows[key] for key in keys if key in rows), None)
+        layer = None if row is None else row(path, module)
+        if layer is not None:
+            read.append((module, layer))
+    return read
 
 
 def over_axes(
@@ -360,6 +392,7 @@ def avg_pool(
     divisor: object = None,
     image: Sequence[int | None] = (),
 ) -> Layer:
+    """Returns the entry for an average pool. `divisor` replaces the number of values in a window."""
     settings = _window(axes, kernel, stride, padding, image)
     settings |= {"ceil_mode": _ceil(ceil_mode, settings), "divisor": divisor}
     # whether padding is counted matters only where there is some
@@ -495,6 +528,7 @@ def _ceil(mode: object, window: Mapping[str, Any]) -> object:
 def _window(
     axes: int, kernel: Any, stride: Any, padding: Any, image: Sequence[int | None] = ()
 ) -> dict[str, object]:
+    """Returns kernel, stride and padding of a pool in PyTorch's terms."""
     sizes = per_axis(kernel, axes)
     steps = sizes if stride is None or stride == [] else per_axis(stride, axes)
     around = padding.lower() if isinstance(padding, str) else sides(padding, axes)

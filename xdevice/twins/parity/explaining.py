@@ -31,7 +31,7 @@ def vanishing(calls: Sequence[RecordedCall]) -> dict[str, str]:
     without brackets. The first record of each counts."""
     notes: dict[str, str] = {}
     for call in calls:
-        sizes = {_plain(leaf.path): _size(leaf) for leaf in call.read()}
+        sizes = {_without_brackets(leaf.path): _size(leaf) for leaf in call.read()}
         largest = max(sizes.values(), default=0.0)
         for path, size in sizes.items():
             # exact zeros are no rounding, and need no note
@@ -49,17 +49,17 @@ def explain(comparison: Comparison, notes: Mapping[str, str]) -> Comparison:
     """The comparison, its text with a note if the difference may have such a cause. `notes` is from `vanishing`."""
     if comparison.problem != "values":
         return comparison
-    path = _plain(comparison.leaf)
+    path = _without_brackets(comparison.leaf)
     note = notes.get(path, _UNBIASED if path.endswith(VARIANCE) else "")
     return comparison._replace(text=comparison.text + note)
 
 
 def is_statistic(path: str) -> bool:
     """Whether a leaf has the name of a mean or variance that a batch norm keeps."""
-    return _plain(path).endswith((MEAN, VARIANCE))
+    return _without_brackets(path).endswith((MEAN, VARIANCE))
 
 
-def _plain(path: str) -> str:
+def _without_brackets(path: str) -> str:
     return path.strip("[]'\"")
 
 

@@ -55,9 +55,10 @@ def measure(reference: Calls, variants: Mapping[str, Calls]) -> Noise:
     for call in reference:
         usual = call.read()
         apart = {
-            variant: _apart(call, usual, calls.get(call.key), variant)
+            variant: _differences(call, usual, calls.get(call.key), variant)
             for variant, calls in others.items()
         }
+        # at later steps rounding may have grown to that size
         if call.step == 0:
             _refuse_redrawn(call, usual, apart)
         noise[call.key] = {}
@@ -69,11 +70,12 @@ def measure(reference: Calls, variants: Mapping[str, Calls]) -> Noise:
                 difference / size if size else 0.0, worst_shares.get((call.name, path), 0.0)
             )
             worst_shares[call.name, path] = share
+            # the numbers were moved once, before step 0, whereas another framework rounds anew in each step
             noise[call.key][path] = max(difference, share * size) * (call.step + 1)
     return noise
 
 
-def _apart(
+def _differences(
     call: RecordedCall, usual: list[HostLeaf], other: RecordedCall | None, variant: str
 ) -> list[float]:
     """For each leaf, how far the run `variant` of the reference is from its usual run."""

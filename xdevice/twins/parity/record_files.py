@@ -94,6 +94,7 @@ class Recorder:
                 f"this process was forked from one that records into {self.folder}, and both would write there; "
                 f"record in the first one"
             )
+        # the copies to the host are not transfers of the program
         with patching.unseen():
             every = [one for leaf in leaves(value) for one in _read(leaf)]
         for leaf in every:
@@ -123,6 +124,7 @@ class Recorder:
     def _open(self) -> tuple[TextIOWrapper, BufferedWriter]:
         self.folder.mkdir(parents=True, exist_ok=True)
         try:
+            # "x" fails if another process has begun a recording here meanwhile
             index = (self.folder / INDEX).open("x", encoding="utf-8")
         except FileExistsError:
             raise taken_error(self.folder) from None
@@ -187,6 +189,7 @@ def _write_leaf(arrays: BufferedWriter, leaf: HostLeaf) -> dict[str, Any]:
         return {**line, "value": repr(leaf.value) if leaf.is_number else leaf.value}
     # it gives an array without axes one
     stored = numpy.ascontiguousarray(leaf.value).reshape(leaf.shape)
+    # the format lacks the dtypes of ml_dtypes, which would be read back as raw bytes
     if leaf.dtype in _STORED_AS:
         stored = stored.view(_STORED_AS[leaf.dtype])
     place = arrays.tell()
@@ -233,10 +236,10 @@ class RecordedCall:
         """
         with reading(self._arrays, f" at {self.name}, step {self.step}"):
             if not any("at" in leaf for leaf in self._leaves):
-                return list(map(_plain, self._leaves))
+                return list(map(_object, self._leaves))
             with self._arrays.open("rb") as file:
                 return [
-                    _tensor(leaf, file) if "at" in leaf else _plain(leaf)
+                    _array(leaf, file) if "at" in leaf else _object(leaf)
                     for leaf in self._leaves
                 ]
 
@@ -279,7 +282,7 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n")[:-1]]
 
 
-def _plain(line: dict[str, Any]) -> HostLeaf:
+def _object(line: dict[str, Any]) -> HostLeaf:
     dtype, value = line["dtype"], line["value"]
     if dtype == "bool":
         value = value == "True"
@@ -289,7 +292,7 @@ def _plain(line: dict[str, Any]) -> HostLeaf:
     return HostLeaf(line["path"], value, dtype, None, line["owner"])
 
 
-def _tensor(line: dict[str, Any], file: BufferedReader) -> HostLeaf:
+def _array(line: dict[str, Any], file: BufferedReader) -> HostLeaf:
     file.seek(line["at"])
     array: Any = numpy.load(file, allow_pickle=False)  # a recording may come from anybody
     if line["dtype"] in _STORED_AS:

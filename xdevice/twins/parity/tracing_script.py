@@ -19,6 +19,7 @@ import runpy
 import sys
 import threading
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -86,6 +87,7 @@ class Tracer:
     def around(self, model: Any, arguments: Any, call: Callable[[], Any]) -> Any:
         """Runs `call`, which calls `model` with `arguments`, traces it if it is wanted, and returns its result. The
         backend passes every call of a model here that no other model makes."""
+        # a forked child shares the open files, so it writes nothing
         traced = self._model_of(model) if os.getpid() == self._process else None
         if traced is None:
             return call()
@@ -169,7 +171,7 @@ class Tracer:
                 "path": layer.path,
                 "kind": layer.kind,
                 "shapes": {name: list(shape) for name, shape in twin.shapes(layer).items()},
-                "settings": {name: _plain(value) for name, value in layer.settings.items()},
+                "settings": {name: _for_json(value) for name, value in layer.settings.items()},
             }
             for layer in twin.layers
         ]
@@ -206,9 +208,9 @@ class Tracer:
             file.write(json.dumps(line) + "\n")
 
 
-def _plain(value: object) -> Any:
+def _for_json(value: object) -> Any:
     if isinstance(value, list | tuple):
-        return [_plain(x) for x in value]
+        return [_for_json(x) for x in value]
     return value if isinstance(value, bool | int | float | str | None) else str(value)
 
 
@@ -218,16 +220,20 @@ def main() -> None:
     backend = registry.load(os.environ[selection.VARIABLE])
     tracer = Tracer(backend, Path(os.environ[recording.VARIABLE]) / FOLDER)
     atexit.register(tracer.close)
+    with ExitStack() as stack:
+        enter_supported(stack, lambda: backend.outermost(tracer.around), "nothing is traced")
+        runpy.run_path(script, run_name="__main__")
+
+
+def enter_supported(
+    stack: ExitStack, block: Callable[[], AbstractContextManager[Any]], lacking: str
+) -> None:
+    """Enters a block of the backend. If the backend lacks it, the script runs without it, because what the script
+    records is compared nevertheless; `lacking` says on standard error what is missing."""
     try:
-        block = backend.outermost(tracer.around)
+        stack.enter_context(block())
     except UnsupportedError as error:
-        print(
-            f"nothing is traced: {error}", file=sys.stderr
-        )  # values that the script records are compared nevertheless
-        runpy.run_path(script, run_name="__main__")
-        return
-    with block:
-        runpy.run_path(script, run_name="__main__")
+        print(f"{lacking}: {error}", file=sys.stderr)
 
 
 def script_to_run() -> str:

@@ -185,7 +185,7 @@ class TwoRuns:
     # the place in words
 
     def _layer(self, calls: CallPair, error: float) -> FirstDifference:
-        far = _far(error, calls.actual.outputs, calls.expected.outputs)
+        far = _error_text(error, calls.actual.outputs, calls.expected.outputs)
         text = f"the first layer that differs is {self._name(calls)}: it is given the same, and its output is {far}"
         if settings := self._settings(calls.expected.path):
             text += f"; {settings}"
@@ -216,10 +216,10 @@ class TwoRuns:
         start = f"behind {self._name(before)}" if before else "at the beginning"
         if behind:
             path, what = behind.expected.path, f"what {self._name(behind)} is given"
-            far = _far(error, behind.actual.inputs, behind.expected.inputs)
+            far = _error_text(error, behind.actual.inputs, behind.expected.inputs)
         else:
             path, what = "", "what the model returns"
-            far = _far(error, self._actual.outputs, self._expected.outputs)
+            far = _error_text(error, self._actual.outputs, self._expected.outputs)
         ours, theirs = self._between(before, behind)
         return FirstDifference(
             path,
@@ -293,7 +293,7 @@ def _listed(run: TracedRun, calls: Calls) -> str:
     return f"in {run.owner} {', '.join(names) or 'functions only'}"
 
 
-def _far(error: float, ours: Arrays, theirs: Arrays) -> str:
+def _error_text(error: float, ours: Arrays, theirs: Arrays) -> str:
     if math.isfinite(error):
         return f"off by {error:.2g} of its largest value"
     shapes = [tuple(x.shape) for side in (ours, theirs) for x in side[:1]]

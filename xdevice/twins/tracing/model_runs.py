@@ -149,7 +149,7 @@ def _where(error: BaseException, traced: Trace) -> str:
     return f"behind {traced.calls[-1].path}" if len(traced) else "before its first layer"
 
 
-def _turned(arrays: Arrays, is_last: bool | None) -> str:
+def _channels_hint(arrays: Arrays, is_last: bool | None) -> str:
     """A text that names inputs which look like images with their channels at the other end than a model takes them."""
     if is_last is None:
         return ""
@@ -191,6 +191,7 @@ def run(
             place=subject.place,
         )
     tensors = {
+        # copies, because a model may write into its inputs, which the other one gets too
         name: backend.from_numpy(numpy.array(x, order="C"), subject.place)
         for name, x in arrays.items()
     }
@@ -211,6 +212,6 @@ def run(
             raise ArgumentError(
                 f"a {kind}{name_of(subject.itself)} of {backend.name} failed {_where(error, traced)} on inputs= of the "
                 f"shape {shapes}, which are as the first model, the source, takes them"
-                f"{_turned(arrays, subject.has_channels_last)}: {type(error).__name__}: {message(error)}"
+                f"{_channels_hint(arrays, subject.has_channels_last)}: {type(error).__name__}: {message(error)}"
             ) from error
     return ModelRun(backend, traced, result, model, subject, arrays)
