@@ -17,8 +17,11 @@ if TYPE_CHECKING:
 
 _OPPOSITE: Final = {"backward": "forward", "ortho": "ortho", "forward": "backward"}
 _STEPS: Final = {
-    "fftn": ("fft", "fft"), "ifftn": ("ifft", "ifft"), "irfftn": ("irfft", "ifft"), "rfftn": ("rfft", "fft"),
-}  # fmt: skip
+    "fftn": ("fft", "fft"),
+    "ifftn": ("ifft", "ifft"),
+    "irfftn": ("irfft", "ifft"),
+    "rfftn": ("rfft", "fft"),
+}
 """For each transform along several axes, the transform along the last axis and the one along the other axes."""
 _OF_REAL: Final = ("rfft", "ihfft", "rfftn")
 _TO_REAL: Final = ("irfft", "hfft", "irfftn")
@@ -164,8 +167,8 @@ def _axis_by_axis(
     """Transforms along one axis after the other. The last axis comes first, unless its transform gives real
     numbers, which only the final step may do."""
     last, others = _STEPS[function]
-    steps = [(others, n, axis) for n, axis in zip(lengths[:-1], axes[:-1], strict=True)]
-    steps.insert(len(steps) if last == "irfft" else 0, (last, lengths[-1], axes[-1]))
+    *steps, (_, length, axis) = [(others, *pair) for pair in zip(lengths, axes, strict=True)]
+    steps.insert(len(steps) if last == "irfft" else 0, (last, length, axis))
     for step, n, axis in steps:
         x = _apply(checks, x, step, (n,), (axis,), norm)
     return x

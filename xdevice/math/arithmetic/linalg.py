@@ -18,8 +18,11 @@ if TYPE_CHECKING:
     Axis = int | tuple[int, ...] | None
 
 _COMPLEX = {
-    "float32": "complex64", "float64": "complex128", "complex64": "complex64", "complex128": "complex128",
-}  # fmt: skip
+    "float32": "complex64",
+    "float64": "complex128",
+    "complex64": "complex64",
+    "complex128": "complex128",
+}
 """The dtypes of matrices, each with the complex one of its precision. Shorter floats are refused: no framework has
 kernels for them everywhere."""
 

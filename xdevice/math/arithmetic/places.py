@@ -144,7 +144,8 @@ def _indices_in_range(checks: Checks, x: Any, indices: Any, axis: int, function:
     values = checks.backend.peek(indices)
     # seen as unsigned, a negative index is in the upper half: one pass over the values finds both kinds of wrong ones
     unsigned = values.view(values.dtype.str.replace("i", "u"))
-    if values.size and int(unsigned.max()) >= min(length, 1 << (8 * values.itemsize - 1)):
+    half = 1 << (8 * values.itemsize - 1)
+    if values.size and int(unsigned.max()) >= min(length, half):
         low, high = int(values.min()), int(values.max())
         if low < -length or high >= length:
             wrong = low if low < -length else high
