@@ -901,6 +901,7 @@ def _normed(
                 raise ShapeError(f"{function}: {name} has the shape {shape}, expected {vector}")
         tensors[name] = part
     on.require_together(**tensors)
+    # kernels are promised elements
     if 0 in parts["x"].shape:
         return on.checks.kernels.copy(parts["x"])
     return on.run(function, *parts.values(), eps=float(eps))

@@ -401,6 +401,7 @@ def warmup(step: Any, steps: int) -> Any:
     if isinstance(step, int | float):
         return min((step + 1) / steps, 1.0)
     xp = array_namespace(step)
+    # the step of a state is an int32
     return xp.clip((xp.astype(step, xp.float32) + 1.0) / float(steps), None, 1.0)
 
 

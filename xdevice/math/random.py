@@ -290,6 +290,7 @@ def bernoulli(
     if spelling:
         spellings.refuse("random.bernoulli", spelling, "p=, device=, dtype=")
     backend, place, name = _begin("bernoulli", device, dtype, "bool", None)
+    # all is checked before the first draw, so that an error takes no numbers from the generator
     sizes = _sizes(backend, shape, name)
     probability = _number("p", p, "float64")
     if not 0 <= probability <= 1:

@@ -83,6 +83,7 @@ def full(
 ) -> Any:
     if type(fill_value) not in NUMBERS:
         fill_value = creation.item(fill_value)
+    # without a dtype the kind of the number decides, as beside a tensor of bool
     name = _named(checks, dtype, dtypes.with_number("bool", fill_value), device)
     dtypes.require_fits(fill_value, name)
     return _filled(checks, shape, fill_value, name, device)

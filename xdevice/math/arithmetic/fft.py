@@ -57,6 +57,7 @@ def _along_axes(function: str) -> Callable[..., Any]:
     ) -> Any:
         x = _operand(checks, function, x)
         ndim = len(checks.full_shape(x, f"fft.{function}"))
+        # by the standard the last axes, as many as there are lengths
         if axes is None:
             axes = range(0 if s is None else ndim - len(s), ndim)
         places = tuple([checks.axis(axis, ndim, f"fft.{function}") for axis in listed(axes)])
@@ -99,6 +100,7 @@ def _operand(checks: Checks, function: str, x: Any) -> Any:
     if function in _OF_REAL:
         return checks.require(x, REAL_FLOATING, f"fft.{function}")
     x = checks.require(x, FLOATING, f"fft.{function}")
+    # kernels are promised complex numbers
     return checks.cast(x, _COMPLEX.get(checks.name(x), "complex64"))
 
 
@@ -194,6 +196,7 @@ def rfftfreq(
 
 
 def _frequencies(checks: Checks, values: Any, dtype: Any, device: object) -> Any:
+    # computed by NumPy, so that the bits are the same on every backend
     name = "float32" if dtype is None else dtype_name(dtype)
     return checks.xp.asarray(values.astype(name), dtype=name, device=device)
 

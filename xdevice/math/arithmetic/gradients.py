@@ -238,6 +238,7 @@ def _parameters_one_by_one(
     leaves = []
     for i, x in enumerate(tree.leaves):
         owned = registry.kind_of(type(x))
+        # a variable counts as the tensor in it
         if owned is not None and owned.kind == "model":
             x = owned.backend.tensor_of(x)
         if owned is None or x is None:

@@ -26,6 +26,7 @@ def broadcast_to(checks: Checks, x: Any, /, shape: Sequence[int]) -> Any:
     wanted = _sizes(shape, "broadcast_to")
     shape = shape_of(x)
     pairs = zip(reversed(shape), reversed(wanted), strict=False)
+    # None is a length that is not known while a function is traced
     fits = [length in (1, None, new) for length, new in pairs]
     if len(shape) > len(wanted) or not all(fits):
         raise ShapeError(f"broadcast_to: {shape} does not broadcast to {wanted}")
@@ -56,6 +57,7 @@ def expand_dims(
     places = sorted([checks.axis(one, ndim, "expand_dims") for one in axis])
     if len({*places}) != len(places):
         raise ShapeError(f"expand_dims takes each axis once, not {shown(axis)}")
+    # in ascending order each new axis gets its place in the result
     for place in places:
         x = checks.kernels.expand_dims(x, place)
     return x
@@ -230,6 +232,7 @@ def squeeze(
     axes = checks.axes(axis, len(shape), "squeeze")
     if any(shape[one] not in (1, None) for one in axes):
         raise ShapeError(f"squeeze takes axes of the length 1, not {axis} of the shape {shape}")
+    # kernels are promised at least one axis
     return checks.kernels.squeeze(x, axes) if axes else checks.kernels.copy(x)
 
 

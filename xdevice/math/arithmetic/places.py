@@ -87,6 +87,7 @@ def take(
     x, indices = checks.tensor(x, "take"), checks.require(indices, INTEGER, "take")
     checks.require_one_device("take", x, indices)
     ndim = len(x.shape)
+    # by the standard the axis may be left out for vectors only
     if axis is None and ndim != 1:
         raise ShapeError(f"take from the shape {shape_of(x)} needs an axis")
     if len(indices.shape) != 1:
@@ -227,6 +228,7 @@ def searchsorted(
     # kernels are promised a sorted vector: `sorter` is the order that sorts this one
     if sorter is not None:
         x1 = take(checks, x1, sorter)
+    # nothing is searched, or in nothing
     if 0 in shape or 0 in shape_of(x1):
         return checks.kernels.full_like(x2, 0, checks.supported("int64"))
     places = _insertion_points(checks, x1, checks.kernels.reshape(x2, (-1,)), side)

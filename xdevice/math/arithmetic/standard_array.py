@@ -102,6 +102,7 @@ class Array:
     __slots__ = ("_base", "_checks", "_index", "_seen", "_tensor")
 
     __array_ufunc__ = None  # so that NumPy's arrays and scalars leave operators to this class
+    # `==` gives an array, so equal arrays could not be told to be one key
     __hash__ = None  # type: ignore[assignment]
 
     def __init__(
