@@ -768,7 +768,7 @@ def test_a_backend_that_was_cut_short_is_not_green_and_its_error_keeps_its_lines
     assert '<tr class="cut">' in names
     assert "1, then it ended" in names
     assert 'class="good"' not in names
-    assert f"<pre>Traceback\n  File &quot;{path}&quot;</pre>" in made
+    assert f"<pre>ended with exit status 1\nTraceback\n  File &quot;{path}&quot;</pre>" in made
 
 
 def test_the_tolerance_is_drawn_where_the_first_backend_has_none(tmp_path):
@@ -781,15 +781,7 @@ def test_the_tolerance_is_drawn_where_the_first_backend_has_none(tmp_path):
     assert "ints and bools are exact" in plot("x", {"jax": exact})
 
 
-def test_results_are_shown_in_notebooks():
-    found = xdevice.parity.compare(1.0, 2.0)
-    assert found._repr_html_().startswith("<pre>the values differ")
-    assert (
-        xdevice.parity.compare({"<a>": 1.0}, {"<a>": 1.0 + 1e-7})
-        ._repr_html_()
-        .startswith("equal: 0.0")
-    )
-    assert "<a>" not in xdevice.parity.compare({"<a>": 1.0}, {"<a>": 1.0 + 1e-7})._repr_html_()
+def test_measurements_are_shown_in_notebooks():
     shown = xdevice.measure(lambda: None, repeats=2)._repr_html_()
     is_balanced(shown)
     assert "2 times" in shown

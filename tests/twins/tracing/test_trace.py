@@ -258,7 +258,7 @@ def test_the_calls_of_other_threads_are_not_seen():
     assert "no layer was called in this thread" in str(traced)
 
 
-def test_a_table_is_short_and_html_is_escaped():
+def test_a_table_is_short():
     import torch
 
     model = torch.nn.Sequential(*[torch.nn.ReLU() for _ in range(90)], torch.nn.Linear(2, 2))
@@ -267,7 +267,6 @@ def test_a_table_is_short_and_html_is_escaped():
     text = str(traced)
     assert text.startswith("Sequential of torch: 91 calls of layers\nlayer  type")
     assert len(text.splitlines()) == 2 + 61
-    assert traced._repr_html_().count("<tr>") == 1 + 61
 
 
 # what hides layers

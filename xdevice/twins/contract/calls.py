@@ -269,26 +269,16 @@ def _watched(is_compiling: Callable[[], bool], original: Any) -> Any:
         if is_compiling():
             return original(self, *args, **kwargs)
         arguments = args, kwargs
+        go = partial(_through, _watches.get(), self, partial(original, self), None, arguments)
         if _is_inside.get() or not _arounds:
-            return _through(_watches.get(), self, original, arguments)
+            return go()
         token = _is_inside.set(True)
         try:
-            return _arounds[-1](
-                self, arguments, lambda: _through(_watches.get(), self, original, arguments)
-            )
+            return _arounds[-1](self, arguments, go)
         finally:
             _is_inside.reset(token)
 
     return call
-
-
-def _through(watches: tuple[Watch, ...], layer: Any, original: Any, arguments: Any) -> Any:
-    for number, watch in enumerate(watches):
-        if id(layer) in watch.paths:
-            go = partial(_through, watches[number + 1 :], layer, original)
-            return watch.run(layer, watch.paths[id(layer)], arguments, go)
-    args, kwargs = arguments
-    return original(layer, *args, **kwargs)
 
 
 def activated(owner: Any, function: Any) -> Any:
@@ -297,17 +287,24 @@ def activated(owner: Any, function: Any) -> Any:
 
     @wraps(function)
     def stand_in(*args: Any, **kwargs: Any) -> Any:
-        return _activate(_watches.get(), function, owner, (args, kwargs))
+        return _through(_watches.get(), owner, function, function, (args, kwargs))
 
     return stand_in
 
 
-def _activate(watches: tuple[Watch, ...], function: Any, owner: Any, arguments: Any) -> Any:
+def _through(
+    watches: tuple[Watch, ...], layer: Any, function: Any, activation: Any, arguments: Any
+) -> Any:
+    """Calls `function`, which is the call of `layer`, or its `activation` if there is one, and has each of the watches
+    record it that watches the layer."""
     for number, watch in enumerate(watches):
-        if id(owner) in watch.paths:
-            path = layouts.join(watch.paths[id(owner)], "activation")
-            go = partial(_activate, watches[number + 1 :], function, owner)
-            return watch.run(function, path, arguments, go, is_activation=True)
+        if id(layer) in watch.paths:
+            path = watch.paths[id(layer)]
+            go = partial(_through, watches[number + 1 :], layer, function, activation)
+            if activation is None:
+                return watch.run(layer, path, arguments, go)
+            path = layouts.join(path, "activation")
+            return watch.run(activation, path, arguments, go, is_activation=True)
     args, kwargs = arguments
     return function(*args, **kwargs)
 

@@ -49,14 +49,6 @@ class Comparison(NamedTuple):
     def __bool__(self) -> bool:
         return self.ok
 
-    def _repr_html_(self) -> str:
-        from html import escape
-
-        if not self.ok:
-            return f"<pre>{escape(self.text)}</pre>"
-        at = f" at {self.leaf}{list(self.worst) if self.worst else ''}" if self.abs else ""
-        return f"equal: {self.excess:.2g} of what is allowed{escape(at)}"
-
 
 def difference(
     problem: Problem, leaf: str, actual: object, expected: object, text: str

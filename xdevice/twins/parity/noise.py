@@ -61,10 +61,8 @@ def measure(reference: Calls, variants: Mapping[str, Calls]) -> Noise:
         if call.step == 0:
             _refuse_redrawn(call, usual, apart)
         noise[call.key] = {}
-        for number, (path, leaf) in enumerate(zip(unique_paths(usual), usual, strict=True)):
-            difference = max(
-                (differences[number] for differences in apart.values()), default=0.0
-            )
+        largest = map(max, zip(*apart.values(), strict=True))
+        for path, leaf, difference in zip(unique_paths(usual), usual, largest, strict=True):
             # a loss may by chance be equal in all runs: the largest share of any step so far counts
             size = _largest(leaf)
             share = max(

@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from .comparing import compare_leaves
 from .comparison import Comparison, of_structure
@@ -26,9 +26,8 @@ if TYPE_CHECKING:
 State = Literal["reference", "agrees", "diverges", "did not run", "not compared"]
 AGREE, DIVERGED, NOT_RUN = 0, 1, 2
 """The exit statuses of `xdevice parity` and `xdevice compare-runs`."""
-
-
-_TEXTS = ("text", "settings")
+_TEXTS: Final = ("text", "settings")
+"""The fields of a `Comparison` that a step of a name does not repeat in JSON."""
 
 
 class ComparedValue(NamedTuple):
@@ -44,15 +43,6 @@ class ComparedValue(NamedTuple):
     actual_line: str = ""
     """The line that recorded the backend's value, such as `/home/ann/train.py:41`; empty if none is known."""
     expected_line: str = ""
-
-
-GRADIENT_COLUMNS = (
-    "gradient of",
-    "largest absolute",
-    "largest relative",
-    "cosine",
-    "within tolerance",
-)
 
 
 class GradientRow(NamedTuple):
@@ -372,6 +362,61 @@ def _value_json(value: Any) -> Any:
 # for people
 
 
+class ReportTable(NamedTuple):
+    """One table of a report, for the terminal and for the page."""
+
+    title: str
+    headings: tuple[str, ...]
+    rows: Sequence[tuple[str, Sequence[str]]]
+    """A verdict and the cells of each row. The verdict is "good", "bad" or, if a row is neither, empty."""
+
+
+_VERDICTS: Final = {"agrees": "good", "diverges": "bad", "did not run": "bad"}
+_TO_THE_LEFT: Final = ("backend", "version", "result", "notes", "name", "gradient of")
+"""The headings of columns of texts; columns of numbers are aligned to the right."""
+
+
+def backends_table(report: ParityReport) -> ReportTable:
+    rows = [
+        (
+            _VERDICTS.get(row.state, ""),
+            (
+                row.backend,
+                row.version or "-",
+                row.state,
+                str(row.records),
+                row.seconds_text,
+                _notes(row),
+            ),
+        )
+        for row in report.rows
+    ]
+    headings = ("backend", "version", "result", "recorded", "seconds", "notes")
+    return ReportTable("backends", headings, rows)
+
+
+def gradients_tables(report: ParityReport) -> Iterator[ReportTable]:
+    """A table for each backend whose gradients were asked for."""
+    for row in report.rows:
+        if row.gradients:
+            title = f"gradients of {row.backend}, in the order of the backward pass of {row.reference}"
+            rows = [("bad" if one.is_off else "good", one.cells) for one in row.gradients]
+            headings = (
+                "gradient of", "largest absolute", "largest relative", "cosine", "within tolerance",
+            )  # fmt: skip
+            yield ReportTable(title, headings, rows)
+
+
+def _names_table(report: ParityReport) -> ReportTable:
+    rows = []
+    for name in report.names():
+        series = report.series(name).values()
+        rows.append(("", (name, str(max(map(len, series))), *map(_cell, series))))
+    title = "worst absolute error of each name, and the multiple of what is allowed"
+    backends = [row.backend for row in report.compared_rows()]
+    return ReportTable(title, ("name", "steps", *backends), rows)
+
+
 def show(report: ParityReport) -> None:
     """Prints the report to the terminal: tables, and the first divergence in full."""
     from rich.console import Console
@@ -382,12 +427,11 @@ def show(report: ParityReport) -> None:
         # with soft_wrap the terminal breaks the line, so that a long path can be copied as one
         console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
 
-    console.print(_backends_table(report))
+    console.print(_as_rich(backends_table(report)))
     if report.compared_rows() and report.names():
-        console.print(_names_table(report))
-    for row in report.rows:
-        if row.gradients:
-            console.print(_gradients_table(row))
+        console.print(_as_rich(_names_table(report)))
+    for table in gradients_tables(report):
+        console.print(_as_rich(table))
     for note in report.notes:
         say(note)
     for row in report.rows:
@@ -400,50 +444,17 @@ def show(report: ParityReport) -> None:
         say(text)
 
 
-_COLORS = {"agrees": "green", "reference": "default", "not compared": "default"}
-
-
-def _backends_table(report: ParityReport) -> Table:
+def _as_rich(table: ReportTable) -> Table:
     from rich.markup import escape
     from rich.table import Table
 
-    table = Table(title="backends")
-    for heading in ("backend", "version", "result", "recorded", "seconds", "notes"):
-        table.add_column(
-            heading,
-            overflow="fold",
-            justify="right" if heading in ("recorded", "seconds") else "left",
-        )
-    for row in report.rows:
-        state = f"[{_COLORS.get(row.state, 'red')}]{row.state}[/]"
-        cells = (
-            row.backend,
-            row.version or "-",
-            state,
-            str(row.records),
-            row.seconds_text,
-            escape(_notes(row)),
-        )
-        table.add_row(*cells, style="red" if row.state == "did not run" else None)
-    return table
-
-
-def _gradients_table(row: BackendRow) -> Table:
-    from rich.markup import escape
-    from rich.table import Table
-
-    table = Table(
-        title=f"gradients of {row.backend}, in the order of the backward pass of {row.reference}"
-    )
-    for heading in GRADIENT_COLUMNS:
-        table.add_column(
-            heading,
-            overflow="fold",
-            justify="left" if heading == GRADIENT_COLUMNS[0] else "right",
-        )
-    for one in row.gradients:
-        table.add_row(*map(escape, one.cells), style="red" if one.is_off else None)
-    return table
+    shown = Table(title=table.title)
+    for heading in table.headings:
+        justify: Any = "left" if heading in _TO_THE_LEFT else "right"
+        shown.add_column(heading, overflow="fold", justify=justify)
+    for verdict, cells in table.rows:
+        shown.add_row(*map(escape, cells), style="red" if verdict == "bad" else None)
+    return shown
 
 
 def _notes(row: BackendRow) -> str:
@@ -456,26 +467,6 @@ def _notes(row: BackendRow) -> str:
     # the reference comes from another run
     other = f"compared with {row.reference}" if " " in row.reference else ""
     return "; ".join(filter(None, (why, first, other)))
-
-
-def _names_table(report: ParityReport) -> Table:
-    from rich.markup import escape
-    from rich.table import Table
-
-    table = Table(
-        title="worst absolute error of each name, and the multiple of what is allowed"
-    )
-    table.add_column("name", overflow="fold")
-    table.add_column("steps", justify="right")
-    for row in report.compared_rows():
-        table.add_column(row.backend, justify="right", overflow="fold")
-    for name in report.names():
-        series = report.series(name)
-        steps = max(map(len, series.values()))
-        table.add_row(
-            escape(name), str(steps), *(escape(_cell(values)) for values in series.values())
-        )
-    return table
 
 
 def _cell(series: list[ComparedValue]) -> str:

@@ -14,7 +14,7 @@ import numpy
 from xdevice.errors import UnsupportedError, listed
 from xdevice.twins.tracing import distances
 from xdevice.twins.tracing.operations import Two
-from xdevice.twins.tracing.traces import RECORD
+from xdevice.twins.tracing.traces import RECORD, name_of_call
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -134,6 +134,5 @@ def _first_layer(run: ModelRun, is_right: Any) -> str:
     """The first layer of a run whose output is not right."""
     for call in run.trace.calls:
         if call.type != RECORD and call.outputs and not is_right(run.log.key(call.outputs[0])):  # type: ignore[union-attr]
-            again = f", call {call.number + 1}" if call.number else ""
-            return f"{call.path or 'the model'} ({call.type}{again})"
+            return name_of_call(call)
     return ""

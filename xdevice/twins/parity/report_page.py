@@ -6,18 +6,27 @@ import math
 from html import escape
 from typing import TYPE_CHECKING, Final
 
-from .parity_report import GRADIENT_COLUMNS, error_text, excess_text, line_text, worst
+from .parity_report import (
+    ReportTable,
+    backends_table,
+    error_text,
+    excess_text,
+    gradients_tables,
+    line_text,
+    worst,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from .parity_report import BackendRow, ComparedValue, ParityReport
+    from .parity_report import ComparedValue, ParityReport
 
 _STYLE: Final = """
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 64rem; margin: 2rem auto; padding: 0 1rem; color: #222 }
 table { border-collapse: collapse; margin: 1rem 0; display: block; overflow-x: auto }
 th, td { border: 1px solid #ccc; padding: .25rem .6rem; text-align: left; vertical-align: top }
 td { overflow-wrap: anywhere; font-variant-numeric: tabular-nums }
+h2::first-letter { text-transform: uppercase }
 pre { overflow-x: auto; margin: .5rem 0; font-size: 13px }
 .bad { background: #fde8e6 } .good { background: #e8f5e9 } .cut { background: #fff4d6 }
 .verdict { border-left: 4px solid #2e7d32; padding: .6rem 1rem } .verdict.bad { border-color: #c62828 }
@@ -30,16 +39,6 @@ svg { max-width: 100%; height: auto } svg text { font: 12px system-ui, sans-seri
   td[data-of]::before { content: attr(data-of) ": "; color: #666 } .plot text { font-size: 22px }
 }
 """
-_OF_BACKENDS: Final = (
-    "backend",
-    "version",
-    "result",
-    "compared with",
-    "recorded",
-    "seconds",
-    "interpreter",
-    "notes",
-)
 _OF_NAMES: Final = (
     "backend",
     "steps",
@@ -50,7 +49,6 @@ _OF_NAMES: Final = (
     "where",
     "off",
 )
-_KINDS: Final = {"agrees": "good", "diverges": "bad", "did not run": "bad"}
 
 
 def page(report: ParityReport, title: str) -> str:
@@ -64,13 +62,17 @@ def page(report: ParityReport, title: str) -> str:
         _verdict(report),
         *(f"<p>{escape(note)}</p>" for note in report.notes),
         *(f"<p>{escape(text)}</p>" for text in report.further_partings()),
-        "<h2>Backends</h2>",
-        _backends(report.rows),
+        _table(backends_table(report), "h2"),
+        *(
+            f"<p>{escape(row.backend)}</p><pre>{escape(row.error)}</pre>"
+            for row in report.rows
+            if "\n" in row.error
+        ),
         "<h2>Recorded names</h2>",
         "<p>Error is the worst absolute one of a step; the dashed line is where the tolerance of that value ends. "
         "Steps count from 0.</p>",
         *(_name(name, report) for name in report.names()),
-        _gradients(report.rows),
+        *(_table(table, "h2") for table in gradients_tables(report)),
         "</body></html>",
     ]
     return "\n".join(parts) + "\n"
@@ -88,48 +90,14 @@ def _verdict(report: ParityReport) -> str:
     return '<div class="verdict good"><strong>All backends agree.</strong></div>'
 
 
-def _backends(rows: Iterable[BackendRow]) -> str:
-    lines, errors = [], []
-    for row in rows:
-        why, _, last = row.error.partition("\n")
-        cells = (
-            row.backend, row.version or "-", row.state, row.reference or "-", str(row.records), row.seconds_text,
-            row.python or "-", why,
-        )  # fmt: skip
-        lines.append(_row(_KINDS.get(row.state, ""), _OF_BACKENDS, cells))
-        if last:
-            errors.append(
-                f"<p>{escape(row.backend)} {escape(why)}</p><pre>{escape(last)}</pre>"
-            )
-    return _table(_OF_BACKENDS, lines) + "".join(errors)
-
-
-def _gradients(rows: Iterable[BackendRow]) -> str:
-    """The gradients of each backend, in the order of the reference's backward pass, if they were asked for."""
-    tables = []
-    for row in rows:
-        lines = [
-            _row("bad" if one.is_off else "good", GRADIENT_COLUMNS, one.cells)
-            for one in row.gradients
-        ]
-        if lines:
-            tables.append(
-                f"<h2>Gradients of {escape(row.backend)}</h2>{_table(GRADIENT_COLUMNS, lines)}"
-            )
-    return "".join(tables)
-
-
 def _name(name: str, report: ParityReport) -> str:
     series = report.series(name)
     cut = {row.backend for row in report.rows if row.state == "did not run"}
-    lines = []
+    rows: list[tuple[str, Sequence[str]]] = []
     for backend, values in series.items():
-        kind = "cut" if backend in cut else "good"
         value = worst(values)
         if value is None:
-            lines.append(
-                _row(kind.replace("good", ""), _OF_NAMES, (backend, "0", "nothing recorded"))
-            )
+            rows.append(("cut" if backend in cut else "", (backend, "0", "nothing recorded")))
             continue
         one = value.comparison
         where = f"step {value.step}{f', {one.leaf}' if one.leaf else ''}{f' {list(one.worst)}' if one.worst else ''}"
@@ -138,26 +106,29 @@ def _name(name: str, report: ParityReport) -> str:
             "-" if one.rel is None else f"{one.rel:.1e}", "-" if one.ulp is None else str(one.ulp), excess_text(one),
             where, f"{one.off} of {one.total}",
         )  # fmt: skip
-        lines.append(_row(kind if one.ok else "bad", _OF_NAMES, cells))
+        verdict = "bad" if not one.ok else "cut" if backend in cut else "good"
+        rows.append((verdict, cells))
     at = next(
         (line_text(value.expected_line) for values in series.values() for value in values), ""
     )
     recorded = f"<p>recorded at {escape(at)}</p>" if at else ""
-    return f"<h3>{escape(name)}</h3>{recorded}{_table(_OF_NAMES, lines)}{plot(name, series)}"
+    return f"{_table(ReportTable(name, _OF_NAMES, rows), 'h3', recorded)}{plot(name, series)}"
 
 
-def _table(headings: Iterable[str], rows: Iterable[str]) -> str:
-    head = "".join(f"<th>{heading}</th>" for heading in headings)
-    return f'<table><tr class="head">{head}</tr>{"".join(rows)}</table>'
-
-
-def _row(kind: str, headings: Iterable[str], cells: Iterable[str]) -> str:
-    """A row of a table. On a phone the page's style shows it as a card, with the headings before the cells."""
-    shown = [
-        f'<td data-of="{of}">{escape(cell)}</td>'
-        for of, cell in zip(headings, cells, strict=False)
+def _table(table: ReportTable, heading: str, about: str = "") -> str:
+    """A table below its title. On a phone the page's style shows each row as a card, with the headings before the
+    cells."""
+    head = "".join(f"<th>{name}</th>" for name in table.headings)
+    lines = [
+        f'<{heading}>{escape(table.title)}</{heading}>{about}<table><tr class="head">{head}</tr>'
     ]
-    return f'<tr class="{kind}">{"".join(shown)}</tr>'
+    for verdict, cells in table.rows:
+        shown = [
+            f'<td data-of="{of}">{escape(cell)}</td>'
+            for of, cell in zip(table.headings, cells, strict=False)
+        ]
+        lines.append(f'<tr class="{verdict}">{"".join(shown)}</tr>')
+    return "".join([*lines, "</table>"])
 
 
 # the plot

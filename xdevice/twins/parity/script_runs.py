@@ -117,20 +117,16 @@ def run(plan: RunPlan, folder: Path, watcher: Watcher) -> list[Ended]:
     """Runs the script once per backend. The recordings are written below `folder`, and stay there if the run is
     interrupted."""
     processes = _RunningScripts(plan, folder, watcher)
-    scripts = plan.scripts()
     try:
         with ThreadPoolExecutor(max_workers=plan.jobs) as pool:
             try:
-                list(pool.map(processes.run, scripts))
+                list(pool.map(processes.run, plan.scripts()))
             except BaseException:  # after Ctrl-C no process that was started stays behind
                 pool.shutdown(wait=False, cancel_futures=True)
                 processes.stop()
                 raise
     finally:
-        ended = [
-            processes.ended.get(script.name) or processes.interrupted(script)
-            for script in scripts
-        ]
+        ended = list(processes.ended.values())
         rows = [one._asdict() for one in ended]
         count = len(plan.backends)
         about = {
@@ -148,8 +144,13 @@ class _RunningScripts:
 
     def __init__(self, plan: RunPlan, folder: Path, watcher: Watcher) -> None:
         self._plan, self._folder, self._watcher = plan, folder, watcher
-        self.ended: dict[str, Ended] = {}
-        """How each run ended, by its name."""
+        self.ended = {
+            script.name: Ended(
+                script.name, None, "was interrupted", plan.pythons[script.backend]
+            )
+            for script in plan.scripts()
+        }
+        """How each run ended, by its name: interrupted, until something else is known."""
         self._lock = threading.Lock()
         self._alive: set[subprocess.Popen[bytes]] = set()
         self._is_stopped = False
@@ -160,9 +161,6 @@ class _RunningScripts:
         for process in tuple(self._alive):
             _kill(process)
 
-    def interrupted(self, script: ScriptRun) -> Ended:
-        return Ended(script.name, None, "was interrupted", self._plan.pythons[script.backend])
-
     def run(self, script: ScriptRun) -> None:
         self._watcher.starts(script.name)
         folder = self._folder / script.place
@@ -170,13 +168,11 @@ class _RunningScripts:
         started = time.monotonic()
         why = self._why_failed(script, folder)
         if self._is_stopped:
-            self.ended[script.name] = self.interrupted(script)
             return
         why += _last_lines(folder / "stderr.txt") if why else ""
         seconds = time.monotonic() - started
-        ended = self.ended[script.name] = Ended(
-            script.name, seconds, why, self._plan.pythons[script.backend]
-        )
+        ended = self.ended[script.name]._replace(seconds=seconds, error=why)
+        self.ended[script.name] = ended
         self._watcher.ends(ended, count(folder))
 
     def _why_failed(self, script: ScriptRun, folder: Path) -> str:

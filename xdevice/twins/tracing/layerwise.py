@@ -18,6 +18,7 @@ from xdevice.twins.contract import layouts
 
 from . import distances
 from .distances import apart, error_of, error_of_padded
+from .traces import name_of_call
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -251,7 +252,7 @@ class TwoRuns:
         return ours, left
 
     def _name(self, calls: CallPair) -> str:
-        ours, theirs = _name(calls.actual), _name(calls.expected)
+        ours, theirs = map(name_of_call, calls)
         return (
             ours
             if ours == theirs
@@ -285,13 +286,8 @@ def _between(
     return []
 
 
-def _name(call: LayerCall) -> str:
-    again = f", call {call.number + 1}" if call.number else ""
-    return f"{call.path or 'the model'} ({call.type}{again})"
-
-
 def _listed(run: TracedRun, calls: Calls) -> str:
-    names = list(map(_name, calls[:_LISTED]))
+    names = list(map(name_of_call, calls[:_LISTED]))
     if len(calls) > _LISTED:
         names.append(f"{len(calls) - _LISTED} more")
     return f"in {run.owner} {', '.join(names) or 'functions only'}"

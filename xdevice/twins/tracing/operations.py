@@ -14,7 +14,6 @@ from __future__ import annotations
 import hashlib
 import sys
 import sysconfig
-from bisect import bisect_left, bisect_right
 from contextlib import suppress
 from itertools import permutations
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -495,24 +494,17 @@ class _Index:
     """Arrays by their sizes and norms, to find one with the same numbers."""
 
     def __init__(self, arrays: Iterable[Array]) -> None:
-        by_size: dict[int, list[tuple[float, Array]]] = {}
+        self._by_size: dict[int, list[tuple[float, Array]]] = {}
         for array in arrays:
             if _tells(array):
-                by_size.setdefault(array.size, []).append((_norm(array), array))
-        self._by_size = {
-            size: sorted(pairs, key=lambda pair: pair[0]) for size, pairs in by_size.items()
-        }
+                self._by_size.setdefault(array.size, []).append((_norm(array), array))
 
     def distance(self, expected: Array) -> float:
         """How far the closest of the arrays is from `expected`, in any order of axes."""
-        pairs, norm = self._by_size.get(expected.size, []), _norm(expected)
-        norms = [one for one, _ in pairs]
-        first, last = (
-            bisect_left(norms, norm * (1 - _ALIKE)),
-            bisect_right(norms, norm * (1 + _ALIKE)),
-        )
-        best = numpy.inf
-        for _, array in pairs[first:last]:
+        best, norm = numpy.inf, _norm(expected)
+        for other, array in self._by_size.get(expected.size, ()):
+            if abs(other - norm) > norm * _ALIKE:
+                continue
             for way in _ways(array, expected):
                 best = min(best, distances.apart(way, expected))
                 if best < 1e-9:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import threading
 from contextlib import contextmanager, nullcontext
-from html import escape
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy
@@ -119,23 +118,11 @@ class Trace:
         rows = [_HEADINGS, *self._rows()]
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
-        return "\n".join([self._title(), *(lines if len(self) else [_NOTHING])])
+        calls = f"{len(self)} call{'' if len(self) == 1 else 's'} of layers"
+        title = f"{self._name} of {self.backend}: {calls}"
+        return "\n".join([title, *(lines if len(self) else [_NOTHING])])
 
     __repr__ = __str__
-
-    def _repr_html_(self) -> str:
-        head, *rows = [_HEADINGS, *self._rows()]
-        cells = "".join(
-            f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows
-        )
-        heads = "".join(f"<th>{cell}</th>" for cell in head)
-        return (
-            f"<table><caption>{escape(self._title())}</caption><tr>{heads}</tr>{cells}</table>"
-        )
-
-    def _title(self) -> str:
-        calls = f"{len(self)} call{'' if len(self) == 1 else 's'} of layers"
-        return f"{self._name} of {self.backend}: {calls}"
 
     @property
     def _name(self) -> str:
@@ -221,6 +208,12 @@ def _listener_to_log(backend: Backend, traced: Trace) -> Callable[[str, object],
             traced.add(Call(name, RECORD, (), copies, [None] * len(copies)))
 
     return note
+
+
+def name_of_call(call: LayerCall) -> str:
+    """The layer's path and class, and which call of it this is: `features.0 (Conv2d, call 2)`."""
+    again = f", call {call.number + 1}" if call.number else ""
+    return f"{call.path or 'the model'} ({call.type}{again})"
 
 
 def _row(call: LayerCall) -> tuple[str, ...]:
