@@ -22,4 +22,5 @@ def is_started() -> bool:
 def address() -> str:
     """Returns how TensorFlow names this process: "/job:localhost/replica:0/task:0", or by its job in a cluster."""
     with tf.init_scope(), tf.device("/CPU:0"):
-        return str(tf.constant(0).backing_device).rpartition("/device:")[0]
+        # not `backing_device`, which says localhost in a cluster too
+        return str(tf.constant(0).device).rpartition("/device:")[0]

@@ -578,7 +578,7 @@ def optimizer_state(
             yield name, value
         elif value is not None:
             raise backend.unsupported(
-                f"saving this {type(optimizer).__name__}, whose {name} is {value!r:.40} and not a tensor",
+                f"reading the state of this {type(optimizer).__name__}, whose {name} is {value!r:.40} and not a tensor",
                 "torch.save(optimizer.state_dict(), path), and optimizer.load_state_dict(torch.load(path))",
             )
 

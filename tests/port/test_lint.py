@@ -314,22 +314,27 @@ def applied(text, changes):
 
 
 def test_the_fixes_of_sarif_are_what_port_writes(project):
-    text = "import torch\n变 = torch.ones(1)\nx = 变.cuda()\ny = 变.to('cuda')\ntorch.cuda.synchronize()\n"
+    text = (
+        "import torch\n变 = torch.ones(1)\nx = 变.cuda()\ny = 变.to('cuda')\ntorch.cuda.synchronize()\n"
+        'torch.distributed.init_process_group("nccl")\n'
+    )
     (project / "net.py").write_text(text, encoding="utf-8")
     cells = [{"cell_type": "code", "source": text.splitlines(keepends=True)}]
     (project / "net.ipynb").write_text(json.dumps({"cells": cells}), encoding="utf-8")
     results = json.loads(run(".", "--format", "sarif")[1])["runs"][0]["results"]
     fixed = [(one["ruleId"], one["fixes"]) for one in results if "fixes" in one]
     added = 'import xdevice\n\nxdevice.set_backend("torch")\n'
-    expected = {
-        "XD218": added + text.replace("变.cuda()", "xdevice.to_device(变, xdevice.gpu())"),
-        "XD217": added + text.replace("torch.cuda.synchronize()", "xdevice.sync()"),
-    }
-    assert [code for code, _ in fixed] == list(expected)
-    for code, (fix,) in fixed:
+    engine_of_gpu = "torch.distributed.get_default_backend_for_device(xdevice.native.gpu())"
+    expected = [
+        ("XD218", "变.cuda()", "xdevice.to_device(变, xdevice.gpu())"),
+        ("XD217", "torch.cuda.synchronize()", "xdevice.sync()"),
+        ("XD217", '"nccl"', engine_of_gpu),
+    ]
+    assert [code for code, _ in fixed] == [code for code, _, _ in expected]
+    for (_, (fix,)), (_, old, new) in zip(fixed, expected, strict=True):
         (change,) = fix["artifactChanges"]
         assert change["artifactLocation"]["uri"] == "net.py"
-        assert applied(text, change["replacements"]) == expected[code]
+        assert applied(text, change["replacements"]) == added + text.replace(old, new)
 
 
 # what is fixed

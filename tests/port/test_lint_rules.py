@@ -55,19 +55,10 @@ WRONG = {
         "import torch.distributed as dist\ndist.init_process_group('nccl', rank=0)",
         "from torch.distributed import init_process_group\ninit_process_group(backend='nccl')",
     ],
-    "XD220": [
-        "import torch\ndef f(x):\n    a = torch.ones(2, device=x.device)\n    return a + torch.zeros(2)",
-        "import torch\ndef f(x):\n    d = x.device\n    a = torch.ones(2, device=d)\n    return a + torch.eye(2)",
-    ],
     "XD222": [
         "def f(x, device='cuda'): pass",
         "async def f(x, *, to_device: str = 'cuda:0'): pass",
         "def f(x, device='npu', /): pass",
-    ],
-    "XD223": [
-        "from torch.utils.data import DataLoader\nfor x in DataLoader(d):\n    x.to(g, non_blocking=True)",
-        "x = y.pin_memory().to(device)",
-        "x = y.pin_memory().cuda()",
     ],
     "XD224": [
         "import torch\nx = y.pin_memory()",
@@ -133,22 +124,8 @@ RIGHT = {
     "XD224": ["import torch\nif torch.accelerator.is_available():\n    x = y.pin_memory()",
               "DataLoader(d, pin_memory=True)"],
     "XD218": ["import tvm\nd = tvm.cuda()", "import torch\nif d == 'npu':\n    pass\nelif d == 'cuda':\n    x.cuda()"],
-    "XD220": [
-        "import torch\ndef f(x):\n    return torch.zeros(2)",
-        "import torch\ndef f(x):\n    a = torch.ones(2, device=x.device)\n    return a + torch.zeros(2).to(x.device)",
-        "import torch\ndef f(x):\n    a = torch.ones(2, device=x.device)\n    b = torch.eye(2)\n    return b.to(a)",
-        "import torch\ndef f(x):\n    a = torch.ones(2, device=x.device)\n    def g():\n        return torch.eye(2)",
-        "import torch\ndef f(x, d):\n    a = torch.ones(2, device=d)\n    return a + torch.zeros(2)",
-    ],
     "XD222": ["def f(x, device_type='cuda'): pass", "def to_tensorrt(x, device='cuda'): pass",
               "def f(x, device='cpu'): pass", "def f(x, backend='cuda'): pass", "def f(x, device=None): pass"],
-    "XD223": [
-        "import torch\nfor x in torch.utils.data.DataLoader(d, pin_memory=p):\n    x.to(g, non_blocking=True)",
-        "from torch.utils.data import DataLoader\nfor x in DataLoader(d, **how):\n    x.to(g, non_blocking=True)",
-        "from torch.utils.data import DataLoader\nfor x in DataLoader(d):\n    x.to(g)",
-        "x.to(g, non_blocking=True)",
-        "x = y.pin_memory().to(device, non_blocking=True)",
-    ],
     "XD219": ["import torch\ntorch.cuda.synchronize()", "import cupy\ncupy.cuda.Stream()", "import torch.cuda",
               "import torch\nhas = hasattr(torch.cuda.amp, 'autocast')"],
     "XD402": [LOOP.format("total += loss.item()")],

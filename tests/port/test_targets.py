@@ -185,7 +185,7 @@ def test_a_minimum_leaves_newer_words_out_and_says_so():
 @pytest.mark.parametrize("target", ["xdevice", "accelerator"])
 def test_what_stays_is_what_the_table_says(target):
     for name, row in ROWS.items():
-        if name.startswith("torch.cuda.") and not row.rule:
+        if name.startswith("torch.cuda.") and not row.accelerator:
             (site,) = [
                 site
                 for site in examined(f"{HEAD}y = {name}()\n", goal=Goal(target)).sites

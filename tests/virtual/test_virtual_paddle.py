@@ -221,7 +221,7 @@ def test_streams_events_and_rmsprop_are_refused_and_the_rest_works():
         before = net.weight.numpy()
         rms = paddle.optimizer.RMSProp(0.1, parameters=net.parameters())
         net(xdevice.ones(1, 2, device="gpu:1")).sum().backward()
-        assert refuses(ValueError, rms.step)
+        assert refuses(xdevice.errors.UnsupportedError, rms.step)
         assert (net.weight.numpy() == before).all()
 
         x = xdevice.ones(1000, device="gpu:1")

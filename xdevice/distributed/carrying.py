@@ -115,7 +115,12 @@ def buckets_of(operands: list[Operand], indices: Sequence[int]) -> list[Bucket]:
 
 
 def _is_small(operand: Operand) -> bool:
-    return dtype_of(operand) in _JOINED and bytes_of(operand) <= _SMALL
+    return dtype_of(operand) in _JOINED and 0 < bytes_of(operand) <= _SMALL
+
+
+def _is_empty(operand: Operand) -> bool:
+    """Whether a tensor has no elements: no engine is given such a tensor, because several crash or hang."""
+    return 0 in shape_of(operand)
 
 
 class Weight(NamedTuple):
@@ -202,12 +207,17 @@ class Carrier:
         return new | {id(operand.value): one(operand) for operand in rest}
 
     def all_reduce(self, operand: Operand, op: str, weight: Weight | None) -> Any:
+        if _is_empty(operand):
+            return operand.value
         y, is_own = self._lend(operand)
         total = self.reduce(y, dtype_of(operand), op, weight, "all_reduce")
         return self._give(operand, y, is_own, total)
 
     def reduce_scatter(self, operand: Operand, op: str) -> Any:
         y, is_own = self._lend(operand)
+        if _is_empty(operand):
+            lengths = [shape_of(operand)[0] // self.size] * self.size
+            return self._back(self.backend.split(y, lengths)[0], operand.backend)
         if is_own:  # the engine may write into y, and this verb must leave x as it is
             y = self.backend.copy(y, self.backend.device_of(y))
         part = self.reduce(y, dtype_of(operand), op, None, "reduce_scatter")
@@ -216,6 +226,8 @@ class Carrier:
     def start_mean(self, y: Any, dtype: str, weight: Weight | None) -> Callable[[], Any]:
         """Starts the mean of `y` over the ranks, and returns a function that waits for it and returns it; an engine
         that does one thing at a time computes it then. `y` is as in `reduce`."""
+        if 0 in y.shape:
+            return lambda: y
         engine, divisor = self.engine, weight.total if weight is not None else self.size
         y = self._summand(y, dtype, weight)
         wait = engine.start_mean(y, divisor) or (
@@ -228,7 +240,7 @@ class Carrier:
         overwritten."""
         engine = self.engine
         y = self._summand(y, dtype, weight)
-        if op in ("max", "min") and dtype in FLOATS and not engine.orders_nan:
+        if op in ("max", "min") and dtype in FLOATS:
             result = self._extreme(y, op, getattr(engine, verb))
         else:
             result = getattr(engine, verb)(y, "sum" if op == "mean" else op)
@@ -244,8 +256,8 @@ class Carrier:
         return y if weight is None else self._multiply(y, wide or dtype, weight.own)
 
     def _extreme(self, y: Any, op: str, reduce: Callable[[Any, str], Any]) -> Any:
-        """The max or min over the ranks, NaN if any rank has NaN. This takes two reductions, because the gloo of Paddle
-        and JAX loses NaN in some orders of ranks."""
+        """The max or min over the ranks, NaN if any rank has NaN, as NumPy's are. This takes two reductions, because
+        engines lose NaN in some orders of ranks: gloo's max of 0, NaN and 2 on three ranks is 0."""
         xp = array_namespace(y)
         is_nan = xp.isnan(y)
         has_nan = reduce(xp.astype(is_nan, y.dtype), "max")
@@ -258,22 +270,27 @@ class Carrier:
         return self.engine.times(y, own)
 
     def broadcast(self, operand: Operand, root: int) -> Any:
+        if _is_empty(operand):
+            return operand.value
         y, is_own = self._lend(operand)
         return self._give(operand, y, is_own, self.engine.broadcast(y, root))
 
     def all_gather(self, operand: Operand, lengths: list[int] | None) -> Any:
         y = self.read_only(operand)
         if lengths is None:
-            parts = self.engine.all_gather(y)
+            parts = self._gathered(y)
         else:
             longest = max(lengths)
-            parts = self.engine.all_gather(self._pad(y, dtype_of(operand), longest))
+            parts = self._gathered(self._pad(y, dtype_of(operand), longest))
             pairs = zip(parts, lengths, strict=True)
             parts = [
                 self.backend.split(part, [n, longest - n])[0] if n < longest else part
                 for part, n in pairs
             ]
         return self._back(self.backend.join(parts), operand.backend)
+
+    def _gathered(self, y: Any) -> list[Any]:
+        return [y] * self.size if 0 in y.shape else self.engine.all_gather(y)
 
     def _pad(self, y: Any, dtype: str, longest: int) -> Any:
         length, *rest = y.shape
@@ -284,9 +301,12 @@ class Carrier:
 
     def send(self, operands: list[Operand], to: int) -> None:
         for operand in operands:
-            self.engine.send(self.read_only(operand), to)
+            if not _is_empty(operand):
+                self.engine.send(self.read_only(operand), to)
 
     def recv(self, operand: Operand, source: int) -> Any:
+        if _is_empty(operand):
+            return operand.value
         y, is_own = self._lend(operand)
         return self._give(operand, y, is_own, self.engine.recv(y, source))
 

@@ -266,7 +266,7 @@ def _variables(operand: Operand) -> list[Operand]:
     backend = operand.backend
     if operand.kind != "model" or backend.tensor_of(operand.value) is not None:
         return [operand]
-    models = unlisted.Unlisted(backend, operand.value).models
+    models = unlisted.WholeModel(backend, operand.value).models
     unique = {
         id(value): (f"{layer}.{name}".lstrip("."), value)
         for layer, owner, one in models

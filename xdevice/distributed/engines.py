@@ -34,7 +34,7 @@ def candidates(request: str, own: Backend, device: Device) -> list[str]:
         return _automatic(own, device)
     name, _, kind = request.partition(":")
     backend = registry.load(name)
-    engines = _fitting([f"{backend.name}:{one}" for one in backend.engines()], device)
+    engines = _fitting([f"{backend.name}:{one}" for one in backend.engines()], own, device)
     wanted = f"{backend.name}:{kind}" if kind else (engines[0] if engines else "")
     if wanted not in engines:
         if not engines:
@@ -54,7 +54,7 @@ def _automatic(own: Backend, device: Device) -> list[str]:
     if own.name != "torch" and registry.is_installed("torch"):
         names = ["torch", own.name] if device.kind == "cpu" else [own.name, "torch"]
     names = [f"{name}:{kind}" for name in names for kind in registry.load(name).engines()]
-    names = _fitting(names, device)
+    names = _fitting(names, own, device)
     if not names:
         raise LaunchError(
             f"nothing here moves tensors of {own.name} between processes: install PyTorch, "
@@ -63,13 +63,13 @@ def _automatic(own: Backend, device: Device) -> list[str]:
     return names
 
 
-def _fitting(names: list[str], device: Device) -> list[str]:
-    """The engines of `names` that can serve the device: all of them for a GPU, all but NCCL for the host."""
-    return (
-        names
-        if device.kind != "cpu"
-        else [name for name in names if not name.endswith(":nccl")]
-    )
+def _fitting(names: list[str], own: Backend, device: Device) -> list[str]:
+    """The engines of `names` that take tensors on the device: NCCL those on real GPUs, any other those in host memory,
+    where those of virtual GPUs are too. PyTorch's gloo also takes those on GPUs, by a copy."""
+    is_on_gpu = device.kind == "gpu" and not own.virtual
+    return [
+        name for name in names if name.endswith(":nccl") == is_on_gpu or name == "torch:gloo"
+    ]
 
 
 def agree(lists: list[str]) -> str:

@@ -10,8 +10,8 @@ from xdevice.containers import trees
 from xdevice.contract import Backend
 from xdevice.core import registry, selection
 from xdevice.tensors.contents import owned
-from xdevice.tensors.leaves import model_places
 from xdevice.tensors.refusals import refuse_non_container, traced
+from xdevice.tensors.unlisted import WholeModel
 
 
 def sync(*targets: object) -> None:
@@ -78,5 +78,5 @@ def _sync_owned(backend: Backend, kind: str, x: Any) -> None:
     if kind == "tensor":
         backend.wait(x)
         return
-    for place in {place for _, place in model_places(backend, x)}:
+    for place in {place for _, place in WholeModel(backend, x).places()}:
         backend.synchronize(place)

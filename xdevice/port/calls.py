@@ -49,9 +49,9 @@ class Invocation:
     has_gpu: bool  # whether a test around the call has shown that there is a GPU
 
     def __post_init__(self) -> None:
-        self.cells = self.inference.cells
-        self.get, self.put, self.list_of = self.cells.get, self.cells.put, self.cells.list_of
-        self.iterate = self.inference.iterate
+        inference = self.inference
+        self.get, self.put, self.list_of = inference.get, inference.put, inference.list_of
+        self.iterate = inference.iterate
         self.first = self.values[0] if self.values else NOTHING
         self.is_starred = any(isinstance(arg, ast.Starred) for arg in self.node.args)
 
@@ -206,7 +206,7 @@ class Invocation:
                 return self.list_of(self.node, self._mapped())
             case "dict":
                 pairs = UNKNOWN if self.values else NOTHING
-                return self.cells.dict_of(self.node, union(pairs, *self.keywords.values()))
+                return self.inference.dict_of(self.node, union(pairs, *self.keywords.values()))
             case "sum":
                 return union(
                     self.first if len(self.values) > 1 else self.iterate(self.first), INT
@@ -247,7 +247,7 @@ class Invocation:
         # Lightning's and d2l's: it sets an attribute for each argument of the caller, by way of its frame
         if name == "save_hyperparameters" and self.caller is not None:
             for arg in self.caller.args[1:]:
-                key = self.cells.attribute(cls, arg.arg)
+                key = self.inference.attribute_of(cls, arg.arg)
                 self.put(key, self.get((self.caller, arg.arg)))
             return NONE
         if cls.method(name) is None and is_model(owner):
@@ -255,7 +255,7 @@ class Invocation:
                 return self._method_of_model(owner, name)
             buffer = _constant(self.node.args[0]) if self.node.args else None
             if name == "register_buffer" and len(self.values) > 1 and isinstance(buffer, str):
-                self.put(self.cells.attribute(cls, buffer), self.values[1])
+                self.put(self.inference.attribute_of(cls, buffer), self.values[1])
                 return NONE
         return self._attribute(owner, name)
 
@@ -295,7 +295,7 @@ class Invocation:
                 more = (
                     self.iterate(self.first)
                     if is_list
-                    else union(*map(self.cells.items, self.first))
+                    else union(*map(self.inference.items, self.first))
                 )
                 self.put(items, more)
                 return NONE

@@ -32,11 +32,10 @@ of PyTorch's torchtitan and of Keras was 10."""
 class Cells:
     """The cells of a project, and the modules and functions that have read each of them.
 
-    `unsettled` are the tasks that `MOST_READINGS` stopped; `give_up` gets the values that they would have handed on.
+    `unsettled` are the tasks that `MOST_READINGS` stopped; what they would have handed on is given up.
     """
 
-    def __init__(self, give_up: Callable[[Value], None]) -> None:
-        self.give_up = give_up
+    def __init__(self) -> None:
         self.unsettled: dict[Task, None] = {}
         self._readings: Counter[Task] = Counter()
         self.values: dict[Any, Value] = {}
@@ -45,6 +44,10 @@ class Cells:
         self._waiting: OrderedDict[Task, None] = OrderedDict()
         # the names of each family
         self._attributes: defaultdict[Class, set[str]] = defaultdict(set)
+
+    def give_up(self, value: Value) -> None:
+        """Lets what is no longer followed be anything."""
+        raise NotImplementedError
 
     def get(self, key: Any) -> Value:
         # an empty cell counts as read too: its first value has to make the reader run again
@@ -109,7 +112,7 @@ class Cells:
 
     # attributes
 
-    def attribute(self, cls: Class, name: str) -> tuple[str, Class, str]:
+    def attribute_of(self, cls: Class, name: str) -> tuple[str, Class, str]:
         """The key of an attribute of the objects of a class."""
         family = cls.family()
         self._attributes[family].add(name)
@@ -124,5 +127,5 @@ class Cells:
         # whoever has read the attribute of one class may now be given that of the other
         for name in self._attributes.pop(old, ()):
             key = "attr", old, name
-            self.put(self.attribute(new, name), self.values.get(key, NOTHING))
+            self.put(self.attribute_of(new, name), self.values.get(key, NOTHING))
             self._wake(key)

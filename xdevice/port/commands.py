@@ -4,9 +4,10 @@ else."""
 
 from __future__ import annotations
 
+import functools
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
@@ -17,8 +18,10 @@ if TYPE_CHECKING:
 
     from .engine import Examined
     from .lint import Choice, Finding
-    from .sites import Site
+    from .sites import Grade, Site
     from .words import Goal, Target, Version
+
+    Command = Callable[..., None]
 
 _PATHS = click.argument(
     "paths", nargs=-1, required=True, type=click.Path(path_type=Path, allow_dash=True)
@@ -47,8 +50,16 @@ def _read_version(
         raise click.BadParameter(str(error), ctx, param) from None
 
 
-def _goal(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds the options that say which words `port` and `lint --fix` write."""
+def _goal(command: Command) -> Command:
+    """Adds the options that say which words `port` and `lint --fix` write, which the command gets as its `goal`."""
+
+    @functools.wraps(command)
+    def with_goal(target: Target, torch_minimum: Version | None, **options: Any) -> None:
+        from .words import Goal
+
+        command(goal=Goal(target, torch_minimum), **options)
+
+    function = with_goal
     for decorate in (
         click.option(
             "--to",
@@ -70,8 +81,39 @@ def _goal(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
-def _project(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds the arguments and options that `scan` and `port` share to a command."""
+def _project(command: Command) -> Command:
+    """Adds the arguments and options that `scan` and `port` share. The command gets the verdicts, as `examined`; the
+    report is written before, since `port` changes files."""
+
+    @functools.wraps(command)
+    def with_examined(
+        paths: tuple[Path, ...],
+        only: Grade,
+        root: Path | None,
+        report_to: Path | None,
+        goal: Goal,
+        backend: str | None = None,
+        **options: Any,
+    ) -> None:
+        from . import engine, report, summary
+
+        for path in paths:
+            if str(path) != "-" and not path.exists():
+                raise click.UsageError(f"there is no file or folder {path}")
+        with shown_on_terminal() as progress:
+            examined = engine.examine(paths, only, root, backend, goal, progress)
+        for name in examined.unsettled:
+            click.echo(
+                f"{name}: its values did not settle, and count as anything; what needs them stays open",
+                err=True,
+            )
+        if report_to is not None:
+            forms = {".json": report.text, ".txt": summary.text, ".html": summary.page}
+            text = forms[report_to.suffix](examined)
+            report_to.write_text(text, encoding="utf-8", newline="\n")
+        command(examined=examined, **options)
+
+    function = _goal(with_examined)
     for decorate in (
         _PATHS,
         click.option(
@@ -101,7 +143,6 @@ def _project(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @click.command(short_help="Count device idioms, and how port would treat them.")
 @_project
-@_goal
 @click.option(
     "--by",
     type=click.Choice(("code", "file", "idiom")),
@@ -109,23 +150,13 @@ def _project(function: Callable[..., Any]) -> Callable[..., Any]:
     show_default=True,
     help="The subject of a row of the table.",
 )
-def scan(
-    paths: tuple[Path, ...],
-    only: str,
-    root: Path | None,
-    by: str,
-    report_to: Path | None,
-    target: Target,
-    torch_minimum: Version | None,
-) -> None:
+def scan(examined: Examined, by: str) -> None:
     """Counts device idioms, such as x.cuda(), in scripts, notebooks and d2l texts, by what port would do with them.
 
     All PATHS are one project; - is a script on the standard input. The exit status is 0, or 2 if a file cannot be read.
     """
     from .summary import head
-    from .words import Goal
 
-    examined = _examine(paths, only, root, None, report_to, Goal(target, torch_minimum))
     click.echo("\n".join([*head(examined), ""]))
     _show_table(examined, by)
     _end(examined, 0)
@@ -143,24 +174,13 @@ def scan(
     flag_value="check",
     help="Print nothing but the files; exit 1 if one would change.",
 )
-@_goal
 @click.option(
     "--backend", help="The argument of set_backend; else the one framework that a file uses."
 )
 @click.option(
     "-q", "--quiet", is_flag=True, help="Do not list the idioms that are left as they are."
 )
-def port(
-    paths: tuple[Path, ...],
-    only: str,
-    root: Path | None,
-    way: str,
-    backend: str | None,
-    quiet: bool,
-    report_to: Path | None,
-    target: Target,
-    torch_minimum: Version | None,
-) -> None:
+def port(examined: Examined, way: str, quiet: bool) -> None:
     """Rewrites the device idioms of a framework, such as x.cuda(), as calls of xdevice or as PyTorch's own words.
 
     All PATHS are one project; - is a script on the standard input, which is rewritten to the standard output. Idioms
@@ -169,9 +189,7 @@ def port(
     vendor; 2 if a file cannot be read.
     """
     from .sources import write
-    from .words import Goal
 
-    examined = _examine(paths, only, root, backend, report_to, Goal(target, torch_minimum))
     changed = False
     for source in examined.sources:
         new = examined.port(source)
@@ -235,8 +253,7 @@ def lint(
     baseline_to: Path | None,
     shape: str,
     fix: bool,
-    target: Target,
-    torch_minimum: Version | None,
+    goal: Goal,
 ) -> None:
     """Reports device code in scripts that is wrong, or bound to one vendor.
 
@@ -249,7 +266,6 @@ def lint(
     from . import lint as rules
     from .lint_formats import FORMATS
     from .sources import write
-    from .words import Goal
 
     if sum(option is not None for option in (revision, baseline, baseline_to)) > 1:
         raise click.UsageError("--diff, --baseline and --write-baseline cannot be combined")
@@ -262,17 +278,15 @@ def lint(
     root = Path.cwd()
     try:
         choice = rules.configure(root).with_options(select, ignore)
-        goal = (
-            Goal(target, torch_minimum)
-            if fix or shape == "sarif" or choice.needs_engine()
-            else None
+        needs_verdicts = fix or shape == "sarif" or choice.needs_engine()
+        examine = functools.partial(
+            _findings, paths, root, choice, goal if needs_verdicts else None
         )
-        findings, examined, unreadable = _findings(paths, root, choice, goal)
+        findings, examined = examine()
         if baseline_to is not None:
-            _report_unreadable(unreadable)
             baseline_to.write_text(rules.baseline(findings), encoding="utf-8")
             click.echo(f"{len(findings)} written to {baseline_to}", err=True)
-            sys.exit(2 if unreadable else 0)
+            _end(examined, 0)
 
         def narrow(findings: list[Finding]) -> list[Finding]:
             if revision is not None:
@@ -282,75 +296,40 @@ def lint(
             return rules.with_guarded(findings)
 
         shown = narrow(findings)
-        if fix and examined is not None:
+        if fix:
             new = rules.fixed(shown, examined)
             for source, text in new.items():
                 write(root / source.path, text)
             if new:
                 click.echo(f"rewritten: {', '.join(source.path for source in new)}", err=True)
-                findings, examined, unreadable = _findings(paths, root, choice, goal)
+                findings, examined = examine()
                 shown = narrow(findings)
     except rules.OptionError as error:
         raise click.UsageError(str(error)) from error
-    _report_unreadable(unreadable)
-    if shape == "sarif" and examined is not None:
+    if shape == "sarif":
         shown = list(rules.with_fixes(shown, examined))
-    if shown or not unreadable or shape != "text":
+    if shown or not examined.unreadable or shape != "text":
         click.echo(FORMATS[shape](shown), nl=False)
-    sys.exit(2 if unreadable else 1 if shown else 0)
+    _end(examined, 1 if shown else 0)
 
 
 def _findings(
     paths: tuple[Path, ...], root: Path, choice: Choice, goal: Goal | None
-) -> tuple[list[Finding], Examined | None, list[tuple[str, str]]]:
-    """The findings of lint, what the engine knows of the files if there is a goal, and what cannot be read."""
+) -> tuple[list[Finding], Examined]:
+    """The findings of lint, and what was examined: without a goal only which files cannot be read."""
     from . import engine, sources
     from . import lint as rules
 
-    unreadable: list[tuple[str, str]] = []
     with engine.collector_paused(), shown_on_terminal() as progress:
         if goal is None:  # each file is forgotten once it was read
-            read = sources.read_each(paths, root, unreadable, progress)
-            return (
-                [finding for source in read for finding in rules.findings(source, choice)],
-                None,
-                unreadable,
-            )
-        examined = engine.examine(paths, root=root, goal=goal, progress=progress)
-        findings = [
-            finding for source in examined.sources for finding in rules.findings(source, choice)
-        ]
-        return findings, examined, examined.unreadable
-
-
-def _examine(
-    paths: tuple[Path, ...],
-    only: str,
-    root: Path | None,
-    backend: str | None,
-    report_to: Path | None,
-    goal: Goal | None = None,
-) -> Examined:
-    """The verdict on each site. The report is written before `port` changes any file."""
-    from . import engine, report, summary
-    from .words import USUAL
-
-    for path in paths:
-        if str(path) != "-" and not path.exists():
-            raise click.UsageError(f"there is no file or folder {path}")
-    with shown_on_terminal() as progress:
-        examined = engine.examine(paths, only, root, backend, goal or USUAL, progress)  # type: ignore[arg-type]
-    for name in examined.unsettled:
-        click.echo(
-            f"{name}: its values did not settle, and count as anything; what needs them stays open",
-            err=True,
-        )
-    if report_to is not None:
-        write = {".json": report.text, ".txt": summary.text, ".html": summary.page}[
-            report_to.suffix
-        ]
-        report_to.write_text(write(examined), encoding="utf-8", newline="\n")
-    return examined
+            examined = engine.Examined(root, "proven")
+            read = sources.read_each(paths, root, examined.unreadable, progress)
+        else:
+            examined = engine.examine(paths, root=root, goal=goal, progress=progress)
+            read = iter(examined.sources)
+        return [
+            finding for source in read for finding in rules.findings(source, choice)
+        ], examined
 
 
 def _show_table(examined: Examined, by: str) -> None:
@@ -416,11 +395,8 @@ def _show_needs(examined: Examined) -> bool:
     return needs_vendor
 
 
-def _report_unreadable(unreadable: list[tuple[str, str]]) -> None:
-    for path, why in unreadable:
+def _end(examined: Examined, status: int) -> NoReturn:
+    """Names the files that cannot be read, which make the exit status 2."""
+    for path, why in examined.unreadable:
         click.echo(f"{path}: not read: {why}", err=True)
-
-
-def _end(examined: Examined, status: int) -> None:
-    _report_unreadable(examined.unreadable)
     sys.exit(2 if examined.unreadable else status)

@@ -144,7 +144,7 @@ def judge(examined: Examined, progress: Progress = unseen) -> None:
     """Fills in the verdict of each site of the files that were read."""
     project = Project(module for source in examined.sources for module in source.modules)
     inference = infer(project, progress)
-    examined.unsettled = sorted(map(_name_of_task, inference.cells.unsettled))
+    examined.unsettled = sorted(map(_name_of_task, inference.unsettled))
     examined.modules = project.modules
     goal = examined.goal
     is_neutral = goal.target == "accelerator"

@@ -246,15 +246,12 @@ def is_skip(call: ast.AST, is_true: bool) -> bool:
 def needs_gpu(decorators: list[ast.expr]) -> bool:
     """Whether what is decorated runs only where there is a GPU."""
     for decorator in decorators:
-        match decorator:
-            case ast.Call(args=[ast.UnaryOp(op=ast.Not(), operand=test), *_]) if is_skip(
-                decorator, is_true=False
-            ):
-                if means_of(test) == AVAILABLE:
-                    return True
-            case ast.Call(args=[test, *_]) if is_skip(decorator, is_true=True):
-                if means_of(test) == AVAILABLE:
-                    return True
+        if isinstance(decorator, ast.Call) and decorator.args:
+            test, is_true = decorator.args[0], True
+            if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+                test, is_true = test.operand, False
+            if is_skip(decorator, is_true) and means_of(test) == AVAILABLE:
+                return True
     return False
 
 

@@ -26,13 +26,12 @@ from .values import (
 )
 
 
-class Inference:
+class Inference(Cells):
     """The facts about a project."""
 
     def __init__(self, project: Project) -> None:
+        super().__init__()
         self.project = project
-        self.cells = Cells(self.give_up)
-        self.get, self.put, self.list_of = self.cells.get, self.cells.put, self.cells.list_of
         self.functions: dict[ast.AST, Function] = {}
         self.classes: dict[ast.AST, Class] = {}
         self.methods: dict[str, list[Function]] = {}  # of all classes, by name
@@ -117,7 +116,7 @@ class Inference:
             case ast.Attribute(value=owner, attr=name):
                 return f"{self._annotated_name(owner, module)}.{name}"
             case ast.Name(id=name):
-                atoms = self.cells.values.get((module, name), NOTHING)
+                atoms = self.values.get((module, name), NOTHING)
                 return next((atom.subject for atom in atoms if atom.kind == "foreign"), name)
         return ""
 
@@ -190,7 +189,7 @@ class Inference:
 
     def _attribute_of_class(self, atom: Atom, name: str) -> Value:
         cls: Class = atom.subject
-        values = self.get(self.cells.attribute(cls, name))
+        values = self.get(self.attribute_of(cls, name))
         method = cls.method(name, is_super=atom.kind == "super")
         if method is None:
             if name == "__class__":
@@ -229,13 +228,13 @@ class Inference:
             case "tensor" | "array" | "str":
                 return value_of(atom)
             case "list":
-                return self.cells.items(atom)
+                return self.items(atom)
             case "tuple":
                 return union(*atom.subject)
             case "instance":
                 method = atom.subject.method("__iter__")
                 # Python iterates by indices where there is no __iter__; one that iterates itself would never end
-                if method is None or method is self.cells.reader:
+                if method is None or method is self.reader:
                     return self.item_of(atom)
                 method.has_callers = True
                 iterator = self.get((method, "return"))
@@ -247,7 +246,7 @@ class Inference:
         if atom == Atom("result", "dataset"):
             return tuple_of([TENSOR, TENSOR])
         if atom.kind == "list":
-            return self.cells.items(atom)
+            return self.items(atom)
         method = atom.subject.method("__getitem__") if atom.kind == "instance" else None
         if method is None:
             return UNKNOWN

@@ -55,52 +55,48 @@ _HOST_NUMBERS: Final = ("array", *_NUMBERS)
 
 def infer(project: Project, progress: Progress = unseen) -> Inference:
     """Finds what each expression of a project may be, which its node has as its attribute `means` from then on."""
-    inference = Inference(project)
-    cells = inference.cells
-
-    def interpret(task: Task) -> None:
-        Interpreter(inference, task).run()
-
+    interpreter = Interpreter(project)
     for module in project.modules:
-        cells.schedule(module)
-    cells.drain(interpret, progress)
-    for key, value in list(cells.values.items()):
+        interpreter.schedule(module)
+    interpreter.drain(interpreter.run, progress)
+    for key, value in list(interpreter.values.items()):
         # a name that is taken from where nothing is known of it
         if isinstance(key[0], PythonModule) and not value:
-            cells.put(key, UNKNOWN)
+            interpreter.put(key, UNKNOWN)
     # the second phase: only now is it known whom nobody calls, and a caller that is found later still counts
-    for function in inference.functions.values():
+    for function in interpreter.functions.values():
         if function.is_open or not function.has_callers:
-            inference.open(function)
-    cells.drain(interpret, progress)
-    return inference
+            interpreter.open(function)
+    interpreter.drain(interpreter.run, progress)
+    return interpreter
 
 
-class Interpreter:
-    """One reading of a module or a function.
+class Interpreter(Inference):
+    """Reads one module or function after the other.
 
     A method for a statement returns what is known of the names after it, or None if what follows is never reached. A
     method for an expression returns what it may be. `_METHODS`, at the end, says which method is for which node.
     """
 
-    def __init__(self, inference: Inference, task: Task) -> None:
-        self.inference = inference
-        self.cells = inference.cells
-        self.get, self.put, self.list_of = self.cells.get, self.cells.put, self.cells.list_of
-        self.iterate = inference.iterate
-        self.function = task if isinstance(task, Function) else None
-        self.module = task.module if isinstance(task, Function) else task
-        self.env: Env = {}  # what is known of the names before the statement that is read
-        self.owner: Class | None = None  # the class whose body is read
-        self._left_loops: list[
-            list[Env]
-        ] = []  # for each loop around: what is known at its `break`s and `continue`s
+    function: Function | None
+    """The function that is read; None in the code of a module itself."""
+    module: PythonModule
+    env: Env
+    """What is known of the names before the statement that is read."""
+    owner: Class | None
+    """The class whose body is read."""
+    _left_loops: list[list[Env]]
+    """For each loop around: what is known at its `break`s and `continue`s."""
 
-    def run(self) -> None:
-        function = self.function
-        if function is None:
-            self._block(self.module.tree.body, {GPU: NONE})
+    def run(self, task: Task) -> None:
+        """Interprets a module or a function once."""
+        self.env, self.owner, self._left_loops = {}, None, []
+        if isinstance(task, PythonModule):
+            self.function, self.module = None, task
+            self._block(task.tree.body, {GPU: NONE})
             return
+        function, self.module = task, task.module
+        self.function = function
         for arg in function.args:
             self.env[arg.arg] = self.get((function, arg.arg))
         parameters = function.node.args
@@ -150,10 +146,7 @@ class Interpreter:
     def _expression(self, node: ast.Expr) -> Env | None:
         self.evaluate(node.value)
         call = node.value
-        if (
-            isinstance(call, ast.Call)
-            and self.inference.full_name(call.func) in _END_OF_PROGRAM
-        ):
+        if isinstance(call, ast.Call) and self.full_name(call.func) in _END_OF_PROGRAM:
             return None
         return self.env
 
@@ -173,9 +166,7 @@ class Interpreter:
         if node.value is not None:
             self.bind(node.target, self.evaluate(node.value))
         elif self.owner is not None:  # a field, which __init__ fills
-            self.bind(
-                node.target, self.inference.annotated(node.annotation, self.module) or UNKNOWN
-            )
+            self.bind(node.target, self.annotated(node.annotation, self.module) or UNKNOWN)
         return self.env
 
     def _augmented_assign(self, node: ast.AugAssign) -> Env:
@@ -226,7 +217,7 @@ class Interpreter:
     def _loop(self, node: ast.AST, read_body: Callable[[], Env | None]) -> Env:
         """Returns the environment where a loop ends. Its body is read until that no longer changes, beginning with what
         was known when the loop was read the last time, so that a loop inside it is mostly read once."""
-        ends = self.inference.loop_ends
+        ends = self.loop_ends
         # values only grow, so what held at the end of an earlier reading holds now, too
         before = joined(self.env, ends.get(node)) or self.env
         for _ in range(_MOST_ROUNDS):
@@ -301,9 +292,9 @@ class Interpreter:
         for alias in node.names:
             package = alias.name.split(".")[0]
             # `import a.b` runs a.b, too
-            value = self.inference.imported(alias.name, self.module)
+            value = self.imported(alias.name, self.module)
             if not alias.asname:
-                value = self.inference.imported(package, self.module)
+                value = self.imported(package, self.module)
             self._bind_name(alias.asname or package, value)
         return self.env
 
@@ -311,9 +302,9 @@ class Interpreter:
         origin = origin_of(node, self.module)
         for alias in node.names:
             if alias.name == "*":
-                self.put((self.module, "*"), self.inference.imported(origin, self.module))
+                self.put((self.module, "*"), self.imported(origin, self.module))
             else:
-                value = self.inference.imported_from(origin, alias.name, self.module)
+                value = self.imported_from(origin, alias.name, self.module)
                 self._bind_name(alias.asname or alias.name, value)
         return self.env
 
@@ -330,17 +321,17 @@ class Interpreter:
             return self.env
         self.owner.methods[node.name] = function
         # a call of a method of this name on an unknown object may be a call of this one
-        namesakes = self.inference.methods.setdefault(node.name, [])
+        namesakes = self.methods.setdefault(node.name, [])
         if function not in namesakes:
             namesakes.append(function)
         self.env[node.name] = value
         return self.env
 
     def _function_of(self, node: Any, name: str, owner: Class | None) -> Function:
-        function = self.inference.functions.get(node)
+        function = self.functions.get(node)
         if function is not None:
             return function
-        function = self.inference.functions[node] = Function(
+        function = self.functions[node] = Function(
             node, self.module, name, owner, self.function
         )
         decorators = set()
@@ -357,7 +348,7 @@ class Interpreter:
             )
         if function.has_yield:
             self.put((function, "return"), of("list", (function, "yield")))
-        self.cells.schedule(function)
+        self.schedule(function)
         return function
 
     def _read_defaults(self, function: Function) -> None:
@@ -375,7 +366,7 @@ class Interpreter:
     def _decorate(self, node: ast.expr, function: Function, value: Value) -> Value:
         self.evaluate(node)
         decorator = node.func if isinstance(node, ast.Call) else node
-        name = self.inference.full_name(decorator) or ast.unparse(decorator)
+        name = self.full_name(decorator) or ast.unparse(decorator)
         # d2l spreads a class over several cells: `@d2l.add_to_class(Trainer)`
         if name.endswith("add_to_class") and isinstance(node, ast.Call) and node.args:
             for atom in means_of(node.args[0]):
@@ -391,13 +382,13 @@ class Interpreter:
         # the call gives a scope, whose `as` is not followed; the function itself is still called by the project
         if name == "contextlib.contextmanager":
             return UNKNOWN | value
-        self.inference.escape(value)
+        self.escape(value)
         return UNKNOWN
 
     def _class(self, node: ast.ClassDef) -> Env:
-        cls = self.inference.classes.get(node)
+        cls = self.classes.get(node)
         if cls is None:
-            cls = self.inference.classes[node] = Class(node, self.module, node.name, self.owner)
+            cls = self.classes[node] = Class(node, self.module, node.name, self.owner)
             if self.owner is not None:
                 self.owner.inner[node.name] = cls
         bases = union(*map(self.evaluate, node.bases))
@@ -407,7 +398,7 @@ class Interpreter:
             cls.inherit(bases)
             for atom in bases:
                 if atom.kind == "class":
-                    self.cells.unite(cls, atom.subject)
+                    self.unite(cls, atom.subject)
         # what the body binds are attributes, which functions inside it do not see as names
         outer, env = self.owner, self.env
         self.owner = cls
@@ -417,7 +408,7 @@ class Interpreter:
         for name, value in inside.items():
             # only what the body has bound: the rest are names of the scope around
             if env.get(name) is not value:
-                self.put(self.cells.attribute(cls, name), value)
+                self.put(self.attribute_of(cls, name), value)
         for decorator in node.decorator_list:
             self.evaluate(decorator)
         self._bind_name(node.name, of("class", cls))
@@ -480,7 +471,7 @@ class Interpreter:
     def _bind_attribute(self, owner: Value, name: str, value: Value) -> None:
         for atom in owner:
             if atom.kind in ("instance", "class"):
-                self.put(self.cells.attribute(atom.subject, name), value)
+                self.put(self.attribute_of(atom.subject, name), value)
             elif atom.kind == "namespace":
                 self.put(("arg", atom.subject, name), value)
             elif atom.kind == "module":
@@ -499,12 +490,12 @@ class Interpreter:
             if function is not None and node.id in function.locals:
                 return self.get((function, "local", node.id))
         value = self.get((self.module, node.id))
-        if (self.module, node.id) in self.cells.values:
+        if (self.module, node.id) in self.values:
             return value  # nothing, if what the module binds the name to is not known yet
         # after the module's own names, which may hide a builtin
         if node.id in _BUILTINS:
-            return self.inference.foreign(f"builtins.{node.id}")
-        return self.inference.global_name(self.module, node.id) or UNKNOWN
+            return self.foreign(f"builtins.{node.id}")
+        return self.global_name(self.module, node.id) or UNKNOWN
 
     # expressions
 
@@ -533,13 +524,13 @@ class Interpreter:
 
     def _attribute(self, node: ast.Attribute) -> Value:
         owner = self.evaluate(node.value)
-        return union(*[self.inference.attribute(atom, node.attr, node) for atom in owner])
+        return union(*[self.attribute(atom, node.attr, node) for atom in owner])
 
     def _call(self, node: ast.Call) -> Value:
         values = [self.evaluate(arg) for arg in node.args]
         keywords = {keyword.arg: self.evaluate(keyword.value) for keyword in node.keywords}
         has_gpu = not self.env[GPU]
-        invocation = Invocation(self.inference, node, values, keywords, self.function, has_gpu)
+        invocation = Invocation(self, node, values, keywords, self.function, has_gpu)
         callee = self.evaluate(node.func)
         if not isinstance(node.func, ast.Attribute):
             return invocation.of_value(callee)
@@ -564,7 +555,7 @@ class Interpreter:
             case "list" | "tuple" if is_slice:
                 return value_of(atom)
             case "list" | "dict":
-                return self.cells.items(atom)
+                return self.items(atom)
             case "tuple":
                 number = index.value if isinstance(index, ast.Constant) else None
                 if isinstance(number, int) and number < len(atom.subject):
@@ -575,7 +566,7 @@ class Interpreter:
             case "device" | "none" | "int" | "float" | "bool":
                 return NOTHING  # it raises
             case "instance":
-                return self.inference.item_of(atom)
+                return self.item_of(atom)
         return UNKNOWN
 
     def _operation(self, node: ast.BinOp) -> Value:
@@ -625,7 +616,7 @@ class Interpreter:
             return BOOL
         if TENSOR in values:
             return TENSOR
-        if counts_gpus(node, self.inference.full_name):
+        if counts_gpus(node, self.full_name):
             return AVAILABLE
         if all(only(value, _HOST_NUMBERS) for value in values):
             return ARRAY if any(may_be(value, ("array",)) for value in values) else BOOL
@@ -663,7 +654,7 @@ class Interpreter:
                 self.evaluate(key)
             value = self.evaluate(item)
             if key is None:  # `**item`
-                value = union(*map(self.cells.items, value))
+                value = union(*map(self.items, value))
             self.put(("items", node), value)
         return of("dict", node)
 
@@ -677,7 +668,7 @@ class Interpreter:
                 self.env = narrowed(test, self.env, True)
         if isinstance(node, ast.DictComp):
             self.evaluate(node.key)
-            value = self.cells.dict_of(node, self.evaluate(node.value))
+            value = self.dict_of(node, self.evaluate(node.value))
         else:
             value = self.list_of(node, self.evaluate(node.elt))
         self.env = env

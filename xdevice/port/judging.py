@@ -38,15 +38,16 @@ def left_open(why: str, code: str = "") -> Judgement:
     return Judgement("open", why, code)
 
 
-def proven(why: str, edits: Edits, *consumed: ast.AST) -> Judgement:
-    return Judgement("rewritten", why, "", "proven", edits, consumed=consumed)
+def proven(why: str, edits: Edits, *consumed: ast.AST, since: str = "") -> Judgement:
+    return Judgement("rewritten", why, "", "proven", edits, since, consumed)
 
 
-def safe(why: str, edits: Edits, code: str = "XD161") -> Judgement:
-    return Judgement("rewritten", why, code, "safe", edits)
+def safe(why: str, edits: Edits, code: str = "XD161", since: str = "") -> Judgement:
+    return Judgement("rewritten", why, code, "safe", edits, since)
 
 
 NAMED: Final = "the name says it"
+GIVEN: Final = Judgement("neutral", "takes what it is given")
 STARS: Final = left_open("stars hide the arguments", "XD166")
 OTHER_ARGUMENTS: Final = left_open("arguments that the neutral word does not have", "XD166")
 OTHER_GPU: Final = left_open("after set_device this is another GPU than the first", "XD151")

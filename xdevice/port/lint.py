@@ -20,7 +20,7 @@ from . import lint_rules
 from .engine import Examined
 from .lint_rules import RULES
 from .report import column
-from .sites import Site
+from .sites import Edit, Site
 from .sources import Cell, PythonModule, Source
 
 _COMMENT: Final = re.compile(r"#\s*xdevice:\s*(ignore|off|on)\b\s*(?:\[([^\]]*)\])?")
@@ -269,46 +269,53 @@ def _statement_lines(node: Any, parents: dict[ast.AST, ast.AST]) -> tuple[int, i
 def with_fixes(findings: Iterable[Finding], examined: Examined) -> Iterator[Finding]:
     """The findings, each with the edits by which `port` would fix it; those in notebooks get none."""
     sources = {source.path: source for source in examined.sources if not source.tokens}
-    sites = _sites_by_place(examined)
     for finding in findings:
-        site = _site_of(finding, sites) if finding.path in sources else None
-        fix = tuple(_changes(examined, sources[finding.path], site)) if site is not None else ()
-        yield replace(finding, fix=fix)
+        source = sources.get(finding.path)
+        site = _site_of(finding, examined, source) if source is not None else None
+        if source is not None and site is not None:
+            edits = sorted({*site.edits} | examined.import_edits(source, [site]))
+            finding = replace(finding, fix=tuple(_change(source, edit) for edit in edits))
+        yield finding
 
 
-def _sites_by_place(examined: Examined) -> dict[object, Site]:
-    """The sites that are rewritten, by where they begin and end: a site begins at the name of a method, a finding at
-    the whole call."""
-    sites: dict[object, Site] = {}
-    for site in examined.sites:
-        if site.verdict == "rewritten":
-            sites["start", site.file, (site.line, site.col)] = site
-            sites["end", site.file, site.end] = site
-    return sites
+def _change(source: Source, edit: Edit) -> Change:
+    return Change(_at(source, edit.start), _at(source, edit.end), edit.text)
 
 
-def _site_of(finding: Finding, sites: dict[object, Site]) -> Site | None:
-    """The site whose rewriting fixes a finding."""
+def _at(source: Source, offset: int) -> tuple[int, int]:
+    line, col = source.position(offset)
+    return line, column(source, line, col)
+
+
+def _site_of(finding: Finding, examined: Examined, source: Source) -> Site | None:
+    """The site whose rewriting fixes a finding: one that ends or begins with it, or is rewritten with the finding in
+    it, as `"cuda" if torch.cuda.is_available() else "cpu"` may be."""
     if finding.code not in lint_rules.BY_PORT:
         return None
-    start, end = finding.part
-    return sites.get(("end", finding.path, end)) or sites.get(("start", finding.path, start))
+    first, last = finding.part
+    start, end = source.offset(*first), source.offset(*last)
+    sites = [site for site in examined.of(source) if site.verdict == "rewritten"]
+    # a site begins at the name of a method, and a finding at the whole call
+    ending = [site for site in sites if site.end == last]
+    beginning = [site for site in sites if (site.line, site.col) == first]
+    around = [
+        site
+        for site in sites
+        if any(edit.start <= start and end <= edit.end for edit in site.edits)
+    ]
+    return next((fitting[-1] for fitting in (ending, beginning, around) if fitting), None)
 
 
 def fixed(findings: Iterable[Finding], examined: Examined) -> dict[Source, bytes]:
     """The new bytes of the files in which `port` rewrites a finding, or one that the finding guards. Streams and events
     of a file are rewritten together or not at all, because PyTorch's do not mix with CUDA's."""
-    places = _sites_by_place(examined)
     by_path: dict[str, list[Finding]] = {}
     for finding in findings:
         by_path.setdefault(finding.path, []).extend((finding, *finding.behind))
     new = {}
     for source in examined.sources:
         chosen = by_path.get(source.path, [])
-        own = {
-            finding: _site_of(finding, places) or _covering(finding, examined, source)
-            for finding in chosen
-        }
+        own = {finding: _site_of(finding, examined, source) for finding in chosen}
         sites = [site for site in own.values() if site is not None]
         # from the inner tests to the outer ones: what an inner one keeps, the outer one guards
         for finding in reversed(chosen):
@@ -323,19 +330,6 @@ def fixed(findings: Iterable[Finding], examined: Examined) -> dict[Source, bytes
         if sites:
             new[source] = examined.rewrite(source, sites)
     return new
-
-
-def _covering(finding: Finding, examined: Examined, source: Source) -> Site | None:
-    """The site that is rewritten with the finding in it, as `"cuda" if torch.cuda.is_available() else "cpu"` may be."""
-    if finding.code not in lint_rules.BY_PORT:
-        return None
-    start, end = (source.offset(*place) for place in finding.part)
-    for site in examined.of(source):
-        if site.verdict == "rewritten" and any(
-            edit.start <= start and end <= edit.end for edit in site.edits
-        ):
-            return site
-    return None
 
 
 def _complete(
@@ -365,16 +359,6 @@ def _complete(
 
 def _is_in(site: Site, spans: Iterable[tuple[Place, Place]]) -> bool:
     return any(start <= (site.line, site.col) and site.end <= end for start, end in spans)
-
-
-def _changes(examined: Examined, source: Source, site: Site) -> Iterator[Change]:
-    for edit in sorted({*site.edits} | examined.import_edits(source, [site])):
-        yield Change(_at(source, edit.start), _at(source, edit.end), edit.text)
-
-
-def _at(source: Source, offset: int) -> tuple[int, int]:
-    line, col = source.position(offset)
-    return line, column(source, line, col)
 
 
 # comments that ignore

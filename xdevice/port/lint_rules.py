@@ -50,14 +50,7 @@ RULES: Final[dict[str, Rule]] = {
     "XD217": Rule("a CUDA-only name that has a neutral word", True),
     "XD218": Rule("`.cuda()` moves to CUDA-only devices", True),
     "XD219": Rule("a CUDA-only name without a neutral word", True),
-    "XD220": Rule(
-        "an array is made on the default device, although the device of the others is known",
-        False,
-    ),
     "XD222": Rule("a function's default names a device", True),
-    "XD223": Rule(
-        "`non_blocking` without pinned memory, or `pin_memory()` without `non_blocking`", False
-    ),
     "XD224": Rule("`pin_memory()` raises without an accelerator", False),
     "XD401": Rule("a comment ignores nothing", True),
     "XD402": Rule("the host reads a value in some steps", False),
@@ -122,25 +115,6 @@ _SEVERAL: Final = {
 _GUARD: Final = re.compile(r"cuda|gpu|device|accelerator|mps|xpu|npu", re.IGNORECASE)
 _WORK: Final = {"backward", "matmul", "mm", "dot", "step", "forward", "model", "net"}
 _MOVES: Final = {"to", "cpu", "cuda", "as_in_ctx", "as_in_context"}
-_CREATE: Final = {
-    f"torch.{name}"
-    for name in "zeros ones empty full rand randn randint randperm arange linspace eye tensor".split()
-}
-_PLACED: Final = {
-    "to",
-    "cuda",
-    "cpu",
-    "to_device",
-    "type_as",
-    "item",
-    "tolist",
-    "numpy",
-    "xpu",
-    "npu",
-    "pin_memory",
-}
-"""Methods by which an array leaves the place where it was made, or is read there."""
-_FUNCTIONS: Final = (ast.FunctionDef, ast.AsyncFunctionDef)
 _DEVICE_TYPE: Final = ROWS['device.type == "cuda"']
 _LOOPS: Final = (ast.For, ast.While, ast.AsyncFor)
 _BY_A_PIECE: Final = 'a device by part of its name; use xdevice.device(...).kind == "gpu"'
@@ -551,89 +525,6 @@ def _since(view: _View, node: ast.AST, name: str) -> list[ast.stmt]:
     return []
 
 
-def _own_nodes(function: ast.AST) -> list[ast.AST]:
-    """The nodes of a function, without those of the functions inside it."""
-    nodes: list[ast.AST] = list(ast.iter_child_nodes(function))
-    for node in nodes:  # which grows meanwhile
-        if not isinstance(node, (*_FUNCTIONS, ast.ClassDef, ast.Lambda)):
-            nodes += ast.iter_child_nodes(node)
-    return nodes
-
-
-def _keyword(call: ast.Call, name: str) -> ast.expr | None:
-    return next((keyword.value for keyword in call.keywords if keyword.arg == name), None)
-
-
-def _device_at_hand(view: _View, nodes: list[ast.AST]) -> str:
-    """The device that other arrays of a function are made on: the text of `x.device`, or of a name that has it."""
-    names = {
-        node.targets[0].id
-        for node in nodes
-        if isinstance(node, ast.Assign)
-        and isinstance(node.targets[0], ast.Name)
-        and isinstance(node.value, ast.Attribute)
-        and node.value.attr == "device"
-    }
-    for node in nodes:
-        if isinstance(node, ast.Call) and view.full(node.func) in _CREATE:
-            match _keyword(node, "device"):
-                case ast.Attribute(attr="device") as device:
-                    return ast.unparse(device)
-                case ast.Name(id=name) if name in names:
-                    return name
-    return ""
-
-
-def _creations(view: _View, function: ast.AST) -> Found:
-    nodes = _own_nodes(function)
-    device = _device_at_hand(view, nodes)
-    if not device:
-        return
-    moved = {
-        ast.unparse(node.func.value)
-        for node in nodes
-        if isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Attribute)
-        and node.func.attr in _PLACED
-    }
-    for node in nodes:
-        if (
-            isinstance(node, ast.Call)
-            and _is_made_anywhere(view, node)
-            and not _is_placed(view, node, moved)
-        ):
-            yield (
-                "XD220",
-                f"this is made on the default device, and others here on {device}; give device={device}",
-                node,
-            )
-
-
-def _is_made_anywhere(view: _View, call: ast.Call) -> bool:
-    """Whether a call makes an array, and says neither where nor by stars."""
-    named = {keyword.arg for keyword in call.keywords}
-    return (
-        view.full(call.func) in _CREATE
-        and not named & {"device", "out", None}
-        and not view.is_guarded(call)
-    )
-
-
-def _is_placed(view: _View, call: ast.Call, moved: set[str]) -> bool:
-    """Whether an array is moved, or read on the host, after it was made."""
-    for outer, child in view.above(call):
-        if isinstance(outer, ast.Attribute) and outer.attr in _PLACED:
-            return True
-        if isinstance(outer, ast.Assign) and child is outer.value:
-            return any(ast.unparse(target) in moved for target in outer.targets)
-        if isinstance(outer, ast.stmt):
-            return False
-        # what another function does with it is not known
-        if isinstance(outer, ast.Call) and child is not outer.func and not _method(outer):
-            return True
-    return False
-
-
 def _default_device(view: _View, function: ast.FunctionDef | ast.AsyncFunctionDef) -> Found:
     arguments = function.args
     positional = [*arguments.posonlyargs, *arguments.args]
@@ -657,37 +548,6 @@ def _default_device(view: _View, function: ast.FunctionDef | ast.AsyncFunctionDe
             )
 
 
-def _gains_nothing(view: _View, call: ast.Call) -> Found:
-    if _method(call) not in ("to", "cuda"):
-        return
-    flag = _keyword(call, "non_blocking")
-    match call.func:
-        case ast.Attribute(value=ast.Call(func=ast.Attribute(attr="pin_memory"))) if (
-            flag is None
-        ):
-            yield (
-                "XD223",
-                "pin_memory() is one more copy, and this one waits for it; add non_blocking=True, or only move",
-            )
-    if (
-        not isinstance(flag, ast.Constant)
-        or flag.value is not True
-        or "pin_memory" in view.words
-    ):
-        return
-    loaders = [
-        node
-        for node in view.nodes
-        if isinstance(node, ast.Call) and last_name(node.func) == "DataLoader"
-    ]
-    has_stars = any(keyword.arg is None for loader in loaders for keyword in loader.keywords)
-    if loaders and not has_stars:
-        yield (
-            "XD223",
-            "the copy waits all the same: no loader here pins memory; give DataLoader pin_memory=True",
-        )
-
-
 def _pinned(view: _View, call: ast.Call) -> Found:
     if _method(call) == "pin_memory" and _is_bare(call) and not view.is_guarded(call):
         yield (
@@ -706,7 +566,6 @@ _BY_TYPE: Final[dict[type, tuple[_Check, ...]]] = {
         _one_of_several,
         _host_read,
         _ends_with,
-        _gains_nothing,
         _pinned,
     ),
     ast.Attribute: (_name_of_vendor,),
@@ -716,6 +575,6 @@ _BY_TYPE: Final[dict[type, tuple[_Check, ...]]] = {
     ast.Assign: (_too_late,),
     ast.BinOp: (_time,),
     ast.Expr: (_thrown_away,),
-    ast.FunctionDef: (_creations, _default_device),
-    ast.AsyncFunctionDef: (_creations, _default_device),
+    ast.FunctionDef: (_default_device,),
+    ast.AsyncFunctionDef: (_default_device,),
 }

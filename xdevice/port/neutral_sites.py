@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import ast
 import re
-from dataclasses import replace
 from typing import Any, ClassVar, Final
 
-from . import idioms, rules_of_words
+from . import rules_of_words
 from .idioms import Idiom
 from .judging import Edits, Judgement, Use, left_open, proven, text_of
 from .knowledge import framework_of
@@ -39,22 +38,10 @@ _FILLED: Final = re.compile(rb"""[fF](["'])cuda:""")
 class NeutralSites(JudgedSites):
     """The sites of one module, for the target "accelerator"."""
 
-    def _judge_call(self, node: ast.Call) -> Judged | None:
-        if isinstance(node.func, ast.Name) and self._is_parameter(node.func):
-            return None
-        full_name = self.full_name(node.func)
-        judged = self._judge_word(node, full_name)
-        if judged is not None:
-            return judged
-        if full_name in idioms.CALLS:
-            use = Use(self, node, idioms.CALLS[full_name])
-            return use, self._of_call(use, full_name)
-        if not isinstance(node.func, ast.Attribute) or node.func.attr not in idioms.METHODS:
-            return None
-        judged = self._judge_method(Use(self, node, idioms.METHODS[node.func.attr]), full_name)
+    def _judge_method(self, use: Use, full_name: str) -> Judged | None:
+        judged = super()._judge_method(use, full_name)
         if judged is None or judged[1].verdict == "not a device":
             return judged
-        use, _ = judged
         if use.method != "cuda":
             return use, _NEUTRAL
         if "torch" not in self.frameworks:
@@ -84,7 +71,7 @@ class NeutralSites(JudgedSites):
             text = f'{text} or {self.torch_name}.device("cpu")'
             text = text if stands_loose(use) else f"({text})"
         why = "the present accelerator"
-        return replace(proven(why, use.replace(text), argument), since="2.6")
+        return proven(why, use.replace(text), argument, since="2.6")
 
     def _judge_keyword(self, node: ast.keyword) -> Judged | None:
         judged = super()._judge_keyword(node)
@@ -109,12 +96,10 @@ class NeutralSites(JudgedSites):
             return None
         use = Use(self, node, Idiom('"cuda"', "XD111", "text"))
         if self._is_compared(node):
+            if text_of(node) != "cuda":
+                return use, left_open("is compared with one device")
             edits = use.replace(self.accelerator_name)
-            is_plain = text_of(node) == "cuda"
-            judgement = proven("the kind of the present accelerator", edits)
-            return use, replace(judgement, since="2.6") if is_plain else left_open(
-                "is compared with one device"
-            )
+            return use, proven("the kind of the present accelerator", edits, since="2.6")
         place = self._place_of(node)
         return None if place == "a site" else (use, self._of_text(use, place))
 
@@ -139,7 +124,7 @@ class NeutralSites(JudgedSites):
         why = "the present accelerator"
         if text_of(use.node) == "cuda":
             text = accelerator if place == "device" else rules_of_words.device_type(use)
-            return replace(proven(why, use.replace(text)), since="2.6")
+            return proven(why, use.replace(text), since="2.6")
         if (
             filling is None
             and _QUOTED.fullmatch(segment) is None
@@ -157,11 +142,11 @@ class NeutralSites(JudgedSites):
                 use.edit(start, start + len("cuda"), "{}"),
                 use.edit(at, at, f"{accelerator}, "),
             )
-            return replace(proven(why, edits), since="2.6")
+            return proven(why, edits, since="2.6")
         edits = (use.edit(start, start + len("cuda"), f"{{{accelerator}}}"),)
         if segment[:quote].lower() != b"f":
             edits = (use.edit(use.start, use.start, "f"), *edits)
-        return replace(proven(why, edits), since="2.6")
+        return proven(why, edits, since="2.6")
 
     def _place_of(self, node: ast.expr) -> str:
         """Where a text stands: "device" where PyTorch takes a device and would fail without it, "text" where a device
@@ -204,7 +189,6 @@ class NeutralSites(JudgedSites):
 
     _JUDGES: ClassVar[dict[type, Any]] = {
         **JudgedSites._JUDGES,
-        ast.Call: _judge_call,
         ast.Compare: None,
         ast.Constant: _judge_text,
         ast.IfExp: None,

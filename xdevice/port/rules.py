@@ -5,14 +5,23 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import cached_property
 from typing import Any, ClassVar, Final
 
 from . import idioms, rules_of_words
 from .guards import guarded_by, is_chosen_by_release, tells_vendors_apart
 from .idioms import Idiom
-from .judging import OTHER_GPU, STARS, JudgedModule, Judgement, Use, left_open, proven, text_of
+from .judging import (
+    GIVEN,
+    OTHER_GPU,
+    STARS,
+    JudgedModule,
+    Judgement,
+    Use,
+    left_open,
+    proven,
+    text_of,
+)
 from .knowledge import SPELLING, framework_of
 from .project import SCOPES
 from .rules_of_calls import CALL_RULES, is_usual_choice
@@ -127,17 +136,18 @@ class JudgedSites(JudgedModule):
             return None  # its callers choose the device
         full_name = self.full_name(node.func)
         row = rules_of_words.row_of(full_name)
-        judged = self._judge_word(node, full_name) if row is None or not row.xdevice else None
+        is_xdevices = self.goal.target == "xdevice" and row is not None and bool(row.xdevice)
+        judged = None if is_xdevices else self._judge_word(node, full_name)
         if judged is not None:
             return judged
         if full_name in idioms.CALLS:
             use = Use(self, node, idioms.CALLS[full_name])
-            judgement = CALL_RULES[use.idiom.rule](use)
-            return use, STARS if judgement.edits and use.has_stars else judgement
+            return use, self._of_call(use, full_name)
         name = full_name.rpartition(".")[2]
         # the project has its own try_gpu(): the body is rewritten, and the calls stay as they are
         if (
-            name in idioms.HELPERS
+            self.goal.target == "xdevice"
+            and name in idioms.HELPERS
             and not framework_of(full_name)
             and not full_name.startswith("xdevice.")
         ):
@@ -151,15 +161,20 @@ class JudgedSites(JudgedModule):
             )
         return None
 
-    def _judge_word(self, node: ast.Call, full_name: str) -> Judged | None:
-        """The judgement on a call of a name that has a row in the table of words, or that only CUDA has."""
+    def _of_call(self, use: Use, full_name: str) -> Judgement:
+        """The judgement on a call of a name that the table of calls has."""
+        judgement = CALL_RULES[use.idiom.rule](use)
+        return STARS if judgement.edits and use.has_stars else judgement
+
+    def _judge_word(self, node: ast.expr, full_name: str) -> Judged | None:
+        """The judgement on a use of a name that has a row in the table of words, or that only CUDA has."""
         row = rules_of_words.row_of(full_name)
         if not full_name.startswith("torch.") or (
             row is None and not full_name.startswith("torch.cuda.")
         ):
             return None
         use = Use(self, node, _idiom_of_word(full_name))
-        return use, rules_of_words.word(use)
+        return use, rules_of_words.word(use, row)
 
     def _judge_name(self, node: ast.Attribute | ast.Name) -> Judged | None:
         """The judgement on a name of CUDA's that is not called here: it is handed on, or an annotation."""
@@ -173,16 +188,7 @@ class JudgedSites(JudgedModule):
         full_name = (
             self.full_name(node) if hasattr(node, "means") else self._annotated_name(node)
         )
-        row = rules_of_words.row_of(full_name)
-        is_vendors = full_name.startswith("torch.cuda.") or (
-            full_name.startswith("torch.") and row is not None
-        )
-        if not is_vendors or not isinstance(node.ctx, ast.Load):
-            return None
-        use = Use(self, node, _idiom_of_word(full_name))
-        return use, left_open(
-            "no neutral word is known for it"
-        ) if row is None else rules_of_words.value(use, row)
+        return self._judge_word(node, full_name) if isinstance(node.ctx, ast.Load) else None
 
     def _annotated_name(self, node: ast.AST) -> str:
         """The full name of what an annotation names, which is not interpreted; "" for anything else."""
@@ -234,7 +240,7 @@ class JudgedSites(JudgedModule):
         use = Use(self, node, Idiom(f"{node.arg}=", "XD111", "keyword"))
         text = text_of(node.value)
         if text is None or text.lower() in ("cpu", "auto", "meta"):
-            return use, Judgement("neutral", "takes what it is given")
+            return use, GIVEN
         # DALI's device="gpu" and the like mean something else
         if framework_of(callee) is None or not SPELLING.fullmatch(text):
             return use, left_open("a text, for a function that may read it", "XD165")
@@ -277,12 +283,9 @@ class JudgedSites(JudgedModule):
                 (literal,) = node.comparators
                 edits = use.replace(self.accelerator_name, literal)
                 why = "the kind of the present accelerator"
-                judgement = (
-                    proven(why, edits, node.left)
-                    if text == "cuda"
-                    else left_open("PyTorch has no such kind")
-                )
-                return use, replace(judgement, since="2.6")
+                if text == "gpu":
+                    return use, left_open("PyTorch has no such kind")
+                return use, proven(why, edits, node.left, since="2.6")
         return None
 
     def _judge_attribute(self, node: ast.Attribute) -> Judged | None:

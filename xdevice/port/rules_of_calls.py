@@ -367,8 +367,8 @@ def scatter(use: Use) -> Judgement:
 
 
 def _is_list_of_devices(use: Use, means: Value) -> bool:
-    cells = use.module.inference.cells
-    return only(means, ("list",)) and all(only(cells.items(atom), DEVICES) for atom in means)
+    items = use.module.inference.items
+    return only(means, ("list",)) and all(only(items(atom), DEVICES) for atom in means)
 
 
 def split_batch(use: Use) -> Judgement:

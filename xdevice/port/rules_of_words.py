@@ -14,6 +14,7 @@ from typing import Final
 
 from .guards import block_of, known_at
 from .judging import (
+    GIVEN,
     OF_CUDA_STREAMS,
     OTHER_ARGUMENTS,
     STARS,
@@ -52,26 +53,21 @@ _OF_CUDAS_PROPERTIES: Final = {
     "warp_size",
     "L2_cache_size",
 }
+_OF_AUTOCAST: Final = ("device_type", "dtype", "enabled", "cache_enabled")
+_OF_SCALER: Final = (
+    "init_scale",
+    "growth_factor",
+    "backoff_factor",
+    "growth_interval",
+    "enabled",
+)
 _SETTINGS: Final = {
     "torch.cuda.Event": ("enable_timing", "blocking", "interprocess"),
     "torch.cuda.amp.autocast": ("enabled", "dtype", "cache_enabled"),
-    "torch.autocast": ("device_type", "dtype", "enabled", "cache_enabled"),
-    "torch.amp.autocast": ("device_type", "dtype", "enabled", "cache_enabled"),
-    "torch.cuda.amp.GradScaler": (
-        "init_scale",
-        "growth_factor",
-        "backoff_factor",
-        "growth_interval",
-        "enabled",
-    ),
-    "torch.amp.GradScaler": (
-        "device",
-        "init_scale",
-        "growth_factor",
-        "backoff_factor",
-        "growth_interval",
-        "enabled",
-    ),
+    "torch.autocast": _OF_AUTOCAST,
+    "torch.amp.autocast": _OF_AUTOCAST,
+    "torch.cuda.amp.GradScaler": _OF_SCALER,
+    "torch.amp.GradScaler": ("device", *_OF_SCALER),
 }
 """The names of the parameters, in their order."""
 _ALIKE: Final = {
@@ -101,32 +97,25 @@ def row_of(full_name: str) -> Row | None:
     return ROWS.get(_ALIKE.get(full_name, full_name))
 
 
-def word(use: Use) -> Judgement:
-    """The judgement on a call of a name with a row."""
-    row = row_of(use.called)
+def word(use: Use, row: Row | None) -> Judgement:
+    """The judgement on a call of a name with this row, or on the name alone, which is handed on or an annotation."""
     if row is None:
         return left_open("no neutral word is known for it")
-    if not row.rule:
+    if not row.accelerator:
         return left_open(row.differs)
     if row.is_too_new(use.module.goal):
         return left_open(f"its word {row.accelerator} needs PyTorch {row.since}", TOO_NEW)
     if row.name in _WITH_HANDLES and use.module.reads(OF_CUDA_STREAMS):
         return _HANDLES
-    judgement = WORD_RULES[row.rule](use, row)
+    rule = WORD_RULES[row.rule] if isinstance(use.node, ast.Call) else _not_called
+    judgement = rule(use, row)
     return replace(judgement, since=row.since) if judgement.edits else judgement
 
 
-def value(use: Use, row: Row) -> Judgement:
-    """The judgement on a name that is not called here: it is handed on, or an annotation."""
-    if not row.rule:
-        return left_open(row.differs)
-    if row.is_too_new(use.module.goal):
-        return left_open(f"its word {row.accelerator} needs PyTorch {row.since}", TOO_NEW)
-    if row.name in _WITH_HANDLES and use.module.reads(OF_CUDA_STREAMS):
-        return _HANDLES
+def _not_called(use: Use, row: Row) -> Judgement:
     is_class = row.name in ("torch.cuda.Stream", "torch.cuda.Event")
     if is_class or (row.rule == "renamed" and row.idle is None):
-        return replace(proven(NAMED, use.replace(_callee(use, row))), since=row.since)
+        return proven(NAMED, use.replace(_callee(use, row)))
     return left_open(
         "it is handed on, and the word takes other arguments or needs a GPU", "XD166"
     )
@@ -305,17 +294,11 @@ def _is_seeded_before(use: Use, seed: ast.expr) -> bool:
     return False
 
 
-def _autocast(use: Use, row: Row) -> Judgement:
-    return _with_device(use, "device_type", "torch.autocast")
-
-
-def _scaler(use: Use, row: Row) -> Judgement:
-    return _with_device(use, "device", "torch.amp.GradScaler")
-
-
-def _with_device(use: Use, name: str, callee: str) -> Judgement:
+def _with_device(use: Use, row: Row) -> Judgement:
     """Gives a function of mixed precision the device that there is, and switches it off where there is none, as the
     old name does for CUDA."""
+    callee, _, _ = row.accelerator.partition("(")
+    name = _SETTINGS[callee][0]  # of the parameter for the device
     names = _SETTINGS[use.called]
     if (
         not _is_plain(use)
@@ -329,7 +312,7 @@ def _with_device(use: Use, name: str, callee: str) -> Judgement:
     if device is None and name == "device_type" and name in names:
         return OTHER_ARGUMENTS
     if device is not None and text_of(device) != "cuda":
-        return Judgement("neutral", "takes what it is given")
+        return GIVEN
     text, test = device_type(use), use.module.available
     if not has_gpu(use) and "enabled" not in settings:
         text = f"{text}, enabled={test}"
@@ -363,7 +346,7 @@ def _nccl(use: Use, row: Row) -> Judgement:
     keyword = use.keywords.get("backend")
     backend = keyword.value if keyword is not None else use.args[0] if use.args else None
     if backend is None or text_of(backend) != "nccl":
-        return Judgement("neutral", "takes what it is given")
+        return GIVEN
     text = f"{use.module.torch_name}.distributed.get_default_backend_for_device({use.module.accelerator})"
     return proven(
         "the collectives of the present accelerator", use.replace(text, backend), backend
@@ -392,12 +375,11 @@ def move(use: Use) -> Judgement:
         edits = (*edits, use.edit(at, at, text + (", " if use.keywords else "")))
     elif not only(known_at(device, use.module.parents), (*DEVICES, *NUMBERS)):
         return left_open("it may be None, which .to() takes for no move", "XD161")
-    judgement = proven("what has .cuda() has .to(), and moves in the same way", edits)
     if not is_known(receiver) and "cuda" in use.module.inference.methods:
-        judgement = safe(
-            "it may be an object of the project that has .cuda() alone", edits, "XD162"
+        return safe(
+            "it may be an object of the project that has .cuda() alone", edits, "XD162", "2.6"
         )
-    return replace(judgement, since="2.6")
+    return proven("what has .cuda() has .to(), and moves in the same way", edits, since="2.6")
 
 
 def is_cuda(use: Use) -> Judgement:
@@ -412,21 +394,18 @@ def is_cuda(use: Use) -> Judgement:
     if not stands_loose(use):
         edits = (use.edit(use.start, use.start, "("), use.edit(dot + 1, use.end, f"{text})"))
     if only(means, ("tensor",)):
-        return replace(proven("the kind of the present accelerator", edits), since="2.6")
-    return replace(
-        safe("the receiver is not proven to be a tensor", edits, "XD162"), since="2.6"
-    )
+        return proven("the kind of the present accelerator", edits, since="2.6")
+    return safe("the receiver is not proven to be a tensor", edits, "XD162", "2.6")
 
 
 WORD_RULES: Final[dict[str, Callable[[Use, Row], Judgement]]] = {
-    "autocast": _autocast,
     "device_scope": _device_scope,
     "event": _event,
     "nccl": _nccl,
     "renamed": _renamed,
     "replaced": _replaced,
-    "scaler": _scaler,
     "seed": _seed,
     "stream_scope": _stream_scope,
+    "with_device": _with_device,
 }
 """The rules that the table names for calls."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Iterator
 from html import escape
 from typing import Any, Final
 
@@ -24,6 +25,8 @@ PARTS: Final = {
     "choosing and placing": r"device|gpu|cpu|cuda|place|ctx|context|location",
 }
 """The parts of a vendor's interface, and how the names of each are recognized; the first that fits counts."""
+MUST_CHANGE: Final = ("rewritten", "open")
+"""The verdicts on code that is bound to a vendor or a framework."""
 _REST: Final = "other"
 STATES: Final = {
     "ready": "nothing in them has to change",
@@ -42,7 +45,7 @@ def part_of(site: Site) -> str:
 def summary(examined: Examined) -> dict[str, Any]:
     """The figures: every site that must change is mechanical or needs a person, every file with sites is in one
     state."""
-    must_change = [site for site in examined.sites if site.verdict in ("rewritten", "open")]
+    must_change = [site for site in examined.sites if site.verdict in MUST_CHANGE]
     reasons = Counter(site.code for site in must_change if site.verdict == "open")
     return {
         "files": len(examined.sources),
@@ -85,132 +88,99 @@ def _states(examined: Examined) -> dict[str, list[str]]:
     return states
 
 
-def _share(part: int, whole: int) -> str:
-    return f"{part:,} ({100 * part / whole:.0f} %)" if whole else f"{part:,}"
-
-
 def text(examined: Examined) -> str:
     """The summary, and then the files."""
-    return "\n".join([*head(examined), "", *_files(examined)]) + "\n"
+    lines = head(examined)
+    for title, uses in _files(examined):
+        lines += ["", title, *(f"  {use}" for use in uses)]
+    return "\n".join(lines) + "\n"
 
 
 def head(examined: Examined) -> list[str]:
     """The lines of the summary."""
     figures = summary(examined)
-    must_change = figures["must_change"]
-    lines = [
-        f"{figures['sites']:,} uses of devices in {figures['files']:,} files; {must_change:,} have to change",
-        f"  mechanical: {_share(figures['mechanical'], must_change)}, which xdevice port rewrites",
-        f"  for a person: {_share(figures['person'], must_change)}",
-    ]
-    lines += [f"  of {vendor}: {count:,}" for vendor, count in figures["vendors"].items()]
-    lines += ["", f"{'part':32}{'sites':>8}{'mechanical':>12}{'person':>8}"]
-    for part, counts in figures["parts"].items():
-        lines.append(
-            f"{part:32}{counts['sites']:>8,}{counts['mechanical']:>12,}{counts['person']:>8,}"
-        )
-    lines += ["", "why a person is needed"]
-    lines += [
-        f"{count:>8,}  {code} {CODES.get(code, '')}"
-        for code, count in figures["reasons"].items()
-    ]
-    lines += ["", "files with uses of devices"]
-    lines += [
-        f"{len(paths):>8,}  {STATES[state]}" for state, paths in figures["states"].items()
-    ]
+    lines = [_sentence(figures)]
+    for table in _tables(figures):
+        width = max(len(str(label)) for label, *_ in table)
+        lines.append("")
+        for label, *numbers in table:
+            lines.append(f"{label:{width}}" + "".join(f"{number:>14}" for number in numbers))
     return lines
-
-
-def _files(examined: Examined) -> list[str]:
-    lines = []
-    for source in sorted(examined.sources, key=lambda source: source.path):
-        sites = [site for site in examined.of(source) if site.verdict in ("rewritten", "open")]
-        if sites:
-            counts = _split(sites)
-            lines.append(
-                f"{source.path}: {counts['mechanical']} mechanical, {counts['person']} for a person"
-            )
-            lines += [f"  {source.place(site.line)[0]}: {_of_site(site)}" for site in sites]
-    return lines
-
-
-def _of_site(site: Site) -> str:
-    before = " ".join(site.before.split())
-    if site.verdict == "open":
-        return f"{before}  [{site.code}: {site.why}]"
-    return f"{before}  ->  {' '.join((site.after or '').split())}"
 
 
 _STYLE: Final = (
     "body{font:15px/1.5 sans-serif;max-width:60em;margin:2em auto;padding:0 1em}"
-    "table{border-collapse:collapse}td,th{padding:.2em .8em;border-bottom:1px solid #ccc;text-align:left}"
-    ".n{text-align:right}code{font-size:90%}summary{cursor:pointer}"
+    "table{border-collapse:collapse;margin:1em 0}td{padding:.2em .8em;border-bottom:1px solid #ccc;text-align:left}"
+    "td+td{text-align:right}tr:first-child{font-weight:bold}code{font-size:90%}summary{cursor:pointer}"
 )
 
 
 def page(examined: Examined) -> str:
-    """One page of HTML without scripts: the summary first, and each file to be opened."""
+    """The same as `text` as one page of HTML without scripts: each file can be opened."""
     figures = summary(examined)
     title = f"Device code in {escape(examined.root.resolve().name)}"
-    must_change = figures["must_change"]
-    body = [
-        f"<h1>{title}</h1>",
-        f"<p>{figures['sites']:,} uses of devices in {figures['files']:,} files. <b>{must_change:,}</b> have to "
-        f"change: <b>{_share(figures['mechanical'], must_change)}</b> are mechanical, "
-        f"<b>{_share(figures['person'], must_change)}</b> need a person.</p>",
-        "<h2>By part</h2>",
-        _table(
-            ("part", "sites", "mechanical", "for a person"),
-            [(part, *counts.values()) for part, counts in figures["parts"].items()],
-        ),
-        "<h2>Why a person is needed</h2>",
-        _table(
-            ("reason", "sites"),
-            [
-                (f"{code} {CODES.get(code, '')}", count)
-                for code, count in figures["reasons"].items()
-            ],
-        ),
-        "<h2>Files</h2>",
-        _table(
-            ("state", "files"),
-            [(STATES[state], len(paths)) for state, paths in figures["states"].items()],
-        ),
-        *_opened_files(examined),
+    parts = [
+        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{title}</title>',
+        f"<style>{_STYLE}</style></head><body>\n<h1>{title}</h1>\n<p>{_sentence(figures)}</p>",
     ]
-    head = f'<meta charset="utf-8"><title>{title}</title><style>{_STYLE}</style>'
+    for table in _tables(figures):
+        rows = ["".join(f"<td>{escape(str(cell))}</td>" for cell in row) for row in table]
+        parts.append(f"<table><tr>{'</tr><tr>'.join(rows)}</tr></table>")
+    for file, uses in _files(examined):
+        items = "".join(f"<li><code>{escape(use)}</code></li>" for use in uses)
+        parts.append(f"<details><summary>{escape(file)}</summary><ul>{items}</ul></details>")
+    return "\n".join([*parts, "</body></html>\n"])
+
+
+def _sentence(figures: dict[str, Any]) -> str:
+    must_change = figures["must_change"]
     return (
-        f'<!doctype html>\n<html lang="en"><head>{head}</head><body>\n'
-        + "\n".join(body)
-        + "\n</body></html>\n"
+        f"{figures['sites']:,} uses of devices in {figures['files']:,} files; {must_change:,} have to change: "
+        f"{_share(figures['mechanical'], must_change)} are mechanical, which xdevice port rewrites, and "
+        f"{_share(figures['person'], must_change)} need a person"
     )
 
 
-def _table(names: tuple[str, ...], rows: list[tuple[Any, ...]]) -> str:
-    lines = ["<table><tr>", *(f"<th>{escape(name)}</th>" for name in names), "</tr>"]
-    for row in rows:
-        cells = [
-            f'<td class="n">{cell:,}</td>'
-            if isinstance(cell, int)
-            else f"<td>{escape(cell)}</td>"
-            for cell in row
-        ]
-        lines += ["<tr>", *cells, "</tr>"]
-    return "".join([*lines, "</table>"])
+def _share(part: int, whole: int) -> str:
+    return f"{part:,} ({100 * part / whole:.0f} %)" if whole else f"{part:,}"
 
 
-def _opened_files(examined: Examined) -> list[str]:
-    lines = []
+def _tables(figures: dict[str, Any]) -> list[list[tuple[str | int, ...]]]:
+    """The tables of the summary: rows of a label and numbers, the first row being the heading."""
+    parts, reasons = figures["parts"].items(), figures["reasons"].items()
+    return [
+        [
+            ("part", "sites", "mechanical", "for a person"),
+            *((part, *counts.values()) for part, counts in parts),
+        ],
+        [
+            ("why a person is needed", "sites"),
+            *((f"{code} {CODES.get(code, '')}", count) for code, count in reasons),
+        ],
+        [("of a vendor", "sites"), *figures["vendors"].items()],
+        [
+            ("files with uses of devices", "files"),
+            *((STATES[state], len(paths)) for state, paths in figures["states"].items()),
+        ],
+    ]
+
+
+def _files(examined: Examined) -> Iterator[tuple[str, list[str]]]:
+    """The files in which something has to change: a title, and a line for each use."""
     for source in sorted(examined.sources, key=lambda source: source.path):
-        sites = [site for site in examined.of(source) if site.verdict in ("rewritten", "open")]
+        sites = [site for site in examined.of(source) if site.verdict in MUST_CHANGE]
         if sites:
             counts = _split(sites)
-            title = f"{escape(source.path)}: {counts['mechanical']} mechanical, {counts['person']} for a person"
-            items = [
-                f"<li>{source.place(site.line)[0]}: <code>{escape(_of_site(site))}</code></li>"
-                for site in sites
-            ]
-            lines.append(
-                f"<details><summary>{title}</summary><ul>{''.join(items)}</ul></details>"
+            title = f"{source.path}: {counts['mechanical']} mechanical, {counts['person']} for a person"
+            yield (
+                title,
+                [f"{source.place(site.line)[0]}: {_change(site)}" for site in sites],
             )
-    return lines
+
+
+def _change(site: Site) -> str:
+    """The text of a use and its new text, or why it has none."""
+    before = " ".join(site.before.split())
+    if site.verdict == "open":
+        return f"{before}  [{site.code}: {site.why}]"
+    return f"{before}  ->  {' '.join((site.after or '').split())}"

@@ -52,18 +52,18 @@ USUAL: Final = Goal()
 class Row(NamedTuple):
     """One vendor-specific name, and its words.
 
-    `rule` says how a use of the name becomes a use of the word; it is empty where `port` writes no word of the
-    framework. `idle` is the value that the name gives where there is no GPU, which the word does not give there; None
-    if both raise or both work. `differs` says what is different afterwards or, where there is no word, why.
+    `rule` names the function of `rules_of_words` that rewrites a call of the name. `idle` is the value that the name
+    gives where there is no GPU, and the word does not; None if both raise or both work. `differs` says what is
+    different afterwards or, where there is no word, why.
     """
 
     name: str
     accelerator: str = ""
     since: str = ""
-    xdevice: str = ""
-    rule: str = ""
+    rule: str = "renamed"
     idle: str | None = None
     differs: str = ""
+    xdevice: str = ""
 
     def is_too_new(self, goal: Goal) -> bool:
         """Whether the oldest PyTorch that is wanted does not have the word yet."""
@@ -95,7 +95,6 @@ def _same(names: str, since: str, idle: str | None = None, differs: str = "") ->
             f"torch.cuda.{name}",
             f"torch.accelerator.{name}()",
             since,
-            rule="renamed",
             idle=idle,
             differs=differs,
         )
@@ -108,7 +107,7 @@ def _of_module(names: str, idle: str | None = None) -> list[Row]:
     differs = "asks torch.cuda, torch.xpu and so on; a module without it raises AttributeError"
     word = "torch.get_device_module()"
     return [
-        Row(f"torch.cuda.{name}", f"{word}.{name}()", "2.4", "", "renamed", idle, differs)
+        Row(f"torch.cuda.{name}", f"{word}.{name}()", "2.4", idle=idle, differs=differs)
         for name in names.split()
     ]
 
@@ -120,6 +119,7 @@ def _none(names: str, why: str) -> list[Row]:
 ACCELERATOR: Final = "torch.accelerator.current_accelerator()"
 AVAILABLE: Final = "torch.accelerator.is_available()"
 _SEED: Final = "torch.manual_seed(seed) where the line before has set that seed on all devices"
+_OFF: Final = "switched off where there is no accelerator, as before"
 _GRAPHS: Final = (
     "torch.accelerator.Graph (2.12) refuses CUDA: https://github.com/pytorch/pytorch/pull/171313; "
     "xdevice.accelerator.make_graphed_callable(function) records and replays"
@@ -131,73 +131,49 @@ _TORCH: Final = (
         "torch.cuda.is_available",
         AVAILABLE,
         "2.6",
-        "xdevice.num_gpus() > 0",
-        "renamed",
         differs="true on any vendor's accelerator",
+        xdevice="xdevice.num_gpus() > 0",
     ),
     Row(
         "torch.cuda.device_count",
         "torch.accelerator.device_count()",
         "2.6",
-        "xdevice.num_gpus()",
-        "renamed",
+        xdevice="xdevice.num_gpus()",
     ),
     Row(
         'torch.device("cuda")',
         ACCELERATOR,
         "2.6",
-        "xdevice.native.gpu()",
-        "text",
         differs="the name of the present device; without one, xdevice's prints an index",
+        xdevice="xdevice.native.gpu()",
     ),
     Row(
         'device="cuda"',
         f"device={ACCELERATOR}",
         "2.6",
-        "device=xdevice.native.gpu()",
-        "text",
         differs="map_location= alike",
+        xdevice="device=xdevice.native.gpu()",
     ),
     Row(
         '"cuda" if torch.cuda.is_available() else "cpu"',
         f'{ACCELERATOR}.type if {AVAILABLE} else "cpu"',
         "2.6",
-        "xdevice.native.try_gpu().type",
-        "text",
         differs="the same text on CUDA",
+        xdevice="xdevice.native.try_gpu().type",
     ),
-    Row('x.to("cuda")', f"x.to({ACCELERATOR})", "2.6", "xdevice.to_device(x, device)", "text"),
+    Row('x.to("cuda")', f"x.to({ACCELERATOR})", "2.6", xdevice="xdevice.to_device(x, device)"),
     Row(
-        "x.cuda()", f"x.to({ACCELERATOR})", "2.6", "xdevice.to_device(x, xdevice.gpu())", "move"
+        "x.cuda()", f"x.to({ACCELERATOR})", "2.6", xdevice="xdevice.to_device(x, xdevice.gpu())"
     ),
-    Row(
-        "x.is_cuda",
-        f"x.device.type == str({ACCELERATOR})",
-        "2.6",
-        "",
-        "is_cuda",
-    ),
-    Row(
-        'device.type == "cuda"',
-        f"device.type == str({ACCELERATOR})",
-        "2.6",
-        "",
-        "text",
-    ),
+    Row("x.is_cuda", f"x.device.type == str({ACCELERATOR})", "2.6"),
+    Row('device.type == "cuda"', f"device.type == str({ACCELERATOR})", "2.6"),
     # the current device, waiting, streams
-    Row(
-        "torch.cuda.current_device",
-        "torch.accelerator.current_device_index()",
-        "2.7",
-        "",
-        "renamed",
-    ),
-    Row("torch.cuda.set_device", "torch.accelerator.set_device_index(i)", "2.7", "", "renamed"),
+    Row("torch.cuda.current_device", "torch.accelerator.current_device_index()", "2.7"),
+    Row("torch.cuda.set_device", "torch.accelerator.set_device_index(i)", "2.7"),
     Row(
         "torch.cuda.device",
         "torch.accelerator.device_index(i)",
         "2.8",
-        "",
         "device_scope",
         differs="takes an index, so a device becomes its index",
     ),
@@ -205,8 +181,7 @@ _TORCH: Final = (
         "torch.cuda.synchronize",
         "torch.accelerator.synchronize()",
         "2.6",
-        "xdevice.sync()",
-        "renamed",
+        xdevice="xdevice.sync()",
     ),
     *_same("current_stream", "2.6", differs="has native_handle (2.12) in place of cuda_stream"),
     *_same("set_stream", "2.6"),
@@ -214,7 +189,6 @@ _TORCH: Final = (
         "torch.cuda.stream",
         "with stream:",
         "2.7",
-        "",
         "stream_scope",
         differs="before 2.12 a stream is not entered twice: https://github.com/pytorch/pytorch/pull/176568",
     ),
@@ -222,15 +196,12 @@ _TORCH: Final = (
         "torch.cuda.Stream",
         "torch.Stream()",
         "2.7",
-        "",
-        "renamed",
         differs="has native_handle (2.12) in place of cuda_stream",
     ),
     Row(
         "torch.cuda.Event",
         "torch.Event()",
         "2.7",
-        "",
         "event",
         differs="takes its settings by name only",
     ),
@@ -238,7 +209,6 @@ _TORCH: Final = (
         "torch.cuda.is_current_stream_capturing",
         "torch.accelerator.current_stream().is_capturing()",
         "2.12",
-        "",
         "replaced",
         "False",
     ),
@@ -254,46 +224,26 @@ _TORCH: Final = (
     ),
     *_same("memory_stats", "2.9", "{}"),
     *_same("reset_peak_memory_stats reset_accumulated_memory_stats", "2.9"),
-    Row(
-        "torch.cuda.mem_get_info", "torch.accelerator.get_memory_info()", "2.10", "", "renamed"
-    ),
-    Row(
-        "torch.cuda.memory_cached",
-        "torch.accelerator.memory_reserved()",
-        "2.9",
-        "",
-        "renamed",
-        "0",
-    ),
+    Row("torch.cuda.mem_get_info", "torch.accelerator.get_memory_info()", "2.10"),
+    Row("torch.cuda.memory_cached", "torch.accelerator.memory_reserved()", "2.9", idle="0"),
     Row(
         "torch.cuda.max_memory_cached",
         "torch.accelerator.max_memory_reserved()",
         "2.9",
-        "",
-        "renamed",
-        "0",
+        idle="0",
     ),
     Row(
         "torch.cuda.reset_max_memory_allocated",
         "torch.accelerator.reset_peak_memory_stats()",
         "2.9",
-        "",
-        "renamed",
     ),
     Row(
         "torch.cuda.reset_max_memory_cached",
         "torch.accelerator.reset_peak_memory_stats()",
         "2.9",
-        "",
-        "renamed",
     ),
     Row(
-        "torch.cuda.OutOfMemoryError",
-        "torch.OutOfMemoryError",
-        "2.5",
-        "",
-        "renamed",
-        differs="the same class",
+        "torch.cuda.OutOfMemoryError", "torch.OutOfMemoryError", "2.5", differs="the same class"
     ),
     *_none(
         "torch.cuda.memory_summary torch.cuda.memory_snapshot torch.cuda.ipc_collect",
@@ -306,71 +256,29 @@ _TORCH: Final = (
             f"torch.cuda.{name}",
             f"torch.get_device_module().{name}(seed)",
             "2.4",
-            "",
             "seed",
             "None",
             _SEED,
         )
         for name in ("manual_seed", "manual_seed_all")
     ),
-    Row(
-        "torch.cuda.get_rng_state",
-        "torch.accelerator.random.get_rng_state()",
-        "2.14",
-        "",
-        "renamed",
-    ),
+    Row("torch.cuda.get_rng_state", "torch.accelerator.random.get_rng_state()", "2.14"),
     Row(
         "torch.cuda.get_rng_state_all",
         "torch.accelerator.random.get_rng_state_all()",
         "2.14",
-        "",
-        "renamed",
-        "[]",
+        idle="[]",
     ),
-    Row(
-        "torch.cuda.initial_seed",
-        "torch.accelerator.random.initial_seed()",
-        "2.14",
-        "",
-        "renamed",
-    ),
+    Row("torch.cuda.initial_seed", "torch.accelerator.random.initial_seed()", "2.14"),
     *_of_module("set_rng_state set_rng_state_all", "None"),
     *_none(
         "torch.cuda.seed torch.cuda.seed_all", "torch.seed() draws a new seed for the CPU, too"
     ),
     # mixed precision
-    Row(
-        "torch.cuda.amp.autocast",
-        f"torch.autocast({ACCELERATOR}.type)",
-        "2.6",
-        "",
-        "autocast",
-        differs="switched off where there is no accelerator, as before",
-    ),
-    Row(
-        "torch.cuda.amp.GradScaler",
-        f"torch.amp.GradScaler({ACCELERATOR}.type)",
-        "2.6",
-        "",
-        "scaler",
-        differs="switched off where there is no accelerator, as before",
-    ),
-    Row(
-        'torch.autocast("cuda")',
-        f"torch.autocast({ACCELERATOR}.type)",
-        "2.6",
-        "",
-        "autocast",
-        differs="switched off where there is no accelerator, as before",
-    ),
-    Row(
-        'torch.amp.GradScaler("cuda")',
-        f"torch.amp.GradScaler({ACCELERATOR}.type)",
-        "2.6",
-        "",
-        "scaler",
-        differs="switched off where there is no accelerator, as before",
+    *(
+        Row(name, f"{word}({ACCELERATOR}.type)", "2.6", "with_device", differs=_OFF)
+        for word in ("torch.autocast", "torch.amp.GradScaler")
+        for name in (f"torch.cuda.amp.{word.rpartition('.')[2]}", f'{word}("cuda")')
     ),
     *_none(
         "torch.cuda.amp.custom_fwd torch.cuda.amp.custom_bwd",
@@ -410,7 +318,6 @@ _TORCH: Final = (
         'torch.distributed.init_process_group("nccl")',
         f"torch.distributed.get_default_backend_for_device({ACCELERATOR})",
         "2.6",
-        "",
         "nccl",
         differs="the collectives of the present accelerator: nccl, xccl, hccl",
     ),

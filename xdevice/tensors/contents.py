@@ -12,7 +12,7 @@ takes 0.02.
 
 from __future__ import annotations
 
-from functools import partial
+from functools import cached_property, partial
 from operator import is_
 from typing import TYPE_CHECKING, Any
 
@@ -26,8 +26,9 @@ from xdevice.contract import Backend
 from xdevice.core import registry
 from xdevice.errors import DeviceNotFoundError, NotATensorError, UnsupportedError, note, shown
 
-from . import leaves, unlisted
+from . import leaves
 from .refusals import refuse_lacking
+from .unlisted import WholeModel, take_back
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -133,7 +134,7 @@ def places(x: Any, name: str) -> Iterator[Location]:
             )
         for part in stranger.parts if not stranger.moves else ():
             if part.kind == "model":
-                for inner, place in unlisted.Unlisted(part.backend, part.value).places():
+                for inner, place in WholeModel(part.backend, part.value).unlisted_places():
                     yield (
                         partial(_name, name, content.tree, i, f"{part.path}.{inner}"),
                         place,
@@ -257,11 +258,12 @@ class _Sorted:
             f"them; {hint}"
         )
 
+    @cached_property
     def _models(self) -> list[_Owned]:
         """The models in the container, each before the models that are parts of it, and optimizers after both."""
-        models = [leaf for leaf in self.owned if _is_model(leaf)]
+        models = [leaf for leaf in self.owned if leaf[3] == "model"]
         if len(models) > 1:
-            models.sort(key=_number_of_parts, reverse=True)
+            models.sort(key=lambda leaf: len(_parts(leaf)), reverse=True)
         return models
 
     def check(self, target: Device, is_copy: bool) -> _Away:
@@ -294,27 +296,23 @@ class _Sorted:
         if is_copy:
             self._refuse_shared()
             tree.refuse_shared()
-        elif away and self._models():
+        elif away and self._models:
             tree.check_rebuilding({id(x) for tensors in away.values() for x in tensors})
         return away
 
     def _ids_of_models(self) -> set[int]:
         """The `id`s of the models in the container, which move in place, and of their parts."""
-        return {
-            id(one)
-            for _, model, backend, _ in self._models()
-            for one in (model, *_parts(backend, model))
-        }
+        return {id(one) for leaf in self._models for one in (leaf[1], *_parts(leaf))}
 
     def _refuse_shared(self) -> None:
         """Raises `UnsupportedError` if two models share a part: they are copied one by one, and their copies would not
         share it."""
-        models = self._models()
         owners: dict[int, int] = {}
-        for i, model, backend, _ in models if len(models) > 1 else ():
+        for leaf in self._models if len(self._models) > 1 else ():
+            i, model, _, _ = leaf
             if id(model) in owners:
                 continue
-            parts = _parts(backend, model)
+            parts = _parts(leaf)
             for part in parts:
                 if part is not model and id(part) in owners:
                     one, other = (
@@ -330,30 +328,28 @@ class _Sorted:
         """Moves or copies what comes before the tensors, and returns the results by the `id`s of the old leaves. Models
         are first, so that a parameter which also stands beside its model stays that model's; then symbolic tensors, and
         data, which goes to the host."""
-        is_copy = one is leaves.copy
         done: dict[int, Any] = {}
-        for _, value, backend, kind in self._models() + [
-            leaf for leaf in self.owned if not _is_model(leaf)
-        ]:
+        others = (leaf for leaf in self.owned if leaf[3] != "model")
+        for _, value, backend, kind in (*self._models, *others):
             is_data = id(value) in self.data
             if id(value) in done or (kind == "tensor" and not is_data):
                 continue
             place = backend.devices()[0] if is_data else target
-            moves_model = kind == "model" and not is_copy
-            if moves_model and leaves.is_all_on(backend, value, place):
+            if kind != "model":
+                done[id(value)] = one(backend, kind, value, place)
+                continue
+            whole = WholeModel(backend, value)
+            if one is not leaves.copy and whole.is_all_on(place):
                 done[id(value)] = value
                 continue
-            parts = _parts(backend, value) if kind == "model" and len(self.owned) > 1 else []
+            # listed before the move, which may replace them
+            parts = whole.parts() if len(self.owned) > 1 else []
             self._kept += parts
-            if moves_model:
-                undo.append(
-                    partial(
-                        leaves.take_back, backend, value, leaves.model_places(backend, value)
-                    )
-                )
-                done[id(value)] = leaves.move_model(backend, value, place)
-            else:
+            if one is leaves.copy:
                 done[id(value)] = one(backend, kind, value, place)
+            else:
+                undo.append(partial(take_back, backend, value, list(whole.places())))
+                done[id(value)] = whole.move(place)
             if parts:
                 _pair(backend, parts, done[id(value)], done)
         return done
@@ -379,18 +375,9 @@ def _may_be_bound(backend: Backend) -> bool:
     return type(backend).is_host_bound is not Backend.is_host_bound
 
 
-def _is_model(leaf: _Owned) -> bool:
-    _, _, _, kind = leaf
-    return kind == "model"
-
-
-def _number_of_parts(leaf: _Owned) -> int:
+def _parts(leaf: _Owned) -> list[Any]:
     _, model, backend, _ = leaf
-    return len(_parts(backend, model))
-
-
-def _parts(backend: Backend, model: Any) -> list[Any]:
-    return unlisted.Unlisted(backend, model).parts()
+    return WholeModel(backend, model).parts()
 
 
 # its tensors
@@ -476,7 +463,7 @@ def _move(
 def _pair(backend: Backend, own: list[Any], twin: Any, done: dict[int, Any]) -> None:
     """Notes in `done` that the parts of a moved or copied model replace the original's parts wherever those stand in
     the container. If a part has a replacement already, the new model takes that instead of its own."""
-    new = _parts(backend, twin)
+    new = WholeModel(backend, twin).parts()
     if len(own) != len(new):
         return
     apart = {}

@@ -4,9 +4,11 @@ containers."""
 from __future__ import annotations
 
 from xdevice.base.dtypes import dtype_name
+from xdevice.containers import strangers
 from xdevice.core import registry
-from xdevice.errors import UnsupportedError, listed, note
+from xdevice.errors import UnsupportedError
 
+from . import unlisted
 from .refusals import operators_compute_elsewhere, traced
 
 TYPE_CHECKING = False  # importing typing would take a third of the time of `import xdevice`
@@ -42,59 +44,7 @@ def move(backend: Backend, kind: str, x: Any, target: Device) -> Any:
         )
     if kind == "symbol":
         return backend.move(x, target)
-    return x if is_all_on(backend, x, target) else move_model(backend, x, target)
-
-
-def is_all_on(backend: Backend, model: Any, target: Device) -> bool:
-    from . import unlisted
-
-    return unlisted.is_all_on(backend, model, target)
-
-
-def model_places(backend: Backend, model: Any) -> list[tuple[str, Device]]:
-    """Returns name and device of everything that a model holds."""
-    from . import unlisted
-
-    return list(unlisted.places(backend, model))
-
-
-def move_model(backend: Backend, model: Any, target: Device) -> Any:
-    """Moves a model that is not on the device as a whole. One whose move fails is moved back."""
-    from . import unlisted
-
-    before = model_places(backend, model)
-    try:
-        return unlisted.move(backend, model, target)
-    except BaseException as error:
-        take_back(backend, model, before, error)
-        raise
-
-
-def take_back(
-    backend: Backend, model: Any, before: list[tuple[str, Device]], error: BaseException
-) -> None:
-    """Moves a model back to its device after a move that failed. If that fails too, a note on the error says which
-    variables have moved."""
-    from . import unlisted
-
-    homes = {place for _, place in before}
-    try:
-        if len(homes) == 1 and model_places(backend, model) != before:
-            unlisted.move(backend, model, *homes)
-    except Exception:  # the first error says why
-        pass
-    try:
-        after = dict(model_places(backend, model))
-        moved = [name for name, place in before if after.get(name) is not place]
-        if moved:
-            left = listed(moved, 3)
-            name = type(model).__qualname__
-            note(
-                error,
-                f"{len(moved)} of the {len(before)} variables of a {name} have moved and stay there: {left}",
-            )
-    except Exception:
-        note(error, f"some of the variables of a {type(model).__qualname__} may have moved")
+    return unlisted.move(backend, x, target)
 
 
 def start_move(backend: Backend, kind: str, x: Any, target: Device) -> Any:
@@ -114,9 +64,8 @@ def copy(backend: Backend, kind: str, x: Any, target: Device) -> Any:
     if kind == "symbol":
         return backend.copy(x, target)
     if kind == "model":
-        from . import unlisted
-
-        return another(backend, x, unlisted.copy(backend, x, target), "copying")
+        twin = unlisted.WholeModel(backend, x).copy(target)
+        return another(backend, x, twin, "copying")
     return _separate(x, another(backend, x, backend.copy(x, target), "copying"))
 
 
@@ -134,8 +83,6 @@ def _may_carry(cls: type) -> bool:
 
 def _separate(x: Any, new: Any) -> Any:
     if _may_carry(type(x)):
-        from xdevice.containers import strangers
-
         strangers.separate(x, new)
     return new
 
@@ -158,7 +105,7 @@ def places(backend: Backend, kind: str, x: Any, name: Callable[[], str]) -> Iter
     elif kind == "symbol":
         raise traced(backend, name() or type(x).__qualname__)
     else:
-        for inner, place in model_places(backend, x):
+        for inner, place in unlisted.WholeModel(backend, x).places():
             yield lambda inner=inner: _name_inside(name, inner), place, ""  # type: ignore[misc]
 
 

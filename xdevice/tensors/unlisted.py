@@ -24,7 +24,7 @@ from xdevice.containers.items import ATTRIBUTES
 from xdevice.containers.looks import PLAIN
 from xdevice.containers.trees import Tree
 from xdevice.core import registry
-from xdevice.errors import ContainerError, NotBuiltError, UnsupportedError
+from xdevice.errors import ContainerError, NotBuiltError, UnsupportedError, listed, note
 
 if TYPE_CHECKING:
     from xdevice.base.devices import Device
@@ -62,10 +62,12 @@ class _Holding(NamedTuple):
                 yield name, value, owned
 
 
-class Unlisted:
-    """A model, and what it holds without listing it."""
+class WholeModel:
+    """A model with all that it holds, whether its framework lists it or not."""
 
     def __init__(self, backend: Backend, model: Any) -> None:
+        self._backend = backend
+        self._model = model
         self.models: list[tuple[str, Backend, Any]] = [("", backend, model)]
         """The model itself, and those that were found in attributes."""
         self._holdings: list[_Holding] = []
@@ -76,12 +78,11 @@ class Unlisted:
     def _listed(self) -> list[Any]:
         """The parts of all models that their frameworks list. Most models hold nothing else, and are not asked: for a
         model of 200 layers that takes as long as to ask for its devices."""
-        _, backend, model = self.models[0]
-        return list(backend.model_parts(model))
+        return list(self._backend.model_parts(self._model))
 
     @cached_property
     def _known(self) -> set[int]:
-        return {id(self.models[0][2]), *map(id, self._listed)}
+        return {id(self._model), *map(id, self._listed)}
 
     def _add(self, name: str, backend: Backend, model: Any) -> None:
         self.models.append((name, backend, model))
@@ -113,8 +114,7 @@ class Unlisted:
                 self._add(inner, owned.backend, value)
 
     def _is_owner(self, backend: Backend, model: Any) -> bool:
-        _, _, own = self.models[0]
-        return any(part is own for part in backend.model_parts(model))
+        return any(part is self._model for part in backend.model_parts(model))
 
     def tensors(self) -> list[tuple[str, Any, Backend]]:
         """Returns name, tensor and backend of each tensor that no framework lists."""
@@ -129,16 +129,17 @@ class Unlisted:
         """Returns everything that a user may hold beside the model: of a copy as many parts, in the same order."""
         return [*self._listed, *(value for _, value, _ in self.tensors())]
 
-    def _parameters(self) -> Iterable[Any]:
-        _, backend, model = self.models[0]
-        return backend.parameters_of(model)
-
     def places(self) -> Iterator[tuple[str, Device]]:
+        """Yields name and device of everything that the model holds: first of its variables, then of the rest."""
+        yield from self._backend.model_devices(self._model)
+        yield from self.unlisted_places()
+
+    def unlisted_places(self) -> Iterator[tuple[str, Device]]:
         """Yields name and device of each tensor that is not listed, and of the variables of models that are not."""
         for name, value, backend in self.tensors():
             yield name, backend.device_of(value)
-        for number, parameter in enumerate(self._parameters()):
-            yield f"parameters[{number}]", self.models[0][1].device_of(parameter)
+        for number, parameter in enumerate(self._backend.parameters_of(self._model)):
+            yield f"parameters[{number}]", self._backend.device_of(parameter)
         for holding in self._holdings:
             for name, value in holding.named():
                 mover = trees.mover(value)
@@ -151,17 +152,36 @@ class Unlisted:
                     for inner, place in backend.model_devices(model)
                 )
 
-    def is_on(self, target: Device) -> bool:
+    def is_all_on(self, target: Device) -> bool:
+        if not self._backend.is_all_on(self._model, target):
+            return False
         try:
-            return all(place is target for _, place in self.places())
-        except UnsupportedError:
+            return all(place is target for _, place in self.unlisted_places())
+        except UnsupportedError:  # a tensor of it is on several devices
             return False
 
-    def check(self, target: Device) -> None:
+    def move(self, target: Device) -> Any:
+        """Moves the model in place, and what it holds; returns the model, or the object that its own method gives
+        instead."""
+        self._check(target)
+        moved = self._backend.move_model(self._model, target)
+        moved = self._model if moved is None else moved
+        self._follow(moved, target, is_copy=False)
+        return moved
+
+    def copy(self, target: Device) -> Any:
+        twin = self._backend.copy_model(self._model, target)
+        self._check(target)  # only now: the line above refuses an optimizer by the right words
+        if twin is not self._model:
+            self._follow(twin, target, is_copy=True)
+        return twin
+
+    def _check(self, target: Device) -> None:
         """Raises an error if a framework lacks the device, if a container cannot take the moved tensors, or for an
         optimizer whose parameters are elsewhere."""
-        _, backend, model = self.models[0]
-        left = next((x for x in self._parameters() if backend.device_of(x) is not target), None)
+        backend, model = self._backend, self._model
+        parameters = backend.parameters_of(model)
+        left = next((x for x in parameters if backend.device_of(x) is not target), None)
         if left is not None:
             raise backend.unsupported(
                 f"moving a {type(model).__qualname__} to {target} while a parameter of it is on "
@@ -178,12 +198,12 @@ class Unlisted:
         for holding in self._holdings if away else ():
             holding.tree.check_rebuilding(away)
 
-    def follow(self, moved: Any, target: Device, is_copy: bool) -> None:
+    def _follow(self, moved: Any, target: Device, is_copy: bool) -> None:
         """Brings everything after the model, which has been moved in place or to another object, or copied."""
         if not self._holdings:
             return
-        _, backend, model = self.models[0]
-        other = Unlisted(backend, moved) if is_copy or moved is not model else self
+        backend = self._backend
+        other = WholeModel(backend, moved) if is_copy or moved is not self._model else self
         now = list(backend.model_parts(moved))
         for _, owner, one in other.models[1:]:
             if not owner.is_all_on(one, target):
@@ -212,33 +232,43 @@ class Unlisted:
                     attribute.owner[attribute.key] = kept
 
 
-def places(backend: Backend, model: Any) -> Iterator[tuple[str, Device]]:
-    """Yields name and device of everything that a model holds: of its variables, and of what is not listed."""
-    yield from backend.model_devices(model)
-    yield from Unlisted(backend, model).places()
-
-
-def is_all_on(backend: Backend, model: Any, target: Device) -> bool:
-    return backend.is_all_on(model, target) and Unlisted(backend, model).is_on(target)
-
-
 def move(backend: Backend, model: Any, target: Device) -> Any:
-    """Moves a model and all that it holds; returns the model, or the object that its own method gives instead."""
-    rest = Unlisted(backend, model)
-    rest.check(target)
-    moved = backend.move_model(model, target)
-    moved = model if moved is None else moved
-    rest.follow(moved, target, is_copy=False)
-    return moved
+    """Moves a model in place, unless it is on the device as a whole. One whose move fails is moved back."""
+    whole = WholeModel(backend, model)
+    if whole.is_all_on(target):
+        return model
+    before = list(whole.places())
+    try:
+        return whole.move(target)
+    except BaseException as error:
+        take_back(backend, model, before, error)
+        raise
 
 
-def copy(backend: Backend, model: Any, target: Device) -> Any:
-    rest = Unlisted(backend, model)
-    twin = backend.copy_model(model, target)  # which refuses an optimizer by the right words
-    rest.check(target)
-    if twin is not model:
-        rest.follow(twin, target, is_copy=True)
-    return twin
+def take_back(
+    backend: Backend, model: Any, before: list[tuple[str, Device]], error: BaseException
+) -> None:
+    """Moves a model back to its device after a move that failed. If that fails too, a note on the error says which
+    variables have moved."""
+    homes = {place for _, place in before}
+    try:
+        whole = WholeModel(backend, model)
+        if len(homes) == 1 and list(whole.places()) != before:
+            whole.move(*homes)
+    except Exception:  # the first error says why
+        pass
+    name = type(model).__qualname__
+    try:
+        after = dict(WholeModel(backend, model).places())
+        moved = [one for one, place in before if after.get(one) is not place]
+        if moved:
+            note(
+                error,
+                f"{len(moved)} of the {len(before)} variables of a {name} have moved and stay there: "
+                f"{listed(moved, 3)}",
+            )
+    except Exception:
+        note(error, f"some of the variables of a {name} may have moved")
 
 
 def refuse(
@@ -246,7 +276,7 @@ def refuse(
 ) -> None:
     """Raises `UnsupportedError` for a model that holds layers or parameters which the framework does not list, and
     which `verb`, such as "saving", would therefore miss."""
-    rest = Unlisted(backend, model)
+    whole = WholeModel(backend, model)
     instead = (
         ""
         if only_trained
@@ -254,10 +284,10 @@ def refuse(
     )
     layers = [
         (name, one)
-        for name, owner, one in rest.models[1:]
+        for name, owner, one in whole.models[1:]
         if not only_trained or list(owner.gradients(one))
     ]
-    parameters = [(name, x) for name, x, owner in rest.tensors() if owner.is_parameter(x)]
+    parameters = [(name, x) for name, x, owner in whole.tensors() if owner.is_parameter(x)]
     for name, x in (*layers, *parameters):
         raise backend.unsupported(
             f"{verb} {name}, a {type(x).__qualname__} that this {type(model).__qualname__} holds in a plain attribute, "

@@ -13,8 +13,6 @@ Facts about JAX that the code depends on (measured on 0.7.1):
   a Python callback for that ends it by std::bad_cast. So all ranks reach the service by way of `relay`, which hides
   that it has ended: the PeerError comes by xdevice's own connection.
 - The coordinator listens on all addresses unless it is given one.
-- The maximum of complex numbers fails in the compiler. `psum_scatter` only sums. The parts of a spread array without
-  elements come back in the shape of the whole, so such arrays are not sent.
 - Adding zeros turns -0.0 into 0.0. A broadcast is a sum in which the other ranks add zeros, so it adds the bits of the
   values as integers.
 - 64-bit may be on in the caller's thread only. The thread in which collectives run needs it too, otherwise JAX would
@@ -37,9 +35,6 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from xdevice.distributed.contract.collectives import (
     address,
     free_port,
-    own_part,
-    refusal_of_order,
-    require_fit,
 )
 from xdevice.distributed.contract.processes import Engine, Processes
 from xdevice.errors import LaunchError
@@ -73,14 +68,12 @@ class JaxProcesses(Processes):
 
     def start_engine(self, name: str, group: Group) -> Engine:
         private.require("several processes")
-        require_fit(self, name, group.device)
         return JaxEngine(name, group, self)
 
 
 class JaxEngine(Engine):
     def __init__(self, name: str, group: Group, backend: Primitives) -> None:
-        self.name = f"jax:{name}"
-        self._rank = group.rank
+        super().__init__(f"jax:{name}", group)
         self._exchange = group.exchange
         self._is_first = _initialize(group)
         own = backend.to_native(group.device)
@@ -93,33 +86,30 @@ class JaxEngine(Engine):
     def refusal(self, verb: str, op: str | None, dtype: str) -> str | None:
         if verb in ("send", "recv") and not self._is_first:
             return "it connects two processes only in the first world of a process"
-        return refusal_of_order(verb, op, dtype)
+        return None
 
     def all_reduce(self, x: jax.Array, op: str) -> jax.Array:
-        return self._called(_all_reduce, op, x) if x.size else x
+        return self._called(_all_reduce, op, x)
 
     def broadcast(self, x: jax.Array, root: int) -> jax.Array:
-        return self._called(_broadcast, root, x) if x.size else x
+        return self._called(_broadcast, root, x)
 
     def all_gather(self, x: jax.Array) -> list[jax.Array]:
-        count = len(self._natives)
-        return list(self._called(_all_gather, count, x)) if x.size else [x] * count
+        return list(self._called(_all_gather, self.size, x))
 
     def reduce_scatter(self, x: jax.Array, op: str) -> jax.Array:
-        return (
-            self._called(_reduce_scatter, op, x)
-            if x.size
-            else own_part(x, self._rank, len(self._natives))
-        )
+        # `psum_scatter` only sums
+        if op != "sum":
+            return super().reduce_scatter(x, op)
+        return self._called(_reduce_scatter, op, x)
 
     def send(self, x: jax.Array, to: int) -> None:
-        pair = (self._natives[self._rank], self._natives[to])
-        if x.size:
-            self._called(_broadcast, 0, x, pair)
+        pair = (self._natives[self.rank], self._natives[to])
+        self._called(_broadcast, 0, x, pair)
 
     def recv(self, like: jax.Array, source: int) -> jax.Array:
-        pair = (self._natives[source], self._natives[self._rank])
-        return self._called(_broadcast, 0, like, pair) if like.size else like
+        pair = (self._natives[source], self._natives[self.rank])
+        return self._called(_broadcast, 0, like, pair)
 
     # single tensors
 
@@ -144,7 +134,7 @@ class JaxEngine(Engine):
             function, sharding = _compiled(verb, how, natives or self._natives)
             count = len(natives or self._natives)
             # the host's arrays go by the GPU
-            part = _on(self._natives[self._rank], x if x.ndim else x.reshape(1))
+            part = _on(self._natives[self.rank], x if x.ndim else x.reshape(1))
             whole = (count * part.shape[0], *part.shape[1:])
             spread = function(jax.make_array_from_single_device_arrays(whole, sharding, [part]))
             # waits in this thread, which may hang if a peer has died: otherwise the caller's thread would wait and hang
@@ -250,15 +240,7 @@ def _all_gather(count: int) -> Callable[[jax.Array], tuple[jax.Array, ...]]:
 
 
 def _reduce_scatter(op: str) -> Callable[[jax.Array], jax.Array]:
-    def function(x: jax.Array) -> jax.Array:
-        if op == "sum":
-            return jax.lax.psum_scatter(x, "rank", tiled=True)
-        length = x.shape[0] // jax.lax.psum(1, "rank")
-        return jax.lax.dynamic_slice_in_dim(
-            _REDUCED_BY[op](x, "rank"), jax.lax.axis_index("rank") * length, length
-        )
-
-    return function
+    return lambda x: jax.lax.psum_scatter(x, "rank", tiled=True)
 
 
 def _bits(x: jax.Array) -> jax.Array:

@@ -2,10 +2,9 @@
 
 Facts about Paddle that the code depends on (measured on 3.3.1 with gloo, on 2.6.2 with NCCL):
 
-- gloo's sum of float16 is inf on all ranks, without an error. So 16-bit floats are added in float32.
 - A dtype that gloo does not support (int16, complex64) ends the process with status 255. So tensors that are only sent
   are sent as bytes, and tensors that are reduced are converted to a dtype that gloo supports.
-- gloo fails for tensors without elements, and does not have reduce_scatter.
+- gloo does not have reduce_scatter.
 - Each rank counts the calls of a group by itself: after a send between two of four ranks, the next collective of all
   hangs until it times out. So each pair of ranks that sends has a group of its own.
 - gloo gives up after 30 s, which no setting changes.
@@ -32,9 +31,6 @@ from xdevice.base.dtypes import dtype_name
 from xdevice.base.floats import PARTS
 from xdevice.distributed.contract.collectives import (
     free_port,
-    own_part,
-    refusal_of_order,
-    require_fit,
 )
 from xdevice.distributed.contract.processes import Engine, Processes
 from xdevice_paddle.private import private
@@ -50,12 +46,7 @@ _KINDS: Final = {
 }  # fmt: skip
 """Paddle's class for each engine, the best engine first. A build of Paddle only has the classes for its devices."""
 _OPS: Final = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX, "min": dist.ReduceOp.MIN}
-_REDUCED_AS: Final = {
-    "float16": "float32",
-    "bfloat16": "float32",
-    "int16": "int32",
-    "bool": "uint8",
-}
+_REDUCED_AS: Final = {"int16": "int32", "bool": "uint8"}
 _GLOO_GIVES_UP: Final = 30.0
 
 
@@ -72,15 +63,13 @@ class PaddleProcesses(Processes):
         )
 
     def start_engine(self, name: str, group: Group) -> Engine:
-        require_fit(self, name, group.device)
         return PaddleEngine(name, group, self.to_native(group.device))
 
 
 class PaddleEngine(Engine):
     def __init__(self, name: str, group: Group, native: Any) -> None:
-        self.name = f"paddle:{name}"
+        super().__init__(f"paddle:{name}", group)
         self._native = native
-        self._rank, self._size = group.rank, group.size
         self._is_short_of_time = name == "gloo" and group.timeout > _GLOO_GIVES_UP
         self._is_gloo = name == "gloo"
         if not self._is_gloo:
@@ -92,11 +81,9 @@ class PaddleEngine(Engine):
     def refusal(self, verb: str, op: str | None, dtype: str) -> str | None:
         if self._is_short_of_time:
             return "Paddle's gloo gives up after 30 s whatever the timeout, so a longer timeout is refused"
-        return refusal_of_order(verb, op, dtype)
+        return None
 
     def all_reduce(self, x: paddle.Tensor, op: str) -> paddle.Tensor:
-        if 0 in x.shape:
-            return x
         dtype = dtype_name(x.dtype)
         if dtype in PARTS:
             parts = _compact(x).reshape([-1]).view(PARTS[dtype])
@@ -106,37 +93,27 @@ class PaddleEngine(Engine):
         return self._reduced(_compact(x), op)
 
     def broadcast(self, x: paddle.Tensor, root: int) -> paddle.Tensor:
-        if 0 in x.shape:
-            return x
         sent = _bytes(x)
         dist.broadcast(sent, src=root, group=self._members)
         self._wait()
         return _from_bytes(sent, x)
 
     def all_gather(self, x: paddle.Tensor) -> list[paddle.Tensor]:
-        if 0 in x.shape:
-            return [x.clone() for _ in range(self._size)]
         received: list[paddle.Tensor] = []
         dist.all_gather(received, _bytes(x), group=self._members)
         self._wait()
         return [_from_bytes(one, x) for one in received]
 
-    def reduce_scatter(self, x: paddle.Tensor, op: str) -> paddle.Tensor:
-        return own_part(self.all_reduce(x, op), self._rank, self._size).clone()
-
     def send(self, x: paddle.Tensor, to: int) -> None:
-        if 0 not in x.shape:
-            pair = self._pair(self._rank, to)
-            with _as_trainer(self._rank):
-                dist.send(_bytes(x), dst=to, group=pair)
-            self._wait()
+        pair = self._pair(self.rank, to)
+        with _as_trainer(self.rank):
+            dist.send(_bytes(x), dst=to, group=pair)
+        self._wait()
 
     def recv(self, like: paddle.Tensor, source: int) -> paddle.Tensor:
-        if 0 in like.shape:
-            return like
         received = _bytes(like)
-        pair = self._pair(source, self._rank)
-        with _as_trainer(self._rank):
+        pair = self._pair(source, self.rank)
+        with _as_trainer(self.rank):
             dist.recv(received, src=source, group=pair)
         self._wait()
         return _from_bytes(received, like)
@@ -159,13 +136,13 @@ class PaddleEngine(Engine):
 
     def _new_group(self, number: int, ranks: Sequence[int]) -> Members:
         kind = _KINDS["gloo" if self._is_gloo else "nccl"]
-        rank = ranks.index(self._rank)
-        with _as_trainer(self._rank):
+        rank = ranks.index(self.rank)
+        with _as_trainer(self.rank):
             process_group = kind.create(self._store, rank, len(ranks), number)
         return Members(rank, number, list(ranks), pg=process_group, name=f"xdevice {number}")
 
     def _pair(self, source: int, to: int) -> Members:
-        number = self._number + 1 + source * self._size + to
+        number = self._number + 1 + source * self.size + to
         if number not in self._pairs:
             self._pairs[number] = self._new_group(number, (source, to))
         return self._pairs[number]

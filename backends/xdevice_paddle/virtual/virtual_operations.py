@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 import paddle
 
-from xdevice.errors import DeviceMismatchError
+from xdevice.errors import DeviceMismatchError, UnsupportedError
 from xdevice_paddle import copying
 from xdevice_paddle.private import CHECKED, NEWER_CHECKED, private
 
@@ -34,6 +34,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
 _MOVES = ("copy_to", "memcpy", "assign_")
+_REFUSED = "rmsprop_"
+"""The step of Paddle's RMSProp: its kernel requires the memory of its operands, and Paddle gives it copies on the
+host."""
 
 
 def refuse_mixed_devices() -> None:
@@ -72,6 +75,10 @@ def _checked(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
                     f"{name} takes tensors of one GPU, but they are on gpu:{first} and gpu:{index}; "
                     "move them with xdevice.to_device"
                 )
+        if operands and name == _REFUSED:
+            raise UnsupportedError(
+                "RMSProp is not supported on virtual GPUs of paddle; take Adam, or stay on the CPU"
+            )
         result = call(*args, **kwargs)
         if operands:
             _settle([result, *operands], there)  # what is written in place is moved as well

@@ -8,7 +8,6 @@ Facts about TensorFlow that the code depends on (measured on 2.21):
   collectives do not support is sent as another one, without a change of its values.
 - NCCL's collectives do not support int32: "Collective all-reduce does not support datatype DT_INT32 on DEVICE_GPU"
   (https://github.com/tensorflow/tensorflow/issues/56184).
-- A collective on a tensor without elements crashes the process by a segmentation fault.
 - `CollectiveReduceScatterV2` is not implemented for the CPU, and there are no collectives to send and receive. Instead
   of these, the code takes its part of an all-reduce, and broadcasts in a group of two processes.
 - TensorFlow rounds the mean of integers down, so only sums are asked for.
@@ -27,9 +26,6 @@ import tensorflow as tf
 from xdevice.distributed.contract.collectives import (
     address,
     free_port,
-    own_part,
-    refusal_of_order,
-    require_fit,
 )
 from xdevice.distributed.contract.processes import Engine, Processes
 from xdevice.errors import LaunchError
@@ -59,8 +55,6 @@ _SMALL: Final[dict[str, As]] = dict.fromkeys(
 )
 _REDUCED_AS: Final[dict[str, As]] = {
     **_SMALL,
-    "float16": (None, "float32"),
-    "bfloat16": (None, "float32"),
     "uint32": (None, "int64"),
     "uint64": ("int64", None),
     "complex64": ("float32", None),
@@ -87,22 +81,19 @@ def names(gpus: int) -> tuple[str, ...]:
 
 class TensorflowEngine(Engine):
     def __init__(self, name: str, group: Group, native: str, is_started: bool) -> None:
-        self.name = f"tensorflow:{name}"
+        super().__init__(f"tensorflow:{name}", group)
         self._hint, self._native = name, native
         as_on_device = _on_gpu if name == "nccl" else dict
         self._reduced_as: Mapping[str, As] = as_on_device(_REDUCED_AS)
         self._moved_as: Mapping[str, As] = as_on_device(_MOVED_AS)
-        self._rank, self._size = group.rank, group.size
         _join(group, name, is_started)
 
     def refusal(self, verb: str, op: str | None, dtype: str) -> str | None:
         if verb in ("all_reduce", "reduce_scatter") and op != "sum" and dtype == "uint64":
             return "TensorFlow reduces no uint64, and the order of its bits is another in int64"
-        return refusal_of_order(verb, op, dtype)
+        return None
 
     def all_reduce(self, x: Any, op: str) -> Any:
-        if 0 in x.shape:
-            return x
         with tf.device(self._native):
             sent = _carried(x, self._reduced_as)
             result = tf.raw_ops.CollectiveReduceV2(
@@ -110,31 +101,26 @@ class TensorflowEngine(Engine):
                 merge_op=_OPS[op],
                 final_op="Id",
                 ordering_token=[],
-                **self._call(_ALL, self._size),
+                **self._call(_ALL, self.size),
             )
             return self._done(_unpacked(result, x, self._reduced_as))
 
     def broadcast(self, x: Any, root: int) -> Any:
-        return self._broadcast_in(x, self._rank == root, _ALL, self._size)
+        return self._broadcast_in(x, self.rank == root, _ALL, self.size)
 
     def all_gather(self, x: Any) -> list[Any]:
-        if 0 in x.shape:
-            return [x] * self._size
         with tf.device(self._native):
             sent = _carried(x, self._moved_as)[tf.newaxis]
             result = tf.raw_ops.CollectiveGatherV2(
-                input=sent, ordering_token=[], **self._call(_ALL, self._size)
+                input=sent, ordering_token=[], **self._call(_ALL, self.size)
             )
             return self._done([_unpacked(one, x, self._moved_as) for one in tf.unstack(result)])
 
-    def reduce_scatter(self, x: Any, op: str) -> Any:
-        return own_part(self.all_reduce(x, op), self._rank, self._size)
-
     def send(self, x: Any, to: int) -> None:
-        self._broadcast_in(x, True, self._pair(self._rank, to), 2)
+        self._broadcast_in(x, True, self._pair(self.rank, to), 2)
 
     def recv(self, like: Any, source: int) -> Any:
-        return self._broadcast_in(like, False, self._pair(source, self._rank), 2)
+        return self._broadcast_in(like, False, self._pair(source, self.rank), 2)
 
     # single tensors
 
@@ -160,11 +146,9 @@ class TensorflowEngine(Engine):
         }
 
     def _pair(self, source: int, to: int) -> int:
-        return _ALL + 1 + source * self._size + to
+        return _ALL + 1 + source * self.size + to
 
     def _broadcast_in(self, x: Any, is_source: bool, key: int, size: int) -> Any:
-        if 0 in x.shape:
-            return x
         with tf.device(self._native):
             sent, call = _carried(x, self._moved_as), self._call(key, size)
             if is_source:
@@ -176,7 +160,7 @@ class TensorflowEngine(Engine):
             return self._done(_unpacked(result, x, self._moved_as))
 
     def _done(self, result: Any) -> Any:
-        """Returns `found`, the result of a collective. Waits for it with NCCL, whose calls return at once. The wait
+        """Returns the result of a collective. Waits for it with NCCL, whose calls return at once. The wait
         must be in this thread, because xdevice gives the thread up if another process has died."""
         if self._hint == "nccl":
             tf.test.experimental.sync_devices()
@@ -249,7 +233,6 @@ class TensorflowProcesses(Processes):
 
     def start_engine(self, name: str, group: Group) -> Engine:
         private.require("several processes")
-        require_fit(self, name, group.device)
         engine = TensorflowEngine(name, group, self.to_native(group.device), is_started())
         # TensorFlow sees other GPUs now; the number of virtual ones is set by the program
         if not self.virtual:

@@ -54,9 +54,6 @@ _AS: Final = {
 """For each dtype that gloo or NCCL does not sum: the dtype in which its tensors are summed. A sum of wider integers has
 the same low bits; a complex number is summed as a pair of floats. For gloo this is reported in
 https://github.com/pytorch/pytorch/issues/89197 (bool), https://github.com/pytorch/pytorch/issues/156632 (complex)."""
-_SORTED_AS: Final = {torch.float32: torch.int32, torch.float64: torch.int64}
-"""The integers as which floats are compared for max and min, because gloo does not handle NaN: its max of 0, NaN and 2
-on three ranks is 0. No upstream issue is known."""
 _OPS: Final = {
     "sum": dist.ReduceOp.SUM,
     "mean": dist.ReduceOp.AVG,
@@ -80,11 +77,9 @@ class TorchEngine(Engine):
     in_steps = frozenset({"all_reduce", "broadcast", "all_gather", "reduce_scatter"})
     """The methods that wait in short steps. `send` and `recv` do not: to wait for them in steps, a timeout is needed,
     which would close gloo's connections."""
-    orders_nan = True
 
     def __init__(self, kind: str, group: Group, native: torch.device) -> None:
-        self.name = f"torch:{kind}"
-        self._rank, self._size = group.rank, group.size
+        super().__init__(f"torch:{kind}", group)
         self._until = group.wait
         options = _listening_at(group.host)
         self._store = store_of(group)
@@ -102,16 +97,11 @@ class TorchEngine(Engine):
         self._gloo = dist.ProcessGroupGloo(prefixed, group.rank, group.size, options)
 
     def refusal(self, verb: str, op: str | None, dtype: str) -> str | None:
-        if op in ("max", "min") and dtype in ("complex64", "complex128"):
-            return "complex numbers have no order"
         if op in ("max", "min") and dtype == "uint64":
             return "it compares signed integers only"
         return None
 
     def all_reduce(self, x: torch.Tensor, op: str) -> torch.Tensor:
-        if op != "sum" and x.dtype in _SORTED_AS:
-            integers = self.all_reduce(_sortable(x, op), op)
-            return x.copy_(_floats(integers, x.dtype))
         buffer = self._buffer(x)
         self._wait(
             buffer, lambda group: group.allreduce([buffer], _options(dist.AllreduceOptions, op))
@@ -127,17 +117,14 @@ class TorchEngine(Engine):
 
     def all_gather(self, x: torch.Tensor) -> list[torch.Tensor]:
         buffer = self._bytes(x)
-        parts = [torch.empty_like(buffer) for _ in range(self._size)]
+        parts = [torch.empty_like(buffer) for _ in range(self.size)]
         self._wait(buffer, lambda group: group.allgather([parts], [buffer]))
         return [_like(part, x) for part in parts]
 
     def reduce_scatter(self, x: torch.Tensor, op: str) -> torch.Tensor:
-        if op != "sum" and x.dtype in _SORTED_AS:
-            integers = self.reduce_scatter(_sortable(x, op), op)
-            return _floats(integers, x.dtype)
         buffer = self._buffer(x)
-        parts = [part.contiguous() for part in buffer.chunk(self._size)]
-        new = torch.empty_like(parts[self._rank])
+        parts = [part.contiguous() for part in buffer.chunk(self.size)]
+        new = torch.empty_like(parts[self.rank])
         self._wait(
             buffer,
             lambda group: group.reduce_scatter(
@@ -145,7 +132,7 @@ class TorchEngine(Engine):
             ),
         )
         part = torch.empty(
-            (x.shape[0] // self._size, *x.shape[1:]), dtype=x.dtype, device=x.device
+            (x.shape[0] // self.size, *x.shape[1:]), dtype=x.dtype, device=x.device
         )
         return _into(part, new)
 
@@ -160,12 +147,8 @@ class TorchEngine(Engine):
 
     def start_mean(self, x: torch.Tensor, divisor: float) -> Callable[[], torch.Tensor]:
         buffer = self._buffer(x)
-        if buffer.numel() == 0:
-            return lambda: x
         # NCCL multiplies by 1 / size; this rounds as the division does only if size is a power of two
-        is_mean = (
-            buffer.is_cuda and divisor == self._size and self._size & (self._size - 1) == 0
-        )
+        is_mean = buffer.is_cuda and divisor == self.size and self.size & (self.size - 1) == 0
         options = _options(dist.AllreduceOptions, "mean" if is_mean else "sum", True)
         if buffer.is_cuda:
             with torch.cuda.device(buffer.device):
@@ -230,8 +213,6 @@ class TorchEngine(Engine):
     def _wait(
         self, buffer: torch.Tensor, call: Callable[[Any], Any], in_steps: bool = True
     ) -> None:
-        if buffer.numel() == 0:
-            return
         if buffer.is_cuda:
             self._wait_on_gpu(buffer, call, in_steps)
             return
@@ -301,29 +282,8 @@ def _is_idle(stream: Any, seconds: float) -> bool:
     return True
 
 
-def _sortable(x: torch.Tensor, op: str) -> torch.Tensor:
-    """Returns integers that sort as the floats of `x` do, with NaN above all for a max, and below all for a min."""
-    # a NaN may have either sign, which would put it at either end: all get the sign of the end that `op` looks for
-    nan = torch.full_like(x, float("nan")).abs_()
-    if op == "min":
-        nan.neg_()
-    signed = torch.where(x.isnan(), nan, x).contiguous()
-    return _invert_negatives(signed.view(_SORTED_AS[x.dtype]))
-
-
-def _floats(integers: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    return _invert_negatives(integers).view(dtype)
-
-
-def _invert_negatives(bits: torch.Tensor) -> torch.Tensor:
-    """Turns the bits of floats into integers that sort as the floats do, by inverting all bits but the sign of negative
-    numbers. Calling it on the result gives the bits again."""
-    info = torch.iinfo(bits.dtype)
-    return bits ^ ((bits >> (info.bits - 1)) & info.max)
-
-
 def _into(x: torch.Tensor, buffer: torch.Tensor) -> torch.Tensor:
-    """Writes the result `held` into `x`, unless `held` is in the memory of `x` already, and returns `x`."""
+    """Writes the result in `buffer` into `x`, unless `buffer` is in the memory of `x` already, and returns `x`."""
     if buffer.data_ptr() == x.data_ptr() and buffer.device == x.device:
         if not x.is_inference():
             # so that a backward pass which needs the old values raises
@@ -333,9 +293,7 @@ def _into(x: torch.Tensor, buffer: torch.Tensor) -> torch.Tensor:
 
 
 def _like(buffer: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-    """Returns the result `held` in the shape, the dtype and on the device of `x`."""
-    if x.numel() == 0:
-        return torch.empty_like(x)
+    """Returns the result in `buffer` in the shape, the dtype and on the device of `x`."""
     if buffer.dtype is torch.uint8 and (buffer.numel() != x.numel() or x.itemsize == 1):
         buffer = buffer.view(x.dtype)  # the bytes of the elements
     elif x.is_complex():

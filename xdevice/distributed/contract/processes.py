@@ -5,7 +5,10 @@ collective (an operation that all processes take part in). This says what an eng
 
 - every rank calls the same method with tensors of the same dtype and shape, one call at a time: the ranks vote on each
   call before it, unless the user has switched that off;
-- tensors are dense, of the engine's own framework, without a gradient, and on `group.device` or on the host;
+- tensors are dense, have elements, are of the engine's own framework, without a gradient, and on `group.device` or on
+  the host;
+- NCCL is only started for a process on a real GPU, and other engines only where tensors are in host memory, as those of
+  virtual GPUs are; PyTorch's gloo is the exception, which copies from a GPU;
 - a call that waits for a rank which has died or is stuck is left waiting, in a thread of its own. So the engine sets no
   deadline that is shorter than `group.timeout`, and `abort` reports the failure to it.
 
@@ -66,25 +69,26 @@ class NativeGroup(NamedTuple):
 class Engine(ABC):
     """Moves tensors of one framework between the processes of a group. An argument `x` is such a tensor."""
 
-    name: str
-    """The framework and what it uses: "torch:gloo"."""
+    def __init__(self, name: str, group: Group) -> None:
+        self.name = name
+        """The framework and what it uses: "torch:gloo"."""
+        self.rank, self.size = group.rank, group.size
+
     in_steps: frozenset[str] = frozenset()
     """The names of methods that wait only by `group.wait`. They are called in the program's thread. All others are
     called in one thread of their own, which takes 20 to 100 us more."""
-    orders_nan = False
-    """Whether "max" and "min" are NaN if one rank has NaN, as NumPy's are. If they are not, the core sees to it by a
-    second reduction."""
 
     @abstractmethod
     def refusal(self, verb: str, op: str | None, dtype: str) -> str | None:
-        """Returns why the engine cannot do this, in a few words that end "torch:gloo does not support max of complex64:
-        ..."; None where it can. `verb` is the name of a method below, `op` what it reduces by: "sum", "max" or
-        "min"."""
+        """Returns why the engine cannot do this, in a few words that end "torch:gloo does not support max of uint64:
+        ..."; None where it can. `verb` is the name of a method below, `op` what it reduces by: "sum", "max" or "min".
+        It is not asked about what no framework can do: the max of complex numbers, or the sum of bools."""
 
     @abstractmethod
     def all_reduce(self, x: Any, op: str) -> Any:
         """Returns the "sum", "max" or "min" of the `x` of all ranks, bit for bit the same on each rank: either in `x`
-        itself, or as a new tensor. `x` never has 16-bit floats, because the core casts those first."""
+        itself, or as a new tensor. `x` never has 16-bit floats, because the core casts those first. Of floats with a
+        NaN the max and min may be anything: the core asks for them without it."""
 
     @abstractmethod
     def broadcast(self, x: Any, root: int) -> Any:
@@ -95,10 +99,11 @@ class Engine(ABC):
     def all_gather(self, x: Any) -> list[Any]:
         """Returns the `x` of each rank, in the order of the ranks, as new tensors. It does not write into `x`."""
 
-    @abstractmethod
     def reduce_scatter(self, x: Any, op: str) -> Any:
-        """Returns this rank's part, along the first axis, of what `all_reduce` would return, as a new tensor. The
-        length of that axis is a multiple of the number of ranks. `x` may be overwritten."""
+        """Returns this rank's part, along the first axis, of what `all_reduce` would return. The length of that axis is
+        a multiple of the number of ranks. `x` may be overwritten."""
+        length = x.shape[0] // self.size
+        return self.all_reduce(x, op)[self.rank * length : (self.rank + 1) * length]
 
     def send(self, x: Any, to: int) -> None:
         """Sends `x` to the rank `to`, which calls `recv` at the same time. It does not write into `x`."""
