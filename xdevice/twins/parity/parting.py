@@ -110,7 +110,7 @@ def _by_operations(actual: ModelRun, expected: ModelRun) -> Iterator[str]:
     yield text_of(place, actual.backend.name, expected.backend.name)
     for run, is_right in ((actual, two.is_right_in_actual), (expected, two.is_right)):
         if layer := _first_layer(run, lambda key, check=is_right: check(key, place.share)):
-            yield f"the first layer of {run.backend.name} whose output differs is {layer}"
+            yield f"the first layer of {run.backend.name} that differs is {layer}"
     for log in (actual.log, expected.log):
         if log.is_full:
             yield f"only the first {len(log.operations)} operations of {log.owner} were kept"
@@ -121,15 +121,14 @@ def text_of(place: Parting, ours: str, theirs: str) -> str:
         return f"the first operation that only {ours} computes is {place.actual}"
     if place.actual is None:
         return f"the first operation that only {theirs} computes is {place.expected}"
-    if place.closest in (None, (place.actual, place.expected)):
-        text = f"the first operation that differs is {place.actual} of {ours}, where {theirs} has {place.expected}"
-        return f"{text}; {place.errors}" if place.errors else text
+    first, last = (place.actual, place.expected), place.closest or (None, None)
     # one operation of the one side may do what several of the other do, of which the first may well be right
     mine, its = (
-        f"{first}" if first == last else f"{first} to {last}"
-        for first, last in zip((place.actual, place.expected), place.closest, strict=True)
+        f"{one}" if end in (None, one) else f"one of {one} to {end}"
+        for one, end in zip(first, last, strict=True)
     )
-    return f"the first difference lies in {mine} of {ours}, where {theirs} has {its}: {place.errors}"
+    errors = f"; {place.errors}" if place.errors else ""
+    return f"the first operation that differs is {mine} of {ours}, where {theirs} has {its}{errors}"
 
 
 def _first_layer(run: ModelRun, is_right: Any) -> str:
