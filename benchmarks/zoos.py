@@ -248,11 +248,7 @@ def mend(
 
 def _beside(source: tuple[str, Any]) -> str:
     """The one dropout of the source; for a setting that only the source has."""
-    return next(
-        layer.path
-        for layer in registry.load(source[0]).operations(source[1])
-        if layer.kind == "dropout"
-    )
+    return _paths(source, "", "dropout")[0]
 
 
 def _value(text: str) -> Any:
@@ -266,7 +262,8 @@ def _paths(side: tuple[str, Any], where: str, kind: str | None) -> list[str]:
     if kind is None:
         return [where]
     backend = registry.load(side[0])
-    return [layer.path for layer in backend.operations(side[1]) if layer.kind == kind]
+    every = backend.operations(side[1], backend.layers(side[1]))
+    return [layer.path for layer in every if layer.kind == kind]
 
 
 def _layer(side: tuple[str, Any], path: str) -> Any:

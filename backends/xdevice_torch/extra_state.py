@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from torch.nn import Module
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     import torch
 
@@ -22,11 +22,10 @@ NAME: Final = next(iter(_Probe().state_dict()))
 """The last part of the name under which a state dict has the result of a module's `get_extra_state()`."""
 
 
-def lost(model: Module, names: Mapping[str, object]) -> str | None:
-    """Returns the first of these names of a state dict that is the extra state of a module without a `set_extra_state`,
-    so that nothing could load it; None if there is none."""
-    extra = [name for name in names if name.rpartition(".")[2] == NAME]
-    takers = _takers(model) if extra else {}
+def lost(model: Module, extra: Iterable[str]) -> str | None:
+    """Returns the first of these names of extra states whose module has no `set_extra_state`, so that nothing could
+    load it; None if there is none."""
+    takers = _takers(model)
     return next((name for name in extra if name not in takers), None)
 
 

@@ -413,7 +413,8 @@ class TorchModels(Models):
                 )
         from . import extra_state
 
-        lost = extra_state.lost(model, state)
+        extra = [name for name in state if name.rpartition(".")[2] == extra_state.NAME]
+        lost = extra_state.lost(model, extra) if extra else None
         if lost is not None:
             raise self.unsupported(
                 f"{lost} of this model, which no set_extra_state() would load",

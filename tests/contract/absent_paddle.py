@@ -104,7 +104,8 @@ def kinds_of_layers(xd: Any) -> Any:
 
 
 def operations(xd: Any, net: Any) -> Any:
-    return xd.backend().operations(net)
+    backend = xd.backend()
+    return backend.operations(net, backend.layers(net))
 
 
 class Broken(paddle.io.Dataset):  # type: ignore[misc]

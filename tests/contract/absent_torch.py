@@ -124,7 +124,7 @@ def kinds_of_layers(xd: Any) -> Any:
     kinds = [
         (layer.path, layer.kind)
         for model in (net, hooked)
-        for layer in backend.operations(model)
+        for layer in backend.operations(model, backend.layers(model))
     ]
     return kinds, [layer.kind for layer in backend.layers(nn.MultiheadAttention(4, 2))]
 

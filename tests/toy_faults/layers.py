@@ -40,9 +40,7 @@ def _told(does, change):
         does,
         _SETTINGS,
         lambda operations, adapter: (
-            lambda model: [
-                layer if layer.parts else change(layer) for layer in operations(model)
-            ]
+            lambda *of: [layer if layer.parts else change(layer) for layer in operations(*of)]
         ),
         HOMES[:1],
     )

@@ -24,7 +24,7 @@ from . import linen
 from .modules import equinox, is_equinox, is_nnx, nnx, variables, walk
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 _Kind = tuple[str, tuple[Part, ...], Settings]
 
@@ -33,6 +33,7 @@ def _of_nnx(module: Any) -> _Kind | None:
     """Kind, parts and settings of a layer of nnx; None if it is not one that has parameters and a counterpart."""
     library: Any = nnx()
     settings: Settings
+    # the exact class, because a subclass may compute something else
     match type(module):
         case library.Linear:
             kind, settings = "linear", {"activation": None}
@@ -64,7 +65,7 @@ def _of_nnx(module: Any) -> _Kind | None:
         case library.MultiHeadAttention:
             return (
                 layouts.ATTENTION,
-                _attention(module.num_heads, module.head_dim),
+                dialects.projections(module.num_heads, module.head_dim, "out"),
                 _of_attention(module),
             )
         case library.RNN if isinstance(module.cell, library.OptimizedLSTMCell):
@@ -106,6 +107,7 @@ def _zeros(
     if not isinstance(padding, str):
         each = layouts.per_axis(padding, len(sizes))
         return [(one, one) if isinstance(one, int) else (one[0], one[1]) for one in each]
+    # the padding that jax.lax.conv_transpose computes for these two words
     if padding == "VALID":
         return [(size, max(size, step - 1)) for size, step in zip(sizes, stride, strict=True)]
     if padding != "SAME":
@@ -150,10 +152,6 @@ def _padding(padding: Any, axes: int) -> object:
     return layouts.sides(
         [side for one in each for side in (one if isinstance(one, tuple) else (one, one))], axes
     )
-
-
-def _attention(heads: int, size: int) -> tuple[Part, ...]:
-    return dialects.flax(layouts.ATTENTION, {"num_heads": heads, "size_of_heads": size})
 
 
 def _of_attention(module: Any) -> dict[str, object]:
@@ -211,35 +209,19 @@ _OF_CELL: Final = (
 )
 
 
-def _of_linen(layer: linen.LinenLayer, names: Container[str]) -> Layer | None:
-    """A layer of linen, whose settings are not known."""
-    settings: dict[str, object] = {}
-    if layer.kind == layouts.ATTENTION:
-        own = _attention(*layer.heads)
-    elif layer.kind == "lstm":
-        cell = "cell." if layouts.join(layer.path, dialects.FLAX_CELL[0].name) in names else ""
-        own = tuple(
-            part._replace(name=cell + part.name.removeprefix("cell."))
-            for part in dialects.FLAX_CELL
-        )
-        settings = {"layers": 1, "bidirectional": False, "projection": 0}
-    else:
-        own = dialects.flax(layer.kind, settings)
-    return layouts.bound(layer.path, layer.kind, own, names, settings)
-
-
-def _described(model: Any, names: Container[str]) -> Iterator[Layer]:
+def _described(model: Any) -> Iterator[Layer]:
     for path, module in walk(model):
         description = (_of_nnx if is_nnx(module) else _of_equinox)(module)
         if description is None:
             continue
         kind, own, settings = description
+        # nnx casts the parameters to `dtype` before it computes
         dtype, own_dtype = (getattr(module, name, None) for name in ("dtype", "param_dtype"))
         if None not in (dtype, own_dtype) and jax.numpy.dtype(dtype) != jax.numpy.dtype(
             own_dtype
         ):
             settings = {**settings, layouts.COMPUTES_IN: jax.numpy.dtype(dtype).name}
-        yield from filter(None, [layouts.bound(path, kind, own, names, settings)])
+        yield Layer(path, kind, own, settings)
 
 
 class JaxLayers(Layers):
@@ -253,6 +235,7 @@ class JaxLayers(Layers):
             raise self.unsupported(
                 "writing into a FrozenDict", "bind flax.core.unfreeze(variables)"
             )
+        # a list, because writing replaces the values that are being walked
         for one in list(variables(model)):
             if one.name in values:
                 one.write(values[one.name])
@@ -264,7 +247,5 @@ class JaxLayers(Layers):
                 "give a module of nnx or Equinox, one of linen that is bound to its variables, or a dict",
             )
         names = {one.name for one in variables(model)}
-        if linen.is_linen(model):
-            yield from filter(None, (_of_linen(layer, names) for layer in linen.layers(model)))
-            return
-        yield from layouts.stated_once(_described(model, names), layouts.COMPUTES_IN)
+        layers = linen.layers(model) if linen.is_linen(model) else _described(model)
+        return layouts.stated_once(layouts.all_bound(layers, names), layouts.COMPUTES_IN)

@@ -2,9 +2,9 @@
 
 Facts that the code depends on:
 - A module of linen holds no values. `module.bind(variables)` gives one that does; it keeps the dicts that it is given,
-  except those of collections that it is told to be mutable, which it copies.
-- Most modules make their layers anew in each call, which needs inputs. So the kind of a layer is told by the names and
-  shapes of its parameters, and its settings are unknown.
+  except those of collections that are declared mutable, which it copies.
+- Most modules make their layers anew in each call, which needs inputs. So the kind of a layer is recognized by the
+  names and shapes of its parameters, and its settings are unknown.
 - The cell of an LSTM has a kernel for each gate and side: `ii`, `if`, `ig`, `io` for the inputs and `hi` to `ho`, with
   biases, for the state. Here those of a side are one variable, with the names that nnx has.
 """
@@ -13,12 +13,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 import jax
 
 from xdevice.errors import NotBuiltError
-from xdevice.twins.contract import layouts
+from xdevice.twins.contract import dialects, layouts
+from xdevice.twins.contract.layouts import Layer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterator
@@ -31,14 +32,6 @@ _GATES: Final = "ifgo"
 _CELL: Final = frozenset(side + gate for side in "ih" for gate in _GATES)
 _GRU: Final = ("ir", "iz", "in", "hr", "hz", "hn")
 _PROJECTIONS: Final = ("query", "key", "value", "out")
-
-
-class LinenLayer(NamedTuple):
-    """A layer: its path, its kind, and of an attention its heads and the numbers of a head."""
-
-    path: str
-    kind: str
-    heads: tuple[int, ...] = ()
 
 
 def is_linen(x: object) -> bool:
@@ -68,8 +61,9 @@ def arrays(module: Any) -> Iterator[tuple[str, jax.Array, Callable[[jax.Array], 
                 )
 
 
-def layers(module: Any) -> Iterator[LinenLayer]:
-    """Yields the layers whose kind the names and shapes of their parameters tell."""
+def layers(module: Any) -> Iterator[Layer]:
+    """Yields the layers whose kind the names and shapes of their parameters tell, without settings that these do not
+    show."""
     groups = _groups(module)
     # names tell the kind of parameters only
     own = module.variables.keys() - {*_COLLECTIONS, *_PASSING}
@@ -79,14 +73,24 @@ def layers(module: Any) -> Iterator[LinenLayer]:
             continue
         if last in _CELL and _is_cell(owner, groups):
             if last == "ii":
-                yield LinenLayer(owner.removesuffix(".cell"), "lstm")
+                path = owner.removesuffix(".cell")
+                cell = "" if path == owner else "cell."
+                parts = tuple(
+                    part._replace(name=cell + part.name.removeprefix("cell."))
+                    for part in dialects.FLAX_CELL
+                )
+                one = {"layers": 1, "bidirectional": False, "projection": 0}
+                yield Layer(path, "lstm", parts, one)
         elif last in _GRU and all(layouts.join(owner, name) in groups for name in _GRU):
             continue  # which has a bias less than a GRU elsewhere
         elif last in _PROJECTIONS and _is_attention(owner, groups):
             if last == "query":
-                yield LinenLayer(owner, layouts.ATTENTION, leaves["kernel"]["kernel"].shape[1:])
+                heads, size = leaves["kernel"]["kernel"].shape[1:]
+                yield Layer(
+                    owner, layouts.ATTENTION, dialects.projections(heads, size, "out"), {}
+                )
         elif kind := _kind_of(last, leaves):
-            yield LinenLayer(path, kind)
+            yield Layer(path, kind, dialects.flax(kind, {}), {})
 
 
 def intercepting(

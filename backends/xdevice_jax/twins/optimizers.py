@@ -30,11 +30,13 @@ _ROOT: Final = {"eps_enters": "eps_in_sqrt=False adds it to the root"}
 
 
 def _adam(values: _Values) -> dict[str, object]:
+    # both are other formulas: eps under the root as well, and NAdam
     _require(values, eps_root=0.0, nesterov=False)
     return {"kind": "adam", "beta1": values["b1"], "beta2": values["b2"], "eps": values["eps"]}
 
 
 def _rms(values: _Values) -> dict[str, object]:
+    # otherwise the average is divided, or begins elsewhere, as in no other framework
     _require(values, bias_correction=False, initial_scale=0.0)
     inside = values.get("eps_in_sqrt", True)
     where = terms.INSIDE if inside else terms.ADDED
@@ -61,6 +63,7 @@ _STEPS: Final[dict[str, Callable[[_Values], dict[str, object]]]] = {
     "scale_by_rss": _rss,
     "trace": lambda values: {"momentum": values["decay"], "nesterov": values["nesterov"]},
     "add_decayed_weights": lambda values: {"weight_decay": values["weight_decay"]},
+    # optax adds updates to the weights, so its rates are negative
     "scale": lambda values: {"lr": -values["step_size"]},
     "scale_by_schedule": lambda values: {
         "lr": -float(values["step_size_fn"](0)), "schedule": "a function of the step",
@@ -85,13 +88,16 @@ def _steps(transformation: Any) -> Iterator[tuple[str, _Values]]:
     """Yields name and settings of each step of a transformation, in order."""
     update = getattr(transformation.update, "__func__", transformation.update)
     values = _closure(update)
+    # such as scale_by_adam.<locals>.update_fn
     name = update.__qualname__.partition(".")[0]
+    # optax's wrapper for a transformation that takes no further arguments
     if name == "with_extra_args_support":
         yield from _steps(values["tx"])
     elif name == "chain":
         for inner in values["update_fns"]:
             yield from _steps(_Step(inner))
     else:
+        # settings of the first state, such as initial_scale, are only in `init`
         yield name, _closure(transformation.init) | values
 
 
@@ -115,14 +121,17 @@ def _closure(function: Any) -> _Values:
     )
 
 
-def _settings(transformation: Any) -> dict[str, Any]:
+def _settings(transformation: Any) -> tuple[str, dict[str, object]]:
+    """The kind of a transformation, and its settings."""
     stated: dict[str, Any] = {}
     for name, values in _steps(transformation):
         if name not in _STEPS:
             raise _UnknownError(name)
         step = _STEPS[name](values)
+        # momentum after the learning rate accumulates steps, before it gradients
         if "momentum" in step:
             step["momentum_holds"] = terms.STEPS if "lr" in stated else terms.GRADIENTS
+        # decay that is added after the moments does not go through them
         if "weight_decay" in step:
             step["decay"] = (
                 terms.DECOUPLED if "kind" in stated or "momentum" in stated else terms.COUPLED
@@ -132,9 +141,10 @@ def _settings(transformation: Any) -> dict[str, Any]:
         stated |= step
     if "lr" not in stated:
         raise _UnknownError("no learning rate")
-    if stated.setdefault("kind", "sgd") != "sgd" and stated.pop("nesterov", False):
-        raise _UnknownError(f"nesterov in {stated['kind']}")
-    return stated
+    kind = stated.pop("kind", "sgd")
+    if kind != "sgd" and stated.pop("nesterov", False):
+        raise _UnknownError(f"nesterov in {kind}")
+    return kind, terms.settings(kind, **stated)
 
 
 class JaxOptimizers(Optimizers):
@@ -148,17 +158,10 @@ class JaxOptimizers(Optimizers):
                 f"reading a {type(optimizer).__qualname__}", "give a transformation of optax"
             )
         try:
-            stated = _settings(optimizer)
+            kind, settings = _settings(optimizer)
         except (_UnknownError, LookupError, AttributeError, TypeError) as error:
             raise self.unsupported(
                 f"reading a chain of optax that has {error}", f"it knows {', '.join(_STEPS)}"
             ) from error
-        kind = stated.pop("kind")
-        plain = {
-            name: float(x) if isinstance(x, int) and not isinstance(x, bool) else x
-            for name, x in stated.items()
-        }
-        settings = terms.settings(kind, **plain)
-        arguments = {name: own for name, own in _ARGUMENTS.items() if name in settings}
-        arguments |= _ROOT if kind == "rmsprop" else {}
+        arguments = _ARGUMENTS | (_ROOT if kind == "rmsprop" else {})
         return Optimizer(kind, "GradientTransformation", settings, (), arguments)

@@ -14,6 +14,7 @@ Facts about Gluon that the code depends on:
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from mxnet.gluon import Block, Parameter, nn, rnn
@@ -26,11 +27,10 @@ from xdevice.twins.contract.layouts import Layer, Part
 from xdevice_mxnet.private import private
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from xdevice.twins.contract.layouts import Settings
 
-_RECURRENT: Final = {rnn.RNN: "rnn", rnn.LSTM: "lstm", rnn.GRU: "gru"}
 _TRANSPOSED: Final = (nn.Conv1DTranspose, nn.Conv2DTranspose, nn.Conv3DTranspose)
 CONVOLUTIONS: Final = (nn.Conv1D, nn.Conv2D, nn.Conv3D, *_TRANSPOSED)
 POOLS: Final = (
@@ -67,46 +67,23 @@ def _blocks(block: Any, path: str, visited: set[int]) -> Iterator[tuple[str, Any
         yield from _blocks(child, layouts.join(path, name), visited)
 
 
-def _kind(block: Any) -> tuple[str, Settings]:
-    """The kind of a block with parameters, and its settings; "" for any other block."""
-    if isinstance(block, nn.Dense):
-        return "linear", {"activation": _activation(block)}
-    if isinstance(block, CONVOLUTIONS):
-        return ("conv_transpose" if isinstance(block, _TRANSPOSED) else "conv"), _of_conv(block)
-    if isinstance(block, nn.BatchNorm):
-        kwargs = options(block)
-        settings = {
-            "eps": kwargs["eps"],
-            "momentum": 1 - kwargs["momentum"],
-            **_axis_of_norm(kwargs["axis"], 1),
-        }
-        return "batch_norm", settings | (
-            {"weight": "1, whatever gamma is"} if kwargs["fix_gamma"] else {}
-        )
-    if isinstance(block, nn.Embedding):
-        return "embedding", {"padding_idx": None, "max_norm": None}
-    if isinstance(block, nn.LayerNorm):
-        return "layer_norm", {
-            "eps": options(block)["eps"],
-            **_axis_of_norm(options(block)["axis"], -1),
-        }
-    if isinstance(block, nn.PReLU):
-        return "prelu", {"axis": "channels"}
-    if isinstance(block, nn.GroupNorm):
-        return "group_norm", {name: options(block)[name] for name in ("eps", "num_groups")}
-    if isinstance(block, nn.InstanceNorm):
-        settings = {"eps": options(block)["eps"], "running_stats": False}
-        return "instance_norm", settings | _axis_of_norm(options(block)["axis"], 1)
-    kind = next((kind for cls, kind in _RECURRENT.items() if isinstance(block, cls)), "")
-    is_known = kind and not hasattr(block, "l0_h2r_weight")
-    return (kind, _of_recurrent(block)) if is_known else ("", {})
+def _norm(kind: str, usual_axis: int, path: str, block: Any) -> Layer:
+    kwargs = options(block)
+    settings = {name: kwargs[name] for name in ("eps", "num_groups") if name in kwargs}
+    if kwargs.get("axis", usual_axis) != usual_axis:
+        settings["axis"] = kwargs["axis"]
+    if kind == "instance_norm":
+        settings["running_stats"] = False
+    if kind == "batch_norm":
+        settings["momentum"] = 1 - kwargs["momentum"]
+        if kwargs["fix_gamma"]:
+            settings["weight"] = "1, whatever gamma is"
+    return Layer(path, kind, (), settings)
 
 
-def _axis_of_norm(axis: int, usual: int) -> dict[str, object]:
-    return {} if axis == usual else {"axis": axis}
-
-
-def _of_recurrent(block: Any) -> dict[str, object]:
+def _recurrent(kind: str, path: str, block: Any) -> Layer | None:
+    if hasattr(block, "l0_h2r_weight"):  # with a projection
+        return None
     is_twofold = hasattr(block, "r0_i2h_weight")
     layers = block.state_info()[0]["shape"][0] // (2 if is_twofold else 1)
     settings: dict[str, object] = {
@@ -116,11 +93,12 @@ def _of_recurrent(block: Any) -> dict[str, object]:
         "batch_first": _layout(block) == "NTC",
         "dropout": layouts.between(layers, _between(block)),
     }
-    mode = _mode(block).removeprefix("rnn_")  # rnn_relu, rnn_tanh, lstm, gru
-    return settings | ({"nonlinearity": mode} if isinstance(block, rnn.RNN) else {})
+    if kind == "rnn":
+        settings["nonlinearity"] = _mode(block).removeprefix("rnn_")  # rnn_relu or rnn_tanh
+    return Layer(path, kind, (), settings)
 
 
-def _of_conv(block: Any) -> dict[str, object]:
+def _conv(path: str, block: Any) -> Layer:
     kwargs = options(block)
     settings: dict[str, object] = {
         "stride": tuple(kwargs["stride"]),
@@ -130,13 +108,30 @@ def _of_conv(block: Any) -> dict[str, object]:
         "padding_mode": "zeros",
         "activation": _activation(block),
     }
-    return settings | (
-        {"output_padding": tuple(kwargs["adj"])} if isinstance(block, _TRANSPOSED) else {}
-    )
+    if not isinstance(block, _TRANSPOSED):
+        return Layer(path, "conv", (), settings)
+    settings["output_padding"] = tuple(kwargs["adj"])
+    return Layer(path, "conv_transpose", (), settings)
 
 
 def _activation(block: Any) -> str | None:
     return _function(block.act) if block.act is not None else None
+
+
+_ROWS: Final[Mapping[type, ops.Row]] = {
+    nn.Dense: ops.row("linear", activation=_activation),
+    **dict.fromkeys(CONVOLUTIONS, _conv),
+    nn.BatchNorm: partial(_norm, "batch_norm", 1),
+    nn.Embedding: ops.row("embedding", {"padding_idx": None, "max_norm": None}),
+    nn.LayerNorm: partial(_norm, "layer_norm", -1),
+    nn.PReLU: ops.row("prelu", {"axis": "channels"}),
+    nn.GroupNorm: partial(_norm, "group_norm", 1),
+    nn.InstanceNorm: partial(_norm, "instance_norm", 1),
+    rnn.RNN: partial(_recurrent, "rnn"),
+    rnn.LSTM: partial(_recurrent, "lstm"),
+    rnn.GRU: partial(_recurrent, "gru"),
+}
+"""How the layers with parameters are read."""
 
 
 # what layers compute
@@ -150,7 +145,7 @@ def _pool(path: str, block: Any) -> Layer:
     kwargs = options(block)
     axes, kind = len(kwargs["kernel"]), kwargs["pool_type"]
     if kwargs["global_pool"]:
-        return ops.adaptive_pool(path, kind, axes, 1)
+        return ops.global_pool(kind, axes, path, block)
     ceil = ops.OUTSIDE_TOO if kwargs["pooling_convention"] == "full" else False
     window = (axes, kwargs["kernel"], kwargs["stride"], kwargs["pad"], ceil)
     if kind == "max":
@@ -208,18 +203,19 @@ class MxnetLayers(Operations):
 
     def _layers(self, model: Any) -> Iterator[Layer]:
         for path, block in blocks(model):
-            kind, settings = _kind(block)
-            if not kind:
+            layer = ops.read_by(_ROWS, path, block)
+            if layer is None:
                 continue
-            own = self.parts(kind, settings)
-            layout = options(block)["layout"] if kind.startswith("conv") else "NC"
+            own = self.parts(layer.kind, layer.settings)
+            layout = options(block)["layout"] if layer.kind.startswith("conv") else "NC"
+            # only shapes can be compared: the axes of the weight follow the layout
             if not layout.startswith("NC"):
                 why = f"in {layout} the weight of a Gluon convolution has another layout; build it in NCHW"
                 own = dialects.refused(own, why)
-            yield Layer(path, kind, tuple(own), settings)
+            yield layer._replace(parts=tuple(own))
 
-    def operations(self, model: Any) -> Iterable[Layer]:
-        return ops.read([_module(*each) for each in blocks(model)], self.layers(model), _TABLE)
+    def operations(self, model: Any, layers: Iterable[Layer]) -> Iterable[Layer]:
+        return ops.read([_module(*each) for each in blocks(model)], layers, _TABLE)
 
     def parts(self, kind: str, settings: Settings) -> Sequence[Part]:
         return dialects.mxnet(kind, settings)

@@ -28,7 +28,8 @@ _start_store = private.field("mxnet.gluon.Trainer._init_kvstore")
 _compression = private.field("mxnet.gluon.Trainer._compression_params")
 
 
-def _made(trainer: Any, index: int) -> Any:
+def _new_state(trainer: Any, index: int) -> Any:
+    """The state that the first step of a Trainer would make for the parameter of this number."""
     with mx.autograd.pause(), mx.util.np_shape(True):
         weight = trainers.parameters(trainer)[index].data().as_nd_ndarray()
         return trainer.optimizer.create_state_multi_precision(index, weight)
@@ -77,16 +78,15 @@ def _parameter(
 
 def _settings(optimizer: Any, kind: str) -> dict[str, object]:
     stated: dict[str, Any] = {
-        "lr": float(optimizer.learning_rate),
-        "weight_decay": float(optimizer.wd),
-        "gradient_scale": float(optimizer.rescale_grad),
+        "lr": optimizer.learning_rate,
+        "weight_decay": optimizer.wd,
+        "gradient_scale": optimizer.rescale_grad,
         "clip": _clip(optimizer),
     }
     if optimizer.lr_scheduler is not None:
         stated["schedule"] = f"mx.lr_scheduler.{type(optimizer.lr_scheduler).__name__}"
     for name, own in _NAMES[kind].items():
-        value = getattr(optimizer, "float_stable_eps" if own == "eps" else own)
-        stated[name] = value if isinstance(value, bool) else float(value)
+        stated[name] = getattr(optimizer, "float_stable_eps" if own == "eps" else own)
     return terms.settings(kind, **stated, **_OWN[type(optimizer)], **_chosen(optimizer))
 
 
@@ -120,7 +120,7 @@ def _chosen(optimizer: Any) -> dict[str, object]:
         raise UnsupportedError(
             "mxnet does not support reading an RMSProp with clip_weights; clip the weights yourself"
         )
-    return {"momentum": float(optimizer.gamma2) if optimizer.centered else 0.0}
+    return {"momentum": optimizer.gamma2 if optimizer.centered else 0.0}
 
 
 def _slots(optimizer: Any, kind: str) -> dict[str, str]:
@@ -145,7 +145,7 @@ class MxnetOptimizers(Optimizers):
         state: dict[str, Any] = {}
         for index, parameter in enumerate(trainers.parameters(optimizer)):
             if str(index) in numbers - existing and parameter.grad_req != "null":
-                state.update(trainers.named(index, _made(optimizer, index), 0))
+                state.update(trainers.named(index, _new_state(optimizer, index), 0))
         return state
 
     def take_state(self, optimizer: Any, state: Mapping[str, Any]) -> None:
@@ -160,7 +160,7 @@ class MxnetOptimizers(Optimizers):
         for index in {int(name.partition(".")[0]) for name in state}:
             if index not in updater.states:
                 updater.states[index], updater.states_synced[index] = (
-                    _made(optimizer, index),
+                    _new_state(optimizer, index),
                     True,
                 )
                 for part, array in enumerate(trainers.arrays(updater.states[index])):

@@ -75,6 +75,7 @@ class PaddleCalls(Calls):
 
                 return compute
 
+            # a compiled program calls its operators where Python does not see them
             paddle.jit.enable_to_static(False)
             stack.callback(paddle.jit.enable_to_static, True)
             patches = stack.enter_context(Patches())

@@ -67,8 +67,7 @@ _NORMS: Final = (*_BY_MODE, *_INSTANCE_NORMS, nn.GroupNorm, nn.PReLU)
 _COMPAT: Any = getattr(getattr(paddle, "compat", None), "nn", None)  # from 3.3 on
 _COMPAT_LINEAR: Final = () if _COMPAT is None else (_COMPAT.Linear,)
 """Paddle's Linear whose weight is laid out as PyTorch's."""
-_CELLS: Final = {nn.SimpleRNNCell: "rnn", nn.LSTMCell: "lstm", nn.GRUCell: "gru"}
-_RECURRENT: Final = {nn.SimpleRNN: "rnn", nn.LSTM: "lstm", nn.GRU: "gru"}
+_CELLS: Final = (nn.SimpleRNNCell, nn.LSTMCell, nn.GRUCell)
 _SPECTRAL: Final = ("weight_orig", "weight_u", "weight_v")
 _BLOCKS: Final = (nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)
 
@@ -78,6 +77,7 @@ def _setting(layer: Any, name: str) -> Any:
     cls: Any = next(
         cls for cls in type(layer).__mro__ if cls.__module__.partition(".")[0] == "paddle"
     )
+    # a list or a tuple as a whole, anything else up to the next comma
     stated = re.search(rf"(?:^|, ){name}=(\[.*?\]|\(.*?\)|[^,]*)", cls.extra_repr(layer))
     if stated is None:
         raise UnsupportedError(
@@ -85,6 +85,7 @@ def _setting(layer: Any, name: str) -> Any:
             f"paddle {paddle.__version__} does not state it; it was tested up to {private.tested}"
         )
     try:
+        # texts are stated without quotes
         return literal_eval(stated[1])
     except (ValueError, SyntaxError):
         return stated[1]
@@ -94,20 +95,22 @@ def _layers(model: Any, blocks: dict[str, tuple[str, ...]]) -> Iterator[Layer]:
     """Yields the layers of a model in the order of their definition. Also fills `blocks`: for the path of each
     Transformer layer, the names of the layers inside it in the order in which they are called."""
     owned: set[int] = set()
-    beside = _axes_of_norms(model)
+    settings_by_id = _axes_of_norms(model)
     for path, layer in model.named_sublayers(include_self=True):
         if isinstance(layer, _BLOCKS):
-            beside |= _of_block(layer)
+            settings_by_id |= _of_block(layer)
             blocks[path] = _order(layer)
-        kind, settings = _kind(layer)
-        if not kind or id(layer) in owned:
+        read = ops.read_by(_ROWS, path, layer)
+        if read is None or id(layer) in owned:
             continue
+        kind, settings = read.kind, read.settings
+        # their parameters are also those of layers inside them: Linears, cells
         if kind in (layouts.ATTENTION, *layouts.RECURRENT):
             owned |= {id(inner) for inner in layer.sublayers()}
         own = dialects.paddle(kind, settings)
         if isinstance(layer, _COMPAT_LINEAR):
             own = layouts.parts(kind, settings)
-        elif isinstance(layer, tuple(_CELLS)):
+        elif isinstance(layer, _CELLS):
             own = layouts.of_single_cell(kind)
         if kind == "layer_norm":
             own = tuple(
@@ -124,9 +127,10 @@ def _layers(model: Any, blocks: dict[str, tuple[str, ...]]) -> Iterator[Layer]:
         )
         if spectral is not None:
             own = layouts.spectral(own, _SPECTRAL)
+            # the weight of a Linear is transposed
             axis = 1 - spectral.dim if kind == "linear" else spectral.dim
             settings = {**settings, layouts.SPECTRAL_AXIS: axis}
-        yield Layer(path, kind, own, {**settings, **beside.get(id(layer), {})})
+        yield Layer(path, kind, own, {**settings, **settings_by_id.get(id(layer), {})})
 
 
 def _axes_of_norms(model: Any) -> dict[int, Settings]:
@@ -156,73 +160,26 @@ def _is_spectral(hook: Any) -> bool:
     return isinstance(hook, spectral_norm_hook.SpectralNorm) and hook.name == "weight"
 
 
-def _kind(layer: Any) -> tuple[str, Settings]:
-    """The kind of a layer with parameters, and its settings; "" for any other layer."""
-    if isinstance(layer, (nn.Linear, *_COMPAT_LINEAR)):
-        return "linear", {"activation": None}
-    if isinstance(layer, CONVS):
-        return ("conv_transpose" if isinstance(layer, _TRANSPOSED) else "conv"), _of_conv(layer)
-    if isinstance(layer, BATCH_NORMS):
-        settings = {
-            "eps": _epsilon(layer),
-            "momentum": 1 - _momentum(layer),
-            "activation": _act.get(layer),
-        }
-        always = use_global_stats(layer)
-        # with None, the layer's mode decides, as in other frameworks; in the older nn.BatchNorm, which has another base
-        # class, with False too
-        by_mode = always is None or (not always and not isinstance(layer, _BY_MODE))
-        return "batch_norm", settings | ({} if by_mode else {"use_global_stats": always})
-    if isinstance(layer, nn.Embedding):
-        settings = {
-            "padding_idx": _padding_idx(layer),
-            "max_norm": _max_norm(layer) if _HAS_MAX_NORM else None,
-        }
-        return "embedding", settings | (
-            {} if settings["padding_idx"] is None else {layouts.PADDED: layouts.ZEROS}
-        )
-    if isinstance(layer, nn.LayerNorm):
-        return "layer_norm", {"eps": _setting(layer, "epsilon")}
-    if isinstance(layer, nn.GroupNorm):
-        return "group_norm", {
-            "eps": _setting(layer, "epsilon"),
-            "num_groups": _setting(layer, "num_groups"),
-        }
-    if isinstance(layer, _INSTANCE_NORMS):
-        return "instance_norm", {"eps": _setting(layer, "epsilon"), "running_stats": False}
-    if isinstance(layer, nn.PReLU):
-        return "prelu", {"axis": "channels"}
-    if isinstance(layer, nn.MultiHeadAttention):
-        return layouts.ATTENTION, _of_attention(layer)
-    if cell := next((kind for cls, kind in _CELLS.items() if isinstance(layer, cls)), ""):
-        nonlinearity = (
-            {"nonlinearity": layer.activation} if isinstance(layer, nn.SimpleRNNCell) else {}
-        )
-        return cell, {**layouts.ONE_CELL, **nonlinearity}
-    kind = next((kind for cls, kind in _RECURRENT.items() if isinstance(layer, cls)), "")
-    return kind, _of_recurrent(layer) if kind else {}
-
-
-def _of_recurrent(layer: Any) -> dict[str, object]:
-    settings: dict[str, object] = {
-        "layers": layer.num_layers,
-        "bidirectional": layer.num_directions == 2,
-        "projection": getattr(layer, "proj_size", 0),
-        "batch_first": not layer.time_major,
-        "dropout": layouts.between(layer.num_layers, layer.dropout),
+def _batch_norm(path: str, layer: Any) -> Layer:
+    settings = {
+        "eps": _epsilon(layer),
+        "momentum": 1 - _momentum(layer),
+        "activation": _act.get(layer),
     }
-    return settings | (
-        {"nonlinearity": layer.activation} if isinstance(layer, nn.SimpleRNN) else {}
-    )
+    always = use_global_stats(layer)
+    # with None, the layer's mode decides, as in other frameworks; in the older nn.BatchNorm, which has another base
+    # class, with False too
+    if not (always is None or (not always and not isinstance(layer, _BY_MODE))):
+        settings["use_global_stats"] = always
+    return Layer(path, "batch_norm", (), settings)
 
 
-def _of_attention(layer: Any) -> dict[str, object]:
-    return {
-        "num_heads": layer.num_heads,
-        "packed": layer.embed_dim == layer.kdim == layer.vdim,
-        "dropout": float(layer.dropout),
-        "batch_first": True,
-    }
+def _embedding(path: str, layer: Any) -> Layer:
+    index = _padding_idx(layer)
+    settings = {"padding_idx": index, "max_norm": _max_norm(layer) if _HAS_MAX_NORM else None}
+    if index is not None:
+        settings[layouts.PADDED] = layouts.ZEROS
+    return Layer(path, "embedding", (), settings)
 
 
 def _order(layer: Any) -> tuple[str, ...]:
@@ -248,7 +205,7 @@ def _padding_idx(layer: Any) -> int | None:
     return None if is_none else index % layer.weight.shape[0]
 
 
-def _of_conv(layer: Any) -> dict[str, object]:
+def _conv(path: str, layer: Any) -> Layer:
     axes = layer.weight.ndim - 2
     settings: dict[str, object] = {
         "stride": layouts.per_axis(_stride(layer), axes),
@@ -260,9 +217,10 @@ def _of_conv(layer: Any) -> dict[str, object]:
         "groups": _groups(layer),
         "padding_mode": _padding_mode(layer),
     }
-    if isinstance(layer, _TRANSPOSED):
-        settings["output_padding"] = layouts.per_axis(layer.output_padding, axes)
-    return settings
+    if not isinstance(layer, _TRANSPOSED):
+        return Layer(path, "conv", (), settings)
+    settings["output_padding"] = layouts.per_axis(layer.output_padding, axes)
+    return Layer(path, "conv_transpose", (), settings)
 
 
 def _padding(layer: Any, axes: int) -> object:
@@ -286,15 +244,45 @@ def _is_same(layer: Any) -> bool:
     return str(_pad_of(layer)).lower() == "same"
 
 
-# what layers compute
-
-
 def _stated(*names: str, **renamed: str) -> dict[str, Callable[[Any], Any]]:
     """Returns how settings are read that `extra_repr` states, by their common names."""
     return {
         name: partial(_setting, name=own)
         for name, own in (*zip(names, names, strict=True), *renamed.items())
     }
+
+
+_OF_SEQUENCES: Final[Mapping[str, ops.Attribute]] = {
+    "layers": "num_layers",
+    "bidirectional": lambda layer: layer.num_directions == 2,
+    "projection": lambda layer: getattr(layer, "proj_size", 0),
+    "batch_first": lambda layer: not layer.time_major,
+    "dropout": lambda layer: layouts.between(layer.num_layers, layer.dropout),
+}
+_ROWS: Final[Mapping[type, ops.Row]] = {
+    **dict.fromkeys((nn.Linear, *_COMPAT_LINEAR), ops.row("linear", {"activation": None})),
+    **dict.fromkeys(CONVS, _conv),
+    **dict.fromkeys(BATCH_NORMS, _batch_norm),
+    nn.Embedding: _embedding,
+    nn.LayerNorm: ops.row("layer_norm", **_stated(eps="epsilon")),
+    nn.GroupNorm: ops.row("group_norm", **_stated("num_groups", eps="epsilon")),
+    **dict.fromkeys(_INSTANCE_NORMS, ops.row("instance_norm", {"running_stats": False}, **_stated(eps="epsilon"))),
+    nn.PReLU: ops.row("prelu", {"axis": "channels"}),
+    nn.MultiHeadAttention: ops.row(
+        layouts.ATTENTION, {"batch_first": True}, num_heads="num_heads",
+        packed=lambda layer: layer.embed_dim == layer.kdim == layer.vdim, dropout=lambda layer: float(layer.dropout),
+    ),
+    nn.SimpleRNN: ops.row("rnn", **_OF_SEQUENCES, nonlinearity="activation"),
+    nn.LSTM: ops.row("lstm", **_OF_SEQUENCES),
+    nn.GRU: ops.row("gru", **_OF_SEQUENCES),
+    nn.SimpleRNNCell: ops.row("rnn", layouts.ONE_CELL, nonlinearity="activation"),
+    nn.LSTMCell: ops.row("lstm", layouts.ONE_CELL),
+    nn.GRUCell: ops.row("gru", layouts.ONE_CELL),
+}  # fmt: skip
+"""How the layers with parameters are read."""
+
+
+# what layers compute
 
 
 def _ceil_mode(pool: Any) -> object:
@@ -321,8 +309,7 @@ def _avg_pool(axes: int, path: str, pool: Any) -> Layer:
     )
 
 
-def _adaptive_pool(kind: str, axes: int, path: str, pool: Any) -> Layer:
-    return ops.adaptive_pool(path, kind, axes, _setting(pool, "output_size"))
+_output_size = partial(_setting, name="output_size")
 
 
 def _upsample(path: str, layer: Any) -> Layer:
@@ -394,8 +381,8 @@ _TABLE: Final = ops.Table(
         nn.Softmax2D: lambda path, _: ops.activation(path, "softmax", axis=-3),
         **ops.over_axes(nn, "MaxPool{}D", _max_pool),
         **ops.over_axes(nn, "AvgPool{}D", _avg_pool),
-        **ops.over_axes(nn, "AdaptiveAvgPool{}D", partial(_adaptive_pool, "avg")),
-        **ops.over_axes(nn, "AdaptiveMaxPool{}D", partial(_adaptive_pool, "max")),
+        **ops.over_axes(nn, "AdaptiveAvgPool{}D", partial(ops.adaptive_pool, "avg", _output_size)),
+        **ops.over_axes(nn, "AdaptiveMaxPool{}D", partial(ops.adaptive_pool, "max", _output_size)),
         nn.Upsample: _upsample,
         nn.UpsamplingNearest2D: partial(_upsample_image, "nearest"),
         nn.UpsamplingBilinear2D: partial(_upsample_image, "bilinear"),
@@ -442,21 +429,16 @@ class PaddleLayers(Operations):
                 f"layers in a {type(model).__qualname__}", "give the model itself"
             )
         private.require("layers")
-        return _bound(model, dict(self.variables(model)))
+        blocks: dict[str, tuple[str, ...]] = {}
+        layers = list(_layers(model, blocks))
+        return layouts.all_bound(layers, dict(self.variables(model)), blocks)
 
     def parts(self, kind: str, settings: Settings) -> Sequence[Part]:
         return dialects.paddle(kind, settings)
 
-    def operations(self, model: Any) -> Iterable[Layer]:
+    def operations(self, model: Any, layers: Iterable[Layer]) -> Iterable[Layer]:
         private.require("layers")
-        variables = dict(self.variables(model))
         modules = [
             _module(path, layer) for path, layer in model.named_sublayers(include_self=True)
         ]
-        return ops.read(modules, _bound(model, variables), _TABLE, variables.values())
-
-
-def _bound(model: Any, variables: Mapping[str, Any]) -> list[Layer]:
-    blocks: dict[str, tuple[str, ...]] = {}
-    layers = list(_layers(model, blocks))
-    return layouts.all_bound(layers, variables, blocks)
+        return ops.read(modules, layers, _TABLE, [x for _, x in self.variables(model)])

@@ -78,14 +78,10 @@ def _settings(
         raise backend.unsupported(
             "reading rescale_grad, which does nothing on the CPU", "multiply the loss instead"
         )
-    settings: dict[str, object] = {}
-    for name, own in _NAMES.items():
-        if name in terms.settings_of(kind) and own in stated:
-            settings[name] = (
-                bool(stated[own])
-                if name in ("nesterov", "centered", "amsgrad")
-                else float(stated[own])
-            )
+    names = terms.settings_of(kind)
+    settings = {
+        name: stated[own] for name, own in _NAMES.items() if name in names and own in stated
+    }
     if kind == "rmsprop":
         settings |= {"eps_enters": terms.INSIDE, "momentum_holds": terms.STEPS}
     settings["lr"] = optimizer.get_lr() * p.optimize_attr["learning_rate"]
@@ -112,24 +108,21 @@ def _coupled(
 ) -> dict[str, object]:
     decay = p.regularizer if p.regularizer is not None else optimizer.regularization
     if decay is None:  # Momentum keeps the coefficient of its L2Decay instead
-        return {
-            "weight_decay": float(
-                (states.default_dict(optimizer) | group).get("regularization_coeff", 0.0)
-            )
-        }
+        kept = states.default_dict(optimizer) | group
+        return {"weight_decay": kept.get("regularization_coeff", 0.0)}
     if not isinstance(decay, paddle.regularizer.L1Decay | paddle.regularizer.L2Decay):
         raise backend.unsupported(
             f"reading a {type(decay).__qualname__}", "it knows L1Decay and L2Decay"
         )
     sign = isinstance(decay, paddle.regularizer.L1Decay)
     return {
-        "weight_decay": float(_coeff(decay)),
+        "weight_decay": _coeff(decay),
         "decay": terms.SIGN if sign else terms.COUPLED,
     }
 
 
 def _decoupled(
-    optimizer: Any, p: Any, group: Any, stated: dict[str, object], backend: Optimizers
+    optimizer: Any, p: Any, group: Any, stated: dict[str, Any], backend: Optimizers
 ) -> dict[str, object]:
     if p.regularizer is not None:
         raise backend.unsupported(
@@ -138,9 +131,9 @@ def _decoupled(
         )
     ratio, is_decayed = _lr_ratio(optimizer), _apply_decay_param_fun(optimizer)
     if ratio is not None:
-        stated["lr"] = stated["lr"] * float(ratio(p))  # type: ignore[operator]
+        stated["lr"] *= ratio(p)
     without = is_decayed is not None and not is_decayed(p.name)
-    decay = 0.0 if without else float((states.default_dict(optimizer) | group)["weight_decay"])
+    decay = 0.0 if without else (states.default_dict(optimizer) | group)["weight_decay"]
     return {"weight_decay": decay, "decay": terms.DECOUPLED}
 
 
@@ -217,11 +210,7 @@ class PaddleOptimizers(Optimizers):
             settings = _settings(optimizer, kind, p, group, self)
             parameters.append(terms.Parameter(p, settings, _state(kind, p, number, settings)))
         stated = _stated(optimizer)
-        arguments = {
-            name: own
-            for name, own in _NAMES.items()
-            if name in terms.settings_of(kind) and own in stated
-        }
+        arguments = {name: own for name, own in _NAMES.items() if own in stated}
         arguments |= _COMMON_NAMES | _CLIP | (_DECAY if kind == "adam" else {})
         first = parameters[0].settings
         return terms.Optimizer(

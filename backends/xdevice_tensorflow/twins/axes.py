@@ -39,20 +39,22 @@ def of_norms(model: Any) -> Mapping[int, Settings]:
     return {
         id(layer): setting
         for layer in norms
-        if (setting := _axis_setting(layer, _beside(layer, every, graph)))
+        if (setting := _axis_setting(layer, _neighbours(layer, every, graph)))
     }
 
 
-def _axis_setting(layer: Any, beside: Sequence[Any]) -> Settings:
+def _axis_setting(layer: Any, neighbours: Sequence[Any]) -> Settings:
     shape, axis = _shape(layer), _axis(layer)
     if axis is None:
         return {}
     ends = (1, len(shape) - 1)
-    are_convs = bool(beside) and all(isinstance(op, pixels.CONVS) for op in beside)
-    is_other = axis not in ends or (are_convs and axis != ends[not pixels.is_first(beside[0])])
+    are_convs = bool(neighbours) and all(isinstance(op, pixels.CONVS) for op in neighbours)
+    is_other = axis not in ends or (
+        are_convs and axis != ends[not pixels.is_first(neighbours[0])]
+    )
     if is_other and not isinstance(layer, kl.PReLU):
         return {"axis": axis}
-    # with 64 channels beside 50 steps, the number of parameters tells the axis; with 50 and 50 nothing does
+    # with 64 channels and 50 steps, the number of parameters tells the axis; with 50 and 50 nothing does
     sizes = {shape[end] for end in ends}
     if not is_other and (are_convs or (len(sizes) == 2 and None not in sizes)):
         return {}
@@ -74,7 +76,7 @@ def _axis(layer: Any) -> int | None:
     return int(axis) % rank
 
 
-def _beside(layer: Any, every: Sequence[Any], graph: pixels.Graph) -> list[Any]:
+def _neighbours(layer: Any, every: Sequence[Any], graph: pixels.Graph) -> list[Any]:
     """Returns the nearest layers before `layer` that make new features, such as convolutions and Dense layers; if there
     are none, the nearest ones after it."""
     if any(op is layer for op in graph.ops):

@@ -46,7 +46,10 @@ _leaves: Final[list[Any]] = []
 """The functions that the open blocks of `operation_calls` call with gradients of variables."""
 
 
-def _asking_for_more(original: Any) -> Any:
+def _with_gradients_of_layers(original: Any) -> Any:
+    """`GradientTape.gradient`, which also computes the gradients of the outputs in `_followed` and passes those of
+    variables to `_leaves`; a tape computes only the gradients that it is asked for."""
+
     @wraps(original)
     def gradient(self: Any, target: Any, sources: Any, *args: Any, **kwargs: Any) -> Any:
         if not tf.executing_eagerly():
@@ -111,7 +114,7 @@ class TensorflowCalls(Calls):
             return result
 
         with Patches() as patches:
-            patches.replace(tf.GradientTape, "gradient", _asking_for_more)
+            patches.replace(tf.GradientTape, "gradient", _with_gradients_of_layers)
             _followed.append(followed)
             try:
                 yield follow

@@ -4,7 +4,7 @@ and what all of them compute, in PyTorch's terms.
 Facts about Keras that the code depends on:
 - The kernel of a convolution has the axes of the window first, then those of inputs and outputs, also with
   `data_format="channels_first"`.
-- Keras's own names of variables are not unique: the module `names`, beside this one, gives each variable a name, which
+- Keras's own names of variables are not unique: the module `names` gives each variable a name, which
   is looked up by the `id` of the variable.
 - An LSTM or RNN has one bias where PyTorch has two. A GRU has its gates in the order z, r, n, and computes PyTorch's
   formula only with `reset_after=True`, the default.
@@ -140,8 +140,10 @@ def _out_of_order(kind: str, own: Sequence[Part], order: pixels.Order) -> tuple[
     inputs if the inputs are. They get a rule that reorders them if it is certain which number is which pixel, and are
     marked as refused otherwise."""
     only: tuple[str, ...] | None = ("weight", "weight_ih_l0", "weight_ih_l0_reverse")
+    # these have one number for each feature in every parameter
     if order.outputs or kind in ("batch_norm", "layer_norm", "prelu"):
         only = None
+    # its inputs are indices, not features
     elif kind == "embedding":
         only = ()
     if not order.image:
@@ -168,6 +170,7 @@ def _of_conv(layer: Any) -> dict[str, object]:
         padding = layouts.same_padding(
             layer.kernel_size, stride, dilation, pixels.size_of_image(layer)
         )
+    # all zeros come before the first step
     elif padding == "causal":
         padding = layouts.sides([dilation[0] * (layer.kernel_size[0] - 1), 0], 1)
     return {
@@ -239,6 +242,7 @@ def _of_image(layer: Any, own: tuple[Part, ...]) -> tuple[Part, ...]:
     they get the conversion rule that puts the channels first, as in other frameworks."""
     weights = [variable for variable in (layer.gamma, layer.beta) if variable is not None]
     rank = len(layer.get_build_config()["input_shape"])
+    # only a norm over all axes but the batch has a number for each pixel
     if rank < 4 or not weights or weights[0].ndim != rank - 1:
         return own
     return tuple(part._replace(rule=layouts.CHANNELS_LAST) for part in own)
@@ -290,6 +294,7 @@ def _attention(layer: Any) -> _Kind:
         "dropout": float(layer.dropout),
         "batch_first": True,
     }
+    # PyTorch has one size for embeddings and for all heads together
     sizes = {layer.num_heads * layer.key_dim, layer.num_heads * layer.value_dim}
     if layer.built and sizes | {layer.output_dense.kernel.shape[-1]} != {
         layer.query_dense.kernel.shape[0]
@@ -329,6 +334,7 @@ def _recurrent(layer: Any) -> _Kind | None:
     own = tuple(
         part._replace(name=f"cell/{part.name}") for part in dialects.keras_cell(kind, "l0")
     )
+    # it has one bias, as an LSTM; shapes can be compared all the same
     if kind == "gru" and not layer.reset_after:
         own = tuple(
             part._replace(rule=layouts.SUMMED) if len(part.of) == 2 else part for part in own
@@ -402,7 +408,7 @@ _CONTAINERS: Final = (*_NOTHING, kl.Wrapper, kl.RNN)
 """Layers around other layers. They get no entry of their own, because they only call the layers inside them, or because
 what they add is in the entries of `_other_merge` and of the recurrent layers."""
 _TAKES: Final = {"negative_slope": "slope", "alpha": "alpha", "axis": "axis"}
-"""Parameters of Keras's activation functions, and the setting that each stands for."""
+"""Parameters of Keras's activation functions, and the setting that each is."""
 _PACKAGES: Final = ("keras", "tensorflow")
 """Packages whose functions compute what their names say. The defaults may still differ: `keras.ops.gelu` approximates,
 `keras.activations.gelu` does not."""
@@ -445,8 +451,7 @@ def _is_layer(op: Any) -> bool:
     return isinstance(op, keras.Layer) and len(nodes_of(op)) == 1
 
 
-def _operations(model: Any, backend: Operations) -> Iterator[Layer]:
-    layers = {layer.path: layer for layer in backend.layers(model)}
+def _operations(model: Any, layers: Mapping[str, Layer]) -> Iterator[Layer]:
     done: set[int] = set()
     for path, layer in _names.layers(model):
         if id(layer) in done:
@@ -512,14 +517,6 @@ def _avg_pool(axes: int, path: str, layer: Any) -> Layer:
     return ops.avg_pool(
         path, axes, *window, count_include_pad=False, image=pixels.size_of_image(layer)
     )
-
-
-def _global_pool(kind: str, axes: int, path: str, layer: Any) -> Layer:
-    return ops.adaptive_pool(path, kind, axes, 1)
-
-
-def _adaptive_pool(kind: str, axes: int, path: str, layer: Any) -> Layer:
-    return ops.adaptive_pool(path, kind, axes, layer.output_size)
 
 
 def _upsample(axes: int, path: str, layer: Any) -> Layer:
@@ -658,10 +655,10 @@ _TABLE: Final = ops.Table(
         }),
         **ops.over_axes(kl, "MaxPooling{}D", _max_pool),
         **ops.over_axes(kl, "AveragePooling{}D", _avg_pool),
-        **ops.over_axes(kl, "GlobalAveragePooling{}D", partial(_global_pool, "avg")),
-        **ops.over_axes(kl, "GlobalMaxPooling{}D", partial(_global_pool, "max")),
-        **ops.over_axes(kl, "AdaptiveAveragePooling{}D", partial(_adaptive_pool, "avg")),
-        **ops.over_axes(kl, "AdaptiveMaxPooling{}D", partial(_adaptive_pool, "max")),
+        **ops.over_axes(kl, "GlobalAveragePooling{}D", partial(ops.global_pool, "avg")),
+        **ops.over_axes(kl, "GlobalMaxPooling{}D", partial(ops.global_pool, "max")),
+        **ops.over_axes(kl, "AdaptiveAveragePooling{}D", partial(ops.adaptive_pool, "avg", "output_size")),
+        **ops.over_axes(kl, "AdaptiveMaxPooling{}D", partial(ops.adaptive_pool, "max", "output_size")),
         **ops.over_axes(kl, "UpSampling{}D", _upsample),
         **dict.fromkeys((kl.ZeroPadding1D, kl.ZeroPadding2D, kl.ZeroPadding3D), _pad),
         kl.Dropout: _dropout,
@@ -716,10 +713,10 @@ class TensorflowLayers(Operations):
     def parts(self, kind: str, settings: Settings) -> Sequence[Part]:
         return dialects.tensorflow(kind, settings)
 
-    def operations(self, model: Any) -> Iterable[Layer]:
+    def operations(self, model: Any, layers: Iterable[Layer]) -> Iterable[Layer]:
         lines = _lines(model)
         own = {path: id(layer) for path, layer in _names.layers(model)}
-        for layer in _operations(model, self):
+        for layer in _operations(model, {layer.path: layer for layer in layers}):
             path = layer.path.removesuffix("()")
             line = lines.get(own.get(path, 0)) or lines.get(
                 own.get(path.removesuffix(".activation"), 0)

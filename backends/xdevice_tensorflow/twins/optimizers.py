@@ -80,20 +80,18 @@ _COMMON_NAMES: Final = {
 
 def _settings(optimizer: Any, kind: str) -> dict[str, object]:
     stated: dict[str, object] = {
-        "lr": float(optimizer.learning_rate),
-        "weight_decay": float(optimizer.weight_decay or 0.0),
+        "lr": optimizer.learning_rate,
+        "weight_decay": optimizer.weight_decay or 0.0,
         "decay": terms.DECOUPLED,
         "clip": _clip(optimizer),
         "gradient_scale": 1 / (optimizer.loss_scale_factor or 1),
         "accumulation": optimizer.gradient_accumulation_steps or 1,
-        "moving_average": float(optimizer.ema_momentum) if optimizer.use_ema else None,
+        "moving_average": optimizer.ema_momentum if optimizer.use_ema else None,
     }
     schedule = _learning_rate(optimizer)
     if not isinstance(schedule, keras.Variable):
         stated["schedule"] = f"keras.optimizers.schedules.{type(schedule).__name__}"
-    for name, own in _NAMES[kind].items():
-        value = getattr(optimizer, own)
-        stated[name] = value if isinstance(value, bool) else float(value)
+    stated |= {name: getattr(optimizer, own) for name, own in _NAMES[kind].items()}
     return terms.settings(kind, **stated, **_OWN[kind])
 
 
@@ -110,6 +108,7 @@ def _constraint(variable: Any) -> str | None:
 
 
 def _clip(optimizer: Any) -> str | None:
+    # Keras refuses an optimizer with more than one of the three
     if optimizer.global_clipnorm is not None:
         return f"to a norm of all of {optimizer.global_clipnorm:.6g}"
     if optimizer.clipnorm is not None:
@@ -128,6 +127,7 @@ class TensorflowOptimizers(Optimizers):
         numbers = self._numbers(optimizer, {**_SLOTS[kind], **_NO_SLOTS}, len(trained))
         parameters = []
         for place, variable in enumerate(trained):
+            # Keras's `exclude_from_weight_decay` names variables that do not decay
             is_free = not _use_weight_decay(optimizer)(variable)
             own = {**settings, "constraint": _constraint(variable)} | (
                 {"weight_decay": 0.0} if is_free else {}

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 _history = private.field("keras.src.ops.node.Node._keras_history")
 _RESHAPES: Final = ("Flatten", "Reshape", "Ravel")
-"""The class names of layers that reshape, and of the objects that stand for such functions of `keras.ops`. They are
+"""The class names of layers that reshape, and of the objects that represent such functions of `keras.ops`. They are
 known by name, because Keras's classes for functions are private."""
 CONVS: Final = (
     kl.Conv1D, kl.Conv2D, kl.Conv3D, kl.Conv1DTranspose, kl.Conv2DTranspose, kl.Conv3DTranspose,
@@ -70,7 +70,7 @@ _FUNCTIONS: Final = (
     "Subtract", "Multiply", "Divide", "TrueDivide", "Negative", "Abs", "Exp", "Sqrt", "Square", "Clip",
     "Maximum", "Minimum",
 )  # fmt: skip
-"""The class names of the objects that stand for functions of `keras.ops` that work on each number by itself."""
+"""The class names of the objects that represent functions of `keras.ops` that work on each number by itself."""
 
 
 class Order(NamedTuple):
@@ -226,8 +226,9 @@ def _reshape_of(op: Any, node: Any, graph: Graph) -> _Reshape | None:
         return None
     opens = there[-1] < here[-1]
     shape = _image_axes(there, here[-1]) if opens else _image_axes(here, there[-1])
-    beside = reached(op, graph.after if opens else graph.before, set())
-    convs = [conv for conv in map(inner, beside) if isinstance(conv, CONVS)]
+    neighbours = reached(op, graph.after if opens else graph.before, set())
+    # features of an image whose channels are first come in the same order as elsewhere
+    convs = [conv for conv in map(inner, neighbours) if isinstance(conv, CONVS)]
     is_channels_first = bool(convs) and all(map(is_first, convs)) and not is_first(op)
     if is_channels_first or not _has_channels(shape, bool(convs)):
         return None
@@ -239,6 +240,7 @@ def _between_convs(reshape: _Reshape, graph: Graph) -> str:
     is_known = reshape.size is not None and reshape.size == _size(reshape.shape)
     if reshape.opens or not is_known or not _is_called_once(reshape.op):
         return "its sizes do not tell which number is which pixel"
+    # an axis that stays, as of a sequence, may be one of the image's
     if len(nodes_of(reshape.op)[0].output_tensors[0].shape) != 2:
         return "it keeps more than one axis"
     waiting, convs = list(graph.before(reshape.op)), []

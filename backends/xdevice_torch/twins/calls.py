@@ -39,7 +39,7 @@ def _refuse_hidden(path: str, module: Module, backend: Calls) -> None:
     name = f"{path or 'the model'}, a {type(module).__name__}"
     if isinstance(module, torch.jit.ScriptModule):
         raise backend.unsupported(f"seeing the layers of {name}", "trace the original module")
-    # the class that torch.compile wraps a module in is told by its name, because importing it takes 3 to 7 s
+    # the class that torch.compile wraps a module in is recognized by its name, because importing it takes 3 to 7 s
     if type(module).__name__ == "OptimizedModule" or _compiled_call(module) is not None:
         raise backend.unsupported(
             f"seeing the layers of {name} that torch.compile has compiled",
@@ -79,6 +79,7 @@ class TorchCalls(Calls):
     @contextmanager
     def calls(self, model: Any) -> Iterator[list[Call]]:
         private.require("layers' calls")
+        # a module that contains others is recorded only if it is one layer elsewhere, as an attention is
         layer_paths = {layer.path for layer in self.layers(model)}
         for path, module in model.named_modules():
             _refuse_hidden(path, module, self)

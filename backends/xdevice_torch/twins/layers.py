@@ -38,8 +38,7 @@ _TRANSPOSED: Final = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d
 _WeightNorm = private["torch.nn.utils.parametrizations._WeightNorm"]
 _SpectralNorm = private["torch.nn.utils.parametrizations._SpectralNorm"]
 _pre_hooks = private.field("torch.nn.Module._forward_pre_hooks")
-_RECURRENT: Final = {nn.RNN: "rnn", nn.LSTM: "lstm", nn.GRU: "gru"}
-_CELLS: Final = {nn.RNNCell: "rnn", nn.LSTMCell: "lstm", nn.GRUCell: "gru"}
+_CELLS: Final = (nn.RNNCell, nn.LSTMCell, nn.GRUCell)
 _CONV1D: Final = "transformers.pytorch_utils.Conv1D"
 _OF_CONV1D: Final = (
     Part("weight", ("weight",), layouts.TRANSPOSED),
@@ -50,35 +49,34 @@ _OF_CONV1D: Final = (
 def _layers(
     model: Any, variables: Mapping[str, Any], blocks: dict[str, tuple[str, ...]]
 ) -> Iterator[Layer]:
-    """Yields the layers of a model. The parts of a layer are () if they are those that PyTorch's layers of its kind
-    usually have. Also fills
-    `blocks`: for the path of each Transformer layer, the names of the layers inside it in the order in which they are
-    called, which is not the order of their definition."""
+    """Yields the layers of a model. Also fills `blocks`: for the path of each Transformer layer, the names of the
+    layers inside it in the order in which they are called, which is not the order of their definition."""
     owned: set[int] = set()
     of_blocks: dict[int, Settings] = {}
     for path, module in model.named_modules():
         if isinstance(module, nn.TransformerEncoderLayer | nn.TransformerDecoderLayer):
             of_blocks |= _of_block(module)
             blocks[path] = _order(module)
-        kind, settings = _kind(module)
-        if not kind or id(module) in owned:
+        is_conv1d = _is_conv1d(module)
+        layer = (_LINEAR if is_conv1d else partial(ops.read_by, _ROWS))(path, module)
+        if layer is None or id(module) in owned:
             continue
+        kind, settings = layer.kind, layer.settings
         if kind == layouts.ATTENTION:
+            # the attention reads the weight of this Linear itself, and never calls it
             owned.add(id(module.out_proj))
-        parts: tuple[Part, ...] = _OF_CONV1D if _is_conv1d(module) else ()
-        if isinstance(module, tuple(_CELLS)):
+        parts = _OF_CONV1D if is_conv1d else layouts.parts(kind, settings)
+        if isinstance(module, _CELLS):
             parts = layouts.of_single_cell(kind)
         norm = _norm_of(module)
         if norm is not None:  # g is a number if the norm is over all axes
             g, v = (variables[layouts.join(path, name)] for name in norm)
-            parts = layouts.normed(
-                layouts.parts(kind, settings), norm, g.shape or (1,) * v.ndim, g.shape
-            )
+            parts = layouts.normed(parts, norm, g.shape or (1,) * v.ndim, g.shape)
         spectral = _spectral_of(module)
         if spectral is not None:
             names, axis = spectral
-            parts = layouts.spectral(layouts.parts(kind, settings), names)
-            settings = {**settings, layouts.SPECTRAL_AXIS: axis}
+            parts = layouts.spectral(parts, names)
+            settings = {**settings, layouts.SPECTRAL_AXIS: 1 - axis if is_conv1d else axis}
         yield Layer(path, kind, parts, {**settings, **of_blocks.get(id(module), {})})
 
 
@@ -88,6 +86,7 @@ def _norm_of(module: Any) -> tuple[str, str] | None:
     ways: Any = getattr(getattr(module, "parametrizations", None), "weight", ())
     if len(ways) == 1 and isinstance(ways[0], _WeightNorm):
         return "parametrizations.weight.original0", "parametrizations.weight.original1"
+    # the older torch.nn.utils.weight_norm
     return layouts.NORMED if hasattr(module, "weight_g") else None
 
 
@@ -98,54 +97,17 @@ def _spectral_of(module: Any) -> tuple[Sequence[str], int] | None:
     if len(ways) == 1 and isinstance(ways[0], _SpectralNorm) and ways[0].dim is not None:
         inside = "parametrizations.weight"
         return (f"{inside}.original", f"{inside}.0._u", f"{inside}.0._v"), ways[0].dim
-    hooks = [
-        hook
-        for hook in _pre_hooks(module).values()
-        if isinstance(hook, SpectralNorm) and hook.name == "weight"
-    ]
-    return (("weight_orig", "weight_u", "weight_v"), hooks[0].dim) if hooks else None
+    # the older torch.nn.utils.spectral_norm registers this buffer with its hook
+    if not hasattr(module, "weight_u"):
+        return None
+    hooks = [hook for hook in _pre_hooks(module).values() if isinstance(hook, SpectralNorm)]
+    dims = [hook.dim for hook in hooks if hook.name == "weight"]
+    return (("weight_orig", "weight_u", "weight_v"), dims[0]) if dims else None
 
 
 def _is_conv1d(module: Any) -> bool:
     """Whether a module is the Conv1D of the library transformers. Works if that library is not installed."""
     return f"{type(module).__module__}.{type(module).__name__}" == _CONV1D
-
-
-def _kind(module: Any) -> tuple[str, Settings]:
-    """The kind of a layer with parameters, and its settings; "" for any other module."""
-    if isinstance(module, nn.Linear) or _is_conv1d(module):
-        return "linear", {"activation": None}
-    if isinstance(module, _CONVOLUTIONS + _TRANSPOSED):
-        return ("conv_transpose" if isinstance(module, _TRANSPOSED) else "conv"), _of_conv(
-            module
-        )
-    if isinstance(module, _INSTANCE_NORMS):
-        return "instance_norm", {"eps": module.eps, "running_stats": module.track_running_stats}
-    if isinstance(module, _BATCH_NORMS):
-        return "batch_norm", {"eps": module.eps, "momentum": module.momentum}
-    if isinstance(module, nn.Embedding):
-        return "embedding", {
-            "padding_idx": module.padding_idx,
-            "max_norm": module.max_norm,
-            **_padded(module),
-        }
-    if isinstance(module, nn.LayerNorm):
-        return "layer_norm", {"eps": module.eps}
-    if isinstance(module, nn.RMSNorm):
-        return "rms_norm", {"eps": _rms_eps(module)}
-    if isinstance(module, nn.GroupNorm):
-        return "group_norm", {"eps": module.eps, "num_groups": module.num_groups}
-    if isinstance(module, nn.PReLU):
-        return "prelu", {"axis": "channels"}
-    if isinstance(module, nn.MultiheadAttention):
-        return layouts.ATTENTION, _of_attention(module)
-    if cell := next((kind for cls, kind in _CELLS.items() if isinstance(module, cls)), ""):
-        nonlinearity = (
-            {"nonlinearity": module.nonlinearity} if isinstance(module, nn.RNNCell) else {}
-        )
-        return cell, {**layouts.ONE_CELL, **nonlinearity}
-    kind = next((kind for cls, kind in _RECURRENT.items() if isinstance(module, cls)), "")
-    return kind, _of_recurrent(module) if kind else {}
 
 
 def _rms_eps(module: Any) -> float:
@@ -157,6 +119,7 @@ def _rms_eps(module: Any) -> float:
 def _padded(module: Any) -> dict[str, object]:
     """Returns the setting that says whether an embedding's row for `padding_idx` is zeros, as PyTorch creates it, or
     has been overwritten; an empty dict for an embedding without `padding_idx` or without values."""
+    # on meta there are no values that could be zeros
     if module.padding_idx is None or module.weight.is_meta:
         return {}
     return {
@@ -166,27 +129,22 @@ def _padded(module: Any) -> dict[str, object]:
     }
 
 
-def _of_recurrent(module: Any) -> dict[str, object]:
-    settings: dict[str, object] = {
-        "layers": module.num_layers,
-        "bidirectional": module.bidirectional,
-        "projection": module.proj_size,
-        "batch_first": module.batch_first,
-        "dropout": layouts.between(module.num_layers, module.dropout),
-    }
-    return settings | (
-        {"nonlinearity": module.nonlinearity} if isinstance(module, nn.RNN) else {}
-    )
+def _embedding(path: str, module: Any) -> Layer:
+    settings = {"padding_idx": module.padding_idx, "max_norm": module.max_norm}
+    return Layer(path, "embedding", (), {**settings, **_padded(module)})
 
 
-def _of_attention(module: Any) -> dict[str, object]:
+def _attention(path: str, module: Any) -> Layer:
     settings: dict[str, object] = {
         "num_heads": module.num_heads,
         "packed": module.in_proj_weight is not None,
         "dropout": float(module.dropout),
         "batch_first": module.batch_first,
     }
-    return settings | ({"add_zero_attn": True} if module.add_zero_attn else {})
+    # only PyTorch has it: stated by every attention, it would be listed for all of them
+    if module.add_zero_attn:
+        settings["add_zero_attn"] = True
+    return Layer(path, layouts.ATTENTION, (), settings)
 
 
 def _order(module: Any) -> tuple[str, ...]:
@@ -206,6 +164,7 @@ def _of_block(module: Any) -> dict[int, Settings]:
 
 
 def _activation(way: Any) -> str:
+    # one class for two functions, which other frameworks name differently
     if isinstance(way, nn.GELU) and way.approximate == "tanh":
         return "gelu_tanh"
     return (
@@ -215,21 +174,52 @@ def _activation(way: Any) -> str:
     )
 
 
-def _of_conv(module: Any) -> dict[str, object]:
+def _conv(path: str, module: Any) -> Layer:
     padding = module.padding
     if padding == "same":
         padding = layouts.same_padding(module.kernel_size, module.stride, module.dilation)
-    axes = len(module.kernel_size)
+    elif padding == "valid":
+        padding = (0,) * len(module.kernel_size)
     settings: dict[str, object] = {
         "stride": module.stride,
-        "padding": (0,) * axes if padding == "valid" else padding,
+        "padding": padding,
         "dilation": module.dilation,
         "groups": module.groups,
         "padding_mode": module.padding_mode,
     }
-    return settings | (
-        {"output_padding": module.output_padding} if isinstance(module, _TRANSPOSED) else {}
-    )
+    if not isinstance(module, _TRANSPOSED):
+        return Layer(path, "conv", (), settings)
+    settings["output_padding"] = module.output_padding
+    return Layer(path, "conv_transpose", (), settings)
+
+
+_OF_SEQUENCES: Final[Mapping[str, ops.Attribute]] = {
+    "layers": "num_layers",
+    "bidirectional": "bidirectional",
+    "projection": "proj_size",
+    "batch_first": "batch_first",
+    "dropout": lambda module: layouts.between(module.num_layers, module.dropout),
+}
+_LINEAR: Final = ops.row("linear", {"activation": None})
+_ROWS: Final[Mapping[type, ops.Row]] = {
+    nn.Linear: _LINEAR,
+    **dict.fromkeys(_CONVOLUTIONS + _TRANSPOSED, _conv),
+    **dict.fromkeys(_INSTANCE_NORMS, ops.row("instance_norm", eps="eps", running_stats="track_running_stats")),
+    **dict.fromkeys(_BATCH_NORMS, ops.row("batch_norm", eps="eps", momentum="momentum")),
+    nn.Embedding: _embedding,
+    nn.LayerNorm: ops.row("layer_norm", eps="eps"),
+    nn.RMSNorm: ops.row("rms_norm", eps=_rms_eps),
+    nn.GroupNorm: ops.row("group_norm", eps="eps", num_groups="num_groups"),
+    nn.PReLU: ops.row("prelu", {"axis": "channels"}),
+    nn.MultiheadAttention: _attention,
+    nn.RNN: ops.row("rnn", **_OF_SEQUENCES, nonlinearity="nonlinearity"),
+    nn.LSTM: ops.row("lstm", **_OF_SEQUENCES),
+    nn.GRU: ops.row("gru", **_OF_SEQUENCES),
+    nn.RNNCell: ops.row("rnn", layouts.ONE_CELL, nonlinearity="nonlinearity"),
+    nn.LSTMCell: ops.row("lstm", layouts.ONE_CELL),
+    nn.GRUCell: ops.row("gru", layouts.ONE_CELL),
+}  # fmt: skip
+"""How the layers with parameters are read."""
 
 
 # what layers compute
@@ -244,10 +234,6 @@ def _avg_pool(axes: int, path: str, pool: Any) -> Layer:
     window = (pool.kernel_size, pool.stride, pool.padding)
     divisor = getattr(pool, "divisor_override", None)
     return ops.avg_pool(path, axes, *window, pool.ceil_mode, pool.count_include_pad, divisor)
-
-
-def _adaptive_pool(kind: str, axes: int, path: str, pool: Any) -> Layer:
-    return ops.adaptive_pool(path, kind, axes, pool.output_size)
 
 
 def _upsample(path: str, layer: Any) -> Layer:
@@ -297,8 +283,8 @@ _TABLE: Final = ops.Table(
         nn.Softmax2d: lambda path, _: ops.activation(path, "softmax", axis=-3),
         **ops.over_axes(nn, "MaxPool{}d", _max_pool),
         **ops.over_axes(nn, "AvgPool{}d", _avg_pool),
-        **ops.over_axes(nn, "AdaptiveAvgPool{}d", partial(_adaptive_pool, "avg")),
-        **ops.over_axes(nn, "AdaptiveMaxPool{}d", partial(_adaptive_pool, "max")),
+        **ops.over_axes(nn, "AdaptiveAvgPool{}d", partial(ops.adaptive_pool, "avg", "output_size")),
+        **ops.over_axes(nn, "AdaptiveMaxPool{}d", partial(ops.adaptive_pool, "max", "output_size")),
         nn.Upsample: _upsample,
         **ops.over_axes(nn, "ConstantPad{}d", partial(_pad, "constant")),
         **ops.over_axes(nn, "ReflectionPad{}d", partial(_pad, "reflect")),
@@ -342,15 +328,11 @@ class TorchLayers(Operations):
             raise self.unsupported(
                 f"layers in a {type(model).__qualname__}", "give the model itself"
             )
-        return _bound(model, dict(self.variables(model)))
-
-    def operations(self, model: Any) -> Iterable[Layer]:
         variables = dict(self.variables(model))
+        blocks: dict[str, tuple[str, ...]] = {}
+        layers = list(_layers(model, variables, blocks))
+        return layouts.all_bound(layers, variables, blocks)
+
+    def operations(self, model: Any, layers: Iterable[Layer]) -> Iterable[Layer]:
         modules = [_module(path, module) for path, module in model.named_modules()]
-        return ops.read(modules, _bound(model, variables), _TABLE, variables.values())
-
-
-def _bound(model: Any, variables: Mapping[str, Any]) -> list[Layer]:
-    blocks: dict[str, tuple[str, ...]] = {}
-    layers = list(_layers(model, variables, blocks))
-    return layouts.all_bound(layers, variables, blocks)
+        return ops.read(modules, layers, _TABLE, [x for _, x in self.variables(model)])

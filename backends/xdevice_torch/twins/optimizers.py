@@ -115,9 +115,9 @@ _post_hooks = private.field("torch.optim.Optimizer._optimizer_step_post_hooks")
 
 
 def _settings(optimizer: Any, kind: str, group: Mapping[str, Any]) -> dict[str, object]:
-    stated: dict[str, object] = {name: _plain(group[name]) for name in _SAME if name in group}
+    stated: dict[str, object] = {name: group[name] for name in _SAME if name in group}
     if kind == "adam":
-        stated["beta1"], stated["beta2"] = map(float, group["betas"])
+        stated["beta1"], stated["beta2"] = group["betas"]
         # in PyTorch 2.6 the groups of AdamW lack this entry
         decoupled = group.get("decoupled_weight_decay", type(optimizer) is torch.optim.AdamW)
         stated["decay"] = terms.DECOUPLED if decoupled else terms.COUPLED
@@ -127,11 +127,6 @@ def _settings(optimizer: Any, kind: str, group: Mapping[str, Any]) -> dict[str, 
     if "initial_lr" in group:
         stated["schedule"] = "one of torch.optim.lr_scheduler"
     return terms.settings(kind, **stated)
-
-
-def _plain(value: Any) -> object:
-    """Returns the value of a setting: a bool as it is, a number or a tensor with one element as a float."""
-    return value if isinstance(value, bool) else float(value)
 
 
 class TorchOptimizers(Optimizers):
@@ -162,13 +157,10 @@ class TorchOptimizers(Optimizers):
                 slots += [terms.STEP] * (kind != "sgd")
                 state = {slot: f"{number}.{slot}" for slot in slots}
                 parameters.append(terms.Parameter(p, settings, state))
-        arguments = {
-            name: own for name, own in _ARGUMENTS.items() if name in terms.settings_of(kind)
-        }
         return terms.Optimizer(
             kind,
             type(optimizer).__name__,
             _settings(optimizer, kind, optimizer.defaults),
             tuple(parameters),
-            arguments | (_DECAY if kind == "adam" else {}),
+            _ARGUMENTS | (_DECAY if kind == "adam" else {}),
         )

@@ -266,8 +266,8 @@ class ToyBackend(Backend):
     def parts(self, kind, settings):
         return layouts.parts(kind, settings, rules={"linear": {"weight": layouts.TRANSPOSED}})
 
-    def operations(self, model):
-        layers = {layer.path: layer for layer in self.layers(model)}
+    def operations(self, model, layers):
+        layers = {layer.path: layer for layer in layers}
         return [
             layers[path] if path in layers else _operation(path, module)
             for path, module in _modules(model)

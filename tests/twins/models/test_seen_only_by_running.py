@@ -153,12 +153,12 @@ def test_the_older_batch_norm_of_paddle_goes_by_the_mode():
         (
             lambda nn: nn.AdaptiveAvgPool2d(2),
             lambda nn: nn.AdaptiveMaxPool2D(2),
-            "pool is adaptive_avg_pool in torch",
+            "1 adaptive_avg_pool of torch and 1 adaptive_max_pool of paddle",
         ),
         (
             lambda nn: nn.MaxPool2d(2),
             lambda nn: nn.AvgPool2D(2),
-            "pool is max_pool in torch, avg_pool in paddle",
+            "1 max_pool of torch and 1 avg_pool of paddle",
         ),
     ],
     ids=["flatten", "unflatten", "adaptive pool", "pool"],

@@ -38,7 +38,7 @@ _KERNELS: Final = {
 def refused(
     own: Sequence[Part], why: str, only: Container[str] | None = None
 ) -> tuple[Part, ...]:
-    """Returns the parts, of which those that stand for PyTorch's `only`, or all, are refused."""
+    """Returns the parts, of which those that become PyTorch's parameters `only`, or all, are refused."""
     return tuple(
         part._replace(rule=layouts.refused(part.rule, why))
         if only is None or part.of[0] in only
@@ -82,6 +82,7 @@ def paddle(kind: str, settings: Settings) -> tuple[Part, ...]:
     return layouts.parts(kind, settings, _PADDLE, _PADDLE_RULES)
 
 
+# with proj_size, Paddle's own names belong to the wrong parameters (3.3.1); those in the cells do not
 def _paddle_cells(settings: Settings) -> Iterator[Part]:
     for suffix in layouts.suffixes(settings):
         number, _, backwards = suffix[1:].partition("_")
@@ -119,6 +120,7 @@ def mxnet(kind: str, settings: Settings) -> tuple[Part, ...]:
     own = layouts.parts(kind, settings, _MXNET)
     if kind == layouts.ATTENTION:
         return refused(own, "Gluon has no attention; build it from Dense layers")
+    # a gamma for each group, and no number of channels
     groups = settings.get("num_groups")
     if kind != "group_norm" or not isinstance(groups, int):
         return own
@@ -160,28 +162,38 @@ def tensorflow(kind: str, settings: Settings) -> tuple[Part, ...]:
     if kind in layouts.RECURRENT:
         return _keras_layer(kind, settings)
     if kind == layouts.ATTENTION:
-        return tuple(keras_attention(settings))
+        return keras_attention(settings)
     own = layouts.parts(kind, settings, _KERAS, _KERNELS)
     if kind == "conv_transpose" and settings.get("groups", 1) != 1:
         return refused(own, "Keras has no groups in a ConvTranspose; use one for each group")
     return own
 
 
-def keras_attention(settings: Settings) -> Iterator[Part]:
+def keras_attention(settings: Settings) -> tuple[Part, ...]:
     heads = int(str(settings.get("num_heads", 0)))
-    into, bias, out = (
-        layouts.kernel((-1,), (heads, -1)), layouts.shaped((heads, -1)), layouts.kernel((heads, -1), (-1,))
-    )  # fmt: skip
-    if not heads:
-        into, bias, out = (
-            layouts.unfit(rule, "nothing says how many heads; give like=")
-            for rule in (into, bias, out)
-        )
+    own = projections(heads, -1, "attention_output")
+    if heads:
+        return own
+    why = "nothing says how many heads; give like="
+    return tuple(
+        part if part.rule is layouts.SAME else part._replace(rule=layouts.unfit(part.rule, why))
+        for part in own
+    )
+
+
+def projections(heads: int, size: int, output: str) -> tuple[Part, ...]:
+    """Returns the parts of an attention whose kernels have an axis for the heads and one for the numbers of a head, as
+    in Keras and Flax. Either size may be -1, which means any; `output` is the name of the last projection."""
+    each = (heads, size)
+    own = []
     for short, name in _PROJECTIONS.items():
-        yield Part(f"{name}.kernel", (f"{short}_proj.weight",), into)
-        yield Part(f"{name}.bias", (f"{short}_proj.bias",), bias)
-    yield Part("attention_output.kernel", ("out_proj.weight",), out)
-    yield Part("attention_output.bias", ("out_proj.bias",), layouts.SAME)
+        weight = layouts.kernel((-1,), each)
+        own.append(Part(f"{name}.kernel", (f"{short}_proj.weight",), weight))
+        own.append(Part(f"{name}.bias", (f"{short}_proj.bias",), layouts.shaped(each)))
+    weight = layouts.kernel(each, (-1,))
+    own.append(Part(f"{output}.kernel", ("out_proj.weight",), weight))
+    own.append(Part(f"{output}.bias", ("out_proj.bias",), layouts.SAME))
+    return tuple(own)
 
 
 def _keras_layer(kind: str, settings: Settings) -> tuple[Part, ...]:
@@ -238,7 +250,7 @@ _FLAX: Final[Names] = {
     "rms_norm": {"weight": "scale"},
     "group_norm": _SCALE,
 }
-_FLAX_RULES: Final = _KERNELS | {"conv_transpose": {"weight": layouts.TURNED_KERNEL}}
+_FLAX_RULES: Final = _KERNELS | {"conv_transpose": {"weight": layouts.FLIPPED_KERNEL}}
 FLAX_CELL: Final = (
     Part("cell.dense_i.kernel", ("weight_ih_l0",), layouts.TRANSPOSED),
     Part("cell.dense_h.kernel", ("weight_hh_l0",), layouts.TRANSPOSED),
@@ -250,20 +262,10 @@ def flax(kind: str, settings: Settings) -> tuple[Part, ...]:
     if kind == "lstm":
         return FLAX_CELL
     if kind == layouts.ATTENTION:
-        return tuple(flax_attention(settings))
+        return projections(int(str(settings.get("num_heads", -1))), -1, "out")
     return layouts.parts(
         kind, settings, _FLAX, _KERNELS if settings.get("transpose_kernel") else _FLAX_RULES
     )
-
-
-def flax_attention(settings: Settings) -> Iterator[Part]:
-    """Yields the parts of an attention. Its heads and their size are those of the kernels' shape (E, h, d)."""
-    heads = int(str(settings.get("num_heads", -1))), int(str(settings.get("size_of_heads", -1)))
-    for short, name in _PROJECTIONS.items():
-        yield Part(f"{name}.kernel", (f"{short}_proj.weight",), layouts.kernel((-1,), heads))
-        yield Part(f"{name}.bias", (f"{short}_proj.bias",), layouts.shaped(heads))
-    yield Part("out.kernel", ("out_proj.weight",), layouts.kernel(heads, (-1,)))
-    yield Part("out.bias", ("out_proj.bias",), layouts.SAME)
 
 
 # Haiku
@@ -282,7 +284,7 @@ _HAIKU: Final[Names] = {
     "group_norm": _OFFSET,
     "instance_norm": {**_OFFSET, layouts.MEAN: None, layouts.VARIANCE: None, layouts.COUNTER: None},
 }  # fmt: skip
-_HAIKU_RULES: Final = _KERNELS | {"conv_transpose": {"weight": layouts.TURNED_KERNEL}}
+_HAIKU_RULES: Final = _KERNELS | {"conv_transpose": {"weight": layouts.FLIPPED_KERNEL}}
 
 
 def haiku(kind: str, settings: Settings) -> tuple[Part, ...]:

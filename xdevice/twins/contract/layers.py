@@ -65,9 +65,9 @@ class Operations(Layers):
 
     needs: ClassVar[tuple[str, ...]] = ("operations",)
 
-    def operations(self, model: Any) -> Iterable[Layer]:
-        """Returns the layers of `layers` and, among them, the layers without parameters, which have no parts:
-        each once, in the order of their definition. Kinds and settings are those that
+    def operations(self, model: Any, layers: Iterable[Layer]) -> Iterable[Layer]:
+        """Returns `layers`, which are those of the method of that name, and, among them, the layers without parameters,
+        which have no parts: each once, in the order of their definition. Kinds and settings are those that
         `xdevice.twins.contract.operations` lists, and paths are those of `calls`. `Layer.line` says between
         which layers nothing else is called. The work of plain functions is not seen. A layer whose class is not the
         framework's own and has its own code for calls is listed with the kind "other"; if it has parameters, an

@@ -91,8 +91,8 @@ SPECTRAL_AXIS: Final = "axis of the spectral norm"
 COMPUTES_IN: Final = "compute_dtype"
 """The setting of a layer that casts its weights before it computes, as mixed precision does."""
 ASSEMBLED: Final = "assembled"
-"""The setting of an attention that was put together from linear layers: the rest of the attention is code, which is not
-read."""
+"""The setting of an attention that was put together from linear layers: whatever else the attention does is code, which
+is not read."""
 PADDED: Final = "output at padding_idx"
 """The setting that says what an embedding gives at padding_idx: `ZEROS`, or `ROW` if that row of the weight is not
 zeros."""
@@ -143,7 +143,7 @@ class Part(NamedTuple):
     name: str
     """The framework's name of the array in its layer; in a `Layer` of a model, the name in `Backend.variables`."""
     of: tuple[str, ...]
-    """The parameters of PyTorch that the array stands for."""
+    """The parameters of PyTorch that the array becomes."""
     rule: Rule
 
 
@@ -213,13 +213,13 @@ KERNEL_FIRST: Final = _one(_kernel_last, _kernel_first)
 """The rule for an array that is (*kernel, I, O) in the framework and (O, I, *kernel) in PyTorch."""
 
 
-def _turned_window(x: Array) -> Array:
+def _flipped_window(x: Array) -> Array:
     return np.flip(x, tuple(range(x.ndim - 2)))
 
 
-TURNED_KERNEL: Final = _one(
-    lambda x: np.moveaxis(_turned_window(x), (-2, -1), (0, 1)),
-    lambda x: np.ascontiguousarray(_turned_window(np.moveaxis(x, (0, 1), (-2, -1)))),
+FLIPPED_KERNEL: Final = _one(
+    lambda x: np.moveaxis(_flipped_window(x), (-2, -1), (0, 1)),
+    lambda x: np.ascontiguousarray(_flipped_window(np.moveaxis(x, (0, 1), (-2, -1)))),
 )
 """The rule for the kernel of a transposed convolution that is (*kernel, I, O) in the framework, with the window the
 other way round, and (I, O, *kernel) in PyTorch."""
@@ -251,7 +251,7 @@ PACKED: Final = Rule(_thirds, _joined)
 
 def kernel(inputs: Sequence[int], outputs: Sequence[int]) -> Rule:
     """Returns the rule for a weight of the shape (*inputs, *outputs) that is a matrix (O, I) in PyTorch: O is the
-    product of `outputs`, I that of `inputs`. One number of each may be -1, which stands for any size."""
+    product of `outputs`, I that of `inputs`. One number of each may be -1, which means any size."""
 
     def way(x: Array) -> Array:
         return x.reshape(math.prod(x.shape[: len(inputs)]), -1).T
@@ -273,6 +273,7 @@ def per_group(groups: int, channels: int | None = None) -> Rule:
 
     def back(x: Array) -> Array:
         rows = x.reshape(groups, -1)
+        # not even one number of a group may differ: the framework would apply one to all
         if (rows != rows[:, :1]).any():
             raise UnfitError(
                 "it has one number for each group, and those of the channels in a group are not equal"
@@ -373,18 +374,35 @@ def refused(rule: Rule, why: str) -> Rule:
 
 
 def normed(
-    parts: Iterable[Part], names: tuple[str, str], shape: Sequence[int], own: Sequence[int]
+    parts: Iterable[Part], names: Sequence[str], shape: Sequence[int], own: Sequence[int]
 ) -> tuple[Part, ...]:
     """Returns the parts of a layer whose weight is weight-normed: two parts, g and v, take the place of `weight`, and
     `names` are their names in the framework. g has `shape`, with as many axes as v; the framework stores g in the shape
     `own`, which may leave out axes of length 1."""
-    every = []
+    return _with_weight_as(
+        parts, names, NORMED, lambda rule: (_reshaped(rule, shape, own), rule)
+    )
+
+
+def spectral(parts: Iterable[Part], names: Sequence[str]) -> tuple[Part, ...]:
+    """Returns the parts of a layer whose weight is divided by its spectral norm: three parts, with these `names` in the
+    framework, take the place of `weight`."""
+    return _with_weight_as(parts, names, SPECTRAL, lambda rule: (rule, SAME, SAME))
+
+
+def _with_weight_as(
+    parts: Iterable[Part],
+    names: Sequence[str],
+    of: Sequence[str],
+    rules: Callable[[Rule], Sequence[Rule]],
+) -> tuple[Part, ...]:
+    every: list[Part] = []
     for part in parts:
-        ways = [_reshaped(part.rule, shape, own), part.rule]
-        pair = [
-            Part(name, (of,), way) for name, of, way in zip(names, NORMED, ways, strict=True)
-        ]
-        every += pair if part.of == ("weight",) else [part]
+        if part.of == ("weight",):
+            each = zip(names, of, rules(part.rule), strict=True)
+            every += [Part(name, (one,), rule) for name, one, rule in each]
+        else:
+            every.append(part)
     return tuple(every)
 
 
@@ -392,20 +410,6 @@ def _reshaped(rule: Rule, shape: Sequence[int], own: Sequence[int]) -> Rule:
     return Rule(
         lambda x: rule.canonical(x.reshape(shape)), lambda x: rule.native(x).reshape(own)
     )
-
-
-def spectral(parts: Iterable[Part], names: Sequence[str]) -> tuple[Part, ...]:
-    """Returns the parts of a layer whose weight is divided by its spectral norm: three parts, with these `names` in the
-    framework, take the place of `weight`."""
-    every = []
-    for part in parts:
-        rules = (part.rule, SAME, SAME)
-        three = [
-            Part(name, (of,), rule)
-            for name, of, rule in zip(names, SPECTRAL, rules, strict=True)
-        ]
-        every += three if part.of == ("weight",) else [part]
-    return tuple(every)
 
 
 def of_spectral(original: Array, u: Array, v: Array, axis: int | None) -> Array:
@@ -427,6 +431,7 @@ def of_spectral(original: Array, u: Array, v: Array, axis: int | None) -> Array:
         image = matrix @ right
         return float(np.abs(image - left * np.linalg.norm(image)).max())
 
+    # each step of the norm sets u to W v over its length
     matrix = min(matrices, key=error)
     weight: Array = (original / (left @ matrix @ right)).astype(original.dtype)
     return weight
@@ -441,6 +446,7 @@ def of_norm(g: Array, v: Array) -> Array:
 def to_norm(weight: Array, shape: Sequence[int]) -> tuple[Array, Array]:
     """Returns the parameters g (of this shape) and v with which a weight norm computes `weight`; v is `weight`
     itself."""
+    # with g = |v| the weight is v
     return _norm(weight, shape).astype(weight.dtype), weight
 
 
@@ -546,13 +552,8 @@ def all_bound(
     names: Container[str],
     blocks: Mapping[str, Sequence[str]] = MappingProxyType({}),
 ) -> list[Layer]:
-    """Returns those of the layers that are left by `bound`, in the order of `in_order`. A layer without parts gets
-    those of PyTorch's own layer."""
-    own = ((layer, layer.parts or parts(layer.kind, layer.settings)) for layer in layers)
-    each = (
-        bound(layer.path, layer.kind, own_parts, names, layer.settings)
-        for layer, own_parts in own
-    )
+    """Returns those of the layers that are left by `bound`, in the order of `in_order`."""
+    each = (bound(one.path, one.kind, one.parts, names, one.settings) for one in layers)
     return in_order([layer for layer in each if layer is not None], blocks)
 
 
@@ -585,12 +586,13 @@ def order_of_block(norm_first: bool, *attentions: str) -> tuple[str, ...]:
     """Returns the names of the layers inside a Transformer layer, in the order in which the Transformer layer calls
     them."""
     norms = [f"norm{number}" for number in range(1, len(attentions) + 2)]
-    works = [*((name,) for name in attentions), ("linear1", "linear2")]
-    pairs = [
-        (norm, *work) if norm_first else (*work, norm)
-        for norm, work in zip(norms, works, strict=True)
+    steps = [*((name,) for name in attentions), ("linear1", "linear2")]
+    # each step has a norm of its own, before or after it
+    with_norms = [
+        (norm, *step) if norm_first else (*step, norm)
+        for norm, step in zip(norms, steps, strict=True)
     ]
-    return tuple(chain.from_iterable(pairs))
+    return tuple(chain.from_iterable(with_norms))
 
 
 def same_setting(one: object, other: object) -> bool:
@@ -624,6 +626,7 @@ def misfit(kind: str, shapes: Mapping[str, Sequence[int]]) -> str:
             return f"{name} is {tuple(shape)} in PyTorch's layout, where it has {' or '.join(map(str, axes))} axes"
     if kind not in RECURRENT:
         return ""
+    # the state of an LSTM with a projection is as long as its rows of weight_hr, which are not gates
     rows = _GATES[kind] * shapes.get("weight_hr_l0", shapes["weight_hh_l0"])[1]
     gated = {name: shape for name, shape in shapes.items() if not name.startswith("weight_hr")}
     off = next(
@@ -655,7 +658,7 @@ def stated_once(layers: Iterable[Layer], name: str) -> Iterator[Layer]:
 
 
 def per_axis(value: Any, axes: int) -> Any:
-    """Returns a setting as one size for each axis. One number stands for all axes; a text is returned as it is."""
+    """Returns a setting as one size for each axis. One number applies to all axes; a text is returned as it is."""
     if isinstance(value, int):
         return (value,) * axes
     return tuple(value) if isinstance(value, list | tuple) else value
@@ -692,6 +695,7 @@ def same_padding(
     the padding is not known: with a stride above 1 it depends on the sizes of the `image`, which may be None."""
     sizes = [step * (size - 1) + 1 for size, step in zip(kernel, dilation, strict=True)]
     each = zip(sizes, stride, image or [None] * len(sizes), strict=True)
+    # with a stride of 1, as much is added whatever the size of the image
     totals = [
         size - 1 if step == 1 else _added(size, step, length) for size, step, length in each
     ]

@@ -174,6 +174,7 @@ def _each(
         if isinstance(itself, table.blocks):
             blocks.add(path)
             continue
+        # a group of layers, or a model that computes with parameters of its own: its code is not read
         is_open = module.children or (path == "" and module.has_parameters)
         is_listed = path.rpartition(".")[0] in blocks or (
             not table.lists_inside and _is_inside(path, by_path)
@@ -292,10 +293,16 @@ def _activation_of(
     return activation(path, cls.__name__, **_settings(layer, attributes))
 
 
-def row(kind: str, **attributes: Attribute) -> Row:
-    """Returns a row of a `Table`: layers of this kind, each setting of which is read from the attribute given for
-    it."""
-    return lambda path, layer: plain(path, kind, **_settings(layer, attributes))
+def row(kind: str, shared: Settings = MappingProxyType({}), /, **attributes: Attribute) -> Row:
+    """Returns a row of a `Table`: layers of this kind, with the settings that all of them share, and those that are
+    read from the attributes given for them."""
+    return lambda path, layer: Layer(path, kind, (), {**shared, **_settings(layer, attributes)})
+
+
+def read_by(rows: Mapping[type, Row], path: str, layer: Any) -> Layer | None:
+    """Reads a layer by the row of its class, or of its nearest base that has one; None if none has."""
+    row = next((rows[cls] for cls in type(layer).__mro__ if cls in rows), None)
+    return None if row is None else row(path, layer)
 
 
 def over_axes(
@@ -365,10 +372,15 @@ def avg_pool(
     )
 
 
-def adaptive_pool(path: str, kind: str, axes: int, output_size: Any) -> Layer:
-    return Layer(
-        path, f"adaptive_{kind}_pool", (), {"output_size": per_axis(output_size, axes)}
-    )
+def adaptive_pool(kind: str, size: Attribute, axes: int, path: str, layer: Any) -> Layer:
+    """Returns the entry for a pool of the kind "avg" or "max" that gives an output of a size."""
+    settings = _settings(layer, {"output_size": size})
+    settings["output_size"] = per_axis(settings["output_size"], axes)
+    return Layer(path, f"adaptive_{kind}_pool", (), settings)
+
+
+def global_pool(kind: str, axes: int, path: str, layer: Any) -> Layer:
+    return adaptive_pool(kind, lambda _: 1, axes, path, layer)
 
 
 def upsample(
@@ -413,6 +425,7 @@ def pad(
         "padding": tuple((int(one), int(two)) for one, two in around),
         "mode": mode,
     }
+    # reflected and repeated pixels have no value
     fill = value if mode == "constant" else None
     return Layer(
         path,

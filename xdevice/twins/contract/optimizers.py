@@ -85,7 +85,7 @@ SLOTS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         "adagrad": ("sum",),
     }
 )
-"""The names, PyTorch's, of what an optimizer of each kind keeps for a parameter, beside `STEP` or `POWERS`."""
+"""The names, PyTorch's, of what an optimizer of each kind keeps for a parameter, besides `STEP` or `POWERS`."""
 STEP: Final = "step"
 """How many steps a parameter has taken."""
 POWERS: Final = ("beta1_power", "beta2_power")
@@ -141,9 +141,11 @@ def settings_of(kind: str) -> dict[str, object]:
 
 
 def settings(kind: str, **stated: object) -> dict[str, object]:
-    """Returns all settings of a kind of optimizer: those stated, and the rest as in `KINDS` and `COMMON`. Raises
-    `ValueError` for a setting that does not exist, and for one without a default that is not stated."""
-    unknown = stated.keys() - settings_of(kind).keys()
+    """Returns all settings of a kind of optimizer: those stated, numbers of any library and tensors of one number as
+    floats, and the rest as in `KINDS` and `COMMON`. Raises `ValueError` for a setting that does not exist, and for one
+    without a default that is not stated."""
+    every = settings_of(kind)
+    unknown = stated.keys() - every.keys()
     missing = [
         name for name, value in KINDS[kind].items() if value is None and name not in stated
     ]
@@ -151,7 +153,13 @@ def settings(kind: str, **stated: object) -> dict[str, object]:
         raise ValueError(
             f"the settings of {kind} lack {missing}, and do not include {sorted(unknown)}"
         )
-    return settings_of(kind) | stated
+    return every | {name: _plain(value, every[name]) for name, value in stated.items()}
+
+
+def _plain(value: Any, default: object) -> object:
+    if isinstance(default, bool):
+        return bool(value)
+    return value if value is None or isinstance(value, str) else float(value)
 
 
 def keeps(slot: str, settings: Settings) -> bool:

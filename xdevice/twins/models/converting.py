@@ -6,23 +6,22 @@
 - write the parameters into a `State` (`state`);
 - report the other differences (`differences`).
 
-The meaning of a parameter comes from its layer, in the source or in the target, or from `kinds`. In a state without its
-module names and shapes may tell it, beside a target; that is listed (`recognition`).
+The meaning of a parameter comes from its layer, in the source or in the target, or from `kinds`. For a state without
+its module, names and shapes may decide it if there is a target to compare them with; that is listed (`recognition`).
 """
 
 from __future__ import annotations
 
 import os
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from xdevice.base.dtypes import dtype_name
 from xdevice.contract import Backend
 from xdevice.core import registry
-from xdevice.errors import ArgumentError, StateError, listed
+from xdevice.errors import ArgumentError, StateError
 from xdevice.twins import owners
-from xdevice.twins.weights.added_parameters import advice, lora_in
-from xdevice.twins.weights.format import Header
+from xdevice.twins.weights.added_parameters import require_merged
 
 from . import differences, flat_states, reading
 from .by_inputs.runs import Runs
@@ -31,25 +30,13 @@ from .differences import Lister, Pairing
 from .forms import pixel_order, row_slices, single_tensors
 from .forms.alike import alike, without_channels
 from .pairing import order_in_doubt, pair_layers, spelled_out
-from .reading import some_of
+from .reading import Request, some_of
 from .state import LIKE, State, Writer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from .reading import Names, Pairs, Twin
-
-
-class _Request(NamedTuple):
-    """The arguments of `convert_state` other than the two models."""
-
-    kinds: Names
-    names: Names
-    device: object
-    inputs: object
-    dtype: str | None
-    skip: tuple[str, ...]
-    layout: str | None
 
 
 def convert_state(
@@ -93,7 +80,7 @@ def convert_state(
     """
     if dtype is not None and dtype != LIKE:
         dtype = dtype_name(dtype)
-    request = _Request(
+    request = Request(
         kinds or {},
         names or {},
         device,
@@ -122,9 +109,10 @@ def _target_of(backend: str | Backend) -> Backend:
     return registry.load(backend.name if isinstance(backend, Backend) else backend)
 
 
-def _convert(source: Any, target: Backend, like: Any, request: _Request, state: State) -> None:
+def _convert(source: Any, target: Backend, like: Any, request: Request, state: State) -> None:
     names, ours, theirs = row_slices.split(request.names) if request.names else ({}, {}, {})
-    origin, wanted = _read(source, target, like, names, request, state)
+    request = request._replace(names=names)
+    origin, wanted = _read(source, target, like, request, state)
     if wanted is None:
         _write_freely(origin, target, request, state)
         return
@@ -135,8 +123,8 @@ def _convert(source: Any, target: Backend, like: Any, request: _Request, state: 
     if not origin.has_forms_of(wanted):
         origin, wanted = alike(origin, wanted)
     # after `alike`, and before the first error of pairing: a device that is not there is said first
-    writer = Writer(origin, target, wanted, state, request.device, request.dtype)
-    pairing = _pair(origin, wanted, spelled_out(names, origin), request)
+    writer = Writer(origin, target, wanted, state, request)
+    pairing = _pair(origin, wanted, request._replace(names=spelled_out(names, origin)))
     lister = Lister(origin, wanted, pairing, state)
     for one, other in (*pairing.pairs, *pairing.singles):
         state.pairs[one.path] = other.path
@@ -147,52 +135,33 @@ def _convert(source: Any, target: Backend, like: Any, request: _Request, state: 
 
 
 def _read(
-    source: Any, target: Backend, like: Any, names: Names, request: _Request, state: State
+    source: Any, target: Backend, like: Any, request: Request, state: State
 ) -> tuple[Twin, Twin | None]:
-    kinds, skip = request.kinds, request.skip
-    if kinds:
-        reading.check_kinds(kinds)
+    kinds, names = request.kinds, request.names
+    reading.check_kinds(kinds)
     wanted = None
     if like is not None:
         wanted = reading.read_like(
             like, target, {names.get(path, path): kind for path, kind in kinds.items()}
         )
     owner = owners.backend_of_model(source)
-    if owner is not None:
+    if owner is None:
+        origin = flat_states.read_state(source, wanted, request, state)
+    else:
         origin = reading.read_model(owner, source, kinds)
         if wanted is not None:
+            # the layers of linen are described by names and shapes only, which the other model can correct
             back = {there: here for here, there in names.items()}
             origin, wanted = (
-                reading.retold(origin, wanted, names),
-                reading.retold(wanted, origin, back),
+                reading.with_kinds_of(origin, wanted, names),
+                reading.with_kinds_of(wanted, origin, back),
             )
-        if wanted is not None and not origin.has_forms_of(wanted):
-            _require_merged(origin.variables, wanted)
-    else:
-        is_file = isinstance(source, Header)
-        tensors = source.by_name() if is_file else source
-        paths = {*names, *kinds} if wanted is None else {*names, *kinds, *wanted.by_path}
-        tensors = flat_states.state_of(tensors, paths, state.done)
-        remarks = source.remarks if is_file else {}
-        tensors = flat_states.with_ties(tensors, wanted, remarks, state.done)
-        _require_merged(tensors if isinstance(tensors, dict) else (), wanted)
-        written_by = source.origin if is_file else ""
-        stated = flat_states.StateRequest(
-            kinds,
-            names,
-            skip,
-            request.layout,
-            written_by,
-            is_file,
-            remarks,
-            state.done,
-            state.differences,
-        )
-        origin = flat_states.read_state(tensors, wanted, stated)
-    if skip:
-        origin, wanted = _left_out(origin, wanted, skip, state)
-    if kinds:
-        reading.check_kinds_fit(kinds, names, origin, wanted)
+            if not origin.has_forms_of(wanted):
+                # equal layers either have no adapters, or the same
+                require_merged(origin.variables, wanted.variables)
+    if request.skip:
+        origin, wanted = _left_out(origin, wanted, request.skip, state)
+    reading.check_kinds_fit(kinds, names, origin, wanted)
     if request.inputs is not None and (wanted is None or origin.model is None):
         raise StateError(
             "inputs= is what two models are called with; give a model, and another one as like="
@@ -206,23 +175,8 @@ def _read(
     return origin, wanted
 
 
-def _require_merged(names: Iterable[str], wanted: Twin | None) -> None:
-    """Raises `StateError` if only one of two models has adapters: the layers that both have do not say what it
-    computes."""
-    if wanted is None:
-        return
-    ours, theirs = lora_in(names), lora_in(wanted.variables)
-    if ours and not theirs:
-        raise StateError(advice(ours))
-    if theirs and not ours:
-        raise StateError(
-            f"{listed(map(repr, theirs), 2)} of like= are LoRA's, and the source has none: give the model without "
-            "them, and add them afterwards"
-        )
-
-
 def _left_out(
-    origin: Twin, wanted: Twin | None, skip: tuple[str, ...], state: State
+    origin: Twin, wanted: Twin | None, skip: Sequence[str], state: State
 ) -> tuple[Twin, Twin | None]:
     """Both without the layers that `skip=` names. Raises `StateError` if neither has parameters there."""
     reading.require_used(skip, [origin] if wanted is None else [origin, wanted])
@@ -240,10 +194,10 @@ def _left_out(
     return origin, wanted
 
 
-def _write_freely(origin: Twin, target: Backend, request: _Request, state: State) -> None:
+def _write_freely(origin: Twin, target: Backend, request: Request, state: State) -> None:
     """Writes all layers under their own names, without a model of the target."""
     origin = without_channels(origin)
-    writer = Writer(origin, target, None, state, request.device, request.dtype)
+    writer = Writer(origin, target, None, state, request)
     for layer in origin.layers:
         writer.put_freely(layer)
     state.differences += pixel_order.in_doubt(origin, target)
@@ -255,7 +209,8 @@ def _write_freely(origin: Twin, target: Backend, request: _Request, state: State
     writer.finish()
 
 
-def _pair(source: Twin, target: Twin, names: Names, request: _Request) -> Pairing:
+def _pair(source: Twin, target: Twin, request: Request) -> Pairing:
+    names = request.names
     singles: list[Pairs] = [[]]
     likely: Names = {}
     if source.singles and target.singles:
@@ -287,12 +242,12 @@ def _pair(source: Twin, target: Twin, names: Names, request: _Request) -> Pairin
 
 
 def _values(
-    source: Twin, target: Twin, request: _Request, singles: Pairs, pairs: Pairs
+    source: Twin, target: Twin, request: Request, singles: Pairs, pairs: Pairs
 ) -> State:
     """Returns the values that these pairs give to the target's variables; an empty state if a variable would get
     two."""
     state = State(target.name)
-    writer = Writer(source, target.backend, target, state, request.device, request.dtype)
+    writer = Writer(source, target.backend, target, state, request)
     try:
         for one, other in (*pairs, *singles):
             writer.put(one, other, target)

@@ -42,7 +42,6 @@ _SINGLE: Final = "same"
 """The kind of a tensor that belongs to no layer."""
 _RUN_BOTH: Final = "; inputs= runs both models and compares their outputs"
 _NOT_NEGATIVE = ("relu", "relu6", "sigmoid", "hardsigmoid", "softplus")
-_POOLS = ({"avg_pool", "max_pool"}, {"adaptive_avg_pool", "adaptive_max_pool"})
 _ALONE = (
     "activation", "dropout", "alpha_dropout", "max_pool", "avg_pool", "upsample", "pixel_shuffle", "batch_norm",
     "layer_norm", "rms_norm", "group_norm", "instance_norm", "local_response_norm",
@@ -145,7 +144,7 @@ class Lister:
         line = difference.line(self._source.name, self._target.name)
         self._add_lines([line])
         if not difference.is_on_one_side:
-            self._state.told_by_both.append(line)
+            self._state.stated_by_both.append(line)
         return line
 
     def _add_lines(self, lines: Iterable[str]) -> None:
@@ -218,16 +217,16 @@ class Lister:
     def _doubts(self, agree: bool) -> Iterator[str]:
         """Lines about what was not compared. If the outputs agree, only what shows in training is in doubt."""
         has_model = self._source.model is not None
-        if not agree:
-            yield from self._pairing.doubts
-        if not agree:
-            yield from self._unread()
-            yield from self._single_tensors()
-        if not agree and has_model:
-            yield from self._flattened_images()
+        if agree:
+            if has_model:
+                yield from self._uncounted(only=("dropout",))
+            return
+        yield from self._pairing.doubts
+        yield from self._unread()
+        yield from self._single_tensors()
         if has_model:
-            yield from self._uncounted(only=("dropout",) if agree else ())
-        if not agree and has_model:
+            yield from self._flattened_images()
+            yield from self._uncounted()
             yield from self._axes()
 
     def _both_ways(self) -> Iterator[tuple[Twin, Layer, Layer]]:
@@ -287,7 +286,7 @@ class Lister:
                     f"the whole of it in {twin.name}; channels first is taken"
                 )
 
-    def _uncounted(self, only: Collection[str]) -> Iterator[str]:
+    def _uncounted(self, only: Collection[str] = ()) -> Iterator[str]:
         """A line that counts the layers that could not be compared; if `only` is not empty, just those of the kinds in
         `only`. An activation inside a layer is a setting of that layer, and is not counted."""
         hint = f"calls of functions are not seen{_RUN_BOTH}"
@@ -308,7 +307,7 @@ class Lister:
                 _name_of(layer)
                 for layer in layers
                 if layer.path not in listed and parent_of(layer.path) not in activated
-                if layer.kind != "rescaling" and (not only or layer.kind in only)
+                if not only or layer.kind in only
             )
             if counts:
                 texts.append(
@@ -326,11 +325,11 @@ class Lister:
         ]
         if doubts:
             twin, layer = doubts[0]
-            beside = self._target if twin is self._source else self._source
+            other = self._target if twin is self._source else self._source
             more = f" and {len(doubts) - 1} more" if len(doubts) > 1 else ""
             yield (
                 f"not compared: the axis of {layer.path or layer.kind}{more}, {layer.settings[layouts.AXIS]} in "
-                f"{twin.name}, the second in {beside.name}: the same only where the code moves axes{_RUN_BOTH}"
+                f"{twin.name}, the second in {other.name}: the same only where the code moves axes{_RUN_BOTH}"
             )
 
     def _knows_activations(self) -> bool:
@@ -372,7 +371,7 @@ def between(backend: Backend, actual: Any, expected: Any) -> list[str]:
     """A line for each setting that differs between two models of one framework, whose layers are paired by path."""
     try:
         ours, theirs = (
-            {layer.path: layer for layer in backend.operations(model)}
+            {layer.path: layer for layer in backend.operations(model, backend.layers(model))}
             for model in (actual, expected)
         )
     except AbsentNameError:
@@ -539,7 +538,7 @@ def compare_gaps(
                 differences.append(_missing(missing_at[number], mine, its))
     in_both = {kind for _, kind in theirs} - {OTHER}
     for kind in dict.fromkeys(kind for _, kind in ours if kind in in_both):
-        if both := _uniform(kind, ours, theirs):
+        if both := _set_alike_in_each(kind, ours, theirs):
             rest = [layer for layer in (*left, *right) if layer.kind == kind]
             if rest:
                 differences += _of_kind(kind, *both, differences)
@@ -547,12 +546,6 @@ def compare_gaps(
             left, right = (
                 [layer for layer in side if layer.kind != kind] for side in (left, right)
             )
-    for mine, its in list(_other_pools(ours, theirs, left, right)):
-        differences.append(SettingDifference(its.path, "pool", mine.kind, its.kind))
-        left = [layer for layer in left if layer is not mine]
-        right = [layer for layer in right if layer is not its]
-    differences += [one for layer in left for one in _rescaling(layer, is_ours=True)]
-    differences += [one for layer in right for one in _rescaling(layer, is_ours=False)]
     # a layer that is called twice repeats its differences
     once = {str(one): one for one in differences}
     return PlainComparison(
@@ -570,9 +563,11 @@ def _is_missing(
     """Whether the layers that only one model has in the gap (the place and kind in `gap`) are missing in the other
     model, rather than there as layers of another kind."""
     number, kind = gap
-    beside = [name for at, name in (theirs if len(one) > len(other) else ours) if at == number]
+    other_kinds = [
+        name for at, name in (theirs if len(one) > len(other) else ours) if at == number
+    ]
     return kind in _ALONE and not any(
-        kind.endswith(end) and name.endswith(end) for end in _SORTS for name in beside
+        kind.endswith(end) and name.endswith(end) for end in _SORTS for name in other_kinds
     )
 
 
@@ -585,10 +580,12 @@ def _missing(place: str, one: Layer | None, other: Layer | None) -> SettingDiffe
     return SettingDifference(place, kind, *texts)
 
 
-def _uniform(kind: str, ours: Gaps, theirs: Gaps) -> tuple[list[Layer], list[Layer]] | None:
-    """All layers of a kind, if those of each model have the same settings; otherwise None. Also None if the two models'
-    layers are different activations that never stand between the same paired layers: each activation may be in the
-    other model too, as a function or as a layer of an unknown class."""
+def _set_alike_in_each(
+    kind: str, ours: Gaps, theirs: Gaps
+) -> tuple[list[Layer], list[Layer]] | None:
+    """All layers of a kind, of the source and of the target, if those of one model have the same settings; otherwise
+    None. Also None for different activations that the two models never have in the same gap: each model may have the
+    other's activation too, as a function or as a layer of an unknown class."""
     one, other = (
         [layer for (_, own), layers in side.items() if own == kind for layer in layers]
         for side in (ours, theirs)
@@ -613,30 +610,6 @@ def _of_kind(
         for each in _between(one[0], other[0])
         if each.name not in names
     ]
-
-
-def _other_pools(
-    ours: Gaps, theirs: Gaps, left: list[Layer], right: list[Layer]
-) -> Iterator[tuple[Layer, Layer]]:
-    """Pairs of pools in the same gap between paired layers, each alone of its kind there: one takes the mean and the
-    other the maximum."""
-    for number, kind in ours:
-        for there, other_kind in theirs:
-            if there != number or {kind, other_kind} not in _POOLS:
-                continue
-            mine = [layer for layer in ours[number, kind] if layer in left]
-            its = [layer for layer in theirs[there, other_kind] if layer in right]
-            if len(mine) == len(its) == 1:
-                yield mine[0], its[0]
-
-
-def _rescaling(layer: Layer, is_ours: bool) -> Iterator[SettingDifference]:
-    """The settings of a rescaling layer that only one model has, as differences from None."""
-    for name, value in layer.settings.items() if layer.kind == "rescaling" else ():
-        if name != "offset" or value not in (0, 0.0):
-            yield SettingDifference(
-                layer.path, name, *((value, None) if is_ours else (None, value))
-            )
 
 
 def _between(one: Layer, other: Layer) -> list[SettingDifference]:

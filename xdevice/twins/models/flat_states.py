@@ -7,19 +7,28 @@ import os
 import re
 from collections import Counter
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from xdevice.core import registry
 from xdevice.errors import NotATensorError, StateError, shown
 from xdevice.twins.contract import layouts
-from xdevice.twins.weights.added_parameters import advice
+from xdevice.twins.weights.added_parameters import advice, require_merged
 from xdevice.twins.weights.checkpoints import open_checkpoint
 from xdevice.twins.weights.disk import path_text
-from xdevice.twins.weights.format import FileTensor, Header
+from xdevice.twins.weights.format import Header
 from xdevice.twins.weights.nested import state_in
 
 from . import recognition
-from .reading import Twin, is_skipped, settled, single, some_of, spelled_out, without_owner
+from .reading import (
+    Twin,
+    is_skipped,
+    paths_in,
+    settled,
+    single,
+    some_of,
+    spelled_out,
+    without_owner,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -28,7 +37,8 @@ if TYPE_CHECKING:
     from xdevice.twins.contract.dialects import PartsOf
     from xdevice.twins.contract.layouts import Layer
 
-    from .reading import Names
+    from .reading import Names, Request
+    from .state import State
 
 _WRAPPERS: Final = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
 """Names that PyTorch's wrappers put into the paths of layers: `torch.compile`, FSDP, checkpointing of activations."""
@@ -46,11 +56,14 @@ def opened(path: str | os.PathLike[str], done: list[str]) -> Iterator[Header]:
         yield header
 
 
-def state_of(source: Any, paths: Collection[str], done: list[str]) -> Any:
+def _plain_state(source: Any, paths: Collection[str], done: list[str]) -> Mapping[str, Any]:
     """The flat dict in `source`, with its names as the layers at `paths` have them. `done` gets a line for each thing
     that was done for that."""
     if registry.kind_of(type(source)) is not None:
-        return source
+        raise NotATensorError(
+            f"expected a model, or a flat dict of named tensors, not {shown(source, 60)} of type "
+            f"{type(source).__qualname__}"
+        )
     nested = state_in(source, "the source")
     if nested.key:
         done.append(_TAKEN.format(nested.key))
@@ -107,6 +120,7 @@ def _plain_leaves(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, str]:
         and len(shapes.get("0", ())) > 1
         and len(shapes.get("1", (1,))) == 1
     ):
+        # a tuple of weight and bias, as in JAX's stax
         return {"0": "w", "1": "b"} if len(shapes) == 2 else {"0": "w"}
     is_norm = shapes.keys() == {"g", "b"} and all(len(shape) == 1 for shape in shapes.values())
     if is_norm:
@@ -161,9 +175,7 @@ def _renamed(
 
 def _starts(names: Collection[str]) -> list[str]:
     """The beginnings, up to a dot, that at least half of the names have."""
-    counts = Counter(
-        start + "." for name in names for start in _paths_in(name) if start != name
-    )
+    counts = Counter(start + "." for name in names for start in paths_in(name) if start != name)
     # a head that was added later does not have the word
     return [start for start, count in counts.items() if 2 * count >= len(names)]
 
@@ -176,30 +188,29 @@ def _with_words(names: Iterable[str], off: str, on: str) -> list[str]:
 
 def _count(names: Iterable[str], paths: Collection[str]) -> int:
     """How many of `paths` are paths in these names."""
-    every = {path for name in names for path in _paths_in(name)}
+    every = {path for name in names for path in paths_in(name)}
     return sum(path in every for path in paths)
-
-
-def _paths_in(name: str) -> Iterator[str]:
-    """A name, and its beginnings up to each dot, the longest first."""
-    yield name
-    while (end := name.rfind(".")) > 0:
-        name = name[:end]
-        yield name
 
 
 # the tensors
 
 
-def read_state(source: Any, wanted: Twin | None, request: StateRequest) -> Twin:
-    """Reads a flat dict of tensors. The kinds of its layers are those that `kinds=` says, or the target has at the same
-    path. For the rest of them names and shapes tell it, if there is a target beside which they can be held.
+def read_state(source: Any, wanted: Twin | None, request: Request, state: State) -> Twin:
+    """Reads a dict of tensors, or the contents of a file. The kinds of its layers are those that `kinds=` says, or the
+    target has at the same path. The kinds of all others are recognized by names and shapes, if there is a target to
+    compare them with.
 
     Raises:
         NotATensorError: it is no such dict. StateError: nothing says what a tensor is, or how it is laid out.
     """
-    backend = _backend_of(source)
-    variables = {name: _tensor(backend, value) for name, value in source.items()}
+    header = source if isinstance(source, Header) else None
+    paths = {*request.names, *request.kinds, *(wanted.by_path if wanted is not None else ())}
+    tensors = _plain_state(header.by_name() if header else source, paths, state.done)
+    if wanted is not None:
+        tensors = _with_ties(tensors, wanted, header.remarks if header else {}, state.done)
+        require_merged(tensors, wanted.variables)
+    backend = _backend_of(tensors)
+    variables = {name: _tensor(backend, value) for name, value in tensors.items()}
     stated = spelled_out(request.kinds, variables, None)
     back = {there: here for here, there in request.names.items()}
     by_like = (
@@ -212,13 +223,14 @@ def read_state(source: Any, wanted: Twin | None, request: StateRequest) -> Twin:
         for path, kind in {**by_like, **stated}.items()
         if not is_skipped(path, request.skip)
     }
-    origin = request.origin if request.is_file else backend.name
+    origin = header.origin if header else backend.name
     dialects = recognition.dialects_of(origin, request.layout)
     every = recognition.readings(dialects, variables, kinds, wanted, back)
     # a dict of NumPy's or JAX's is laid out as PyTorch's, unless its names say otherwise
-    is_torch_assumed = not request.is_file or origin in ("numpy", "jax")
+    is_torch_assumed = header is None or origin in ("numpy", "jax")
     reading = recognition.chosen_reading(every, is_torch_assumed)
     _require_stated(reading, stated, dialects[reading.dialect], variables)
+    # before the errors below, which would hide that the shapes do not fit
     settled_layers = [settled(layer, variables) for layer in reading.layers]
     layers = [
         layer
@@ -243,12 +255,12 @@ def read_state(source: Any, wanted: Twin | None, request: StateRequest) -> Twin:
             f"{advice(unknown) or 'names= or kinds= say which layer is which; or give the model instead of its state'}"
         )
     if by_names := [layer.path for layer in layers if layer.path not in kinds]:
-        request.doubts.append(
+        state.differences.append(
             f"not compared: the kinds of {some_of(by_names)}, and which of one kind and shape is which: only names, "
             "shapes and their order tell it"
         )
     if reading.dialect not in ("torch", backend.name):
-        request.done.append(f"read as {reading.dialect} lays out parameters")
+        state.done.append(f"read as {reading.dialect} lays out parameters")
     return Twin(backend, layers, variables, [single(name, x) for name, x in unknown.items()])
 
 
@@ -285,42 +297,22 @@ def _ways_out(line: str) -> str:
     )
 
 
-class StateRequest(NamedTuple):
-    """The statements of the user and the file about a state."""
-
-    kinds: Names
-    names: Names
-    skip: Sequence[str]
-    layout: str | None
-    origin: str
-    is_file: bool
-    remarks: Mapping[str, str]
-    done: list[str]
-    doubts: list[str]
-
-
-def with_ties(
-    source: Any, wanted: Twin | None, remarks: Mapping[str, str], done: list[str]
-) -> Any:
+def _with_ties(
+    source: Mapping[str, Any], wanted: Twin, remarks: Names, done: list[str]
+) -> Mapping[str, Any]:
     """The state with the further names of tied weights, of which a file has one: those that the target ties, and those
     that the file itself says, where the target has them."""
-    if wanted is None or not isinstance(source, dict):
-        return source
     firsts: dict[int, str] = {}
     for name, value in wanted.variables.items():
         if name in source:
             firsts.setdefault(id(value), name)
-    ties = {
-        name: firsts[id(value)]
-        for name, value in wanted.variables.items()
-        if id(value) in firsts
-    }
-    ties |= {
+    missing = {
         name: first
-        for name, first in remarks.items()
-        if name in wanted.variables and first in source
+        for name, value in wanted.variables.items()
+        if name not in source
+        for first in (firsts.get(id(value)), remarks.get(name))
+        if first is not None and first in source
     }
-    missing = {name: first for name, first in ties.items() if name not in source}
     if missing:
         done.append(
             f"took {some_of(missing)} from {some_of(dict.fromkeys(missing.values()))}: they are tied"
@@ -328,22 +320,9 @@ def with_ties(
     return {**source, **{name: source[first] for name, first in missing.items()}}
 
 
-def _backend_of(source: Any) -> Backend:
-    if not isinstance(source, dict):
-        raise NotATensorError(
-            f"expected a model, or a flat dict of named tensors, not {shown(source, 60)} of type "
-            f"{type(source).__qualname__}"
-        )
-    backends = {}
-    for name, value in source.items():
-        if isinstance(value, FileTensor):
-            continue
-        owner = registry.kind_of(type(value))
-        if owner is None or owner.kind == "symbol" or not isinstance(name, str):
-            raise NotATensorError(
-                f"{shown(name)} is a {type(value).__qualname__}, not a named tensor: expected a flat dict"
-            )
-        backends[owner.backend.name] = owner.backend
+def _backend_of(state: Mapping[str, Any]) -> Backend:
+    owners = filter(None, (registry.kind_of(type(value)) for value in state.values()))
+    backends = {owner.backend.name: owner.backend for owner in owners}
     if len(backends) > 1:
         raise NotATensorError(
             f"the tensors of one state are of one framework, not of {', '.join(backends)}"

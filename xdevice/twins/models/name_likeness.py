@@ -115,7 +115,7 @@ def _stem(path: str) -> tuple[str, tuple[int, ...]]:
 
 def crossings(ours: Sequence[str], theirs: Sequence[str]) -> list[tuple[int, int]]:
     """The pairs of indices at which two layers would fit better by their names if their counterparts were exchanged: q,
-    k, o beside k, q, out, or fc1, fc2 beside dense_2, dense_1. `ours[i]` is paired with `theirs[i]`."""
+    k, o with k, q, out, or fc1, fc2 with dense_2, dense_1. `ours[i]` is paired with `theirs[i]`."""
     return [
         (one, two)
         for one, two in combinations(range(len(ours)), 2)

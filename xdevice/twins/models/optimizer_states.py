@@ -67,6 +67,7 @@ def compare_optimizers(source: Any, target: Any) -> list[str]:
         xdevice.errors.NotATensorError: expected an optimizer of a framework, not 'sgd' of type str
     """
     ours, theirs = _read(source), _read(target)
+    # one optimizer agrees with itself, even in a schedule, which is code
     if source is target:
         return []
     one, other = _profiles(ours.optimizer), _profiles(theirs.optimizer)
@@ -150,6 +151,7 @@ def convert_optimizer(
         name for pair in pairs for name in pair.parameter.state.values() if name not in targets
     ]
     targets.update(theirs.backend.state_to_come(target, to_come))
+    # all values first: an error must leave the target as it was
     values, unfilled = _values(ours, theirs, pairs, sources, targets)
     if unfilled and not values:
         raise StateError(
@@ -429,9 +431,11 @@ def _number_elements(
 
 
 def _numbers_taken(pairs: list[_ParameterPair]) -> Counter[int]:
-    """How many numbers of each source parameter go to the target, by its `id`."""
+    """How many elements of each parameter of the source's optimizer become elements of the target's, by the `id` of the
+    parameter. A moment is converted only if all of it is."""
     taken: Counter[int] = Counter()
     for pair in pairs:
+        # `places` counts through all sources of a pair: the one that a place is in ends behind it
         ends = np.cumsum(list(map(_size, pair.sources)))
         counts = np.bincount(
             np.searchsorted(ends, pair.places.reshape(-1), side="right"), minlength=len(ends)

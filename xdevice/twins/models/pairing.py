@@ -81,8 +81,8 @@ def _at(layers: Mapping[str, Layer], path: str, twin: Twin) -> Layer:
 
 
 def spelled_out(names: Names, source: Twin) -> dict[str, str]:
-    """`names` with each pattern replaced by the layers of the source that it stands for: what a `*` stands for in the
-    source's path is put for the `*` of that number in the target's."""
+    """`names` with each pattern replaced by the layers of the source that it matches. The text that a `*` matches in a
+    path of the source replaces the `*` of the same number in that of the target."""
     every: dict[str, str] = {}
     paths = [layer.path for layer in (*source.layers, *source.singles)]
     for here, there in names.items():
@@ -190,8 +190,8 @@ def likely_pairs(ours: Unpaired, theirs: Unpaired, by_names: bool = True) -> dic
 
 
 def _with_strides(twin: Unpaired) -> Unpaired:
-    """The same with the stride of each layer in its signature: a shortcut may have the kind and shape of the layer
-    beside it, but not its stride."""
+    """The same layers with their strides in their signatures: a shortcut may have the kind and shape of the layer that
+    it bypasses, but not its stride."""
     return twin._replace(
         signed=[
             (layer, (*own, str(layer.settings.get("stride")))) for layer, own in twin.signed

@@ -33,6 +33,19 @@ if TYPE_CHECKING:
     Signature = tuple[object, ...]
     """The kind of a layer and the shape of one of its parameters, both the same for its counterpart."""
 
+
+class Request(NamedTuple):
+    """The arguments of `convert_state` other than the two models."""
+
+    kinds: Names
+    names: Names
+    device: object
+    inputs: object
+    dtype: str | None
+    skip: Sequence[str]
+    layout: str | None
+
+
 _MOST_LAYERS: Final = 32
 """How many layers a recurrent layer of a dict may have."""
 SHAPING: Final = ("groups", "layers", "bidirectional", "projection", "packed")
@@ -168,7 +181,7 @@ def read_model(backend: Backend, model: Any, kinds: Names | None = None) -> Twin
     variables = dict(backend.variables(model))
     layers = list(backend.layers(model))
     try:
-        sequence = list(backend.operations(model))
+        sequence = list(backend.operations(model, layers))
     except AbsentNameError:
         raise
     except UnsupportedError:
@@ -200,37 +213,39 @@ def read_like(like: Any, target: Backend, kinds: Names) -> Twin:
     return read_model(target, like, kinds)
 
 
-def retold(twin: Twin, other: Twin, names: Names) -> Twin:
-    """The twin with another kind for those of its layers whose kind only names and shapes tell: that which the other
-    model has at the same path, if their parameters fit it, too. `names` maps paths of the twin to those of the
-    other."""
+def with_kinds_of(twin: Twin, other: Twin, names: Names) -> Twin:
+    """The twin with the kind that the other model has at the same path, for those of its layers whose kind was only
+    guessed from names and shapes, if their parameters fit that kind too. `names` maps paths of the twin to those of
+    the other."""
     there = other.by_path
     ways = ways_of(twin.backend)
     layers = []
     for layer in twin.layers:
-        beside = there.get(names.get(layer.path, layer.path))
-        if beside is None or beside.kind == layer.kind or not is_unread(layer):
+        counterpart = there.get(names.get(layer.path, layer.path))
+        if counterpart is None or counterpart.kind == layer.kind or not is_unread(layer):
             layers.append(layer)
             continue
         own = {part.name: twin.variables[part.name] for part in layer.parts}
         try:
-            new = declared_layer(ways, layer.path, beside.kind, own)
+            new = declared_layer(ways, layer.path, counterpart.kind, own)
         except StateError:
             new = None
         is_whole = new is not None and {part.name for part in new.parts} == own.keys()
         layers.append(
-            new if new is not None and is_whole and _fits(twin, new, other, beside) else layer
+            new
+            if new is not None and is_whole and _fits(twin, new, other, counterpart)
+            else layer
         )
     return twin.with_layers(layers)
 
 
-def _fits(twin: Twin, layer: Layer, other: Twin, beside: Layer) -> bool:
-    ours, theirs = twin.shapes(layer), other.shapes(beside)
+def _fits(twin: Twin, layer: Layer, other: Twin, counterpart: Layer) -> bool:
+    ours, theirs = twin.shapes(layer), other.shapes(counterpart)
     return all(theirs.get(name, shape) == shape for name, shape in ours.items())
 
 
 def is_unread(layer: Layer) -> bool:
-    """Whether nobody has read what the layer is set to: only `kinds=`, or names and shapes, say what it is."""
+    """Whether the settings of the layer are unknown, because only `kinds=`, or names and shapes, say what it is."""
     return (
         layer.settings.keys() <= {*SHAPING, *layouts.STATED_BY_BOTH}
         and layouts.ASSEMBLED not in layer.settings
@@ -259,6 +274,18 @@ def single(name: str, value: Any) -> Layer:
 
 def with_dots(path: str) -> str:
     return path.replace("/", ".")
+
+
+def module_of(name: str) -> str:
+    """The path of the module that a variable of this name is in; "" if it is the model itself."""
+    return name[: max(name.rfind("."), name.rfind("/"), 0)]
+
+
+def paths_in(name: str) -> Iterator[str]:
+    """A name, and the paths of the modules around it, the innermost first."""
+    while name:
+        yield name
+        name = module_of(name)
 
 
 # what `kinds=` says
@@ -323,11 +350,11 @@ def _declared(
 def spelled_out(
     kinds: Names, names: Iterable[str], sequence: Iterable[Layer] | None
 ) -> dict[str, str]:
-    """`kinds` with the path of each module, or of each tensor if the kind is "same", that a pattern or the name of a
-    class stands for. `names` are those of the variables that no known layer has."""
+    """`kinds` with each pattern and each name of a class replaced by the paths that it matches: those of modules, or of
+    tensors if the kind is "same". `names` are those of the variables that no known layer has."""
     kind_of: dict[str, str] = {}
     classes = _classes(sequence)
-    owners = dict.fromkeys(name[: max(name.rfind("."), name.rfind("/"), 0)] for name in names)
+    owners = dict.fromkeys(map(module_of, names))
     for key, kind in kinds.items():
         paths = names if kind == "same" else owners
         meant = [
@@ -377,42 +404,23 @@ def declared_layer(
 
 
 def laid_out(way: PartsOf, path: str, kind: str, variables: Variables) -> Layer | None:
-    """The layer of a kind at a path as one way of laying out parameters has it; None if `variables` has none of them,
-    or not all weights of a kind that has several."""
+    """The layer of a kind at a path as one way of laying out parameters has it, with the settings by which it has most;
+    None if `variables` has none of its parameters, or not all weights of a kind that has several."""
     has_several = kind in layouts.RECURRENT or kind == layouts.ATTENTION
-    for settings in _possible_settings(kind):
-        if kind in layouts.RECURRENT and any(part.rule.refusal for part in way(kind, settings)):
-            continue  # it has no such layer
-        # Keras writes paths with slashes
-        for separator in (".", "/"):
-            own = _with_norm(way(kind, settings), path + separator if path else "", variables)
+    every = []
+    # Keras writes paths with slashes
+    for separator in (".", "/"):
+        start = path + separator if path else ""
+        for settings in _possible_settings(kind, start, variables):
+            own = _with_norm(way(kind, settings), start, variables)
+            if kind in layouts.RECURRENT and any(part.rule.refusal for part in own):
+                continue  # it has no such layer
             parts = _parts_at(own, path, separator)
             present = tuple(part for part in parts if part.name in variables)
             # a bias alone does not tell how many layers and directions there are
             if present and not (has_several and _weights(present) != _weights(parts)):
-                return Layer(
-                    with_dots(path),
-                    kind,
-                    present,
-                    _least(way, kind, settings, variables, path + separator),
-                )
-    return None
-
-
-def _least(
-    way: PartsOf, kind: str, settings: Settings, variables: Variables, start: str
-) -> Settings:
-    """The settings, or those of one layer in one direction where these have the same parts."""
-    if start + DEPTHWISE in variables:
-        return {"groups": int(variables[start + DEPTHWISE].shape[-2])}
-    if kind not in layouts.RECURRENT:
-        return settings
-    one: Settings = {"layers": 1, "bidirectional": False}
-    return (
-        one
-        if [part.name for part in way(kind, one)] == [part.name for part in way(kind, settings)]
-        else settings
-    )
+                every.append(Layer(with_dots(path), kind, present, settings))
+    return max(every, key=lambda layer: len(layer.parts), default=None)
 
 
 _NORMS: Final = (
@@ -459,15 +467,18 @@ def _parts_at(parts: Iterable[Part], path: str, separator: str) -> tuple[Part, .
     )
 
 
-def _possible_settings(kind: str) -> Iterator[Settings]:
-    """The settings that a layer of the kind may have been made with, those with the most parameters first."""
+def _possible_settings(kind: str, start: str, variables: Variables) -> Iterator[Settings]:
+    """The settings that a layer of the kind may have been made with, those with the fewest parameters first. Its
+    variables have names that begin with `start`."""
     if kind == layouts.ATTENTION:
         yield {"packed": True}
         yield {"packed": False}
     elif kind in layouts.RECURRENT:
-        for number in range(_MOST_LAYERS, 0, -1):
-            yield {"layers": number, "bidirectional": True}
+        for number in range(1, _MOST_LAYERS + 1):
             yield {"layers": number, "bidirectional": False}
+            yield {"layers": number, "bidirectional": True}
+    elif kind == "conv" and start + DEPTHWISE in variables:
+        yield {"groups": int(variables[start + DEPTHWISE].shape[-2])}
     else:
         yield {}
 

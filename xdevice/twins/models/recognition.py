@@ -8,13 +8,23 @@ or kinds fit alike is asked for, in a line that can be pasted.
 from __future__ import annotations
 
 import re
+from itertools import chain
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from xdevice.errors import ArgumentError, StateError, shown
 from xdevice.twins.contract import layouts
 from xdevice.twins.contract.dialects import DIALECTS
 
-from .reading import SHAPING, check_shapes, is_skipped, laid_out, shapes_of, with_dots
+from .reading import (
+    SHAPING,
+    check_shapes,
+    is_skipped,
+    laid_out,
+    module_of,
+    paths_in,
+    shapes_of,
+    with_dots,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -90,6 +100,7 @@ def readings(
     every = [
         _read(name, way, variables, kinds, wanted, names) for name, way in dialects.items()
     ]
+    # a shape that contradicts a dialect outweighs any number of names that agree
     most = max(one.rank for one in every)
     return [one for one in every if one.rank == most]
 
@@ -127,22 +138,24 @@ def _read(
     names: Names,
 ) -> Reading:
     layers, lacking, misfits = [], [], 0
-    there = (
+    wanted_at = (
         {}
         if wanted is None
         else {names.get(layer.path, layer.path): layer for layer in wanted.layers}
     )
     for path, kind in kinds.items():
-        layer = _as_there(dialect, there.get(path), variables, wanted) or laid_out(
+        layer = _as_in_target(dialect, wanted_at.get(path), variables, wanted) or laid_out(
             way, path, kind, variables
         )
         if layer is None:
             lacking.append(path)
             continue
         layers.append(layer)
-        beside = there.get(layer.path)
-        expected = wanted.shapes(beside) if wanted is not None and beside is not None else {}
-        misfits += not _fits(layer, variables) or _differs(layer, variables, expected)
+        counterpart = wanted_at.get(layer.path)
+        expected = (
+            wanted.shapes(counterpart) if wanted is not None and counterpart is not None else {}
+        )
+        misfits += not _fits(layer, variables) or _shapes_differ(layer, variables, expected)
     used = {part.name for layer in layers for part in layer.parts}
     by_names, doubts = _by_names(
         way, {name: x for name, x in variables.items() if name not in used}, wanted
@@ -152,10 +165,10 @@ def _read(
     explained = sum(len(layer.parts) for layer in layers)
     signatures = () if wanted is None else wanted.signatures()
     fitting = [layer for layer in layers if _fits(layer, variables)]
-    there_too = sum(
+    in_target = sum(
         signature in signatures for signature in _signatures(fitting, variables, wanted)
     )
-    return Reading(dialect, layers, lacking, doubts, misfits, there_too, explained)
+    return Reading(dialect, layers, lacking, doubts, misfits, in_target, explained)
 
 
 def _signatures(
@@ -164,26 +177,28 @@ def _signatures(
     return [] if wanted is None else wanted._replace(variables=variables).signatures(layers)
 
 
-def _as_there(
-    dialect: str, beside: Layer | None, variables: Variables, wanted: Twin | None
+def _as_in_target(
+    dialect: str, counterpart: Layer | None, variables: Variables, wanted: Twin | None
 ) -> Layer | None:
     """A layer of the target's as it is, if the state is of its framework and has all its names and shapes."""
     if (
-        beside is None
+        counterpart is None
         or wanted is None
         or dialect not in _OF_BACKENDS.get(wanted.name, (wanted.name,))
     ):
         return None
-    for part in beside.parts:
+    for part in counterpart.parts:
         value = variables.get(part.name)
         if value is None or tuple(value.shape) != tuple(wanted.variables[part.name].shape):
             return None
-    return beside._replace(
-        settings={name: beside.settings[name] for name in SHAPING if name in beside.settings}
+    return counterpart._replace(
+        settings={
+            name: counterpart.settings[name] for name in SHAPING if name in counterpart.settings
+        }
     )
 
 
-def _differs(
+def _shapes_differ(
     layer: Layer, variables: Variables, expected: Mapping[str, tuple[int, ...]]
 ) -> bool:
     shapes = shapes_of(variables, layer)
@@ -217,15 +232,17 @@ def _by_names(
     first of them is the guess."""
     groups: dict[str, dict[str, object]] = {}
     for name, x in variables.items():
-        groups.setdefault(_owner(name), {})[name] = x
+        groups.setdefault(module_of(name), {})[name] = x
     layers: list[Layer] = []
     doubts: dict[str, list[str]] = {}
     used: set[str] = set()
-    for path in dict.fromkeys(start for group in groups for start in _starts(group)):
+    # the outermost first
+    around = [["", *reversed(list(paths_in(group)))] for group in groups]
+    for path in dict.fromkeys(chain.from_iterable(around)):
         below = {
             name: x
             for name, x in variables.items()
-            if is_skipped(_owner(name), [path]) and _owner(name) != path
+            if is_skipped(module_of(name), [path]) and module_of(name) != path
         }
         cells = [_whole(way, path, kind, below) for kind in layouts.RECURRENT if below]
         for layer in (_attention(way, path, variables), *cells):
@@ -244,27 +261,16 @@ def _by_names(
         possible = _likely_first(possible)
         if wanted is not None:
             own_signatures = _signatures(possible, variables, wanted)
-            there = [
+            in_target = [
                 layer
                 for layer, one in zip(possible, own_signatures, strict=True)
                 if one in signatures
             ]
-            possible = there or possible[:1]
+            possible = in_target or possible[:1]
         if len(possible) > 1:
             doubts[path] = [layer.kind for layer in possible]
         layers.append(possible[0])
     return layers, doubts
-
-
-def _owner(name: str) -> str:
-    return name[: max(name.rfind("."), name.rfind("/"), 0)]
-
-
-def _starts(path: str) -> Iterator[str]:
-    """A path, and those of the modules around it, the outermost first."""
-    if path:
-        yield from _starts(_owner(path))
-    yield path
 
 
 def _attention(way: PartsOf, path: str, variables: Variables) -> Layer | None:
@@ -280,6 +286,7 @@ def _attention(way: PartsOf, path: str, variables: Variables) -> Layer | None:
 def _whole(way: PartsOf, path: str, kind: str, own: Variables) -> Layer | None:
     """The layer of a kind that has all of these tensors, and a weight among them; None if there is none."""
     layer = laid_out(way, path, kind, own)
+    # a tensor that the kind does not have speaks against it
     if layer is None or len(layer.parts) != len(own) or not _fits(layer, own):
         return None
     names = {name for part in layer.parts for name in part.of}

@@ -1,8 +1,8 @@
 """`State`, named tensors of one framework; the `Writer`, which fills one with the parameters of another framework's
 model; and `write_named`, which writes them into a model.
 
-All parameters go by way of PyTorch's layout: each parameter of the source becomes the parameters of PyTorch that it
-stands for, and these become the parameters of the target.
+All parameters go by way of PyTorch's layout: each parameter of the source is converted into the parameters that a
+layer of PyTorch would have, and these into the parameters of the target.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from xdevice.contract import Backend
     from xdevice.twins.contract.layouts import Layer, Part
 
-    from .reading import Array, Twin
+    from .reading import Array, Request, Twin
 
 LIKE: Final = "like"
 """In place of a dtype: the dtypes of the target's variables."""
@@ -77,7 +77,7 @@ class State(dict[str, Any]):
         self.unmapped: dict[str, str] = {}
         self.differences: list[str] = []
         self.settings: list[str] = []
-        self.told_by_both: list[
+        self.stated_by_both: list[
             str
         ] = []  # those of `settings` of which both models tell the value
         self.pairs: dict[str, str] = {}
@@ -160,16 +160,10 @@ class Writer:
         target: Backend,
         like: Twin | None,
         state: State,
-        device: object,
-        dtype: str | None,
+        request: Request,
     ) -> None:
-        self._source, self._target, self._like, self._state, self._dtype = (
-            source,
-            target,
-            like,
-            state,
-            dtype,
-        )
+        self._source, self._target, self._like, self._state = source, target, like, state
+        self._dtype, device = request.dtype, request.device
         self._device = None if device is None else target.require(devices.parse(device))
         # a run of `xdevice parity` that asks for float64, or for jitter
         self._changes_floats = bool(floats.setting())
@@ -218,6 +212,11 @@ class Writer:
             self._state.differences.append(
                 f"{_tensors_are(names)} {came}, {wanted} in {self._target.name}; dtype='like' casts before loading"
             )
+
+    def _list(self, difference: str) -> None:
+        """Lists a difference from the target's model, if there is one."""
+        if self._like is not None:
+            self._state.differences.append(difference)
 
     def leave(self, layers: Iterable[Layer], why: str) -> None:
         for layer in layers:
@@ -310,17 +309,14 @@ class Writer:
             shape = self._like.shapes(layer._replace(parts=tuple(parts)))[g]
             for name, array in zip((g, v), layouts.to_norm(weight.array, shape), strict=True):
                 values[name] = weight._replace(array=array)
-        if self._like is not None:
-            name = self._source.name if is_wanted else self._target.name
-            self._state.differences.append(
-                f"{layer.path}: {name} has no weight norm here; it affects training only"
-            )
+        name = self._source.name if is_wanted else self._target.name
+        self._list(f"{layer.path}: {name} has no weight norm here; it affects training only")
 
     def _fit_spectral(
         self, layer: Layer, values: dict[str, _Value], parts: Sequence[Part]
     ) -> None:
         """Makes one weight of a spectral norm's parameters, where the target has none. From a plain weight they cannot
-        be made: u and v are learned beside it."""
+        be made: u and v are learned with it."""
         if layouts.SPECTRAL[0] not in values or _has(layouts.SPECTRAL[0], parts):
             return
         original, u, v = (values.pop(name) for name in layouts.SPECTRAL)
@@ -329,11 +325,9 @@ class Writer:
             original.array, u.array, v.array, axis if isinstance(axis, int) else None
         )
         values["weight"] = original._replace(array=array)
-        if self._like is not None:
-            name = self._target.name
-            self._state.differences.append(
-                f"{layer.path}: {name} has no spectral norm here; it affects training only"
-            )
+        self._list(
+            f"{layer.path}: {self._target.name} has no spectral norm here; it affects training only"
+        )
 
     def _fit_biases(self, values: dict[str, _Value], parts: Sequence[Part]) -> None:
         """Adds zeros for a bias that the source lacks where the target has it in one array with others: some
@@ -344,10 +338,10 @@ class Writer:
             ]
             if not lacking or len(lacking) == len(part.of):
                 continue
-            beside = next(values[name] for name in part.of if name in values)
+            sibling = next(values[name] for name in part.of if name in values)
             for name in lacking:
                 weight = values[name.replace(".bias", ".weight")].array
-                values[name] = beside._replace(
+                values[name] = sibling._replace(
                     array=np.zeros_like(weight, shape=weight.shape[:1])
                 )
                 self._state.differences.append(
@@ -356,10 +350,7 @@ class Writer:
 
     def _list_missing(self, part: Part, missing: list[str]) -> None:
         if part.of == (layouts.COUNTER,):
-            if self._like is not None:
-                self._state.differences.append(
-                    f"{part.name}: {self._source.name} does not count batches; it stays"
-                )
+            self._list(f"{part.name}: {self._source.name} does not count batches; it stays")
         elif self._like is not None or len(missing) < len(part.of):
             self._state.unmapped[part.name] = (
                 f"{self._source.name} has no {' and no '.join(missing)} for it"
@@ -486,6 +477,7 @@ def write_named(model: Any, state: Mapping[str, Any], *, strict: bool) -> None:
             f"expected a model to load into, not {shown(model, 60)} of type {type(model).__qualname__}"
         )
     if strict:
+        # layers in a plain list are in no variable, and would keep their values
         unlisted.refuse(backend, model, "loading into")
     variables = dict(backend.variables(model))
     wrong = []
@@ -510,6 +502,7 @@ def write_named(model: Any, state: Mapping[str, Any], *, strict: bool) -> None:
             + "\n  ".join(wrong)
         )
     write_variables(backend, model, variables, state)
+    # modules of PyTorch with extra state take it over by a method of their own
     backend.take_state(model, variables)
 
 

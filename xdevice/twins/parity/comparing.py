@@ -151,7 +151,7 @@ def compare(
         return _of_unmapped(pair)
     comparison = compare_leaves(pair.actual, pair.expected, rule)
     if not comparison.ok:
-        return _before(comparison, pair.settings + pair.modes, pair.told_by_both)
+        return _before(comparison, pair.settings + pair.modes, pair.stated_by_both)
     return (
         _of_settings(pair.settings, pair.modes)
         if pair.settings

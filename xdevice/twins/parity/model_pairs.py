@@ -60,7 +60,7 @@ class ReadPair(NamedTuple):
     settings: list[str] = []  # noqa: RUF012  # a NamedTuple's default, which nobody changes
     """Lines about settings of the two models that differ, or that could not be compared: because of them, the models
     may give different outputs although their parameters are equal."""
-    told_by_both: list[str] = []  # noqa: RUF012
+    stated_by_both: list[str] = []  # noqa: RUF012
     """Those lines of `settings` of which both models tell the value."""
     modes: list[str] = []  # noqa: RUF012
     """A line for each two models of which one is in training mode. It is no difference by itself: the mode changes with
@@ -175,7 +175,7 @@ def read_settings(
             f"not compared: what the layers are set to, since nothing says which is which: {_first_line(error)}"
         ], []
     dtypes = _dtypes_apart(ours, theirs)
-    return [*dtypes, *state.settings], [*dtypes, *state.told_by_both]
+    return [*dtypes, *state.settings], [*dtypes, *state.stated_by_both]
 
 
 def _first_line(error: XDeviceError) -> str:
@@ -320,7 +320,7 @@ def _convert(
         value = target.backend.to_numpy(tensor)
         converted.append(leaf._replace(value=value, origin=origin if origin != name else ""))
     needed = _read_needed(path, target, state)
-    return ReadPair(converted, needed, {}, state.settings, state.told_by_both)
+    return ReadPair(converted, needed, {}, state.settings, state.stated_by_both)
 
 
 def _beside_state(path: str, state: State, model: _LayeredModel) -> ReadPair:

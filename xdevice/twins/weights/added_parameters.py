@@ -4,21 +4,25 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from xdevice.errors import listed
+from xdevice.errors import StateError, listed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 _LORA: Final = (
+    # of peft and diffusers
     "lora_A", "lora_B", "lora_down", "lora_up", "base_layer",
+    # of Keras's `enable_lora`
     "lora_kernel_a", "lora_kernel_b", "lora_embeddings_a", "lora_embeddings_b",
 )  # fmt: skip
 _QUANTISED: Final = (
+    # of GPTQ and AWQ, of bitsandbytes, of PyTorch; the last three of float8 checkpoints and of Keras
     "qweight", "qzeros", "SCB", "absmax", "quant_map", "quant_state", "_packed_params", "zero_point", "weight_scale",
     "kernel_scale", "embeddings_scale",
 )  # fmt: skip
 _PARAMETRISED: Final = ("parametrizations", "*_l0_orig", "*_l0_raw", "*_l0_g", "*_l0_v")
-"""Of weights of recurrent layers, and whatever else is no norm that is known. A `*` stands for any text."""
+"""Names of parameters under parametrizations that xdevice does not know, such as norms of the weights of recurrent
+layers. A `*` matches any text."""
 _ADDED: Final = (
     (
         _LORA,
@@ -55,9 +59,17 @@ def advice_of_tensor(name: str) -> str:
     return advice([name])
 
 
-def lora_in(names: Iterable[str]) -> list[str]:
-    """Those of the names that are of LoRA's parameters."""
-    return _with(_LORA, names)
+def require_merged(source: Iterable[str], target: Iterable[str]) -> None:
+    """Raises `StateError` if only one of two models, whose names these are, has LoRA's adapters: the layers that both
+    have do not say what it computes."""
+    ours, theirs = _with(_LORA, source), _with(_LORA, target)
+    if ours and not theirs:
+        raise StateError(advice(ours))
+    if theirs and not ours:
+        raise StateError(
+            f"{listed(map(repr, theirs), 2)} of like= are LoRA's, and the source has none: give the model without "
+            "them, and add them afterwards"
+        )
 
 
 def _with(words: Sequence[str], names: Iterable[str]) -> list[str]:

@@ -1,7 +1,8 @@
 """Replaces a file as a whole, and turns the operating system's errors into `FilePathError`s.
 
-The new file is first written in a temporary folder beside the old file. The folder is locked while the process uses it,
-so that the next save can tell a folder that a killed process left behind from the folder of a process that is writing.
+The new file is first written in a temporary folder next to the old file. The folder is locked while the process uses
+it, so that the next save can tell a folder that a killed process left behind from the folder of a process that is
+writing.
 """
 
 from __future__ import annotations

@@ -160,6 +160,7 @@ def _variables(x: Any, verb: str) -> _Variables:
                 else prefix or variable.name
             )
             name = name or ("" if keys else _LONE)
+            # lone surrogates, as Python has them in file names that are not UTF-8
             if name.encode(errors="ignore").decode() != name:
                 raise ContainerError(
                     f"{variable.origin} has the name {shown(name)}, which UTF-8, and so the format, cannot write; "
@@ -228,6 +229,7 @@ def _of_leaf(keys: _Keys, x: Any) -> Iterable[_Variable]:
             f"{_path(keys)} is {shown(x)} of type {type(x).__qualname__}, which a file of tensors cannot hold; leave "
             f"it out, or make a tensor of it: xdevice.tensor(...)"
         )
+    # inside a function that is being traced
     if owner.kind == "symbol":
         raise traced(owner.backend, _path(keys))
     return [_Variable(owner.backend, x, keys)]
@@ -264,6 +266,7 @@ def _host_array(name: str, backend: Backend, value: Any) -> Array:
         raise DTypeError(
             f"{name} is {dtype}, which the safetensors format does not support; save it {instead}"
         )
+    # `peek` instead of `to_numpy`: the values are only read, so no copy is needed
     array = backend.peek(value)
     if not array.dtype.isnative:
         array = array.astype(array.dtype.newbyteorder("="))
@@ -297,6 +300,7 @@ def load_file(path: Path, device: object, backend: str | Backend | None) -> dict
     owner = selection.backend(backend)
     place = place_for(owner, device)
     with open_checkpoint(path) as header:
+        # a model has thousands of tensors, but few dtypes and shapes
         checked: set[str | tuple[int, ...]] = set()
         for name, entry in header.entries.items():
             dtype, shape = entry.dtype, entry.shape

@@ -114,6 +114,7 @@ def open_file(path: str) -> Iterator[Header]:
     while True:
         require_plain_file(path)
         with _open(path) as file:
+            # the library reads the header by the path, so the path must name this file before and after
             header = _header(path, file)
             if _is_still(path, file):
                 yield header
@@ -182,6 +183,7 @@ def _entries(header: Mapping[str, Any], start: int, file: FileIO) -> dict[str, E
             )
         if len(shape) > _FEW or 0 in shape:  # a shape without 0 has no more bytes than the file
             _require_array(name, host_dtype(DTYPES[code]), shape)
+        # counted from the end of the header
         begin, end = about["data_offsets"]
         entries[name] = Entry(DTYPES[code], shape, start + begin, end - begin, file)
     starts = [entry.start for entry in entries.values()]

@@ -1,5 +1,5 @@
 """Finds the state, a flat dict of tensors by name, in what a program has saved or keeps: a dict of dicts and lists, as
-JAX's libraries have it, or a training program's dict, with its counts and its optimizer beside the weights."""
+JAX's libraries have it, or a training program's dict, with counts and an optimizer next to the weights."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ class _SourceCall(NamedTuple):
     outputs: Sequence[Array]
 
 
-def settle(runs: Runs, guess: Names, fixed: Names) -> ForcedRun:
+def find_counterparts(runs: Runs, guess: Names, fixed: Names) -> ForcedRun:
     """Finds the counterpart in the source of each layer of the target. `guess` and `fixed` give the source's path
     by the target's: `guess` holds unless the inputs of the two layers contradict it, `fixed` in any case."""
     search = _Search(runs, guess, fixed)
@@ -129,7 +129,7 @@ class ForcedRun:
         ties: layers of the target, each with the layers of the source that have the same input, and that no other layer
             of the target had taken before.
         apart: layers of the target that got another input than their counterpart in the source, each with the layer
-            that was called before it; "" in place of a layer stands for the outputs of the model.
+            that was called before it; "" in place of a layer means the outputs of the model.
         run: the run itself.
     """
 
@@ -171,10 +171,12 @@ class ForcedRun:
 
     def _give(self, call: Call, result: Any) -> Any:
         """The values with which the target goes on, in place of a layer's result."""
+        # only layers with parameters have counterparts
         if call.path not in self._wanted:
             return result
         backend = self._runs.target.backend
         own_input = as_input([backend.to_numpy(x) for x in call.inputs[:1]])
+        # the answers of the call before were about another input
         self._same.clear()
         own = self._choose(call.path, own_input, _sizes(call.outputs))
         expected = self._next_call(call.path, own, own_input)
@@ -260,11 +262,12 @@ class ForcedRun:
             for own, signature in self._signatures.items()
             if signature == self._wanted[path]
         ]
-        # a shortcut may have the kind, the shape and the input of the layer beside it, but not its stride
+        # a shortcut may have the kind, the shape and the input of the layer that it bypasses, but not its stride
         alike = [own for own in alike if _sizes(self._calls[own][0].outputs) == sizes] or alike
         same = [
             own for own in alike if any(self._has(call, own_input) for call in self._calls[own])
         ]
+        # a layer of the source is the counterpart of one layer of the target only
         taken = {*self.chosen.values(), *self._fixed.values()}
         free, close = ([own for own in owns if own not in taken] for owns in (alike, same))
         guess = self._guess.get(path, "")

@@ -81,12 +81,12 @@ class Runs:
 
     def outputs_apart(self, computed: ModelRun) -> float:
         """How far the outputs are apart: all that both models return, from the first on."""
-        ours, theirs = self._turned_outputs(computed), self.expected.outputs
+        ours, theirs = self._outputs_in_layout_of_source(computed), self.expected.outputs
         if bool(ours) != bool(theirs):
             return float("inf")
         return max(map(distances.apart_by_rows, ours, theirs), default=0.0)
 
-    def _turned_outputs(self, computed: ModelRun) -> list[Array]:
+    def _outputs_in_layout_of_source(self, computed: ModelRun) -> list[Array]:
         """The outputs of a run of the target, as far as the source has as many, with the channels on the axis where the
         source has them."""
         ends = self.ends[1], self.ends[0]
@@ -104,7 +104,11 @@ class Runs:
         """A text that says which layer's output is the first to differ from the source's in `computed`, a run of the
         target with the weights of the source."""
         runs = TwoRuns(
-            TracedRun(self.target.name, computed.trace.calls, self._turned_outputs(computed)),
+            TracedRun(
+                self.target.name,
+                computed.trace.calls,
+                self._outputs_in_layout_of_source(computed),
+            ),
             TracedRun(self.source.name, self.expected.trace.calls, self.expected.outputs),
             [(theirs, ours) for ours, theirs in pairs],
         )

@@ -10,7 +10,7 @@ from xdevice.twins.models.pairing import by_name, check_pair, pair_layers, pairs
 from xdevice.twins.models.reading import some_of
 from xdevice.twins.models.unpairable import MOST
 
-from .forcing import settle
+from .forcing import find_counterparts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -70,6 +70,7 @@ def pair_by_inputs(runs: Runs, names: Names, values: Sequence[Values]) -> ByInpu
             ]
             for paths in (error.pairs, pairs_in_order(source, target, names))
         ]
+        # each guess costs a run of the target
         if guesses[0] == guesses[1]:
             del guesses[1]
     likely = guesses[0]
@@ -81,6 +82,7 @@ def pair_by_inputs(runs: Runs, names: Names, values: Sequence[Values]) -> ByInpu
             if apart <= runs.limit:
                 return result
             tried.append((apart, result))
+    # the likeliest pairing, to which the forced one is compared
     apart, first = tried[0]
     try:
         forced = _by_forcing(runs, names, likely, refusal, values[0])
@@ -122,7 +124,7 @@ def _by_forcing(
         fixed = {**guess, **fixed}
     try:
         with runs.lending(values(likely)):
-            forced = settle(runs, guess, fixed)
+            forced = find_counterparts(runs, guess, fixed)
     except StateError as error:
         raise StateError(
             f"{error}. {refusal}"[:MOST] if refusal is not None else str(error)

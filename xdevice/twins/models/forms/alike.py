@@ -153,8 +153,9 @@ def _with_stacks(twin: Twin, other: Twin) -> Twin:
 
 
 def _stacks(twin: Twin, layers: list[Layer], depths: list[int]) -> list[list[Layer]]:
-    """Divides recurrent layers into groups, each of which stands for one layer of a depth in `depths`; gives those of
-    more than one layer. Empty if the depths do not add up, or if the layers of a group do not feed one another."""
+    """Divides recurrent layers into groups, each of which is one layer of a depth in `depths` in the other model;
+    returns the groups of more than one layer. Empty if the depths do not add up, or if the layers of a group do not
+    feed one another."""
     stacks = []
     for depth in depths:
         count = 1 if layers and _depth(layers[0]) == depth else depth

@@ -1,7 +1,7 @@
 """Joins the linear layers that are an attention into one layer, where the other model has attentions in another form.
 
 An attention is one layer; or four linear layers, as in the package transformers; or three, of which one has the rows of
-key and value; or two, of which the first has the rows of query, key and value; or two beside which the biases are
+key and value; or two, of which the first has the rows of query, key and value; or two whose biases are
 tensors of their own, as in timm.
 """
 
@@ -104,7 +104,8 @@ def _attentions(twin: Twin, with_fused: bool) -> list[Group]:
 
 def _by_names(linear: list[Layer]) -> Iterator[Group]:
     """Groups of linear layers: those with the same parent module whose names mean query, key and value, or query and
-    both; and the output layer, which is named so beside them, or is the next linear layer of the block."""
+    both; and the output layer, which is the one of that name in the same module, or the next linear layer of the
+    block."""
     for layer in linear:
         if _role(layer) != "q":
             continue
@@ -138,9 +139,9 @@ def _by_shapes(twin: Twin, linear: list[Layer]) -> Iterator[Group]:
             yield [first, output]
 
 
-def _is_in_block(layer: Layer, beside: Layer) -> bool:
-    """Whether a layer is in the module that contains the parent module of the layer `beside`."""
-    block = parent_of(parent_of(beside.path))
+def _is_in_block(layer: Layer, query: Layer) -> bool:
+    """Whether a layer is in the block of an attention: the module around the parent module of its layer `query`."""
+    block = parent_of(parent_of(query.path))
     return layer.path.startswith(f"{block}." if block else "")
 
 
@@ -159,7 +160,8 @@ def _words(layer: Layer) -> set[str]:
 
 
 def _lone_biases(twin: Twin, group: Group) -> dict[str, Layer]:
-    """By its role, each bias of query, key or value that is a tensor of its own, beside linear layers without one."""
+    """By its role, each bias of query, key or value that is a tensor of its own, because the linear layers have
+    none."""
     if all(len(layer.parts) > 1 for layer in group[:-1]):
         return {}
     parent = parent_of(group[0].path)

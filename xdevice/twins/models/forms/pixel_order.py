@@ -27,14 +27,14 @@ def puts_channels_last(target: Backend) -> bool:
 
 
 def reordered(
-    layer: Layer, beside: Layer | None, is_last: Callable[[], bool]
+    layer: Layer, counterpart: Layer | None, is_last: Callable[[], bool]
 ) -> tuple[Layer, list[str]]:
-    """`layer`, and a line for each parameter that is reordered for the other model, whose layer is `beside`. If that
-    model has its channels last, it may count pixels as this one: then what `beside` is not known to count so is
-    refused."""
+    """`layer`, and a line for each parameter that is reordered for the other model, whose layer is `counterpart`. If
+    that model has its channels last, it may count pixels as this one: then what `counterpart` is not known to count so
+    is refused."""
     names = (
-        {name for part in beside.parts if part.rule.order for name in part.of}
-        if beside is not None
+        {name for part in counterpart.parts if part.rule.order for name in part.of}
+        if counterpart is not None
         else set()
     )
     rules = {
