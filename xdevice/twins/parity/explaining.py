@@ -48,7 +48,11 @@ def vanishing(calls: Sequence[RecordedCall], wanted: Collection[Element]) -> dic
         for path, place in wanted:
             array = arrays.get(path)
             # another record may have a leaf of this name with another shape
-            if array is None or not all(map(lt, place, array.shape)):
+            if (
+                array is None
+                or len(place) != array.ndim
+                or not all(map(lt, place, array.shape))
+            ):
                 continue
             for size, share in ((_size(array), _VANISHING), (_size(array[place]), _ROUNDING)):
                 # exact zeros are no rounding, and need no note
@@ -70,24 +74,21 @@ def explain(comparison: Comparison, notes: Mapping[Element, str]) -> Comparison:
     return comparison._replace(text=comparison.text + notes.get(element_of(comparison), usual))
 
 
-def on_one_side_unchanged(
-    path: str,
-    ours: tuple[RecordedCall, RecordedCall],
-    theirs: tuple[RecordedCall, RecordedCall],
-) -> str:
-    """A note if a leaf has the same numbers in two records of one program, and other numbers in those of the other."""
+def unchanged_on_one_side(path: str, pairs: list[tuple[RecordedCall, RecordedCall]]) -> str:
+    """A note if a leaf has the same numbers in two records of one program, and other numbers in those of the other.
+    `pairs` has the two records of each program."""
     changed = [
         not numpy.array_equal(
-            *({leaf.path: leaf.value for leaf in call.read()}[path] for call in calls)
+            *({leaf.path: leaf.value for leaf in call.read()}[path] for call in pair)
         )
-        for calls in (ours, theirs)
+        for pair in pairs
     ]
     if changed[0] == changed[1]:
         return ""
     still = ("actual", "expected")[changed.index(False)]
     return (
-        f"\n  note      it has not changed since step {theirs[0].step} in {still}, and has in the other: it may be "
-        f"frozen there, or not given to the optimizer"
+        f"\n  note      it has not changed since step 0 in {still}, and has in the other: it may be frozen there, or "
+        f"not given to the optimizer"
     )
 
 

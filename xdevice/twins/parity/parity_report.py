@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from .comparing import compare_leaves
 from .comparison import Comparison, of_structure
-from .explaining import element_of, explain, on_one_side_unchanged, vanishing
+from .explaining import element_of, explain, unchanged_on_one_side, vanishing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -224,7 +224,7 @@ def compare_recordings(
     tolerance of float64, and later steps have that of float32, because Paddle's Momentum, Keras and Gluon hold their
     hyperparameters in float32.
     """
-    ours = {call.key: call for call in actual}
+    ours, theirs = ({call.key: call for call in calls} for calls in (actual, expected))
     places = {call.key: place for place, call in enumerate(expected)}
     values = []
     for place, call in enumerate(expected):
@@ -246,40 +246,23 @@ def compare_recordings(
             elif noise is not None:
                 own = rule._replace(noise=noise[call.key])
             comparison = compare_leaves(mine.read(), call.read(), own)
+            if comparison.problem == "values" and (call.name, 0) in ours:
+                pairs = [(of[call.name, 0], of[call.key]) for of in (ours, theirs)]
+                note = unchanged_on_one_side(comparison.leaf, pairs)
+                comparison = comparison._replace(text=comparison.text + note)
         line = mine.where if mine is not None else ""
         values.append(
             ComparedValue(call.name, call.step, (place,), comparison, line, call.where)
         )
-    off = [value for value in values if value.comparison.problem == "values"]
     # reading the reference again is worth it only where something is to be explained
-    if off:
-        notes = vanishing(expected, {element_of(value.comparison) for value in off})
+    if off := {
+        element_of(value.comparison) for value in values if value.comparison.problem == "values"
+    }:
+        notes = vanishing(expected, off)
         values = [
             value._replace(comparison=explain(value.comparison, notes)) for value in values
         ]
-        _note_unchanged(values, ours, {call.key: call for call in expected})
     return values + list(_extra(actual, places))
-
-
-def _note_unchanged(
-    values: list[ComparedValue],
-    ours: dict[tuple[str, int], RecordedCall],
-    theirs: dict[tuple[str, int], RecordedCall],
-) -> None:
-    """Adds to the first difference in values whether one program alone has left them as they were at step 0."""
-    place, value = next(
-        (place, value)
-        for place, value in enumerate(values)
-        if value.comparison.problem == "values"
-    )
-    first, this = (value.name, 0), (value.name, value.step)
-    if not value.step or first not in ours or first not in theirs:
-        return
-    note = on_one_side_unchanged(
-        value.comparison.leaf, (ours[first], ours[this]), (theirs[first], theirs[this])
-    )
-    comparison = value.comparison._replace(text=value.comparison.text + note)
-    values[place] = value._replace(comparison=comparison)
 
 
 def _extra(
