@@ -1,11 +1,12 @@
 """What one text costs: a training step of a chapter, neutral and as each framework is used directly, interleaved.
 
-    python benchmarks/chapters.py [backend ...]
+    python benchmarks/chapters.py [backend ...] [--write]
 
-All train eagerly, by gradient descent, on gpu:0 if there is one: `value_and_grad` and `update` on one side, the
-framework's own gradients and its own update in place on the other. Trained are perceptrons of two layers with relu, and
-a decoder with learned positions, attention, gelu and layer norms. Printed are microseconds of a step of the framework
-and of ours, the best of many rounds, and their ratio; on JAX also how many programs the first step of each compiles.
+All train eagerly, by gradient descent, on gpu:0 if there is one, inside its block and without it: `value_and_grad` and
+`update` on one side, the framework's own gradients and its own update in place on the other. Trained are perceptrons of
+two layers with relu, and a decoder with learned positions, attention, gelu and layer norms. Printed are microseconds of
+a step of the framework and of ours, the best of many rounds, and their ratio; on JAX also how many programs the first
+step of each compiles. `--write` keeps the table in benchmarks/results.
 """
 
 from __future__ import annotations
@@ -13,9 +14,11 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
+import measured
 import numpy
 from native import WORDS, Step, leaves, mapped
 
@@ -264,14 +267,20 @@ def programs() -> dict[str, tuple[Callable[[Any], Loss], Any, tuple[Any, ...]]]:
 
 
 def measure(
-    name: str, program: Callable[[Any], Loss], values: Any, batch: tuple[Any, ...]
+    name: str, block: Any, program: Callable[[Any], Loss], values: Any, batch: tuple[Any, ...]
 ) -> tuple[float, float]:
-    """A step of the framework and of ours, the best round of each."""
-    given = tuple(map(xdevice.tensor, batch))
-    steps = (
-        NATIVE[name](program(WORDS[name]()), values),
-        neutral(program(neutral_words()), values),
-    )
+    """A step of the framework and of ours inside a block, the best round of each."""
+    with xdevice.try_gpu():
+        given = tuple(map(xdevice.tensor, batch))
+        steps = (
+            NATIVE[name](program(WORDS[name]()), values),
+            neutral(program(neutral_words()), values),
+        )
+    with block:
+        return best(name, steps, given)
+
+
+def best(name: str, steps: tuple[Step, Step], given: tuple[Any, ...]) -> tuple[float, float]:
     if name == "jax":
         compiled = " and ".join(str(programs_compiled(step, given)) for step in steps)
         print(f"the first step compiled {compiled} programs")
@@ -288,15 +297,32 @@ def measure(
     return native, ours
 
 
+def rows(name: str) -> list[list[str]]:
+    """The cells of one backend: on a GPU inside its block and without it."""
+    title = {"torch": "PyTorch", "jax": "JAX", "mxnet": "MXNet"}.get(name, name.capitalize())
+    table = []
+    with xdevice.use_backend(name):
+        gpus = [xdevice.gpu()] if xdevice.num_gpus() else []
+        blocks = [(gpu, ", inside") for gpu in gpus]
+        for block, how in [*blocks, (nullcontext(), ", without")]:
+            cells = []
+            for program, values, batch in programs().values():
+                native, ours = measure(name, block, program, values, batch)
+                cells.append(f"{native:.0f}, {ours:.0f} ({ours / native:.2f})")
+            table.append([title + (how if gpus else ""), *cells])
+            print(*table[-1], sep="   ", flush=True)
+    return table
+
+
 def main() -> None:
-    print(f"{'':12}" + "".join(f"{name:>30}" for name in programs()))
-    for name in sys.argv[1:] or [name for name in xdevice.backends() if name in NATIVE]:
-        with xdevice.use_backend(name), xdevice.try_gpu():
-            cells = [measure(name, *program) for program in programs().values()]
-            row = "".join(
-                f"{native:>12.0f}{ours:>10.0f} ({ours / native:.2f})" for native, ours in cells
-            )
-            print(f"{name:12}{row}", flush=True)
+    print(*programs(), sep="   ")
+    names = [name for name in sys.argv[1:] if name in NATIVE]
+    names = names or [name for name in xdevice.backends() if name in NATIVE]
+    table = [row for name in names for row in rows(name)]
+    if "--write" in sys.argv:
+        kind = "gpu" if "inside" in table[0][0] else "cpu"
+        columns = ["", "perceptron, 64 units", "512 units", "decoder"]
+        measured.write(f"chapters_{kind}", columns, table, names)
 
 
 if __name__ == "__main__":

@@ -11,12 +11,9 @@ import os
 import re
 import zlib
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from xdevice.errors import LaunchError, SettingError, shown
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 LOOPBACK: Final = "127.0.0.1"
 _FIRST_PORT: Final = 20000
@@ -70,23 +67,15 @@ def place() -> Launch | None:
         # whoever sets TF_CONFIG may run inside a Slurm job, and counts before it
         if launcher is _SRUN:
             _refuse_cluster()
-        process = _read(launcher)
-        if process is not None:
-            return _launch(process)
+        if _started(launcher):
+            return _launch(launcher)
     stray = next((name for name in ("XDEVICE_SIZE", "WORLD_SIZE") if _text(name)), None)
-    if stray is not None and _number(stray).value > 1:
+    if stray is not None and _number(stray) > 1:
         rank = stray.removeprefix("WORLD_").replace("SIZE", "RANK")
         raise LaunchError(
             f"{stray} is {_text(stray)}, and {rank} is not set: a launcher sets both"
         )
     return None
-
-
-class _Number(NamedTuple):
-    """A number that a launcher has set, and the environment variable that it is in, which errors name."""
-
-    variable: str
-    value: int
 
 
 class _Launcher(NamedTuple):
@@ -103,15 +92,13 @@ class _Launcher(NamedTuple):
     is_served: bool = True
     """Whether `processes` works under this launcher; if not, it raises, because a world of one would be wrong."""
 
-    def is_there(self) -> bool:
-        return _text(self.rank) is not None
-
 
 _SRUN: Final = _Launcher(
     "srun",
     "SLURM_PROCID",
     "SLURM_STEP_NUM_TASKS",
     "SLURM_LOCALID",
+    "SLURM_STEP_TASKS_PER_NODE",
     run=("SLURM_JOB_ID", "SLURM_STEP_ID"),
 )
 _MPICH: Final = _Launcher(
@@ -161,64 +148,24 @@ _LAUNCHERS: Final = (
 before it."""
 
 
-class _Process(NamedTuple):
-    """The rank and address of this process, as the environment gives them."""
-
-    launcher: str
-    rank: _Number
-    size: _Number
-    local_rank: _Number | None
-    local_size: _Number | None
-    host: str | None
-    run: str
-
-
-def _read(launcher: _Launcher) -> _Process | None:
-    """The values that the launcher has set; None if it has not started this process, or not as one of several that are
-    served."""
-    if not launcher.is_there():
-        return None
+def _started(launcher: _Launcher) -> bool:
+    """Whether the launcher has started this process, alone or as one of several that `processes` serves. Raises if it
+    serves none of this launcher's."""
+    if _text(launcher.rank) is None:
+        return False
     is_under_srun = _text(_SRUN.size) is not None
     if launcher is _SRUN and not is_under_srun:
-        return None  # this process is a Slurm job's script, or a shell in one: srun has not started it
+        return False  # this process is a Slurm job's script, or a shell in one: srun has not started it
     if launcher is _MPICH and is_under_srun and _text(launcher.local_rank) is None:
-        return None  # srun --mpi=pmi2 sets PMI_RANK too, but not the local rank
+        return False  # srun --mpi=pmi2 sets PMI_RANK too, but not the local rank
     if _text(launcher.size) is None:
         raise LaunchError(
             f"{launcher.rank} is {_text(launcher.rank)}, and {launcher.size} is not set: {launcher.name} sets both"
         )
     rank, size = _number(launcher.rank), _number(launcher.size)
-    if not launcher.is_served:
-        if size.value > 1:
-            raise _not_served(
-                launcher.name, f"{rank.variable}={rank.value}, {size.variable}={size.value}"
-            )
-        return None
-    process = _Process(
-        launcher.name,
-        rank,
-        size,
-        _number(launcher.local_rank) if _text(launcher.local_rank) else None,
-        _number(launcher.local_size) if _text(launcher.local_size) else None,
-        _text(launcher.host),
-        "/".join([launcher.name, *(f"{os.environ.get(name)}" for name in launcher.run)]),
-    )
-    return _with_nodes(process) if launcher is _SRUN else process
-
-
-def _with_nodes(process: _Process) -> _Process:
-    """Adds rank 0's host and the number of processes on this machine, for which srun has only lists of all nodes."""
-    nodes = _text("SLURM_STEP_NODELIST") or _text("SLURM_NODELIST") or ""
-    process = process._replace(host=_first_node(nodes))
-    tasks = list(_tasks_per_node(_text("SLURM_STEP_TASKS_PER_NODE") or ""))
-    node = _text("SLURM_NODEID")
-    if node is not None and node.isdigit() and int(node) < len(tasks):
-        return process._replace(
-            local_size=_Number("SLURM_STEP_TASKS_PER_NODE", tasks[int(node)])
-        )
-    if _text("SLURM_STEP_NUM_NODES") == "1":
-        return process._replace(local_size=process.size)
-    return process
+    if not launcher.is_served and size > 1:
+        raise _not_served(launcher.name, f"{launcher.rank}={rank}, {launcher.size}={size}")
+    return launcher.is_served
 
 
 def _not_served(launcher: str, variables: str) -> LaunchError:
@@ -244,59 +191,57 @@ def _refuse_cluster() -> None:
         raise _not_served("TF_CONFIG", f"{count} tasks")
 
 
-def _launch(process: _Process) -> Launch:
-    rank, size = process.rank, process.size
-    local_rank, local_size = process.local_rank, process.local_size
-    _check_numbers(rank, size, local_rank, local_size)
+def _launch(launcher: _Launcher) -> Launch:
+    rank, size = _number(launcher.rank), _number(launcher.size)
+    local_rank = _number(launcher.local_rank) if _text(launcher.local_rank) else None
+    if launcher is _SRUN:  # which gives lists of all nodes
+        host = _first_node(_text("SLURM_STEP_NODELIST") or _text("SLURM_NODELIST") or "")
+        local_size = _tasks_here(size)
+    else:
+        host = _text(launcher.host)
+        local_size = _number(launcher.local_size) if _text(launcher.local_size) else None
+    _check_numbers(launcher, rank, size, local_rank, local_size)
     address, port = _address()
-    host = address or process.host
-    on_this_machine = _count_here(size.value, local_size, host)
-    if on_this_machine == size.value and (address is None or is_loopback(address)):
+    run = "/".join([launcher.name, *(f"{os.environ.get(name)}" for name in launcher.run)])
+    if host is None and address is None:
+        run = f"{run}/{_starter(launcher.rank, launcher.size)}"
+    host = address or host
+    on_this_machine = _count_here(size, local_size, host)
+    if on_this_machine == size and (address is None or is_loopback(address)):
         host = LOOPBACK
     if host is None:
         raise LaunchError(
-            f"{process.launcher} says that there are {size.value} processes, but not the address of rank 0; "
+            f"{launcher.name} says that there are {size} processes, but not the address of rank 0; "
             "set XDEVICE_ADDRESS=host:port, the same for all, with a free port of rank 0's machine"
         )
-    default = rank.value if on_this_machine == size.value else 0
-    has_address = process.host is not None or address is not None
-    return Launch(
-        process.launcher,
-        rank.value,
-        size.value,
-        local_rank.value if local_rank is not None else default,
-        on_this_machine or 1,
-        host,
-        port,
-        process.run
-        if has_address
-        else f"{process.run}/{_starter(rank.variable, size.variable)}",
-    )
+    if local_rank is None:
+        local_rank = rank if on_this_machine == size else 0
+    return Launch(launcher.name, rank, size, local_rank, on_this_machine or 1, host, port, run)
 
 
 def _check_numbers(
-    rank: _Number, size: _Number, local_rank: _Number | None, local_size: _Number | None
+    launcher: _Launcher, rank: int, size: int, local_rank: int | None, local_size: int | None
 ) -> None:
-    if size.value < 1 or rank.value >= size.value:
+    if size < 1 or rank >= size:
         raise LaunchError(
-            f"{rank.variable} is {rank.value} and {size.variable} is {size.value}: ranks are 0 to {size.variable} - 1"
+            f"{launcher.rank} is {rank} and {launcher.size} is {size}: ranks are 0 to {launcher.size} - 1"
         )
     if local_size is None:
         return
-    if not 1 <= local_size.value <= size.value:
+    if not 1 <= local_size <= size:
         raise LaunchError(
-            f"{local_size.variable} is {local_size.value}, and there are {size.value} processes by {size.variable}"
+            f"{launcher.local_size} is {local_size}, and there are {size} processes by {launcher.size}"
         )
-    if local_rank is not None and local_rank.value >= local_size.value:
+    if local_rank is not None and local_rank >= local_size:
         raise LaunchError(
-            f"{local_rank.variable} is {local_rank.value} and {local_size.variable} is {local_size.value}: too few"
+            f"{launcher.local_rank} is {local_rank} and {launcher.local_size} is {local_size}: too few"
         )
 
 
-def _count_here(size: int, local_size: _Number | None, host: str | None) -> int:
+def _count_here(size: int, local_size: int | None, host: str | None) -> int:
     """How many of the processes are on this machine; 0 if that is not known."""
     if local_size is not None:
-        return local_size.value
+        return local_size
     is_one_machine = size == 1 or (host is not None and is_loopback(host))
     return size if is_one_machine else 0
 
@@ -367,11 +312,11 @@ def _text(name: str) -> str | None:
     return (os.environ.get(name) or "").strip() or None
 
 
-def _number(name: str) -> _Number:
+def _number(name: str) -> int:
     text = _text(name) or ""
     if not (text.isascii() and text.isdigit()):
         raise SettingError(f"{name} is {shown(text)}; it should be a number of 0 or more")
-    return _Number(name, int(text))
+    return int(text)
 
 
 def _first_node(nodes: str) -> str | None:
@@ -380,7 +325,12 @@ def _first_node(nodes: str) -> str | None:
     return first[1] + (first[2] or "") + (first[3] if first[2] else "") if first else None
 
 
-def _tasks_per_node(text: str) -> Iterator[int]:
-    """Yields the number of tasks on each node, from Slurm's notation: 2, 2, 2, 1 for `2(x3),1`."""
-    for count, times in re.findall(r"(\d+)(?:\(x(\d+)\))?", text):
-        yield from [int(count)] * int(times or 1)
+def _tasks_here(size: int) -> int | None:
+    """How many of srun's processes are on this machine: of node 3, 1 by Slurm's notation `2(x3),1`. None if srun does
+    not tell."""
+    text, node = _text(_SRUN.local_size) or "", _text("SLURM_NODEID") or ""
+    rows = re.findall(r"(\d+)(?:\(x(\d+)\))?", text)
+    tasks = [int(count) for count, times in rows for _ in range(int(times or 1))]
+    if node.isdigit() and int(node) < len(tasks):
+        return tasks[int(node)]
+    return size if _text("SLURM_STEP_NUM_NODES") == "1" else None

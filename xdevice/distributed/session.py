@@ -161,20 +161,16 @@ class Session:
         self.ready("native_group")
         if self._native is not None:
             return
-        if self.size == 1:
-            native: NativeGroup = backend.start_native_group(self._group())
-            self._native = native
-            self._scope.enter_context(native.scope)
-            return
 
         def call() -> str:
             return f"native_group of {backend.name}"
 
         with self.alone("native_group"):
             self.agree(call)
-            self._native = native = self.call(
+            native: NativeGroup = self.call(
                 "", call, lambda: backend.start_native_group(self._group()), []
             )
+        self._native = native
         self._scope.enter_context(native.scope)
 
     def leave(self, error: BaseException | None) -> None:

@@ -25,7 +25,6 @@ from xdevice.math.arithmetic.checks import shape_of
 from xdevice.math.arithmetic.dtypes import BOOL, REAL_FLOATING
 from xdevice.math.arithmetic.lookup import Functions, Lookup
 from xdevice.math.arithmetic.namespace import array_namespace
-from xdevice.math.contract.nn import COMPILED, ENDS, GUARDS
 from xdevice.tensors.creation import listed
 from xdevice.tensors.verbs import check_same_device
 
@@ -157,7 +156,7 @@ def gelu(x: Any, *, approximate: bool = False) -> Any:
         [0.0, 100.0]
     """
     on, x = _begin(x, "gelu")
-    if not (approximate or hasattr(on.kernels, "gelu") or hasattr(on.kernels, "erf")):
+    if not (approximate or on.has_erf):
         raise on.backend.unsupported(
             "the error function", "gelu(x, approximate=True) does without it"
         )
@@ -395,20 +394,7 @@ def attention(q: Any, k: Any, v: Any, *, mask: Any = None, causal: bool = False)
             raise ShapeError(
                 f"attention takes a mask that broadcasts to {scores}, not {shape_of(mask)}"
             )
-    # the framework's own takes both and needs no mask for `causal`
-    if hasattr(on.kernels, "attention"):
-        return on.kernels.attention(q, k, v, mask, bool(causal))
-    if causal:
-        import numpy
-
-        if None in (queries[-2], keys[-2]):
-            raise on.backend.unsupported(
-                "causal attention of a length that is not known while a function is traced",
-                "give it as the mask",
-            )
-        before = on.checks.constant(numpy.tril(numpy.ones((queries[-2], keys[-2]), bool)), q)
-        mask = before if mask is None else on.checks.kernels.logical_and(mask, before)
-    return on.kernel("attention")(q, k, v, mask)
+    return on.kernels.attention(q, k, v, mask, bool(causal))
 
 
 # losses
@@ -489,7 +475,7 @@ def binary_cross_entropy_with_logits(
     on, logits, labels = _of_pairs(
         logits, labels, reduction, "binary_cross_entropy_with_logits"
     )
-    return _reduced(on.kernel("binary_cross_entropies")(logits, labels), reduction)
+    return _reduced(on.kernels.binary_cross_entropies(logits, labels), reduction)
 
 
 @_without_scopes
@@ -697,26 +683,15 @@ class _Layers(Functions):
 
     def __init__(self, checks: Checks) -> None:
         super().__init__(checks)
-        self.kernels = self.backend.nn()
-        self.ends = getattr(self.kernels, ENDS, None)
-        self.guards = getattr(self.kernels, GUARDS, None)
-        self._by_hand: dict[str, Callable[..., Any]] = {}
-
-    def kernel(self, name: str) -> Callable[..., Any]:
-        """The adapter's own kernel of a name, or the one by hand, compiled where the adapter says how."""
-        own = getattr(self.kernels, name, None) or self._by_hand.get(name)
-        if own is None:
-            result = partial(getattr(by_hand, name), self.kernels)
-            compiled = getattr(self.kernels, COMPILED, None)
-            # made once, so that what is compiled is compiled once
-            own = self._by_hand[name] = (
-                result if compiled is None else compiled(result, by_hand.SETTINGS.get(name, ()))
-            )
-        return own
+        own = self.backend.nn()
+        self.kernels = by_hand.completed(own)
+        self.has_erf = hasattr(own, "gelu") or hasattr(own, "erf")
+        self.ends = self.kernels.ends
+        self.guards = self.kernels.guards
 
     def run(self, name: str, *arguments: Any, **settings: Any) -> Any:
         """Runs the adapter's kernel, or the one by hand where the adapter's cannot."""
-        result = self.kernel(name)(*arguments, **settings)
+        result = getattr(self.kernels, name)(*arguments, **settings)
         return (
             getattr(by_hand, name)(self.kernels, *arguments, **settings)
             if result is NotImplemented
@@ -730,7 +705,7 @@ class _Layers(Functions):
         operands = (*tensors.values(),)
         if not self.checks.are_together(operands):
             self.require_one_device(**tensors)
-        return self.guarded(function, self.kernel(name), indices, n, operands)
+        return self.guarded(function, getattr(self.kernels, name), indices, n, operands)
 
     def guarded(
         self,

@@ -103,9 +103,7 @@ def uniform(
     """
     if spelling:
         spellings.refuse("random.uniform", spelling, "low=, high=, device=, dtype=")
-    backend, place, name = _begin(
-        "uniform", device, "float32" if dtype is None else dtype, FLOATS
-    )
+    backend, place, name = _begin("uniform", device, dtype, "float32", FLOATS)
     sizes = _sizes(backend, shape, name)
     least, most = _number("low", low, name), _number("high", high, name)
     if not least < most:
@@ -156,9 +154,7 @@ def normal(
     """
     if spelling:
         spellings.refuse("random.normal", spelling, "loc=, scale=, device=, dtype=")
-    backend, place, name = _begin(
-        "normal", device, "float32" if dtype is None else dtype, FLOATS
-    )
+    backend, place, name = _begin("normal", device, dtype, "float32", FLOATS)
     sizes = _sizes(backend, shape, name)
     mean, deviation = _number("loc", loc, name), _number("scale", scale, name)
     if deviation < 0:
@@ -214,9 +210,7 @@ def integers(
     """
     if spelling:
         spellings.refuse("random.integers", spelling, "high=, low=, device=, dtype=")
-    backend, place, name = _begin(
-        "integers", device, "int64" if dtype is None else dtype, _INTEGERS
-    )
+    backend, place, name = _begin("integers", device, dtype, "int64", _INTEGERS)
     sizes = _sizes(backend, shape, name)
     if low is None and len(shape) == 1 and isinstance(shape[0], int):
         raise ArgumentError(
@@ -256,9 +250,7 @@ def permutation(
     """
     if spelling:
         spellings.refuse("random.permutation", spelling, "n=, device=, dtype=")
-    backend, place, name = _begin(
-        "permutation", device, "int64" if dtype is None else dtype, _INTEGERS
-    )
+    backend, place, name = _begin("permutation", device, dtype, "int64", _INTEGERS)
     length = _whole("n", n)
     if length < 0:
         raise ArgumentError(f"permutation takes a number of 0 or more, not n={n}")
@@ -297,7 +289,7 @@ def bernoulli(
     """
     if spelling:
         spellings.refuse("random.bernoulli", spelling, "p=, device=, dtype=")
-    backend, place, name = _begin("bernoulli", device, "bool" if dtype is None else dtype, None)
+    backend, place, name = _begin("bernoulli", device, dtype, "bool", None)
     sizes = _sizes(backend, shape, name)
     probability = _number("p", p, "float64")
     if not 0 <= probability <= 1:
@@ -337,9 +329,7 @@ def choice(
     """
     if spelling:
         spellings.refuse("random.choice", spelling, "p=, device=, dtype=")
-    backend, place, name = _begin(
-        "choice", device, "int64" if dtype is None else dtype, _INTEGERS
-    )
+    backend, place, name = _begin("choice", device, dtype, "int64", _INTEGERS)
     sizes = _sizes(backend, shape, name)
     ends = _probabilities(p).cumsum()
     _require_room(backend, name, 0, len(ends) - 1)
@@ -559,14 +549,14 @@ def _draw(backend: Backend, draw: Callable[[Any], Any]) -> Any:
 
 
 def _begin(
-    what: str, device: object, dtype: object, kinds: tuple[str, ...] | None
+    what: str, device: object, dtype: object, default: str, kinds: tuple[str, ...] | None
 ) -> tuple[Backend, Device, str]:
-    """The backend, the device and the dtype of a draw. Raises an error if the backend refuses to draw now, or refuses
-    the dtype or the device."""
+    """The backend, the device and the dtype of a draw, `default` if the caller names no dtype. Raises an error if the
+    backend refuses to draw now, or refuses the device, or a dtype that is not among `kinds`, if these are given."""
     backend = selection.current()
     backend.refuse_if_frozen(f"random.{what}")
     place = creation.place_for(backend, device)
-    name = dtype_name(dtype)
+    name = default if dtype is None else dtype_name(dtype)
     if kinds is not None and name not in kinds:
         raise DTypeError(
             f"random.{what} does not draw {name}; expected one of {', '.join(kinds)}"

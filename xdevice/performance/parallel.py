@@ -48,7 +48,7 @@ def run(*tasks: Callable[[], Any]) -> list[Any]:
     |---|---|---|
     | torch | in a thread and on streams each | yes |
     | tensorflow | in a thread each | no: differentiate inside the task |
-    | mxnet | one after another in one thread; its engine runs the work side by side | yes |
+    | mxnet | one after another in the caller's thread; its engine runs the work side by side | yes |
     | paddle | in a thread each, `paddle.grad` one at a time, on the caller's streams; on virtual GPUs as mxnet | yes |
     | jax | in a thread each | no: differentiate inside the task |
     | numpy | in a thread each | has none |
@@ -183,16 +183,21 @@ def rejoin(states: Iterable[Callable[[], AbstractContextManager[Any]]]) -> None:
 def _nothing() -> None: ...
 
 
+_in_turn = forks.renewed(threading.RLock())
+"""Held while tasks run whose framework takes one thread at a time: two threads that record and share an input crash
+MXNet."""
+
+
 def _run_all(runs: Sequence[_Run], backend: Backend) -> None:
     if backend.threads == "many":
         with _short_turns(backend):
             pool.threads.run(pool.Call(runs))
-    elif pool.threads.is_enqueuer():
-        # a nested call: this thread would wait for itself for ever
-        for run in runs:
-            run()
     else:
-        pool.threads.enqueue(pool.Call(runs))
+        with _in_turn:
+            for run in runs:
+                run()
+                if isinstance(run.error, KeyboardInterrupt):
+                    break
     workers.park()
 
 
@@ -232,7 +237,7 @@ def _name(task: Any) -> str:
 TURN: Final = 0.0005
 """Seconds after which a thread must hand over Python's global lock to another thread while tasks feed GPUs."""
 
-_intervals_lock = threading.Lock()
+_intervals_lock = forks.renewed(threading.Lock())
 _intervals: list[float] = []
 """The interval that `sys.getswitchinterval` gave before `TURN` was set, once for each call of `parallel.run` under
 way."""
@@ -260,9 +265,7 @@ def _short_turns(backend: Backend) -> Iterator[None]:
 
 @forks.in_child
 def _after_fork() -> None:
-    # the calls of `parallel.run` end in the parent only, and a thread that is not in the child may hold the lock
-    global _intervals_lock
-    _intervals_lock = threading.Lock()
+    # the calls of `parallel.run` end in the parent only
     if _intervals:
         sys.setswitchinterval(_intervals[0])
         _intervals.clear()

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import threading
 from collections import deque
-from contextlib import contextmanager
 from functools import partial
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Final
@@ -18,7 +17,7 @@ from xdevice.base import forks
 from xdevice.core import workers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
     Run = Callable[[], None]
     """Runs one task, and keeps its result or error."""
@@ -76,8 +75,7 @@ class _Worker(workers.Worker):
 
 
 class Pool:
-    """The threads that `parallel.run` keeps: as many as were ever busy at once, and one more thread for a backend whose
-    tasks must all run in the same thread."""
+    """The threads that `parallel.run` keeps: as many as were ever busy at once."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -86,7 +84,6 @@ class Pool:
         self._busy = 0
         self._calls: set[Call] = set()
         """The calls of `parallel.run` under way, without those that tasks have made."""
-        self._enqueuer: _Worker | None = None
 
     def run(self, call: Call) -> None:
         """Runs the tasks of a call in threads of their own. If a task made the call, that task's thread does some of
@@ -96,20 +93,10 @@ class Pool:
             call.work(call.next())
             call.wait()
             return
-        with self._under_way(call):
-            self._start(call, is_nested=False)
-            call.wait()
-
-    def enqueue(self, call: Call) -> None:
-        with self._under_way(call):
-            self._start_enqueuer(call)
-            call.wait()
-
-    @contextmanager
-    def _under_way(self, call: Call) -> Iterator[None]:
         self._calls.add(call)
         try:
-            yield
+            self._start(call, is_nested=False)
+            call.wait()
         finally:
             call.drop()  # after Ctrl-C, tasks may be left
             self._calls.discard(call)
@@ -139,16 +126,6 @@ class Pool:
         worker.jobs.put(partial(call.work, run, partial(self._rest, worker)))
         return True
 
-    def _start_enqueuer(self, call: Call) -> None:
-        with self._lock:  # so that close() does not end the thread before it gets this job
-            if workers.must_park():
-                return
-            if self._enqueuer is None:
-                self._enqueuer = _Worker("xdevice-enqueuer")
-                self._enqueuer.start()
-            self._busy += 1
-            self._enqueuer.jobs.put(partial(call.work, call.next(), partial(self._rest, None)))
-
     def _rest(self, worker: _Worker | None) -> None:
         with self._lock:
             if worker is not None:
@@ -156,16 +133,10 @@ class Pool:
             self._busy -= 1
             self._rested.notify_all()
 
-    def is_enqueuer(self) -> bool:
-        return threading.current_thread() is self._enqueuer
-
     def close(self) -> None:
         with self._lock:
             # threads at work are not among them: they become idle again, and may be closed later
             ending, self._idle = self._idle, []
-            if self._enqueuer is not None and not self.is_enqueuer():
-                ending.append(self._enqueuer)
-                self._enqueuer = None
         for worker in ending:
             worker.jobs.put(None)
         for worker in ending:

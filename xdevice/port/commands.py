@@ -97,6 +97,7 @@ def _project(command: Command) -> Command:
     ) -> None:
         from . import engine, report, summary
 
+        # a folder that is not there would be a project without files, and so a success
         for path in paths:
             if str(path) != "-" and not path.exists():
                 raise click.UsageError(f"there is no file or folder {path}")
@@ -279,6 +280,7 @@ def lint(
     try:
         choice = rules.configure(root).with_options(select, ignore)
         needs_verdicts = fix or shape == "sarif" or choice.needs_engine()
+        # the inference takes far longer than the rules
         examine = functools.partial(
             _findings, paths, root, choice, goal if needs_verdicts else None
         )

@@ -23,7 +23,7 @@ from .project import Project
 from .rules import JudgedSites
 from .sites import GRADES, Edit, Grade, Site, splice
 from .sources import PythonModule, Source
-from .text_flow import origins_in_text, origins_on_devices
+from .text_flow import devices_in, origins, parts_in_text
 from .words import USUAL, Goal, Version, version
 
 
@@ -82,6 +82,7 @@ class Examined:
 
     def import_edits(self, source: Source, sites: list[Site]) -> set[Edit]:
         """The edits that insert the imports which these sites of a file need."""
+        # one for each tab of a text
         modules = [module for module in self.modules if module.source is source]
         return porting.import_edits(source, modules, sites, self.backend)
 
@@ -152,10 +153,11 @@ def judge(examined: Examined, progress: Progress = unseen) -> None:
     in_text: set[ast.AST] = set()
     on_devices: set[ast.AST] = set()
     setters: list[PythonModule] = []
+    # a device may be made in one module and printed in another, so all are asked before any is judged
     for module in project.modules:
-        in_text |= origins_in_text(module, inference)
+        in_text |= origins(module, inference, parts_in_text)
         if is_neutral:
-            on_devices |= origins_on_devices(module, inference)
+            on_devices |= origins(module, inference, devices_in)
         if _sets_current(module, inference):
             setters.append(module)
         module.release()
@@ -168,6 +170,7 @@ def judge(examined: Examined, progress: Progress = unseen) -> None:
         ).sites():
             # a cell of several tabs is judged once in each, and written once
             site.tabs = (module.tab,) if module.tab else ()
+            # the key has no tab: the twin stands at the same place
             twin = sites.get(site.key)  # of another tab
             sites[site.key] = site if twin is None else _merge(twin, site)
         module.release()
@@ -217,6 +220,7 @@ def _at_level(site: Site, only: Grade) -> Site:
 
 def _after(source: Source, site: Site) -> str:
     """The text of the whole expression once the edits of this site alone are made."""
+    # an edit may replace what is around the expression, such as `len(...)`
     end = source.offset(*site.end)
     start = min(end - len(site.before.encode()), *(edit.start for edit in site.edits))
     end = max(end, *(edit.end for edit in site.edits))

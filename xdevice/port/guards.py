@@ -43,6 +43,7 @@ def narrowed(test: ast.expr, env: Env, is_true: bool) -> Env:
             for part in parts:
                 new = narrowed(part, new, is_true)
             return new
+    # the name has no value left that it could be without a GPU
     if is_true and means_of(test) == AVAILABLE:
         new[GPU] = NOTHING
     name, is_excluded = _exclusion(test, is_true)
@@ -103,10 +104,12 @@ def guarded_by(
                     is_true = not is_true
             case ast.Call(func=func) if func is node:
                 pass
+            # in `available and x`, x runs only if there is one, and so it does in `not available or x`
             case ast.BoolOp(values=values) if isinstance(outer.op, ast.And) is is_true:
                 guarded += values[values.index(node) + 1 :]  # type: ignore[arg-type]
             case ast.If(test=tested, body=body, orelse=orelse) if tested is node:
                 block = block_of(outer, parents)
+                # `if not available: return` guards all that follows
                 after = block[block.index(outer) + 1 :] if _leaves(body[-1]) else []
                 return [*guarded, *(body if is_true else [*orelse, *after])]
             case ast.IfExp(test=tested) if tested is node:
@@ -114,8 +117,10 @@ def guarded_by(
             case ast.Call() if is_skip(outer, is_true):
                 decorated = parents.get(outer)
                 return [*guarded, *getattr(decorated, "body", ())]
+            # `use_cuda = torch.cuda.is_available()`: whatever tests the name tests this
             case ast.Assign(targets=[ast.Name() | ast.Attribute() as target]) if is_true:
                 name = ast.unparse(target)
+                # `a = b` and `b = a` would go on for ever
                 if name in passed:
                     return guarded
                 return [*guarded, *_guarded_by_name(target, name, parents, passed | {name})]
@@ -180,6 +185,7 @@ def is_chosen_by_release(node: ast.AST, parents: Parents) -> bool:
 
 
 def _names_in_tests(node: ast.AST, parents: Parents) -> Iterator[str]:
+    """The names and texts in the tests of all branches around a node, up to its function or class."""
     while node in parents and not isinstance(node, (*_FUNCTIONS, ast.Lambda, ast.ClassDef)):
         node = parents[node]
         match node:
@@ -211,6 +217,7 @@ def known_at(node: ast.expr, parents: Parents) -> Value:
     means = means_of(node)
     if not isinstance(node, ast.Attribute) or Atom("none") not in means:
         return means
+    # environments know names only, so the tests around the attribute are read
     wanted = ast.dump(node)
     inner: ast.AST = node
     while (outer := parents.get(inner)) is not None and not isinstance(
@@ -225,6 +232,7 @@ def known_at(node: ast.expr, parents: Parents) -> Value:
 
 
 def _excludes_none(test: ast.expr, wanted: str) -> bool:
+    """Whether a test is true only if an expression, as `ast.dump` writes it, is not None."""
     match test:
         case ast.BoolOp(op=ast.And(), values=parts):
             return any(_excludes_none(part, wanted) for part in parts)
@@ -259,6 +267,7 @@ def joined(one: Env | None, other: Env | None) -> Env | None:
     """The facts that hold where two paths meet; None for a path that never reaches its end."""
     if one is None or other is None:
         return one if other is None else other
+    # neither path has changed anything, which is usual
     if one is other:
         return one
     both = dict(one)

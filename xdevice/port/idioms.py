@@ -34,6 +34,10 @@ def _calls(
     return idioms
 
 
+def _methods(code: str, rule: str, text: str, names: str, why: str = "") -> dict[str, Idiom]:
+    return {name: Idiom(f".{name}()", code, rule, text, why) for name in names.split()}
+
+
 _WRAPPERS: Final = (
     "no neutral word: split_batch, replicate and all_reduce do by hand what this does"
 )
@@ -176,25 +180,16 @@ CALLS: Final[dict[str, Idiom]] = {
 """Functions and classes that are called by a full name."""
 
 METHODS: Final[dict[str, Idiom]] = {
-    "to": Idiom(".to()", "XD103", "to"),
-    "cuda": Idiom(".cuda()", "XD103", "to_vendor", "xdevice.gpu"),
-    "cpu": Idiom(".cpu()", "XD103", "to_vendor", "xdevice.cpu"),
-    "as_in_ctx": Idiom(".as_in_ctx()", "XD103", "to"),
-    "as_in_context": Idiom(".as_in_context()", "XD103", "to"),
-    "as_in_device": Idiom(".as_in_device()", "XD103", "to"),
-    "reset_ctx": Idiom(".reset_ctx()", "XD103", "reset"),
-    "reset_device": Idiom(".reset_device()", "XD103", "reset"),
-    "copyto": Idiom(".copyto()", "XD104", "copy_to"),
-    "wait_to_read": Idiom(".wait_to_read()", "XD105", "sync", "xdevice.sync"),
-    "block_until_ready": Idiom(".block_until_ready()", "XD105", "sync", "xdevice.sync"),
-    "numpy": Idiom(".numpy()", "XD106", "read", "xdevice.to_numpy"),
-    "asnumpy": Idiom(".asnumpy()", "XD106", "read", "xdevice.to_numpy"),
-    "tolist": Idiom(".tolist()", "XD106", "read_as_list"),
-    "item": Idiom(".item()", "XD107", "read", "xdevice.item"),
-    "asscalar": Idiom(".asscalar()", "XD107", "read", "xdevice.item"),
-    "pin_memory": Idiom(
-        ".pin_memory()", "XD152", "neutral", why="xdevice pins memory by itself"
-    ),
+    **_methods("XD103", "to", "", "to as_in_ctx as_in_context as_in_device"),
+    **_methods("XD103", "to_vendor", "xdevice.gpu", "cuda"),
+    **_methods("XD103", "to_vendor", "xdevice.cpu", "cpu"),
+    **_methods("XD103", "reset", "", "reset_ctx reset_device"),
+    **_methods("XD104", "copy_to", "", "copyto"),
+    **_methods("XD105", "sync", "xdevice.sync", "wait_to_read block_until_ready"),
+    **_methods("XD106", "read", "xdevice.to_numpy", "numpy asnumpy"),
+    **_methods("XD106", "read_as_list", "", "tolist"),
+    **_methods("XD107", "read", "xdevice.item", "item asscalar"),
+    **_methods("XD152", "neutral", "", "pin_memory", "xdevice pins memory by itself"),
 }
 """Methods of tensors and models, in modules that use a framework."""
 

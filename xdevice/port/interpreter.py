@@ -82,7 +82,7 @@ class Interpreter(Inference):
     """The function that is read; None in the code of a module itself."""
     module: PythonModule
     env: Env
-    """What is known of the names before the statement that is read."""
+    """The facts about the names before the statement that is read."""
     owner: Class | None
     """The class whose body is read."""
     _left_loops: list[list[Env]]

@@ -81,6 +81,7 @@ class JudgedModule:
         self.text_origins = text_origins
         self.sets_current = sets_current
         self.frameworks = frameworks_of(module)
+        # names as well as imports: GluonCV loads decord by a function, `try_import_decord`
         names: set[str] = set()
         for node in self.nodes:
             names.update(name.split(".")[0] for name in imported_names(node, module))
@@ -217,6 +218,7 @@ class Use:
         return Edit(start, -self.end, end, text)
 
     def replace(self, text: str, node: ast.AST | None = None) -> Edits:
+        # the rank is that of the node: what is inside it is replaced after it
         start, end = self.span(node or self.node)
         return (Edit(start, -end, end, text),)
 

@@ -245,6 +245,7 @@ def _with_behind(test: Finding, guarded: list[Finding]) -> Finding:
         return test
     lines = sorted({finding.line for finding in guarded})
     count = "one use" if len(guarded) == 1 else f"{len(guarded)} uses"
+    # lint must not advise what port refuses
     says = test.message
     if any(finding.code == "XD219" for finding in guarded):  # `port` keeps such a test
         says = f"{says.partition('; use ')[0]}, and stays, because it guards what has no neutral word"
@@ -320,6 +321,7 @@ def fixed(findings: Iterable[Finding], examined: Examined) -> dict[Source, bytes
         # from the inner tests to the outer ones: what an inner one keeps, the outer one guards
         for finding in reversed(chosen):
             _complete(finding, sites, examined.of(source), own[finding])
+        # what stays keeps CUDA's streams, so that no other one of the file may become PyTorch's
         left = [
             site
             for site in examined.of(source)
@@ -523,6 +525,7 @@ def only_added(findings: Iterable[Finding], revision: str, root: Path) -> list[F
 
 
 def _git(root: Path, *arguments: str) -> str:
+    # names of files come as they are, and not with escapes in quotes
     command = ["git", "-C", str(root), "-c", "core.quotePath=false", *arguments]
     try:
         process = subprocess.run(command, capture_output=True, check=False)

@@ -34,6 +34,7 @@ def github(findings: Sequence[Finding]) -> str:
 
 
 def _escape(text: str, is_value: bool = True) -> str:
+    # escapeData and escapeProperty in https://github.com/actions/toolkit do the same
     text = text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
     return text.replace(":", "%3A").replace(",", "%2C") if is_value else text
 

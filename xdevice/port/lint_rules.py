@@ -97,6 +97,7 @@ _WAITS: Final = _READS | {
     "float",
     "hard_block",
 }
+"""Calls that wait for the device, or read what it computes."""
 _SYNCHRONIZE: Final = {"torch.cuda.synchronize", "paddle.device.cuda.synchronize"}
 _CLOCKS: Final = {
     "time.time",
@@ -112,7 +113,9 @@ _SEVERAL: Final = {
     "local_rank",
     "try_all_gpus",
 }
+"""Names that programs for several GPUs have."""
 _GUARD: Final = re.compile(r"cuda|gpu|device|accelerator|mps|xpu|npu", re.IGNORECASE)
+"""Words in a test which show that it is about devices."""
 _WORK: Final = {"backward", "matmul", "mm", "dot", "step", "forward", "model", "net"}
 _MOVES: Final = {"to", "cpu", "cuda", "as_in_ctx", "as_in_context"}
 _DEVICE_TYPE: Final = ROWS['device.type == "cuda"']
@@ -150,6 +153,7 @@ def hits(module: PythonModule) -> Iterator[Hit]:
         for rule in _BY_TYPE.get(type(node), ()):
             # some rules also give the inner node that `port` would rewrite
             for code, text, *parts in rule(view, node):
+                # a test may name a device on purpose
                 if is_test and code in _IN_TESTS:
                     code, text = "XD403", f"{text} (in a test)"
                 all_hits.append(Hit(code, node, text, parts[0] if parts else node))
@@ -248,6 +252,7 @@ def _method(call: ast.Call) -> str:
 
 
 def _hard_coded(view: _View, call: ast.Call) -> Found:
+    """XD202: a literal that names a device, unless a test of devices is around it."""
     name = view.full(call.func)
     devices = [keyword.value for keyword in call.keywords if keyword.arg in _KEYWORDS]
     if not name and _method(call) == "to":
@@ -266,6 +271,7 @@ def _hard_coded(view: _View, call: ast.Call) -> Found:
 
 
 def _collectives(view: _View, call: ast.Call) -> Found:
+    """XD217: the collectives of NVIDIA's GPUs."""
     name = 'torch.distributed.init_process_group("nccl")'
     if view.full(call.func) == name.partition("(")[0]:
         for node in [
@@ -277,6 +283,7 @@ def _collectives(view: _View, call: ast.Call) -> Found:
 
 
 def _cuda_method(view: _View, call: ast.Call) -> Found:
+    """XD218, and XD203 where the program names several GPUs and sets none."""
     match call.func:
         # else a function, as tvm.cuda()
         case ast.Attribute(attr="cuda", value=receiver) if not view.full(receiver):
@@ -294,6 +301,7 @@ def _is_bare(call: ast.Call) -> bool:
 
 
 def _load(view: _View, call: ast.Call) -> Found:
+    """XD205."""
     has_place = len(call.args) > 1 or any(
         keyword.arg in ("map_location", None) for keyword in call.keywords
     )
@@ -305,6 +313,7 @@ def _load(view: _View, call: ast.Call) -> Found:
 
 
 def _early_copy(view: _View, call: ast.Call) -> Found:
+    """XD204: `x.to("cpu", non_blocking=True)`."""
     keywords = {keyword.arg: keyword.value for keyword in call.keywords}
     target = call.args[0] if call.args else keywords.get("device")
     method = _method(call)
@@ -318,6 +327,7 @@ def _early_copy(view: _View, call: ast.Call) -> Found:
 
 
 def _one_of_several(view: _View, call: ast.Call) -> Found:
+    """XD207."""
     if _is_bare(call) and view.full(call.func) in _SYNCHRONIZE and view.words & _SEVERAL:
         yield (
             "XD207",
@@ -326,6 +336,7 @@ def _one_of_several(view: _View, call: ast.Call) -> Found:
 
 
 def _host_read(view: _View, call: ast.Call) -> Found:
+    """XD208 in the loop that trains, and XD402 if it is read in some steps only."""
     if _method(call) not in _READS or call.args or not view.framework():
         return
     if isinstance(call.func, ast.Attribute) and _is_on_host(call.func.value):
@@ -367,6 +378,7 @@ def _trains(loop: Any) -> bool:
 
 
 def _thrown_away(view: _View, statement: ast.Expr) -> Found:
+    """XD212, which alone needs the values that the engine has inferred."""
     match statement.value:
         case ast.Call(func=ast.Attribute(attr=method, value=receiver)) if method in _MOVES:
             if means_of(receiver) == TENSOR:  # if the engine's inference has run
@@ -377,6 +389,7 @@ def _thrown_away(view: _View, statement: ast.Expr) -> Found:
 
 
 def _name_of_vendor(view: _View, node: ast.Attribute | ast.Name) -> Found:
+    """XD217 for names of CUDA's that have a word, and XD219 for those that have none."""
     name = view.full(node)
     asks = last_name(node) == "is_cuda" and isinstance(node, ast.Attribute)
     if (
@@ -427,6 +440,7 @@ def _is_annotation(view: _View, node: ast.AST) -> bool:
 
 
 def _compare(view: _View, node: ast.Compare) -> Found:
+    """XD217 for the kind of a device that is compared with "cuda", XD211 for a part of its name."""
     match node:
         case (
             ast.Compare(
@@ -448,6 +462,7 @@ def _compare(view: _View, node: ast.Compare) -> Found:
 
 
 def _ends_with(view: _View, call: ast.Call) -> Found:
+    """XD211."""
     match call:
         case ast.Call(
             func=ast.Attribute(attr="startswith" | "endswith", value=owner), args=[prefix, *_]
@@ -457,6 +472,7 @@ def _ends_with(view: _View, call: ast.Call) -> Found:
 
 
 def _copies_nothing(view: _View, node: ast.With) -> Found:
+    """XD209: `with tf.device(...): y = x` where a copy was meant."""
     match node.body:
         case [ast.Assign(value=ast.Name())] if view.framework() == "tensorflow":
             scope = node.items[0].context_expr
@@ -469,6 +485,7 @@ def _copies_nothing(view: _View, node: ast.With) -> Found:
 
 
 def _too_late(view: _View, node: ast.Assign) -> Found:
+    """XD214: the variable is read when the framework starts."""
     match node.targets[0]:
         case ast.Subscript(value=owner, slice=ast.Constant(value="CUDA_VISIBLE_DEVICES")):
             if view.full(owner) != "os.environ":
@@ -491,6 +508,7 @@ def _too_late(view: _View, node: ast.Assign) -> Found:
 
 
 def _time(view: _View, node: ast.BinOp) -> Found:
+    """XD201: `clock() - start` behind work, and nothing in between that waits for the device."""
     match node:
         case ast.BinOp(left=ast.Call(func=clock), op=ast.Sub(), right=ast.Name(id=start)):
             if view.full(clock) not in _CLOCKS or view.framework() in ("", "tensorflow"):
@@ -526,6 +544,7 @@ def _since(view: _View, node: ast.AST, name: str) -> list[ast.stmt]:
 
 
 def _default_device(view: _View, function: ast.FunctionDef | ast.AsyncFunctionDef) -> Found:
+    """XD222, but in code for TensorRT, which is NVIDIA's."""
     arguments = function.args
     positional = [*arguments.posonlyargs, *arguments.args]
     pairs = [
@@ -534,6 +553,7 @@ def _default_device(view: _View, function: ast.FunctionDef | ast.AsyncFunctionDe
     ]
     for argument, default in pairs:
         text = _device_text(default)
+        # `device_type` takes a kind, and not a place
         is_device = "device" in argument.arg and "type" not in argument.arg
         if (
             text
@@ -549,6 +569,7 @@ def _default_device(view: _View, function: ast.FunctionDef | ast.AsyncFunctionDe
 
 
 def _pinned(view: _View, call: ast.Call) -> Found:
+    """XD224."""
     if _method(call) == "pin_memory" and _is_bare(call) and not view.is_guarded(call):
         yield (
             "XD224",

@@ -42,6 +42,7 @@ class NeutralSites(JudgedSites):
         judged = super()._judge_method(use, full_name)
         if judged is None or judged[1].verdict == "not a device":
             return judged
+        # .to() and .cpu() are right on any device
         if use.method != "cuda":
             return use, _NEUTRAL
         if "torch" not in self.frameworks:
@@ -56,6 +57,7 @@ class NeutralSites(JudgedSites):
         row = ROWS.get(full_name)
         if row is not None and row.xdevice and "neutral" not in row.differs:
             return left_open(f"{row.differs}; --to xdevice writes {row.xdevice}")
+        # a call of d2l has its own device inside, which no word of PyTorch changes
         if full_name.startswith("d2l."):
             return left_open("a helper of d2l, for which xdevice has a word")
         return _NEUTRAL
@@ -96,10 +98,12 @@ class NeutralSites(JudgedSites):
             return None
         use = Use(self, node, Idiom('"cuda"', "XD111", "text"))
         if self._is_compared(node):
+            # "cuda:1" has no counterpart among the kinds of devices
             if text_of(node) != "cuda":
                 return use, left_open("is compared with one device")
             edits = use.replace(self.accelerator_name)
             return use, proven("the kind of the present accelerator", edits, since="2.6")
+        # a text in a call that is a site itself is rewritten with it
         place = self._place_of(node)
         return None if place == "a site" else (use, self._of_text(use, place))
 
@@ -131,7 +135,9 @@ class NeutralSites(JudgedSites):
             and _FILLED.match(segment) is None
         ):
             return left_open("a text in another form", "XD165")
+        # the new text stands inside the old quotes, behind an f
         quote = segment.index(b"cuda") - 1
+        # without an accelerator the text would be "None:0"
         if place != "device" and not rules_of_words.has_gpu(use):
             other = "'" if segment[quote : quote + 1] == b'"' else '"'
             accelerator = f"{accelerator} or {other}cpu{other}"

@@ -31,8 +31,10 @@ def import_edits(
             (statement.lineno, statement.col_offset) if statement is not None else (1, 0)
         )
         frameworks = frameworks_of(module)
+        # with several frameworks none is chosen: the program may use either
         name = backend or (min(frameworks) if len(frameworks) == 1 else None)
         name = None if _is_shared(source, line, module.tab) else name
+        # a line that several tabs share must be right in each
         lines = _lines(module, sites_of_module, name)
         if not lines:
             continue
@@ -107,6 +109,7 @@ def _without(
     gone: set[ast.alias],
     parents: dict[ast.AST, ast.AST],
 ) -> Edit:
+    """The edit that takes names out of an import, or all of the statement if none is left."""
     start, end = module.span(node)
     text = module.source.text
     rest = [alias for alias in node.names if alias not in gone]

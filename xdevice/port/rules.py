@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cached_property
 from typing import Any, ClassVar, Final
 
-from . import idioms, rules_of_words
+from . import idioms, rules_of_calls, rules_of_methods, rules_of_words
 from .guards import guarded_by, is_chosen_by_release, tells_vendors_apart
 from .idioms import Idiom
 from .judging import (
@@ -24,13 +24,17 @@ from .judging import (
 )
 from .knowledge import SPELLING, framework_of
 from .project import SCOPES
-from .rules_of_calls import CALL_RULES, is_usual_choice
-from .rules_of_methods import METHOD_RULES
+from .rules_of_calls import is_usual_choice
 from .sites import Site
 from .values import may_be, means_of, only
 
 Judged = tuple[Use, Judgement]
 
+_RULES: Final[dict[str, Callable[[Use], Judgement]]] = {
+    **vars(rules_of_calls),
+    **vars(rules_of_methods),
+}
+"""The rules by their names, which the tables of `idioms` have."""
 _ASKS_THE_SELECTED: Final = {"XD101", "XD102", "XD108", "XD110", "XD111", "XD151"}
 """The codes of idioms whose neutral word asks the selected backend; that of the others has a tensor to ask."""
 _OF_PYTORCH: Final = ("word", "text")
@@ -56,6 +60,7 @@ class JudgedSites(JudgedModule):
                 uses.append(judged)
                 for part in judged[1].consumed:
                     consumed.update(ast.walk(part))
+        # what only one vendor has decides about the tests around it, so all is judged first
         stays = {use.node: use for use, judgement in uses if _has_one_vendor(use, judgement)}
         for use, judgement in uses:
             yield self._site(
@@ -68,6 +73,7 @@ class JudgedSites(JudgedModule):
         is_argument = isinstance(use.node, ast.Constant) and isinstance(use.parent, ast.Call)
         parts = guarded_by(use.parent if is_argument else use.node, self.parents)  # type: ignore[arg-type]
         inside = [inner for part in parts for inner in ast.walk(part)] if stays else ()
+        # another vendor's device would pass the test, and then fail
         for inner in inside:
             if inner in stays:
                 return left_open(f"guards {stays[inner].idiom.name}, which only one vendor has")
@@ -136,6 +142,7 @@ class JudgedSites(JudgedModule):
             return None  # its callers choose the device
         full_name = self.full_name(node.func)
         row = rules_of_words.row_of(full_name)
+        # for xdevice's own word there is a rule in the table of calls, which may write more than a name
         is_xdevices = self.goal.target == "xdevice" and row is not None and bool(row.xdevice)
         judged = None if is_xdevices else self._judge_word(node, full_name)
         if judged is not None:
@@ -163,7 +170,7 @@ class JudgedSites(JudgedModule):
 
     def _of_call(self, use: Use, full_name: str) -> Judgement:
         """The judgement on a call of a name that the table of calls has."""
-        judgement = CALL_RULES[use.idiom.rule](use)
+        judgement = _RULES[use.idiom.rule](use)
         return STARS if judgement.edits and use.has_stars else judgement
 
     def _judge_word(self, node: ast.expr, full_name: str) -> Judged | None:
@@ -202,6 +209,7 @@ class JudgedSites(JudgedModule):
 
     def _judge_method(self, use: Use, full_name: str) -> Judged | None:
         receiver = means_of(use.receiver)
+        # `torch.cpu` is a module, and `np.item` a function: a name, and no object of a framework
         if full_name and (
             framework_of(full_name) is None or not may_be(receiver, ("foreign",))
         ):
@@ -221,7 +229,7 @@ class JudgedSites(JudgedModule):
                 if is_nothing
                 else (use, Judgement("not a device", "no device among the arguments"))
             )
-        return use, METHOD_RULES[use.idiom.rule](use)
+        return use, _RULES[use.idiom.rule](use)
 
     # what is no call
 
@@ -244,6 +252,7 @@ class JudgedSites(JudgedModule):
         # DALI's device="gpu" and the like mean something else
         if framework_of(callee) is None or not SPELLING.fullmatch(text):
             return use, left_open("a text, for a function that may read it", "XD165")
+        # after set_device "cuda" means the GPU that was set, and xdevice.native.gpu() the first
         if self.sets_current and ":" not in text:
             if not self.current_gpu:
                 return use, OTHER_GPU

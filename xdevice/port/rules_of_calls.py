@@ -1,4 +1,7 @@
-"""The judgements on calls of functions and classes, which are known by their full names."""
+"""The judgements on calls of functions and classes, which are known by their full names.
+
+`idioms.CALLS` names the function that judges each.
+"""
 
 from __future__ import annotations
 
@@ -55,6 +58,7 @@ def renamed(use: Use) -> Judgement:
 
 
 def replaced(use: Use) -> Judgement:
+    """The call becomes the text of the idiom, which is an expression."""
     if use.arguments:
         return left_open("the neutral word takes no argument", "XD166")
     text = use.idiom.text
@@ -64,6 +68,7 @@ def replaced(use: Use) -> Judgement:
 
 
 def asks_build(use: Use) -> Judgement:
+    """`paddle.is_compiled_with_cuda()` asks the build of the framework, and the new text the machine: never proven."""
     judgement = replaced(use)
     if not judgement.edits:
         return judgement
@@ -89,6 +94,7 @@ def torch_device(use: Use) -> Judgement:
     match use.args:
         case [ast.Constant(value="cuda" | "cpu" as name), index] if not use.keywords:
             return _by_index(index, use.replace_around(index, f"{_native(name)}(", ")"))
+    # `torch.device("cuda", i)` is judged above; what is left has one argument
     argument = use.only_argument
     if argument is None:
         return left_open("not the form torch.device(text)", "XD166")
@@ -110,7 +116,9 @@ def torch_device(use: Use) -> Judgement:
 
 
 def _device_of_text(use: Use, argument: ast.expr) -> Judgement:
+    """The judgement on `torch.device(argument)`, as if it did not matter how the device prints."""
     text = text_of(argument)
+    # tensors on "meta" have no memory, on any machine
     if text == "meta":
         return Judgement("neutral", "no device of the machine")
     if text is not None and not SPELLING.fullmatch(text):
@@ -186,6 +194,7 @@ def _without_index(use: Use, judgement: Judgement, is_gpu: bool) -> Judgement:
 
 
 def accelerator(use: Use) -> Judgement:
+    """`torch.accelerator.current_accelerator()` is None without a GPU, where the new text would raise."""
     if use.arguments:
         return OTHER_ARGUMENTS
     if not getattr(use.node, "has_gpu", False):
@@ -198,17 +207,20 @@ def accelerator(use: Use) -> Judgement:
 
 
 def device_with_index(use: Use) -> Judgement:
+    """`mx.gpu(i)` and the like: the framework's device of an index, which may be left out."""
     if len(use.arguments) > 1 or not use.keywords.keys() <= {"device_id"}:
         return OTHER_ARGUMENTS
     edits = use.renamed
     if not use.arguments:
         return proven(NAMED, edits)
+    # the new function has another name for the index
     for keyword in use.keywords.values():
         edits = (*edits, use.edit(use.span(keyword)[0], use.span(keyword.value)[0], ""))
     return _by_index(use.arguments[0], edits)
 
 
 def _by_index(argument: ast.expr, edits: Edits) -> Judgement:
+    """The judgement on edits that are right if an argument is a number."""
     if is_number(argument):
         return proven("the index is a number", edits)
     return safe("the index is not proven to be a number", edits)
@@ -260,6 +272,7 @@ def _filled_in(use: Use, node: ast.expr | None) -> tuple[str, ast.expr | None]:
 
 
 def device_list(use: Use) -> Judgement:
+    """A list of devices is rewritten where only its length, its truth or one item is asked."""
     name = text_of(use.only_argument)
     if name is None or name.lower() != "gpu":
         return left_open("lists devices in the framework's own way", "XD155")
@@ -293,6 +306,7 @@ def device_count(use: Use) -> Judgement:
 
 
 def put_on_device(use: Use) -> Judgement:
+    """`jax.device_put(x, device)`, which makes an array of a number of Python, too; `to_device` refuses one."""
     if len(use.args) != 2 or use.keywords:
         return left_open("not the form device_put(x, device)", "XD166")
     if only(means_of(use.args[0]), ("int", "float", "bool")):
@@ -302,6 +316,7 @@ def put_on_device(use: Use) -> Judgement:
 
 
 def current_device(use: Use) -> Judgement:
+    """`paddle.set_device(device)`, as a statement: it returns an object of Paddle's."""
     means = means_of(use.only_argument)
     if not use.is_statement or not only(means, DEVICES):
         return left_open("its result is used, or the argument is not proven to be a device")
@@ -313,6 +328,7 @@ def current_device(use: Use) -> Judgement:
 
 
 def wait(use: Use) -> Judgement:
+    """A function that waits for all devices or one, and returns nothing."""
     if not use.is_statement:
         return left_open("its result is used", "XD163")
     if use.keywords or len(use.args) > 1:
@@ -322,6 +338,7 @@ def wait(use: Use) -> Judgement:
         return proven(NAMED, edits)
     if is_number(use.args[0]):
         (index,) = use.args
+        # sync takes a device, and no bare index
         start, _ = use.span(index)
         bracket = use.edit(start, start, "xdevice.gpu("), use.close_bracket(index)
         return proven("the index is a number", edits + bracket)
@@ -329,6 +346,7 @@ def wait(use: Use) -> Judgement:
 
 
 def split_and_load(use: Use) -> Judgement:
+    """MXNet's `split_and_load(data, ctx_list)`, whose keywords have other names."""
     keywords = use.keywords
     has_devices = len(use.args) == 2 or (len(use.args) == 1 and "ctx_list" in keywords)
     if not has_devices or not keywords.keys() <= {"ctx_list", "batch_axis", "even_split"}:
@@ -349,6 +367,7 @@ def split_and_load(use: Use) -> Judgement:
 
 
 def scatter(use: Use) -> Judgement:
+    """PyTorch's `scatter(tensor, devices)`, which allows parts of different lengths."""
     if (
         len(use.args) != 2
         or use.keywords
@@ -372,6 +391,7 @@ def _is_list_of_devices(use: Use, means: Value) -> bool:
 
 
 def split_batch(use: Use) -> Judgement:
+    """d2l's `a, b = split_batch(x, y, devices)` gives lists, and xdevice's function pairs: `zip(*...)` turns them."""
     is_unpacked = isinstance(use.parent, ast.Assign) and all(
         isinstance(target, ast.Tuple) and len(target.elts) == 2 for target in use.parent.targets
     )
@@ -385,6 +405,7 @@ def split_batch(use: Use) -> Judgement:
 
 
 def memory(use: Use) -> Judgement:
+    """Paddle's numbers of allocated bytes: an attribute of what `xdevice.memory(device)` gives."""
     if not use.arguments:
         if use.sets_current:
             return OTHER_GPU
@@ -396,30 +417,3 @@ def memory(use: Use) -> Judgement:
             (*use.rename("xdevice.memory"), use.edit(end - 1, end, f").{use.idiom.text}")),
         )
     return left_open(_NO_DEVICE, "XD161")
-
-
-_RULES: Final = (
-    no_word,
-    neutral,
-    renamed,
-    replaced,
-    asks_build,
-    torch_device,
-    accelerator,
-    device_with_index,
-    helper_scope,
-    scope,
-    device_list,
-    device_count,
-    put_on_device,
-    current_device,
-    wait,
-    split_and_load,
-    scatter,
-    split_batch,
-    memory,
-)
-CALL_RULES: Final[dict[str, Callable[[Use], Judgement]]] = {
-    rule.__name__: rule for rule in _RULES
-}
-"""The rules that `idioms.CALLS` names."""

@@ -1,4 +1,7 @@
-"""The judgements on methods of tensors and models, which are known by their names and by what the receiver may be."""
+"""The judgements on methods of tensors and models, which are known by their names and by what the receiver may be.
+
+`idioms.METHODS` names the function that judges each.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from .guards import known_at
 from .idioms import METHODS, ONLY_MXNET
 from .judging import OTHER_ARGUMENTS, OTHER_GPU, STARS, Judgement, Use, left_open, proven, safe
 from .knowledge import DECORDS_ARRAY, GLUONS_OUTPUT, IN_PLACE, is_model
-from .rules_of_calls import names_no_index, neutral
+from .rules_of_calls import names_no_index
 from .values import DEVICES, NUMBERS, TENSOR, Atom, is_device, is_known, may_be, means_of, only
 
 _A_DEVICE: Final = "the argument is a device, and the result is used"
@@ -65,6 +68,7 @@ def to(use: Use) -> Judgement:
     edits = use.move_to(device)
     if only(means, DEVICES):
         return _moved(use, proven(_A_DEVICE, edits))
+    # what nobody knows can be trusted where the name of the method belongs to one framework
     if use.method in ONLY_MXNET and not is_known(means) and _is_mxnets(use):
         return _moved(
             use, proven("only arrays of MXNet have this method, and it takes a device", edits)
@@ -75,6 +79,7 @@ def to(use: Use) -> Judgement:
 
 
 def _is_dtype(node: ast.expr, full_name: Callable[[ast.AST], str]) -> bool:
+    """Whether the first argument of `.to` is a dtype, by its value or by its name."""
     if isinstance(node, ast.Attribute) and node.attr in (
         "dtype",
         "float",
@@ -97,6 +102,7 @@ def _moved(use: Use, judgement: Judgement) -> Judgement:
         return replace(judgement, why=why)
     if means and all(map(_moves_in_place, means)):
         return replace(judgement, why=_A_MODEL if why == _A_DEVICE else why)
+    # no value is known: the name is a guess, and so never proven
     name = ast.unparse(use.receiver).rpartition(".")[2].lower()
     if _MODEL_NAME.fullmatch(name) and not is_known(means):
         why = "the name says that it is a model; its result is thrown away"
@@ -111,6 +117,7 @@ def _can_move(atom: Atom) -> bool:
 
 
 def _moves_in_place(atom: Atom) -> bool:
+    """Whether a move whose result is thrown away does the same before and after."""
     if atom.kind == "model":
         return str(atom.subject).startswith(IN_PLACE)
     # a tensor whose result is thrown away moves nowhere, with the old text and with the new
@@ -140,6 +147,7 @@ def to_vendor(use: Use) -> Judgement:
     if not is_known_form or use.has_stars:
         return OTHER_ARGUMENTS
     maker = use.idiom.text
+    # the device is the first argument or a keyword, and may be left out
     device = use.args[0] if use.args else getattr(use.keywords.get("device"), "value", None)
     if device is None:
         return _to_default_device(use, maker)
@@ -159,6 +167,7 @@ def _to_default_device(use: Use, maker: str) -> Judgement:
         if not use.module.current_gpu:
             return OTHER_GPU
         new = use.module.current_gpu
+    # `x.cpu().numpy()` is one read, which needs no move before it
     merged = _read_around(use, use.node) if maker == "xdevice.cpu" else None
     if merged is not None:
         return merged
@@ -194,6 +203,7 @@ def _read_around(use: Use, node: ast.AST) -> Judgement | None:
 
 
 def reset(use: Use) -> Judgement:
+    """`net.collect_params().reset_ctx(device)` moves parameters of MXNet in place."""
     if len(use.arguments) != 1:
         return left_open("not the form reset_ctx(device)", "XD166")
     (device,) = use.arguments
@@ -206,6 +216,7 @@ def reset(use: Use) -> Judgement:
 
 
 def copy_to(use: Use) -> Judgement:
+    """`x.copyto(other)` copies to a device or into another array, which only the value of the argument tells."""
     argument = use.only_argument
     if argument is None:
         return left_open("not the form copyto(device)", "XD166")
@@ -218,6 +229,7 @@ def copy_to(use: Use) -> Judgement:
 
 
 def sync(use: Use) -> Judgement:
+    """`x.wait_to_read()` and `x.block_until_ready()`. The latter returns the array, which sync does not."""
     if use.arguments:
         return OTHER_ARGUMENTS
     if not use.is_statement:
@@ -226,6 +238,7 @@ def sync(use: Use) -> Judgement:
 
 
 def read(use: Use) -> Judgement:
+    """`x.numpy()`, `x.item()` and the like: an array or a number on the host."""
     if use.args or use.keywords.keys() not in (set(), {"force"}):
         return OTHER_ARGUMENTS
     means, parent = means_of(use.receiver), use.parent
@@ -283,6 +296,7 @@ def _is_mxnets(use: Use) -> bool:
 
 
 def read_as_list(use: Use) -> Judgement:
+    """`x.tolist()` becomes `to_numpy(x).tolist()`: xdevice has no word that makes a list."""
     means = means_of(use.receiver)
     if only(means, _HOST):
         return _ON_HOST
@@ -292,10 +306,3 @@ def read_as_list(use: Use) -> Judgement:
     return proven(
         _A_TENSOR, (use.edit(start, start, "xdevice.to_numpy("), use.edit(dot, dot + 1, ")."))
     )
-
-
-METHOD_RULES: Final[dict[str, Callable[[Use], Judgement]]] = {
-    rule.__name__: rule
-    for rule in (to, to_vendor, reset, copy_to, sync, read, read_as_list, neutral)
-}
-"""The rules that `idioms.METHODS` names."""

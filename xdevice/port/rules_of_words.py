@@ -45,6 +45,7 @@ _STREAMS: Final = {
 }
 """Calls that give a stream."""
 _WITH_HANDLES: Final = ("torch.cuda.Stream", "torch.cuda.current_stream", "torch.cuda.Event")
+"""Names whose objects have CUDA's handles, which those of PyTorch's own classes lack."""
 _OF_CUDAS_PROPERTIES: Final = {
     "major",
     "minor",
@@ -53,6 +54,7 @@ _OF_CUDAS_PROPERTIES: Final = {
     "warp_size",
     "L2_cache_size",
 }
+"""Attributes that the properties of other vendors' devices lack."""
 _OF_AUTOCAST: Final = ("device_type", "dtype", "enabled", "cache_enabled")
 _OF_SCALER: Final = (
     "init_scale",
@@ -78,6 +80,7 @@ _ALIKE: Final = {
 }
 """Functions whose row is about one value of an argument."""
 _LOOSER_THAN_AND: Final = (ast.IfExp, ast.BoolOp, ast.NamedExpr, ast.Lambda)
+"""Expressions that need brackets behind an `and`."""
 _REPEATABLE: Final = (
     ast.Name,
     ast.Attribute,
@@ -87,9 +90,9 @@ _REPEATABLE: Final = (
     ast.operator,
     ast.unaryop,
 )
-
-
+"""The parts of an expression that has the same value when it is evaluated again, as a call may not."""
 WITH_DEVICES: Final = frozenset(_ALIKE)
+"""Functions whose calls are judged together with the text in them that names a device."""
 
 
 def row_of(full_name: str) -> Row | None:
@@ -113,6 +116,7 @@ def word(use: Use, row: Row | None) -> Judgement:
 
 
 def _not_called(use: Use, row: Row) -> Judgement:
+    """The judgement on a name that is handed on: it is renamed if its word is called in the same way."""
     is_class = row.name in ("torch.cuda.Stream", "torch.cuda.Event")
     if is_class or (row.rule == "renamed" and row.idle is None):
         return proven(NAMED, use.replace(_callee(use, row)))
@@ -146,11 +150,13 @@ def guarded(use: Use, edits: Edits, idle: str | None) -> Edits:
     test = use.module.available
     indent = use.indent
     if use.is_statement and indent is not None:
+        # # the statement becomes the body of an `if`
         inner = indent + ("\t" if "\t" in indent else "    ")
         return (
             use.edit(use.start, use.start, f"if {test}:{use.module.source.newline}{inner}"),
             *edits,
         )
+    # # the expression becomes a choice between the word and what the old name gave
     start, end = ("", "") if _stands_free(use) else ("(", ")")
     before = (use.edit(use.start, use.start, start),) if start else ()
     return (*before, *edits, use.edit(use.end, use.end, f" if {test} else {idle}{end}"))
@@ -167,6 +173,7 @@ def _stands_free(use: Use) -> bool:
 
 
 def _renamed(use: Use, row: Row) -> Judgement:
+    """The word takes the same arguments as the name."""
     if use.has_stars:
         return STARS
     if row.name.endswith("get_device_properties") and use.module.reads(_OF_CUDAS_PROPERTIES):
@@ -182,12 +189,14 @@ def _renamed(use: Use, row: Row) -> Judgement:
 
 
 def _replaced(use: Use, row: Row) -> Judgement:
+    """The word is an expression without arguments."""
     if use.arguments:
         return OTHER_ARGUMENTS
     return proven(NAMED, guarded(use, use.replace(use.module.named(row.accelerator)), row.idle))
 
 
 def _event(use: Use, row: Row) -> Judgement:
+    """`torch.Event` takes its settings by name only, so they get their names."""
     names = _SETTINGS[row.name]
     if not _is_plain(use) or not use.keywords.keys() <= set(names):
         return OTHER_ARGUMENTS
@@ -212,10 +221,12 @@ def _is_plain(use: Use) -> bool:
 
 
 def _insertions(use: Use, texts: dict[int, str]) -> Edits:
+    """The edits that insert texts, by their positions."""
     return tuple(use.edit(at, at, text) for at, text in texts.items())
 
 
 def _device_scope(use: Use, row: Row) -> Judgement:
+    """`torch.accelerator.device_index` takes an index, and `torch.cuda.device` a device or its name, too."""
     argument = use.only_argument
     if argument is None:
         return OTHER_ARGUMENTS
@@ -235,6 +246,7 @@ def _device_scope(use: Use, row: Row) -> Judgement:
 
 
 def _stream_scope(use: Use, row: Row) -> Judgement:
+    """A stream of PyTorch's own is a scope itself, so that `torch.cuda.stream(s)` becomes `s`."""
     argument = use.only_argument
     if argument is None:
         return OTHER_ARGUMENTS
@@ -254,6 +266,8 @@ def _is_stream(means: Value) -> bool:
 
 
 def _seed(use: Use, row: Row) -> Judgement:
+    """A seed that `torch.manual_seed` has just set on all devices is set by it again, any other by the module of the
+    present device."""
     seed = use.only_argument
     if seed is None:
         return OTHER_ARGUMENTS
@@ -317,6 +331,7 @@ def _with_device(use: Use, row: Row) -> Judgement:
     if not has_gpu(use) and "enabled" not in settings:
         text = f"{text}, enabled={test}"
     edits = use.rename(use.module.named(callee))
+    # # the word has the device first, so an argument that has no name gets its own
     inserted: dict[int, str] = {}
     if device is None:
         inserted[use.find(b"(", use.span(use.node.func)[1]) + 1] = text + (
@@ -343,6 +358,7 @@ def _with_device(use: Use, row: Row) -> Judgement:
 
 
 def _nccl(use: Use, row: Row) -> Judgement:
+    """`init_process_group("nccl")` gets the collectives of the device that there is."""
     keyword = use.keywords.get("backend")
     backend = keyword.value if keyword is not None else use.args[0] if use.args else None
     if backend is None or text_of(backend) != "nccl":

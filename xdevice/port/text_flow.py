@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from . import idioms
@@ -26,25 +26,23 @@ _READING_METHODS: Final = {
 }
 
 
-def origins_in_text(module: PythonModule, inference: Inference) -> set[ast.AST]:
-    """The expressions that choose a device which a module puts into a text somewhere."""
-    origins: set[ast.AST] = set()
-    for node in module.walked[0]:
-        for part in _parts_in_text(node, inference):
-            origins.update(_origins(means_of(part)))
-    return origins
+def origins(
+    module: PythonModule,
+    inference: Inference,
+    parts_of: Callable[[ast.AST, Inference], Sequence[ast.expr]],
+) -> set[ast.AST]:
+    """The expressions that choose the devices in some parts of the nodes of a module: `parts_in_text` or
+    `devices_in`."""
+    return {
+        origin
+        for node in module.walked[0]
+        for part in parts_of(node, inference)
+        for origin in _origins(means_of(part))
+    }
 
 
-def origins_on_devices(module: PythonModule, inference: Inference) -> set[ast.AST]:
-    """The texts that a module hands to something which takes a device."""
-    origins: set[ast.AST] = set()
-    for node in module.walked[0]:
-        for part in _devices_in(node, inference):
-            origins.update(_origins(means_of(part)))
-    return origins
-
-
-def _devices_in(node: ast.AST, inference: Inference) -> list[ast.expr]:
+def devices_in(node: ast.AST, inference: Inference) -> list[ast.expr]:
+    """The expressions that a call takes as devices."""
     if not isinstance(node, ast.Call):
         return []
     parts = [keyword.value for keyword in node.keywords if keyword.arg in _TAKING_DEVICES]
@@ -69,7 +67,7 @@ def _origins(value: Value) -> Iterator[ast.AST]:
             yield atom.origin
 
 
-def _parts_in_text(node: ast.AST, inference: Inference) -> Sequence[ast.expr]:
+def parts_in_text(node: ast.AST, inference: Inference) -> Sequence[ast.expr]:
     """The expressions that a node makes a text of, or reads as a text."""
     match node:
         # f"{'cuda'}" is a text already, whatever device there is

@@ -1,5 +1,5 @@
-"""JAX's kernels for `xdevice.array_namespace`. `xdevice.contract.arithmetic` says with which arguments the core calls
-them, and what they have to return."""
+"""JAX's kernels for `xdevice.array_namespace`. `xdevice.math.contract.arithmetic` says with which arguments the core
+calls them, and what they have to return."""
 
 from __future__ import annotations
 
@@ -14,17 +14,16 @@ from xdevice.base.dtypes import host_dtype
 
 # JAX's own functions that are kernels as they are
 from jax.numpy import (  # isort: skip  # noqa: F401
-    abs, acos, acosh, argmax, argmin, asin, asinh, atan, atan2, atanh, bitwise_and, bitwise_invert,
-    bitwise_left_shift, bitwise_or, bitwise_right_shift, bitwise_xor, broadcast_to, ceil, clip, conj, copy, copysign,
-    cos, cosh, equal, exp, expand_dims, expm1, fft, flip, floor, greater, greater_equal, hypot, imag, isfinite, isinf,
-    isnan, less, less_equal, linalg, log, log10, log1p, log2, logaddexp, logical_and, logical_not, logical_or,
-    logical_xor, maximum, minimum, negative, nextafter, not_equal, permute_dims, pow, real, reciprocal, remainder,
-    repeat, reshape, roll, round, sign, signbit, sin, sinh, sqrt, square, squeeze, stack, tan, tanh, tril, triu,
-    trunc, where,
+    abs, acos, acosh, argmax, argmin, asin, asinh, atan, atan2, atanh, bitwise_and, bitwise_invert, bitwise_left_shift,
+    bitwise_or, bitwise_right_shift, bitwise_xor, broadcast_to, ceil, clip, conj, copy, copysign, cos, cosh, einsum,
+    equal, exp, expand_dims, expm1, fft, flip, floor, greater, greater_equal, hypot, imag, isfinite, isinf, isnan, less,
+    less_equal, linalg, log, log10, log1p, log2, logaddexp, logical_and, logical_not, logical_or, logical_xor, maximum,
+    minimum, negative, nextafter, not_equal, permute_dims, pow, real, reciprocal, remainder, repeat, reshape, roll,
+    round, sign, signbit, sin, sinh, sqrt, square, squeeze, stack, tan, tanh, tril, triu, trunc, where,
 )  # fmt: skip
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from jax import Array
 
@@ -125,10 +124,6 @@ def sort(x: Array, axis: int, descending: bool) -> Array:
 
 def take(x: Array, indices: Array, axis: int) -> Array:
     return jnp.take(x, indices, axis, mode=_mode(indices, "clip"))
-
-
-def einsum(subscripts: str, tensors: Sequence[Array]) -> Array:
-    return jnp.einsum(subscripts, *tensors)
 
 
 @partial(jax.jit)

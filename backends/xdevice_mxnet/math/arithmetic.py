@@ -1,5 +1,5 @@
-"""MXNet's kernels for `xdevice.array_namespace`. `xdevice.contract.arithmetic` says with which arguments the core calls
-them, and what they have to return.
+"""MXNet's kernels for `xdevice.array_namespace`. `xdevice.math.contract.arithmetic` says with which arguments the core
+calls them, and what they have to return.
 
 Facts about MXNet that the code depends on:
 - Without NumPy's semantics, a setting of each thread, arrays without dimensions (0-d) or without elements do not exist.
@@ -26,13 +26,14 @@ import numpy as np
 
 from xdevice.base.dtypes import dtype_name, host_dtype
 from xdevice.errors import UnsupportedError
+from xdevice.math.contract import tables
 from xdevice.math.contract.arithmetic import OF_NUMBERS
 from xdevice.math.contract.tables import named
 from xdevice_mxnet import semantics, sums
 from xdevice_mxnet.operators import operator
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     def __getattr__(name: str) -> Any: ...  # the kernels that tables list
 
@@ -218,16 +219,6 @@ def abs(x: Any) -> Any:
 
 
 @_kernel
-def logaddexp(x1: Any, x2: Any) -> Any:
-    zero, are_equal = number(0, dtype_name(x1.dtype), x1), _np.equal(x1, x2)
-    large, small = _np.maximum(x1, x2), _np.minimum(x1, x2)
-    # a difference of infinities would give NaN gradients, even where it is not taken
-    apart = where(are_equal, zero, small) - where(are_equal, zero, large)
-    # `maximum` of equals has its gradient at one of them
-    return where(are_equal, x1 * 0.5 + x2 * 0.5, large) + _np.log1p(_np.exp(apart))
-
-
-@_kernel
 def pow(x1: Any, x2: Any) -> Any:
     return _np.power(x1, x2) if _is_float(x1) else _whole_power(x1, x2)
 
@@ -352,20 +343,9 @@ def _linked_sum_of_nothing(x: Any, axes: tuple[int, ...] | None, keepdims: bool)
     ]
 
 
-@_by_numpy
-def argsort(x: Any, axis: int, descending: bool) -> Any:
-    if not descending:
-        return np.argsort(x, axis, kind="stable")
-    mirrored = np.argsort(np.flip(x, axis), axis, kind="stable")
-    return x.shape[axis] - 1 - np.flip(mirrored, axis)
-
-
+argsort = _by_numpy(tables.argsort)
 cumulative_sum = _kernel(_np.cumsum)
-
-
-@_kernel
-def sliced(x: Any, axis: int, start: int, stop: int) -> Any:
-    return x[(slice(None),) * axis + (slice(start, stop),)]
+sliced = _kernel(tables.sliced)
 
 
 def sort(x: Any, axis: int, descending: bool) -> Any:
@@ -380,7 +360,7 @@ def take(x: Any, indices: Any, axis: int) -> Any:
 
 
 @_kernel
-def einsum(subscripts: str, tensors: Sequence[Any]) -> Any:
+def einsum(subscripts: str, *tensors: Any) -> Any:
     return _np.einsum(subscripts, *tensors, optimize=len(tensors) > 2)
 
 
@@ -403,11 +383,7 @@ def broadcast_to(x: Any, shape: tuple[int, ...]) -> Any:
     return _np.broadcast_to(x, shape) if 0 not in shape else _nothing(shape, x)
 
 
-@_kernel
-def concat(tensors: Sequence[Any], axis: int) -> Any:
-    return _np.concatenate(list(tensors), axis)
-
-
+concat = _kernel(_np.concatenate)
 expand_dims = _shaping(_np.expand_dims)
 
 
@@ -458,9 +434,7 @@ def roll(x: Any, shifts: tuple[int, ...], axes: tuple[int, ...]) -> Any:
 squeeze = _shaping(_np.squeeze)
 
 
-@_kernel
-def stack(tensors: Sequence[Any], axis: int) -> Any:
-    return _np.stack(list(tensors), axis)
+stack = _kernel(_np.stack)
 
 
 @_kernel

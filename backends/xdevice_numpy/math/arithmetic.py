@@ -1,5 +1,5 @@
-"""NumPy's kernels for `xdevice.array_namespace`. `xdevice.contract.arithmetic` says with which arguments the core calls
-them, and what they have to return.
+"""NumPy's kernels for `xdevice.array_namespace`. `xdevice.math.contract.arithmetic` says with which arguments the core
+calls them, and what they have to return.
 
 Facts about NumPy that the code depends on:
 - It returns a scalar where the array API standard wants an array without dimensions.
@@ -17,10 +17,10 @@ import numpy as np
 
 from xdevice.base.dtypes import host_dtype
 from xdevice.errors import UnsupportedError
-from xdevice.math.contract.tables import named
+from xdevice.math.contract.tables import argsort, named, sliced  # noqa: F401  # kernels as they are
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     Array = np.ndarray[Any, Any]
 
@@ -152,14 +152,6 @@ argmax = _array(np.argmax)
 argmin = _array(np.argmin)
 
 
-def argsort(x: Array, axis: int, descending: bool) -> Array:
-    if not descending:
-        return np.argsort(x, axis=axis, kind="stable")
-    # sorting the reversed values keeps the first of equal values first after the result is reversed
-    mirrored = np.argsort(np.flip(x, axis), axis=axis, kind="stable")
-    return x.shape[axis] - 1 - np.flip(mirrored, axis)
-
-
 def cumulative_prod(x: Array, axis: int) -> Array:
     with np.errstate(all="ignore"):
         return np.cumprod(x, axis=axis, dtype=x.dtype)
@@ -171,10 +163,6 @@ def cumulative_sum(x: Array, axis: int) -> Array:
 
 def searchsorted(x1: Array, x2: Array, side: Any) -> Array:
     return np.searchsorted(x1, x2, side)
-
-
-def sliced(x: Array, axis: int, start: int, stop: int) -> Array:
-    return x[(slice(None),) * axis + (slice(start, stop),)]
 
 
 def sort(x: Array, axis: int, descending: bool) -> Array:
@@ -207,7 +195,7 @@ def cross(x1: Array, x2: Array, axis: int) -> Array:
     return np.cross(x1, x2, axis=axis)
 
 
-def einsum(subscripts: str, tensors: Sequence[Array]) -> Array:
+def einsum(subscripts: str, *tensors: Array) -> Array:
     with np.errstate(all="ignore"):
         return np.asarray(np.einsum(subscripts, *tensors, optimize=True))
 

@@ -1,4 +1,4 @@
-"""Paddle's kernels for `xdevice.array_namespace`. `xdevice.contract.arithmetic` says with which arguments the core
+"""Paddle's kernels for `xdevice.array_namespace`. `xdevice.math.contract.arithmetic` says with which arguments the core
 calls them, and what they have to return.
 
 Paddle's own functions have these faults, which the kernels here correct (no upstream issues known):
@@ -27,16 +27,15 @@ from xdevice_paddle.private import private
 # operators and Paddle's own functions that are kernels as they are: the operators are C++, without checks in Python
 from operator import add, mul as multiply, sub as subtract, truediv as divide  # isort: skip  # noqa: F401
 from paddle import (  # isort: skip  # noqa: F401
-    abs, acos, acosh, all, any, asin, asinh, atan, atan2, atanh, bitwise_and, bitwise_invert,
-    bitwise_left_shift, bitwise_or, bitwise_right_shift, bitwise_xor, broadcast_to, ceil, conj, copysign, cos, cosh,
-    exp, expm1, fft, flip, floor, greater_equal, imag, isfinite, isinf, isnan, less_equal, log, log10,
-    log1p, log2, logical_and, logical_not, logical_or, logical_xor, maximum, mean, minimum,
-    nextafter, prod, real, reciprocal, reshape, roll, round, sign, signbit, sin, sinh, square, squeeze, tan,
-    tanh, trunc, where,
+    abs, acos, acosh, all, any, asin, asinh, atan, atan2, atanh, bitwise_and, bitwise_invert, bitwise_left_shift,
+    bitwise_or, bitwise_right_shift, bitwise_xor, broadcast_to, ceil, concat, conj, copysign, cos, cosh, einsum, exp,
+    expm1, fft, flip, floor, greater_equal, imag, isfinite, isinf, isnan, less_equal, log, log10, log1p, log2,
+    logical_and, logical_not, logical_or, logical_xor, maximum, mean, minimum, nextafter, prod, real, reciprocal,
+    reshape, roll, round, sign, signbit, sin, sinh, square, squeeze, stack, tan, tanh, trunc, where,
 )  # fmt: skip
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     import numpy as np
 
@@ -101,25 +100,6 @@ def equal(x1: Any, x2: Any) -> Any:
 
 def not_equal(x1: Any, x2: Any) -> Any:
     return paddle.logical_not(equal(x1, x2))
-
-
-def hypot(x1: Any, x2: Any) -> Any:
-    # Paddle's own squares both: of 3e20 and 4e20 it gives inf in float32 (3.3.1; no upstream issue known)
-    x1, x2 = paddle.abs(x1), paddle.abs(x2)
-    large, small = paddle.maximum(x1, x2), paddle.minimum(x1, x2)
-    divisor = paddle.where(large > 0, large, paddle.ones_like(large))
-    result = large * paddle.sqrt(1 + paddle.square(small / divisor))
-    is_infinite = paddle.logical_or(paddle.isinf(x1), paddle.isinf(x2))
-    return paddle.where(is_infinite, paddle.full_like(result, math.inf), result)
-
-
-def logaddexp(x1: Any, x2: Any) -> Any:
-    # Paddle's own gives NaN for two equal infinities (3.3.1; no upstream issue known)
-    large, small, are_equal = paddle.maximum(x1, x2), paddle.minimum(x1, x2), equal(x1, x2)
-    # a difference of infinities would give NaN gradients, even where it is not taken
-    zeros = paddle.zeros_like(large)
-    apart = paddle.where(are_equal, zeros, small) - paddle.where(are_equal, zeros, large)
-    return large + paddle.log1p(paddle.exp(apart))
 
 
 def floor_divide(x1: Any, x2: Any) -> Any:
@@ -208,10 +188,6 @@ def sort(x: Any, axis: int, descending: bool) -> Any:
 take = paddle.index_select
 
 
-def einsum(subscripts: str, tensors: Sequence[Any]) -> Any:
-    return paddle.einsum(subscripts, *tensors)
-
-
 def take_along_axis(x: Any, indices: Any, axis: int) -> Any:
     if x.dtype == paddle.bool:
         return paddle.cast(take_along_axis(paddle.cast(x, "int32"), indices, axis), "bool")
@@ -224,10 +200,6 @@ def take_along_axis(x: Any, indices: Any, axis: int) -> Any:
 
 
 # of shapes
-
-
-def concat(tensors: Sequence[Any], axis: int) -> Any:
-    return paddle.concat(list(tensors), axis)
 
 
 expand_dims = paddle.unsqueeze
@@ -254,10 +226,6 @@ def _of_rank(x: Any, rank: int) -> Any:
 
 
 permute_dims = paddle.transpose
-
-
-def stack(tensors: Sequence[Any], axis: int) -> Any:
-    return paddle.stack(list(tensors), axis)
 
 
 unstack = paddle.unbind

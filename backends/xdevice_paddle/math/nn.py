@@ -1,5 +1,5 @@
-"""Paddle's kernels for `xdevice.nn`. `xdevice.contract.nn` says with which arguments the core calls them, and what they
-have to return.
+"""Paddle's kernels for `xdevice.nn`. `xdevice.math.contract.nn` says with which arguments the core calls them, and what
+they have to return.
 
 Paddle's own kernels for the CPU have these faults (3.3.1), which the functions here correct:
 - In `log_softmax` and `cross_entropy`, the logarithm of a probability is never below -64.

@@ -1,5 +1,5 @@
-"""TensorFlow's kernels for `xdevice.array_namespace`. `xdevice.contract.arithmetic` says with which arguments the core
-calls them, and what they have to return.
+"""TensorFlow's kernels for `xdevice.array_namespace`. `xdevice.math.contract.arithmetic` says with which arguments the
+core calls them, and what they have to return.
 
 Facts about TensorFlow that the code depends on:
 - An operation runs on the device of the open scope, not on that of its operands. So each kernel opens a scope with the
@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
+from xdevice.math.contract import tables
 from xdevice.math.contract.arithmetic import HOST
 from xdevice.math.contract.tables import named
 from xdevice_tensorflow.placing import placed as _placed
@@ -120,27 +121,6 @@ def copysign(x1: Any, x2: Any) -> Any:
     return tf.where(signbit(x1) == signbit(x2), x1, -x1)
 
 
-@_placed
-def hypot(x1: Any, x2: Any) -> Any:
-    x1, x2 = tf.abs(x1), tf.abs(x2)
-    # the square of the larger one might overflow
-    large, small = tf.maximum(x1, x2), tf.minimum(x1, x2)
-    result = large * tf.sqrt(1 + tf.square(tf.math.divide_no_nan(small, large)))
-    return tf.where(
-        tf.math.is_inf(x1) | tf.math.is_inf(x2), tf.constant(math.inf, x1.dtype), result
-    )
-
-
-@_placed
-def logaddexp(x1: Any, x2: Any) -> Any:
-    zero, are_equal = tf.zeros((), x1.dtype), x1 == x2
-    large, small = tf.maximum(x1, x2), tf.minimum(x1, x2)
-    # a difference of infinities would give NaN gradients, even where it is not taken
-    apart = tf.where(are_equal, zero, small) - tf.where(are_equal, zero, large)
-    half = tf.constant(0.5, x1.dtype)  # `maximum` of equals has its gradient at one of them
-    return tf.where(are_equal, x1 * half + x2 * half, large) + tf.math.log1p(tf.exp(apart))
-
-
 def _of_parts(test: Callable[..., Any], together: Callable[..., Any]) -> Callable[..., Any]:
     """Makes a kernel of a test that takes no complex numbers: it tests both of their parts."""
 
@@ -235,9 +215,7 @@ def searchsorted(x1: Any, x2: Any, side: str) -> Any:
     return tf.searchsorted(x1, x2, side)
 
 
-@_placed
-def sliced(x: Any, axis: int, start: int, stop: int) -> Any:
-    return x[(slice(None),) * axis + (slice(start, stop),)]
+sliced = _placed(tables.sliced)
 
 
 @_placed
@@ -250,7 +228,7 @@ def take(x: Any, indices: Any, axis: int) -> Any:
     return tf.gather(x, indices, axis=axis)
 
 
-def einsum(subscripts: str, tensors: Sequence[Any]) -> Any:
+def einsum(subscripts: str, *tensors: Any) -> Any:
     return _made(tensors[0], tf.einsum, subscripts, *tensors)
 
 
@@ -271,11 +249,11 @@ def take_along_axis(x: Any, indices: Any, axis: int) -> Any:
 
 
 def concat(tensors: Sequence[Any], axis: int) -> Any:
-    return _made(tensors[0], tf.concat, list(tensors), axis)
+    return _made(tensors[0], tf.concat, tensors, axis)
 
 
 def stack(tensors: Sequence[Any], axis: int) -> Any:
-    return _made(tensors[0], tf.stack, list(tensors), axis)
+    return _made(tensors[0], tf.stack, tensors, axis)
 
 
 unstack = _placed(lambda x, axis: tf.unstack(x, axis=axis))

@@ -1,5 +1,5 @@
-"""PyTorch's kernels for `xdevice.array_namespace`. `xdevice.contract.arithmetic` says with which arguments the core
-calls them, and what they have to return."""
+"""PyTorch's kernels for `xdevice.array_namespace`. `xdevice.math.contract.arithmetic` says with which arguments the
+core calls them, and what they have to return."""
 
 from __future__ import annotations
 
@@ -12,16 +12,15 @@ from xdevice.math.contract.arithmetic import HOST
 
 # PyTorch's own functions that are kernels as they are
 from torch import (  # isort: skip  # noqa: F401
-    abs, acos, acosh, add, argmax, argmin, asin, asinh, atan, atan2, atanh, bitwise_and, bitwise_left_shift,
-    bitwise_or, bitwise_right_shift, bitwise_xor, broadcast_to, ceil, copysign, cos, cosh, divide, exp, expm1,
-    fft, flip, floor, hypot, imag, isfinite, isinf, isnan, linalg, log, log10, log1p, log2, logaddexp, logical_and,
-    logical_not, logical_or, logical_xor, maximum, minimum, multiply, nextafter, pow, real, reciprocal, remainder,
-    reshape, roll, round, signbit, sin, sinh, sqrt, square, squeeze, subtract, tan, tanh, tril, triu, trunc, where,
+    abs, acos, acosh, add, all, amax as max, amin as min, any, argmax, argmin, asin, asinh, atan, atan2, atanh,
+    bitwise_and, bitwise_left_shift, bitwise_or, bitwise_right_shift, bitwise_xor, broadcast_to, ceil, concat, copysign,
+    cos, cosh, divide, einsum, exp, expm1, fft, flip, floor, hypot, imag, isfinite, isinf, isnan, linalg, log, log10,
+    log1p, log2, logaddexp, logical_and, logical_not, logical_or, logical_xor, maximum, mean, minimum, multiply,
+    nextafter, pow, real, reciprocal, remainder, reshape, roll, round, signbit, sin, sinh, sqrt, square, squeeze, stack,
+    subtract, sum, tan, tanh, tril, triu, trunc, where,
 )  # fmt: skip
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     import numpy as np
 
     Tensor = torch.Tensor
@@ -99,21 +98,7 @@ def sign(x: Tensor) -> Tensor:
     return torch.where(torch.isnan(x), x, signs) if x.is_floating_point() else signs
 
 
-# reductions, and functions along an axis
-
-
-def _reducing(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    def kernel(x: Tensor, axes: tuple[int, ...], keepdims: bool) -> Tensor:
-        return function(x, axes, keepdim=keepdims)
-
-    return kernel
-
-
-all = _reducing(torch.all)
-any = _reducing(torch.any)
-max = _reducing(torch.amax)
-mean = _reducing(torch.mean)
-min = _reducing(torch.amin)
+# of many elements
 
 
 def prod(x: Tensor, axes: tuple[int, ...], keepdims: bool) -> Tensor:
@@ -122,10 +107,6 @@ def prod(x: Tensor, axes: tuple[int, ...], keepdims: bool) -> Tensor:
     for axis in reversed(axes):  # torch.prod takes one
         x = torch.prod(x, axis, keepdim=keepdims)
     return x
-
-
-def sum(x: Tensor, axes: tuple[int, ...] | None, keepdims: bool) -> Tensor:
-    return torch.sum(x) if axes is None else torch.sum(x, axes, keepdim=keepdims)
 
 
 def argsort(x: Tensor, axis: int, descending: bool) -> Tensor:
@@ -152,10 +133,6 @@ def take(x: Tensor, indices: Tensor, axis: int) -> Tensor:
     return torch.index_select(x, axis, indices)
 
 
-def einsum(subscripts: str, tensors: Sequence[Tensor]) -> Tensor:
-    return torch.einsum(subscripts, *tensors)
-
-
 def put(x: Tensor, indices: Tensor, values: Tensor) -> Tensor:
     return torch.index_copy(x, 0, indices, values)
 
@@ -164,14 +141,13 @@ def take_along_axis(x: Tensor, indices: Tensor, axis: int) -> Tensor:
     return torch.gather(x, axis, indices.long())
 
 
-def clip(x: Tensor, min: float | None, max: float | None) -> Tensor:
+def clip(x: Tensor, low: Any, high: Any) -> Tensor:
     # there a bound beyond the dtype is an error, and a tensor of it is infinity
     if x.dtype is torch.float16:
         low, high = (
-            None if bound is None else number(bound, "float16", x) for bound in (min, max)
+            None if bound is None else number(bound, "float16", x) for bound in (low, high)
         )
-        return torch.clamp(x, low, high)
-    return torch.clamp(x, min, max)
+    return torch.clamp(x, low, high)
 
 
 def cross(x1: Tensor, x2: Tensor, axis: int) -> Tensor:
@@ -189,11 +165,6 @@ def norm(x: Tensor, axes: tuple[int, ...], keepdims: bool) -> Tensor:
 # of shapes
 
 
-def concat(tensors: Sequence[Tensor], axis: int) -> Tensor:
-    # torch.concat lets a vector without elements pass as any shape, but the core has checked the shapes
-    return torch.concat(list(tensors), axis)
-
-
 def diagonal(x: Tensor, k: int) -> Tensor:
     return torch.diagonal(x, k, -2, -1)
 
@@ -209,10 +180,6 @@ def matmul(x1: Tensor, x2: Tensor) -> Tensor:
 
 
 permute_dims = torch.permute
-
-
-def stack(tensors: Sequence[Tensor], axis: int) -> Tensor:
-    return torch.stack(list(tensors), axis)
 
 
 unstack = torch.unbind

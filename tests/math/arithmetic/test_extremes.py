@@ -75,6 +75,19 @@ def test_the_gradient_of_logaddexp_is_a_share_of_each_also_of_equals(backend):
     np.testing.assert_allclose(xdevice.to_numpy(gradients[1]), 1 - share, rtol=3e-5)
 
 
+@pytest.mark.parametrize("backend", [name for name in BACKENDS if name != "numpy"])
+def test_the_gradient_of_hypot_is_a_part_of_each_also_of_equals(backend):
+    with xdevice.use_backend(backend):
+        pair = [xdevice.tensor([2.0, 3.0, -5.0]), xdevice.tensor([2.0, 4.0, -5.0])]
+        xp = xdevice.array_namespace(pair[0])
+        gradients = xdevice.math.grad(lambda p: xp.sum(p[0]) + xp.sum(xp.hypot(*p)))(pair)
+    half = 0.5**0.5
+    np.testing.assert_allclose(
+        xdevice.to_numpy(gradients[0]), [1 + half, 1.6, 1 - half], rtol=1e-5
+    )
+    np.testing.assert_allclose(xdevice.to_numpy(gradients[1]), [half, 0.8, -half], rtol=1e-5)
+
+
 def test_mxnet_refuses_only_what_would_need_the_gradient_that_it_lacks():
     needs("mxnet")
     with xdevice.use_backend("mxnet") as backend:

@@ -15,16 +15,14 @@ COMPOSED = ("leaky_relu", "logsumexp")
 WORDS = sorted(
     {
         *contract.KERNELS,
-        *contract.OPTIONAL,
+        *contract.BY_HAND,
         "binary_cross_entropy_with_logits",
         "mse_loss",
         "moments",
         *COMPOSED,
     }
 )
-WORDS = [
-    name for name in WORDS if name not in ("binary_cross_entropies", "cross_entropies", "erf")
-]
+WORDS = [name for name in WORDS if name not in ("binary_cross_entropies", "cross_entropies")]
 TRAINED = """
 def loss(p):
     cell = gru_cell({**weights, "wx": p["wx"]}, p["x"], xdevice.zeros(2, 1))

@@ -10,7 +10,14 @@ import pytest
 from helpers.environment import BACKENDS, python
 
 import xdevice
-from xdevice.twins.tracing.operations import Errors, Log, LogWriter, Operation, Two, errors
+from xdevice.twins.tracing.operations import (
+    Errors,
+    Log,
+    LogWriter,
+    Operation,
+    TwoPrograms,
+    errors,
+)
 
 NAMES = [name for name in ("torch", "jax", "tensorflow", "paddle") if name in BACKENDS]
 PAIRS = [
@@ -96,7 +103,7 @@ def honest():
 
 @pytest.mark.parametrize(("one", "other"), PAIRS)
 def test_honest_programs_do_not_part(honest, one, other):
-    two = Two(honest[one], honest[other])
+    two = TwoPrograms(honest[one], honest[other])
     assert two.part() is None
     assert two.part(is_backward=True) is None
     rows = two.gradients()
@@ -118,7 +125,7 @@ def test_what_has_no_name_is_called_by_the_operation_that_takes_it(honest):
 def test_the_first_operation_that_differs_is_named_with_its_line(
     honest, one, other, fault, text
 ):
-    place = Two(step(one, fault), honest[other]).part()
+    place = TwoPrograms(step(one, fault), honest[other]).part()
     lines = Path(__file__).read_text().splitlines()
     assert place is not None
     assert place.actual is not None
@@ -130,7 +137,7 @@ def test_the_first_operation_that_differs_is_named_with_its_line(
 
 @pytest.mark.parametrize(("one", "other"), PAIRS)
 def test_a_gradient_that_differs_where_outputs_agree_is_named(honest, one, other):
-    two = Two(step(one, "stop"), honest[other])
+    two = TwoPrograms(step(one, "stop"), honest[other])
     assert two.part() is None
     place = two.part(is_backward=True)
     assert place is not None
@@ -159,10 +166,10 @@ def test_what_tells_nothing_is_no_difference():
         log.add(Operation("full", "", (), (keys[1],)))
         log.add(Operation("double", "", (keys[0], keys[1]), (keys[2],)))
         log.roots = keys[2:]
-    assert Two(one, other).part() is None
+    assert TwoPrograms(one, other).part() is None
     other.add(Operation("scaled", "a.py:1", (other.roots[0],), (other.key(y * 1.5),)))
     other.roots = list(other.operations[-1].outputs)
-    place = Two(one, other).part()
+    place = TwoPrograms(one, other).part()
     assert (place.actual, place.expected.line) == (None, "a.py:1")
 
 

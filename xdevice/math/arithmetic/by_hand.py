@@ -1,4 +1,4 @@
-"""Kernels of `xdevice.nn` written on the namespace, for adapters that have none of their own: `OPTIONAL` in
+"""Kernels of `xdevice.nn` written on the namespace, for adapters that have none of their own: `BY_HAND` in
 `xdevice.math.contract.nn` lists them, and what they are promised.
 
 Each takes the adapter's other kernels first.
@@ -6,17 +6,36 @@ Each takes the adapter's other kernels first.
 
 from __future__ import annotations
 
+from functools import partial
 from math import pi, sqrt
-from typing import Any, Final
+from types import SimpleNamespace
+from typing import Any
 
-from .namespace import array_namespace
+from xdevice.math.contract.nn import BY_HAND, OPTIONAL
 
-SETTINGS: Final = {"batch_norm": ("eps",), "gelu": ("approximate",), "layer_norm": ("eps",)}
-"""The arguments that are no tensors."""
+from .checks import shape_of
+from .namespace import array_namespace, checks_of
 
 
-def attention(nn: Any, q: Any, k: Any, v: Any, mask: Any) -> Any:
+def completed(own: Any) -> Any:
+    """The kernels of an adapter, and for each that it lacks the one here, compiled where the adapter says how."""
+    kernels = SimpleNamespace(**OPTIONAL | {name: getattr(own, name) for name in dir(own)})
+    for name, settings in BY_HAND.items():
+        if not hasattr(own, name):
+            kernel = partial(globals()[name], kernels)
+            setattr(
+                kernels,
+                name,
+                kernels.compiled(kernel, settings) if kernels.compiled else kernel,
+            )
+    return kernels
+
+
+def attention(nn: Any, q: Any, k: Any, v: Any, mask: Any, causal: bool) -> Any:
     xp = array_namespace(q)
+    if causal:
+        before = _before(q, k)
+        mask = before if mask is None else xp.logical_and(mask, before)
     scores = xp.divide(xp.matmul(q, xp.matrix_transpose(k)), sqrt(q.shape[-1]))
     if mask is None:
         return xp.matmul(nn.softmax(scores, len(scores.shape) - 1), v)
@@ -25,6 +44,19 @@ def attention(nn: Any, q: Any, k: Any, v: Any, mask: Any) -> Any:
     # a query without keys has equal weights here, and zeros below
     weights = nn.softmax(xp.where(mask, scores, least), len(scores.shape) - 1)
     return xp.matmul(xp.where(mask, weights, 0.0), v)
+
+
+def _before(q: Any, k: Any) -> Any:
+    """A mask that leaves the query i the keys up to the i-th."""
+    import numpy
+
+    checks, lengths = checks_of(q, "attention"), (shape_of(q)[-2], shape_of(k)[-2])
+    if None in lengths:
+        raise checks.backend.unsupported(
+            "causal attention of a length that is not known while a function is traced",
+            "give it as the mask",
+        )
+    return checks.constant(numpy.tri(*lengths, dtype=bool), q)
 
 
 def batch_norm(

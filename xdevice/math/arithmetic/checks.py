@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial, reduce
 from operator import index
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
+from xdevice.base import spellings
 from xdevice.base.dtypes import dtype_name
 from xdevice.contract import Backend
 from xdevice.core import registry
@@ -18,14 +20,15 @@ from xdevice.errors import (
     UnsupportedError,
     shown,
 )
-from xdevice.math.contract.arithmetic import DENSE, FUSED, HOST, ONE_DEVICE, PLACES, WIDER
+from xdevice.math.contract.arithmetic import HOST, OPTIONAL, PLACES
+from xdevice.math.contract.gradients import Gradients
 from xdevice.tensors.creation import listed, to_numpy
 from xdevice.tensors.refusals import operators_compute_elsewhere, traced
 
 from . import dtypes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     import numpy as np
 
@@ -36,15 +39,14 @@ class AxisError(ShapeError, IndexError):
     """An axis that a tensor does not have. It is an `IndexError` because the standard requires that."""
 
 
-def _widened(kernels: Any) -> Any:
-    """The kernels of an adapter; each computes the dtypes that the framework lacks in those that `WIDER` names."""
-    wider = getattr(kernels, WIDER, None)
-    if wider is None:
-        return kernels
-    widened = SimpleNamespace(**{name: getattr(kernels, name) for name in dir(kernels)})
-    for name, instead in wider.items():
-        setattr(widened, name, _wide(kernels, name, instead))
-    return widened
+def _completed(kernels: Any) -> Any:
+    """The kernels of an adapter, each of which computes the dtypes that the framework lacks in those that `WIDER`
+    names; and what the adapter has left out of `OPTIONAL`."""
+    own = {name: getattr(kernels, name) for name in dir(kernels)}
+    completed = SimpleNamespace(**OPTIONAL | own)
+    for name, instead in completed.WIDER.items():
+        setattr(completed, name, _wide(kernels, name, instead))
+    return completed
 
 
 def _wide(kernels: Any, function: str, wider: Mapping[str, str]) -> Callable[..., Any]:
@@ -88,26 +90,32 @@ class Checks:
 
     def __init__(self, backend: Backend) -> None:
         self.backend = backend
-        self.kernels: Any = _widened(backend.namespace())
+        self.kernels: Any = _completed(backend.namespace())
         self.tensor_types: set[type] = set()
         """The types seen so far that are tensors of this backend."""
-        self.compares_devices = not getattr(self.kernels, ONE_DEVICE, False)
+        self.compares_devices = not self.kernels.ONE_DEVICE
         """Whether the tensors' devices are compared before a kernel is called, because the kernel would not raise for
         tensors on two devices."""
         self.layout_attribute: str
         self.dense_layout: Any
-        self.layout_attribute, self.dense_layout = getattr(self.kernels, DENSE, ("", None))
+        self.layout_attribute, self.dense_layout = self.kernels.DENSE
         """The attribute that tells whether a tensor is dense, and its value in a dense one; "" if that is not asked
         before a fast call."""
         self.may_be_sparse: set[type] = set()
         """The types in `tensor_types` whose tensors may be sparse, so that each tensor has to be asked."""
+        # the contract's default, which raises, says that a backend has no gradients
+        own = getattr(backend.value_and_grad, "__func__", None)
+        self.has_gradients = own is not Gradients.value_and_grad
+        self.xp: Any = None
+        """The namespace that is made of these kernels, for functions that are written on other functions of it."""
+        self._programs: dict[Callable[..., Any], Callable[..., Any]] = {}
 
     def kernel(self, name: str, dtype: Any) -> Callable[..., Any]:
         """The kernel of a name for tensors of one dtype: the adapter's own, unless that dtype is computed in a wider
         one."""
-        own = self.backend.namespace()
-        is_widened = dtype_name(dtype) in getattr(own, WIDER, {}).get(name, ())
-        return getattr(self.kernels if is_widened else own, name)  # type: ignore[no-any-return]
+        completed = getattr(self.kernels, name)
+        is_widened = dtype_name(dtype) in self.kernels.WIDER.get(name, ())
+        return completed if is_widened else getattr(self.backend.namespace(), name, completed)  # type: ignore[no-any-return]
 
     # tensors
 
@@ -155,8 +163,7 @@ class Checks:
         """Raises if the first tensor of a type is not one that kernels take."""
         if not self.backend.is_dense(x):
             raise self._sparse(x)
-        # an adapter may refuse tensors in a state that its kernels do not take
-        if hasattr(self.kernels, "require"):
+        if self.kernels.require is not None:
             self.kernels.require(x)
         if type(self.backend).is_dense is not Backend.is_dense:
             self.may_be_sparse.add(type(x))
@@ -231,7 +238,10 @@ class Checks:
             self.require_one_device(function, *[x for x in tensors if type(x) not in NUMBERS])
         dtype = first.dtype
         is_uniform = all([getattr(x, "dtype", None) is dtype for x in tensors])  # noqa: C419  # half as long
-        name = dtype_name(dtype) if is_uniform else self.common(tensors, first)
+        name = dtype_name(dtype)
+        if not is_uniform:
+            names = [self.name(x) for x in tensors if type(x) not in NUMBERS]
+            name = self.common(names, [x for x in tensors if type(x) in NUMBERS])
         if dtypes.kind_of(name) not in kinds:
             raise self.refused(
                 function, kinds, *[self.name(x) for x in tensors if type(x) not in NUMBERS]
@@ -243,24 +253,26 @@ class Checks:
             for x in tensors
         ]
 
+    def operands_together(self, function: str, kinds: str, *values: Any) -> list[Any]:
+        """The operands, as by `operands`, of a function whose kernel might not raise for tensors on two devices."""
+        tensors = self.operands(function, kinds, values)
+        self.require_one_device(function, *tensors)
+        return tensors
+
     def promoted(self, tensors: Sequence[Any]) -> list[Any]:
         """The tensors in their common dtype."""
         dtype = tensors[0].dtype
         if all([x.dtype is dtype for x in tensors]):  # noqa: C419  # half as long
             return list(tensors)
-        name = self.common(tensors, tensors[0])
+        name = self.common(map(self.name, tensors))
         return [self.cast(x, name) for x in tensors]
 
-    def common(self, tensors: Sequence[Any], first: Any) -> str:
-        """The common dtype of tensors and Python numbers."""
-        name = self.name(first)
-        for x in tensors:
-            if type(x) not in NUMBERS:
-                name = dtypes.promoted(name, self.name(x))
-        for x in tensors:
-            if type(x) in NUMBERS:
-                # numbers come last: only their kind counts, beside the common dtype of all tensors
-                name = self.supported(dtypes.with_number(name, x))
+    def common(self, names: Iterable[str], numbers: Iterable[complex] = ()) -> str:
+        """The common dtype of tensors with the dtypes `names`, and of Python numbers."""
+        name = reduce(dtypes.promoted, names)
+        # numbers come last: only their kind counts, beside the common dtype of all tensors
+        for number in numbers:
+            name = self.supported(dtypes.with_number(name, number))
         return name
 
     def number(self, value: complex, name: str, like: Any) -> Any:
@@ -286,13 +298,18 @@ class Checks:
             elements = self.kernels.sliced(flat, 0, 0, 0)
         return self.kernels.reshape(elements, places.shape)
 
-    def fused(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """`function(*tensors, *settings)` as a function of a tuple of tensors and of settings: one program, where the
-        framework makes programs."""
-        fuse = getattr(self.kernels, FUSED, None)
-        return (
-            fuse(function) if fuse else lambda tensors, *settings: function(*tensors, *settings)
-        )
+    def fused(
+        self, function: Callable[..., Any], tensors: Sequence[Any], *settings: Any
+    ) -> Any:
+        """Calls `function(checks, *tensors, *settings)`. On JAX it is one program, compiled for each combination of
+        settings, and so is its gradient; one by one, each small kernel would be a program."""
+        fuse = self.kernels.fused
+        if fuse is None:
+            return function(self, *tensors, *settings)
+        program = self._programs.get(function)
+        if program is None:
+            program = self._programs[function] = fuse(partial(function, self))
+        return program(tuple(tensors), *settings)
 
     # values
 
@@ -400,12 +417,25 @@ class Checks:
         return tuple(sorted(axes))
 
 
-class Room:
-    """Functions of a namespace that belong together: a namespace has the public methods of several rooms."""
+def reduction(
+    function: str, compute: Callable[[Checks, str, Any, Any, bool], Any]
+) -> Callable[..., Any]:
+    """Makes a function of the standard that has an axis and `keepdims` only, as a call of `compute`."""
 
-    def __init__(self, checks: Checks) -> None:
-        self._checks = checks
-        self._kernels = checks.kernels
+    def reduction(
+        checks: Checks,
+        x: Any,
+        /,
+        *,
+        axis: int | tuple[int, ...] | None = None,
+        keepdims: bool = False,
+        **spelling: NoReturn,
+    ) -> Any:
+        if spelling:
+            spellings.refuse(f"xp.{function}", spelling, "axis=, keepdims=")
+        return compute(checks, function, x, axis, keepdims)
+
+    return reduction
 
 
 def shape_of(x: Any) -> tuple[Any, ...]:

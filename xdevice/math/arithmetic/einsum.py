@@ -11,7 +11,6 @@ from string import ascii_letters
 from typing import TYPE_CHECKING, Any, Final
 
 from xdevice.errors import ArgumentError, NotATensorError, ShapeError, shown
-from xdevice.math.contract.arithmetic import EINSUM
 
 from .checks import Checks
 from .dtypes import REAL_FLOATING
@@ -50,12 +49,10 @@ def einsum(subscripts: str, *tensors: Any) -> Any:
     if not tensors:
         raise NotATensorError("einsum takes tensors after the subscripts")
     checks = checks_of(tensors[0], "einsum")
-    if not hasattr(checks.kernels, EINSUM):
+    if checks.kernels.einsum is None:
         raise checks.backend.unsupported("einsum", "use xp.tensordot, or sums of products")
-    operands = checks.operands(
-        "einsum", REAL_FLOATING, [checks.tensor(x, "einsum") for x in tensors]
-    )
-    checks.require_one_device("einsum", *operands)
+    tensors = tuple([checks.tensor(x, "einsum") for x in tensors])
+    operands = checks.operands_together("einsum", REAL_FLOATING, *tensors)
     shapes = [checks.full_shape(x, "einsum") for x in operands]
     terms, result = _written_out(subscripts, shapes)
     plain = [_diagonal(checks, x, term) for x, term in zip(operands, terms, strict=True)]
@@ -64,7 +61,7 @@ def einsum(subscripts: str, *tensors: Any) -> Any:
     # frameworks disagree about operands without axes, so these are multiplied below
     if any(names):
         factors = [x for x, name in zip(plain, names, strict=True) if name]
-        product = checks.kernels.einsum(f"{','.join(filter(None, names))}->{result}", factors)
+        product = checks.kernels.einsum(f"{','.join(filter(None, names))}->{result}", *factors)
     for x, name in zip(plain, names, strict=True):
         if not name:
             product = (

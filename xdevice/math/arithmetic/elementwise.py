@@ -7,7 +7,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from xdevice.errors import DTypeError, XDeviceError, shown
-from xdevice.math.contract.arithmetic import SETTLED
 
 from . import dtypes
 from .checks import NUMBERS, Checks
@@ -69,11 +68,6 @@ def functions(checks: Checks) -> dict[str, Callable[..., Any]]:
     return table
 
 
-def _named(function: Callable[..., Any], name: str) -> Callable[..., Any]:
-    function.__name__ = function.__qualname__ = name
-    return function
-
-
 def _itself(x: Any) -> Any:
     return x
 
@@ -113,12 +107,12 @@ def _unary(
             return other  # type: ignore[no-any-return]
         return kernel or checks.kernel(name, x.dtype)
 
-    return _named(unary, name)
+    return unary
 
 
 def _binary(checks: Checks, name: str, kinds: str) -> Callable[..., Any]:
     """A function of two tensors, or of a tensor and a number: the adapter's kernel."""
-    settled = getattr(checks.kernels, SETTLED, _itself)
+    settled = checks.kernels.settled or _itself
     takes_number = name in checks.kernels.TAKE_NUMBERS
     # written without a lock, as in `_unary`
     kernels: dict[Any, Callable[[Any, Any], Any]] = {}  # for the dtypes seen so far
@@ -149,7 +143,7 @@ def _binary(checks: Checks, name: str, kinds: str) -> Callable[..., Any]:
             checks.require_fit(name, x1, x2)
             raise
 
-    return _named(binary, name)
+    return binary
 
 
 def _pow(checks: Checks, power: Callable[..., Any]) -> Callable[..., Any]:
@@ -169,7 +163,7 @@ def _pow(checks: Checks, power: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _clip(checks: Checks) -> Callable[..., Any]:
-    kernels, own = checks.kernels, getattr(checks.kernels, "clip", None)
+    kernels, own = checks.kernels, checks.kernels.clip
 
     def bound(value: Any, name: str) -> Any:
         if value is None:

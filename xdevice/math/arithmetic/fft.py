@@ -28,7 +28,7 @@ _REAL: Final = {"complex64": "float32", "complex128": "float64"}
 
 def _along_one_axis(function: str) -> Callable[..., Any]:
     def transform(
-        self: Fourier,
+        checks: Checks,
         x: Any,
         /,
         *,
@@ -36,163 +36,175 @@ def _along_one_axis(function: str) -> Callable[..., Any]:
         axis: int = -1,
         norm: str = "backward",
     ) -> Any:
-        x = self._operand(function, x)
-        place = self._checks.axis(axis, len(x.shape), f"fft.{function}")
-        self._checks.full_shape(x, f"fft.{function}")
-        return self._transform(function, x, (n,), (place,), norm)
+        x = _operand(checks, function, x)
+        place = checks.axis(axis, len(x.shape), f"fft.{function}")
+        checks.full_shape(x, f"fft.{function}")
+        return _transform(checks, function, x, (n,), (place,), norm)
 
     return transform
 
 
 def _along_axes(function: str) -> Callable[..., Any]:
     def transform(
-        self: Fourier, x: Any, /, *, s: Any = None, axes: Any = None, norm: str = "backward"
+        checks: Checks, x: Any, /, *, s: Any = None, axes: Any = None, norm: str = "backward"
     ) -> Any:
-        x = self._operand(function, x)
-        ndim = len(self._checks.full_shape(x, f"fft.{function}"))
+        x = _operand(checks, function, x)
+        ndim = len(checks.full_shape(x, f"fft.{function}"))
         if axes is None:
             axes = range(0 if s is None else ndim - len(s), ndim)
-        places = tuple(
-            [self._checks.axis(axis, ndim, f"fft.{function}") for axis in listed(axes)]
-        )
+        places = tuple([checks.axis(axis, ndim, f"fft.{function}") for axis in listed(axes)])
         lengths = [None] * len(places) if s is None else listed(s)
         if not places or len(lengths) != len(places) or len({*places}) != len(places):
             raise ShapeError(
                 f"fft.{function} takes one length for each axis, and one axis or more, not {shown(s)}"
             )
-        return self._transform(function, x, lengths, places, norm)
+        return _transform(checks, function, x, lengths, places, norm)
 
     return transform
 
 
-class Fourier:
-    """The functions of `xp.fft`."""
+fft = _along_one_axis("fft")
+ifft = _along_one_axis("ifft")
+rfft = _along_one_axis("rfft")
+irfft = _along_one_axis("irfft")
+hfft = _along_one_axis("hfft")
+ihfft = _along_one_axis("ihfft")
+fftn = _along_axes("fftn")
+ifftn = _along_axes("ifftn")
+rfftn = _along_axes("rfftn")
+irfftn = _along_axes("irfftn")
 
-    def __init__(self, checks: Checks, xp: Any) -> None:
-        self._checks = checks
-        self._xp = xp
-        self._apply_fused = checks.fused(self._apply)
 
-    fft = _along_one_axis("fft")
-    ifft = _along_one_axis("ifft")
-    rfft = _along_one_axis("rfft")
-    irfft = _along_one_axis("irfft")
-    hfft = _along_one_axis("hfft")
-    ihfft = _along_one_axis("ihfft")
-    fftn = _along_axes("fftn")
-    ifftn = _along_axes("ifftn")
-    rfftn = _along_axes("rfftn")
-    irfftn = _along_axes("irfftn")
+def _transform(
+    checks: Checks,
+    function: str,
+    x: Any,
+    lengths: Sequence[Any],
+    axes: tuple[int, ...],
+    norm: str,
+) -> Any:
+    """Applies `function` along the axes. A length of None stands for the length that `x` has along the axis."""
+    checked = _check_lengths(checks, function, shape_of(x), lengths, axes, norm)
+    return checks.fused(_apply, (x,), function, checked, axes, norm)
 
-    def _transform(
-        self, function: str, x: Any, lengths: Sequence[Any], axes: tuple[int, ...], norm: str
-    ) -> Any:
-        """Applies `function` along the axes. A length of None stands for the length that `x` has along the axis."""
-        checked = self._check_lengths(function, shape_of(x), lengths, axes, norm)
-        return self._apply_fused((x,), function, checked, axes, norm)
 
-    def _operand(self, function: str, x: Any) -> Any:
-        if function in _OF_REAL:
-            return self._checks.require(x, REAL_FLOATING, f"fft.{function}")
-        x = self._checks.require(x, FLOATING, f"fft.{function}")
-        return self._checks.cast(x, _COMPLEX.get(self._checks.name(x), "complex64"))
+def _operand(checks: Checks, function: str, x: Any) -> Any:
+    if function in _OF_REAL:
+        return checks.require(x, REAL_FLOATING, f"fft.{function}")
+    x = checks.require(x, FLOATING, f"fft.{function}")
+    return checks.cast(x, _COMPLEX.get(checks.name(x), "complex64"))
 
-    def _check_lengths(
-        self,
-        function: str,
-        shape: tuple[Any, ...],
-        lengths: Sequence[Any],
-        axes: tuple[int, ...],
-        norm: str,
-    ) -> tuple[int, ...]:
-        """Checks `norm` and the lengths, and returns the lengths with None replaced."""
-        if norm not in _OPPOSITE:
-            raise ArgumentError(
-                f"fft.{function}: norm must be one of {', '.join(_OPPOSITE)}, not {shown(norm)}"
-            )
-        usual = [shape[axis] for axis in axes]
-        # of n real numbers n // 2 + 1 complex ones are kept, so the usual length is even
-        if function in _TO_REAL:
-            usual[-1] = 2 * (usual[-1] - 1)
-        checked = tuple(
-            [
-                length if n is None else index(n)
-                for n, length in zip(lengths, usual, strict=True)
-            ]
+
+def _check_lengths(
+    checks: Checks,
+    function: str,
+    shape: tuple[Any, ...],
+    lengths: Sequence[Any],
+    axes: tuple[int, ...],
+    norm: str,
+) -> tuple[int, ...]:
+    """Checks `norm` and the lengths, and returns the lengths with None replaced."""
+    if norm not in _OPPOSITE:
+        raise ArgumentError(
+            f"fft.{function}: norm must be one of {', '.join(_OPPOSITE)}, not {shown(norm)}"
         )
-        if min(checked) < 1:
-            raise ShapeError(
-                f"fft.{function} needs 1 element or more along each axis, not {shown(checked)}"
-            )
-        return checked
-
-    def _apply(
-        self, x: Any, function: str, lengths: tuple[int, ...], axes: tuple[int, ...], norm: str
-    ) -> Any:
-        """Calls the adapter's transform of this name, or computes it from other transforms."""
-        # by definition, so that adapters need two fewer kernels
-        if function == "hfft":
-            return self._apply(self._xp.conj(x), "irfft", lengths, axes, _OPPOSITE[norm])
-        if function == "ihfft":
-            return self._xp.conj(self._apply(x, "rfft", lengths, axes, _OPPOSITE[norm]))
-        kernel = getattr(self._checks.kernels.fft, function, None)
-        if kernel is None:
-            return self._axis_by_axis(x, function, lengths, axes, norm)
-        complex_name = _COMPLEX.get(self._checks.name(x), "complex64")
-        result = (
-            kernel(x, lengths, axes, norm)
-            if function in _STEPS
-            else kernel(x, *lengths, *axes, norm)
+    usual = [shape[axis] for axis in axes]
+    # of n real numbers n // 2 + 1 complex ones are kept, so the usual length is even
+    if function in _TO_REAL:
+        usual[-1] = 2 * (usual[-1] - 1)
+    checked = tuple(
+        [length if n is None else index(n) for n, length in zip(lengths, usual, strict=True)]
+    )
+    if min(checked) < 1:
+        raise ShapeError(
+            f"fft.{function} needs 1 element or more along each axis, not {shown(checked)}"
         )
-        # NumPy 1 transforms in double precision whatever it gets
-        return self._checks.cast(
-            result, _REAL[complex_name] if function in _TO_REAL else complex_name
-        )
+    return checked
 
-    def _axis_by_axis(
-        self, x: Any, function: str, lengths: tuple[int, ...], axes: tuple[int, ...], norm: str
-    ) -> Any:
-        """Transforms along one axis after the other. The last axis comes first, unless its transform gives real
-        numbers, which only the final step may do."""
-        last, others = _STEPS[function]
-        steps = [(others, n, axis) for n, axis in zip(lengths[:-1], axes[:-1], strict=True)]
-        steps.insert(len(steps) if last == "irfft" else 0, (last, lengths[-1], axes[-1]))
-        for step, n, axis in steps:
-            x = self._apply(x, step, (n,), (axis,), norm)
-        return x
 
-    # other than transforms
+def _apply(
+    checks: Checks,
+    x: Any,
+    function: str,
+    lengths: tuple[int, ...],
+    axes: tuple[int, ...],
+    norm: str,
+) -> Any:
+    """Calls the adapter's transform of this name, or computes it from other transforms."""
+    # by definition, so that adapters need two fewer kernels
+    if function == "hfft":
+        return _apply(checks, checks.xp.conj(x), "irfft", lengths, axes, _OPPOSITE[norm])
+    if function == "ihfft":
+        return checks.xp.conj(_apply(checks, x, "rfft", lengths, axes, _OPPOSITE[norm]))
+    kernel = getattr(checks.kernels.fft, function, None)
+    if kernel is None:
+        return _axis_by_axis(checks, x, function, lengths, axes, norm)
+    complex_name = _COMPLEX.get(checks.name(x), "complex64")
+    result = (
+        kernel(x, lengths, axes, norm)
+        if function in _STEPS
+        else kernel(x, *lengths, *axes, norm)
+    )
+    # NumPy 1 transforms in double precision whatever it gets
+    return checks.cast(result, _REAL[complex_name] if function in _TO_REAL else complex_name)
 
-    def fftfreq(
-        self, n: int, /, *, d: float = 1.0, dtype: Any = None, device: object = None
-    ) -> Any:
-        import numpy as np
 
-        return self._frequencies(np.fft.fftfreq(n, d), dtype, device)
+def _axis_by_axis(
+    checks: Checks,
+    x: Any,
+    function: str,
+    lengths: tuple[int, ...],
+    axes: tuple[int, ...],
+    norm: str,
+) -> Any:
+    """Transforms along one axis after the other. The last axis comes first, unless its transform gives real
+    numbers, which only the final step may do."""
+    last, others = _STEPS[function]
+    steps = [(others, n, axis) for n, axis in zip(lengths[:-1], axes[:-1], strict=True)]
+    steps.insert(len(steps) if last == "irfft" else 0, (last, lengths[-1], axes[-1]))
+    for step, n, axis in steps:
+        x = _apply(checks, x, step, (n,), (axis,), norm)
+    return x
 
-    def rfftfreq(
-        self, n: int, /, *, d: float = 1.0, dtype: Any = None, device: object = None
-    ) -> Any:
-        import numpy as np
 
-        return self._frequencies(np.fft.rfftfreq(n, d), dtype, device)
+# other than transforms
 
-    def _frequencies(self, values: Any, dtype: Any, device: object) -> Any:
-        name = "float32" if dtype is None else dtype_name(dtype)
-        return self._xp.asarray(values.astype(name), dtype=name, device=device)
 
-    def fftshift(self, x: Any, /, *, axes: int | Sequence[int] | None = None) -> Any:
-        return self._shifted("fftshift", x, axes, 0)
+def fftfreq(
+    checks: Checks, n: int, /, *, d: float = 1.0, dtype: Any = None, device: object = None
+) -> Any:
+    import numpy as np
 
-    def ifftshift(self, x: Any, /, *, axes: int | Sequence[int] | None = None) -> Any:
-        return self._shifted("ifftshift", x, axes, 1)
+    return _frequencies(checks, np.fft.fftfreq(n, d), dtype, device)
 
-    def _shifted(self, function: str, x: Any, axes: Any, up: int) -> Any:
-        x = self._checks.tensor(x, f"fft.{function}")
-        places = self._checks.axes(axes, len(x.shape), f"fft.{function}")
-        shape = shape_of(x)
-        return (
-            self._xp.roll(x, [(shape[one] + up) // 2 for one in places], axis=places)
-            if places
-            else x
-        )
+
+def rfftfreq(
+    checks: Checks, n: int, /, *, d: float = 1.0, dtype: Any = None, device: object = None
+) -> Any:
+    import numpy as np
+
+    return _frequencies(checks, np.fft.rfftfreq(n, d), dtype, device)
+
+
+def _frequencies(checks: Checks, values: Any, dtype: Any, device: object) -> Any:
+    name = "float32" if dtype is None else dtype_name(dtype)
+    return checks.xp.asarray(values.astype(name), dtype=name, device=device)
+
+
+def fftshift(checks: Checks, x: Any, /, *, axes: int | Sequence[int] | None = None) -> Any:
+    return _shifted(checks, "fftshift", x, axes, 0)
+
+
+def ifftshift(checks: Checks, x: Any, /, *, axes: int | Sequence[int] | None = None) -> Any:
+    return _shifted(checks, "ifftshift", x, axes, 1)
+
+
+def _shifted(checks: Checks, function: str, x: Any, axes: Any, up: int) -> Any:
+    x = checks.tensor(x, f"fft.{function}")
+    places = checks.axes(axes, len(x.shape), f"fft.{function}")
+    shape = shape_of(x)
+    return (
+        checks.xp.roll(x, [(shape[one] + up) // 2 for one in places], axis=places)
+        if places
+        else x
+    )

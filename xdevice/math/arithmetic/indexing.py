@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from xdevice.core import registry
 from xdevice.errors import ArgumentError, DTypeError, ShapeError, UnsupportedError, shown
-from xdevice.math.contract.arithmetic import PUT
 from xdevice.tensors.creation import to_numpy
 
 from . import dtypes
@@ -203,9 +202,8 @@ def _taken(checks: Checks, x: Any, places: Places) -> Any:
 def _put(checks: Checks, x: Any, places: Places, values: Any) -> Any:
     """The vector `x` with other values at some places, each of which is named once."""
     # without it: from both, one behind the other, each element is taken from where it is now
-    put = getattr(checks.kernels, PUT, None)
-    if put is not None:
-        return put(x, checks.constant(places, x), values)
+    if checks.kernels.put is not None:
+        return checks.kernels.put(x, checks.constant(places, x), values)
     import numpy as np
 
     source = np.arange(x.shape[0])

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from xdevice.core import registry
 from xdevice.errors import NotATensorError, shown
+from xdevice.math.contract.arithmetic import COMPOSED
 
+from . import composed
 from .checks import Checks
 
 if TYPE_CHECKING:
@@ -21,7 +24,7 @@ class Functions:
     def __init__(self, checks: Checks) -> None:
         self.checks = checks
         self.backend = checks.backend
-        self.enter: Callable[[], None] | None = getattr(checks.kernels, "enter", None)
+        self.enter: Callable[[], None] | None = checks.kernels.enter
         self.scopes = checks.backend.scopes
 
 
@@ -69,4 +72,7 @@ def _checks(backend: Backend) -> Checks:
     checks = _all_checks.get(backend.name)
     if checks is None or checks.backend is not backend:
         checks = _all_checks[backend.name] = Checks(backend)
+        for name in COMPOSED:
+            if not hasattr(checks.kernels, name):
+                setattr(checks.kernels, name, partial(getattr(composed, name), checks))
     return checks

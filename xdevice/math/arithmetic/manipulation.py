@@ -11,364 +11,370 @@ from xdevice.base import spellings
 from xdevice.errors import ShapeError, shown
 from xdevice.tensors.creation import listed
 
-from .checks import Checks, Room, broadcast_shape, shape_of, with_lengths
+from .checks import Checks, broadcast_shape, shape_of, with_lengths
 from .dtypes import INTEGER, NUMERIC, kind_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-class Manipulation(Room):
-    """The functions of a namespace that reshape and join tensors, and multiply along axes."""
+# shapes
 
-    def __init__(self, checks: Checks) -> None:
-        super().__init__(checks)
-        self._repeated = getattr(checks.kernels, "repeat", None) or self._in_a_new_axis
 
-    # shapes
+def broadcast_to(checks: Checks, x: Any, /, shape: Sequence[int]) -> Any:
+    x = checks.tensor(x, "broadcast_to")
+    wanted = _sizes(shape, "broadcast_to")
+    shape = shape_of(x)
+    pairs = zip(reversed(shape), reversed(wanted), strict=False)
+    fits = [length in (1, None, new) for length, new in pairs]
+    if len(shape) > len(wanted) or not all(fits):
+        raise ShapeError(f"broadcast_to: {shape} does not broadcast to {wanted}")
+    return checks.kernels.broadcast_to(x, wanted)
 
-    def broadcast_to(self, x: Any, /, shape: Sequence[int]) -> Any:
-        x = self._checks.tensor(x, "broadcast_to")
-        wanted = _sizes(shape, "broadcast_to")
-        shape = shape_of(x)
-        pairs = zip(reversed(shape), reversed(wanted), strict=False)
-        fits = [length in (1, None, new) for length, new in pairs]
-        if len(shape) > len(wanted) or not all(fits):
-            raise ShapeError(f"broadcast_to: {shape} does not broadcast to {wanted}")
-        return self._kernels.broadcast_to(x, wanted)
 
-    def broadcast_arrays(self, *arrays: Any) -> tuple[Any, ...]:
-        tensors = [self._checks.tensor(x, "broadcast_arrays") for x in arrays]
-        if tensors:
-            self._checks.require_one_device("broadcast_arrays", *tensors)
-        shape = broadcast_shape(
-            *[self._checks.full_shape(x, "broadcast_arrays") for x in tensors]
+def broadcast_arrays(checks: Checks, *arrays: Any) -> tuple[Any, ...]:
+    tensors = [checks.tensor(x, "broadcast_arrays") for x in arrays]
+    if tensors:
+        checks.require_one_device("broadcast_arrays", *tensors)
+    shape = broadcast_shape(*[checks.full_shape(x, "broadcast_arrays") for x in tensors])
+    return tuple([checks.kernels.broadcast_to(x, shape) for x in tensors])
+
+
+def broadcast_shapes(checks: Checks, *shapes: Sequence[int]) -> tuple[int, ...]:
+    return broadcast_shape(*[_sizes(shape, "broadcast_shapes") for shape in shapes])
+
+
+def expand_dims(
+    checks: Checks, x: Any, /, axis: int | tuple[int, ...] = 0, **spelling: NoReturn
+) -> Any:
+    if spelling:
+        spellings.refuse("xp.expand_dims", spelling, "axis=")
+    x = checks.tensor(x, "expand_dims")
+    if not isinstance(axis, tuple):
+        return checks.kernels.expand_dims(x, checks.axis(axis, len(x.shape) + 1, "expand_dims"))
+    ndim = len(x.shape) + len(axis)
+    places = sorted([checks.axis(one, ndim, "expand_dims") for one in axis])
+    if len({*places}) != len(places):
+        raise ShapeError(f"expand_dims takes each axis once, not {shown(axis)}")
+    for place in places:
+        x = checks.kernels.expand_dims(x, place)
+    return x
+
+
+def flip(
+    checks: Checks,
+    x: Any,
+    /,
+    *,
+    axis: int | tuple[int, ...] | None = None,
+    **spelling: NoReturn,
+) -> Any:
+    if spelling:
+        spellings.refuse("xp.flip", spelling, "axis=")
+    x = checks.tensor(x, "flip")
+    axes = checks.axes(axis, len(x.shape), "flip")
+    # kernels are promised at least one axis
+    return checks.kernels.flip(x, axes) if axes else checks.kernels.copy(x)
+
+
+def matrix_transpose(checks: Checks, x: Any, /) -> Any:
+    x = checks.tensor(x, "matrix_transpose")
+    ndim = len(x.shape)
+    if ndim < 2:
+        raise ShapeError(
+            f"matrix_transpose takes two dimensions or more, not the shape {shape_of(x)}"
         )
-        return tuple([self._kernels.broadcast_to(x, shape) for x in tensors])
+    return checks.kernels.permute_dims(x, (*range(ndim - 2), ndim - 1, ndim - 2))
 
-    def broadcast_shapes(self, *shapes: Sequence[int]) -> tuple[int, ...]:
-        return broadcast_shape(*[_sizes(shape, "broadcast_shapes") for shape in shapes])
 
-    def expand_dims(
-        self, x: Any, /, axis: int | tuple[int, ...] = 0, **spelling: NoReturn
-    ) -> Any:
-        if spelling:
-            spellings.refuse("xp.expand_dims", spelling, "axis=")
-        x = self._checks.tensor(x, "expand_dims")
-        if not isinstance(axis, tuple):
-            return self._kernels.expand_dims(
-                x, self._checks.axis(axis, len(x.shape) + 1, "expand_dims")
-            )
-        ndim = len(x.shape) + len(axis)
-        places = sorted([self._checks.axis(one, ndim, "expand_dims") for one in axis])
-        if len({*places}) != len(places):
-            raise ShapeError(f"expand_dims takes each axis once, not {shown(axis)}")
-        for place in places:
-            x = self._kernels.expand_dims(x, place)
-        return x
+def moveaxis(
+    checks: Checks, x: Any, source: int | Sequence[int], destination: int | Sequence[int], /
+) -> Any:
+    x = checks.tensor(x, "moveaxis")
+    ndim = len(x.shape)
+    sources, targets = (
+        [checks.axis(one, ndim, "moveaxis") for one in listed(axis)]
+        for axis in (source, destination)
+    )
+    if not len(sources) == len({*sources}) == len(targets) == len({*targets}):
+        raise ShapeError(
+            f"moveaxis takes as many different axes as places, not {source} and {destination}"
+        )
+    # the others keep their order around the places that are asked for
+    order = [axis for axis in range(ndim) if axis not in sources]
+    for target, axis in sorted(zip(targets, sources, strict=True)):
+        order.insert(target, axis)
+    return checks.kernels.permute_dims(x, tuple(order))
 
-    def flip(
-        self, x: Any, /, *, axis: int | tuple[int, ...] | None = None, **spelling: NoReturn
-    ) -> Any:
-        if spelling:
-            spellings.refuse("xp.flip", spelling, "axis=")
-        x = self._checks.tensor(x, "flip")
-        axes = self._checks.axes(axis, len(x.shape), "flip")
-        # kernels are promised at least one axis
-        return self._kernels.flip(x, axes) if axes else self._kernels.copy(x)
 
-    def matrix_transpose(self, x: Any, /) -> Any:
-        x = self._checks.tensor(x, "matrix_transpose")
-        ndim = len(x.shape)
-        if ndim < 2:
+def permute_dims(checks: Checks, x: Any, /, axes: Sequence[int]) -> Any:
+    x = checks.tensor(x, "permute_dims")
+    ndim = len(x.shape)
+    order = tuple([checks.axis(axis, ndim, "permute_dims") for axis in listed(axes)])
+    if len(order) != ndim or len({*order}) != ndim:
+        raise ShapeError(f"permute_dims takes each of {ndim} axes once, not {shown(axes)}")
+    return checks.kernels.permute_dims(x, order)
+
+
+def repeat(
+    checks: Checks, x: Any, repeats: Any, /, *, axis: int | None = None, **spelling: NoReturn
+) -> Any:
+    if spelling:
+        spellings.refuse("xp.repeat", spelling, "repeats=, axis=")
+    x = checks.tensor(x, "repeat")
+    if axis is None:
+        x, place = checks.kernels.reshape(x, (-1,)) if len(x.shape) != 1 else x, 0
+    else:
+        place = checks.axis(axis, len(x.shape), "repeat")
+    # one number needs no places from the host
+    if hasattr(type(repeats), "__index__") and not hasattr(repeats, "dtype"):
+        if repeats < 0:
+            raise ShapeError(f"repeat takes numbers of 0 or more, not {repeats}")
+        return checks.kernels.repeat(x, index(repeats), place)
+    counts = _counts(checks, x, repeats)
+    length = checks.full_shape(x, "repeat")[place]
+    if (
+        (counts < 0).any()
+        or counts.ndim > 1
+        or (counts.ndim == 1 and counts.size not in (1, length))
+    ):
+        raise ShapeError(
+            f"repeat takes {length} numbers of 0 or more for an axis of {length}, not {shown(repeats)}"
+        )
+    import numpy
+
+    places = numpy.repeat(numpy.arange(length, dtype="int64"), counts)
+    return checks.kernels.take(x, checks.constant(places, x), place)
+
+
+def _counts(checks: Checks, x: Any, repeats: Any) -> Any:
+    import numpy
+
+    if hasattr(repeats, "__iter__") and not hasattr(repeats, "dtype"):
+        return numpy.asarray(_ints(repeats, "repeat"), "int64")
+    repeats = checks.require(repeats, INTEGER, "repeat")
+    checks.require_one_device("repeat", x, repeats)
+    checks.require_values(repeats, "the tensor of repeats")
+    return checks.backend.peek(repeats)
+
+
+def reshape(
+    checks: Checks, x: Any, /, shape: Sequence[int], *, copy: bool | None = None
+) -> Any:
+    x = checks.tensor(x, "reshape")
+    old = shape_of(x)
+    new = _filled(old, _ints(shape, "reshape"))
+    # MXNet and Paddle do not say whether they have copied
+    if copy is False and not checks.kernels.RESHAPE_IS_VIEW:
+        raise checks.backend.unsupported("reshape that never copies", "leave copy=False out")
+    result = (
+        checks.kernels.reshape(x, new) if copy is not False else checks.kernels.view(x, new)
+    )
+    return checks.kernels.copy(result) if copy else result
+
+
+def roll(
+    checks: Checks,
+    x: Any,
+    /,
+    shift: int | Sequence[int],
+    *,
+    axis: int | Sequence[int] | None = None,
+    **spelling: NoReturn,
+) -> Any:
+    if spelling:
+        spellings.refuse("xp.roll", spelling, "shift=, axis=")
+    x = checks.tensor(x, "roll")
+    shape = shape_of(x)
+    shifts = listed(shift)
+    if axis is None:
+        if len(shifts) != 1:
+            raise ShapeError(f"roll without axes takes one shift, not {shown(shift)}")
+        if len(shape) == 1:
+            return _rolled(checks, x, shifts, (0,))
+        shape = checks.full_shape(x, "roll without axes")
+        rolled = _rolled(checks, checks.kernels.reshape(x, (-1,)), shifts, (0,))
+        return checks.kernels.reshape(rolled, shape)
+    axes = listed(axis)
+    if len(shifts) == 1:
+        shifts *= len(axes)
+    if len(shifts) != len(axes):
+        raise ShapeError(
+            f"roll takes as many shifts as axes, not {shown(shift)} for {shown(axis)}"
+        )
+    places = tuple([checks.axis(one, len(shape), "roll") for one in axes])
+    return _rolled(checks, x, shifts, places) if places else x
+
+
+def _rolled(checks: Checks, x: Any, shifts: Sequence[Any], axes: tuple[int, ...]) -> Any:
+    lengths = [shape_of(x)[axis] for axis in axes]
+    # kernels are promised shifts that are shorter than the axes
+    pairs = zip(shifts, lengths, strict=True)
+    steps = tuple(
+        [
+            index(steps) if length is None else index(steps) % (length or 1)
+            for steps, length in pairs
+        ]
+    )
+    return checks.kernels.roll(x, steps, axes)
+
+
+def squeeze(
+    checks: Checks, x: Any, /, axis: int | tuple[int, ...], **spelling: NoReturn
+) -> Any:
+    if spelling:
+        spellings.refuse("xp.squeeze", spelling, "axis=")
+    x = checks.tensor(x, "squeeze")
+    shape = shape_of(x)
+    axes = checks.axes(axis, len(shape), "squeeze")
+    if any(shape[one] not in (1, None) for one in axes):
+        raise ShapeError(f"squeeze takes axes of the length 1, not {axis} of the shape {shape}")
+    return checks.kernels.squeeze(x, axes) if axes else checks.kernels.copy(x)
+
+
+def unstack(
+    checks: Checks, x: Any, /, *, axis: int = 0, **spelling: NoReturn
+) -> tuple[Any, ...]:
+    if spelling:
+        spellings.refuse("xp.unstack", spelling, "axis=")
+    x = checks.tensor(x, "unstack")
+    place = checks.axis(axis, len(x.shape), "unstack")
+    checks.full_shape(x, "unstack")
+    return tuple(checks.kernels.unstack(x, place))
+
+
+def tile(checks: Checks, x: Any, repetitions: Sequence[int], /) -> Any:
+    x = checks.tensor(x, "tile")
+    times = _sizes(repetitions, "tile")
+    shape = checks.full_shape(x, "tile")
+    ndim = max(len(shape), len(times))
+    # repeated in new axes of their own, which are then merged: no framework has to have `tile`
+    shape, times = (1,) * (ndim - len(shape)) + shape, (1,) * (ndim - len(times)) + times
+    wide = checks.kernels.reshape(x, tuple(part for length in shape for part in (1, length)))
+    wide = checks.kernels.broadcast_to(
+        wide, tuple(part for pair in zip(times, shape, strict=True) for part in pair)
+    )
+    return checks.kernels.reshape(
+        wide, tuple(n * length for n, length in zip(times, shape, strict=True))
+    )
+
+
+# joining
+
+
+def concat(
+    checks: Checks, arrays: Sequence[Any], /, *, axis: int | None = 0, **spelling: NoReturn
+) -> Any:
+    if spelling:
+        spellings.refuse("xp.concat", spelling, "axis=")
+    tensors = _together(checks, arrays, "concat")
+    if axis is None:
+        return checks.kernels.concat([checks.kernels.reshape(x, (-1,)) for x in tensors], 0)
+    shapes = [shape_of(x) for x in tensors]
+    place = checks.axis(axis, len(shapes[0]), "concat")
+    # a length that is not known may be the right one
+    others = {*shapes}
+    if (
+        len(others) > 1
+        and len({with_lengths(shape, place) for shape in others if None not in shape}) > 1
+    ):
+        raise ShapeError(
+            f"concat along the axis {axis} takes shapes that differ only there, not {shown(shapes)}"
+        )
+    return checks.kernels.concat(tensors, place)
+
+
+def stack(
+    checks: Checks, arrays: Sequence[Any], /, *, axis: int = 0, **spelling: NoReturn
+) -> Any:
+    if spelling:
+        spellings.refuse("xp.stack", spelling, "axis=")
+    tensors = _together(checks, arrays, "stack")
+    shapes = [shape_of(x) for x in tensors]
+    if len({shape for shape in shapes if None not in shape}) > 1:
+        raise ShapeError(f"stack takes tensors of one shape, not {shown(shapes)}")
+    return checks.kernels.stack(tensors, checks.axis(axis, len(shapes[0]) + 1, "stack"))
+
+
+def _together(checks: Checks, arrays: Sequence[Any], function: str) -> list[Any]:
+    tensors = [checks.tensor(x, function) for x in arrays]
+    if not tensors:
+        raise ShapeError(f"{function} takes one tensor or more")
+    checks.require_one_device(function, *tensors)
+    return checks.promoted(tensors)
+
+
+# products
+
+
+def tensordot(
+    checks: Checks, x1: Any, x2: Any, /, *, axes: int | tuple[Sequence[int], Sequence[int]] = 2
+) -> Any:
+    x1, x2 = checks.operands_together("tensordot", NUMERIC, x1, x2)
+    shapes = (
+        checks.full_shape(x1, "tensordot"),
+        checks.full_shape(x2, "tensordot"),
+    )
+    first, second = _contracted(checks, shapes, axes)
+    left = [axis for axis in range(len(shapes[0])) if axis not in first]
+    right = [axis for axis in range(len(shapes[1])) if axis not in second]
+    inner = prod([shapes[0][axis] for axis in first])
+    outer = [shapes[0][axis] for axis in left], [shapes[1][axis] for axis in right]
+    rows = _as_matrix(checks, x1, (*left, *first), (prod(outer[0]), inner))
+    columns = _as_matrix(checks, x2, (*second, *right), (inner, prod(outer[1])))
+    return checks.kernels.reshape(checks.kernels.matmul(rows, columns), (*outer[0], *outer[1]))
+
+
+def _as_matrix(checks: Checks, x: Any, order: tuple[int, ...], shape: tuple[int, int]) -> Any:
+    return checks.kernels.reshape(checks.kernels.permute_dims(x, order), shape)
+
+
+def _contracted(
+    checks: Checks, shapes: tuple[tuple[int, ...], ...], axes: Any
+) -> tuple[list[int], list[int]]:
+    ndims = len(shapes[0]), len(shapes[1])
+    if not isinstance(axes, tuple | list):
+        axes = range(ndims[0] - axes, ndims[0]), range(axes)
+        if axes[0].start < 0 or len(axes[1]) > ndims[1]:
             raise ShapeError(
-                f"matrix_transpose takes two dimensions or more, not the shape {shape_of(x)}"
+                f"tensordot: there are not that many axes in {shapes[0]} and {shapes[1]}"
             )
-        return self._kernels.permute_dims(x, (*range(ndim - 2), ndim - 1, ndim - 2))
-
-    def moveaxis(
-        self, x: Any, source: int | Sequence[int], destination: int | Sequence[int], /
-    ) -> Any:
-        x = self._checks.tensor(x, "moveaxis")
-        ndim = len(x.shape)
-        sources, targets = (
-            [self._checks.axis(one, ndim, "moveaxis") for one in listed(axis)]
-            for axis in (source, destination)
+    first, second = (
+        [checks.axis(a, n, "tensordot") for a in one]
+        for one, n in zip(axes, ndims, strict=True)
+    )
+    if [shapes[0][a] for a in first] != [shapes[1][a] for a in second]:
+        raise ShapeError(
+            f"tensordot: the axes {first} of {shapes[0]} do not match {second} of {shapes[1]}"
         )
-        if not len(sources) == len({*sources}) == len(targets) == len({*targets}):
-            raise ShapeError(
-                f"moveaxis takes as many different axes as places, not {source} and {destination}"
-            )
-        # the others keep their order around the places that are asked for
-        order = [axis for axis in range(ndim) if axis not in sources]
-        for target, axis in sorted(zip(targets, sources, strict=True)):
-            order.insert(target, axis)
-        return self._kernels.permute_dims(x, tuple(order))
+    return first, second
 
-    def permute_dims(self, x: Any, /, axes: Sequence[int]) -> Any:
-        x = self._checks.tensor(x, "permute_dims")
-        ndim = len(x.shape)
-        order = tuple([self._checks.axis(axis, ndim, "permute_dims") for axis in listed(axes)])
-        if len(order) != ndim or len({*order}) != ndim:
-            raise ShapeError(f"permute_dims takes each of {ndim} axes once, not {shown(axes)}")
-        return self._kernels.permute_dims(x, order)
 
-    def repeat(
-        self, x: Any, repeats: Any, /, *, axis: int | None = None, **spelling: NoReturn
-    ) -> Any:
-        if spelling:
-            spellings.refuse("xp.repeat", spelling, "repeats=, axis=")
-        x = self._checks.tensor(x, "repeat")
-        if axis is None:
-            x, place = self._kernels.reshape(x, (-1,)) if len(x.shape) != 1 else x, 0
-        else:
-            place = self._checks.axis(axis, len(x.shape), "repeat")
-        # one number needs no places from the host
-        if hasattr(type(repeats), "__index__") and not hasattr(repeats, "dtype"):
-            if repeats < 0:
-                raise ShapeError(f"repeat takes numbers of 0 or more, not {repeats}")
-            return self._repeated(x, index(repeats), place)
-        counts = self._counts(x, repeats)
-        length = self._checks.full_shape(x, "repeat")[place]
-        if (
-            (counts < 0).any()
-            or counts.ndim > 1
-            or (counts.ndim == 1 and counts.size not in (1, length))
-        ):
-            raise ShapeError(
-                f"repeat takes {length} numbers of 0 or more for an axis of {length}, not {shown(repeats)}"
-            )
-        import numpy
-
-        places = numpy.repeat(numpy.arange(length, dtype="int64"), counts)
-        return self._kernels.take(x, self._checks.constant(places, x), place)
-
-    def _counts(self, x: Any, repeats: Any) -> Any:
-        import numpy
-
-        if hasattr(repeats, "__iter__") and not hasattr(repeats, "dtype"):
-            return numpy.asarray(_ints(repeats, "repeat"), "int64")
-        repeats = self._checks.require(repeats, INTEGER, "repeat")
-        self._checks.require_one_device("repeat", x, repeats)
-        self._checks.require_values(repeats, "the tensor of repeats")
-        return self._checks.backend.peek(repeats)
-
-    def _in_a_new_axis(self, x: Any, times: int, axis: int) -> Any:
-        """Repeats each element along an axis `times` times: in a new axis behind that axis, which is then merged into
-        it."""
-        shape = self._checks.full_shape(x, "repeat")
-        length = shape[axis]
-        wide = self._kernels.expand_dims(x, axis + 1)
-        wide = self._kernels.broadcast_to(wide, with_lengths(shape, axis, length, times))
-        return self._kernels.reshape(wide, with_lengths(shape, axis, length * times))
-
-    def reshape(self, x: Any, /, shape: Sequence[int], *, copy: bool | None = None) -> Any:
-        x = self._checks.tensor(x, "reshape")
-        old = shape_of(x)
-        new = _filled(old, _ints(shape, "reshape"))
-        # MXNet and Paddle do not say whether they have copied
-        if copy is False and not self._kernels.RESHAPE_IS_VIEW:
-            raise self._checks.backend.unsupported(
-                "reshape that never copies", "leave copy=False out"
-            )
-        result = (
-            self._kernels.reshape(x, new) if copy is not False else self._kernels.view(x, new)
+def vecdot(checks: Checks, x1: Any, x2: Any, /, *, axis: int = -1) -> Any:
+    x1, x2 = checks.operands_together("vecdot", NUMERIC, x1, x2)
+    shapes = shape_of(x1), shape_of(x2)
+    shorter = min(map(len, shapes))
+    place = checks.axis(axis, shorter, "vecdot")
+    # counted from the front it would be another axis in each
+    if axis >= 0 and len(shapes[0]) != len(shapes[1]):
+        raise ShapeError(
+            f"vecdot of {shapes[0]} and {shapes[1]} takes an axis counted from the end, not {axis}"
         )
-        return self._kernels.copy(result) if copy else result
-
-    def roll(
-        self,
-        x: Any,
-        /,
-        shift: int | Sequence[int],
-        *,
-        axis: int | Sequence[int] | None = None,
-        **spelling: NoReturn,
-    ) -> Any:
-        if spelling:
-            spellings.refuse("xp.roll", spelling, "shift=, axis=")
-        x = self._checks.tensor(x, "roll")
-        shape = shape_of(x)
-        shifts = listed(shift)
-        if axis is None:
-            if len(shifts) != 1:
-                raise ShapeError(f"roll without axes takes one shift, not {shown(shift)}")
-            if len(shape) == 1:
-                return self._rolled(x, shifts, (0,))
-            shape = self._checks.full_shape(x, "roll without axes")
-            rolled = self._rolled(self._kernels.reshape(x, (-1,)), shifts, (0,))
-            return self._kernels.reshape(rolled, shape)
-        axes = listed(axis)
-        if len(shifts) == 1:
-            shifts *= len(axes)
-        if len(shifts) != len(axes):
-            raise ShapeError(
-                f"roll takes as many shifts as axes, not {shown(shift)} for {shown(axis)}"
-            )
-        places = tuple([self._checks.axis(one, len(shape), "roll") for one in axes])
-        return self._rolled(x, shifts, places) if places else x
-
-    def _rolled(self, x: Any, shifts: Sequence[Any], axes: tuple[int, ...]) -> Any:
-        lengths = [shape_of(x)[axis] for axis in axes]
-        # kernels are promised shifts that are shorter than the axes
-        pairs = zip(shifts, lengths, strict=True)
-        steps = tuple(
-            [
-                index(steps) if length is None else index(steps) % (length or 1)
-                for steps, length in pairs
-            ]
+    axis = place - shorter
+    lengths = shapes[0][axis], shapes[1][axis]
+    if None not in lengths and lengths[0] != lengths[1]:
+        raise ShapeError(
+            f"vecdot takes axes of one length, not {shapes[0][axis]} and {shapes[1][axis]}"
         )
-        return self._kernels.roll(x, steps, axes)
-
-    def squeeze(self, x: Any, /, axis: int | tuple[int, ...], **spelling: NoReturn) -> Any:
-        if spelling:
-            spellings.refuse("xp.squeeze", spelling, "axis=")
-        x = self._checks.tensor(x, "squeeze")
-        shape = shape_of(x)
-        axes = self._checks.axes(axis, len(shape), "squeeze")
-        if any(shape[one] not in (1, None) for one in axes):
-            raise ShapeError(
-                f"squeeze takes axes of the length 1, not {axis} of the shape {shape}"
-            )
-        return self._kernels.squeeze(x, axes) if axes else self._kernels.copy(x)
-
-    def unstack(self, x: Any, /, *, axis: int = 0, **spelling: NoReturn) -> tuple[Any, ...]:
-        if spelling:
-            spellings.refuse("xp.unstack", spelling, "axis=")
-        x = self._checks.tensor(x, "unstack")
-        place = self._checks.axis(axis, len(x.shape), "unstack")
-        self._checks.full_shape(x, "unstack")
-        return tuple(self._kernels.unstack(x, place))
-
-    def tile(self, x: Any, repetitions: Sequence[int], /) -> Any:
-        x = self._checks.tensor(x, "tile")
-        times = _sizes(repetitions, "tile")
-        shape = self._checks.full_shape(x, "tile")
-        ndim = max(len(shape), len(times))
-        # repeated in new axes of their own, which are then merged: no framework has to have `tile`
-        shape, times = (1,) * (ndim - len(shape)) + shape, (1,) * (ndim - len(times)) + times
-        wide = self._kernels.reshape(x, tuple(part for length in shape for part in (1, length)))
-        wide = self._kernels.broadcast_to(
-            wide, tuple(part for pair in zip(times, shape, strict=True) for part in pair)
-        )
-        return self._kernels.reshape(
-            wide, tuple(n * length for n, length in zip(times, shape, strict=True))
-        )
-
-    # joining
-
-    def concat(
-        self, arrays: Sequence[Any], /, *, axis: int | None = 0, **spelling: NoReturn
-    ) -> Any:
-        if spelling:
-            spellings.refuse("xp.concat", spelling, "axis=")
-        tensors = self._together(arrays, "concat")
-        if axis is None:
-            return self._kernels.concat([self._kernels.reshape(x, (-1,)) for x in tensors], 0)
-        shapes = [shape_of(x) for x in tensors]
-        place = self._checks.axis(axis, len(shapes[0]), "concat")
-        # a length that is not known may be the right one
-        others = {*shapes}
-        if (
-            len(others) > 1
-            and len({with_lengths(shape, place) for shape in others if None not in shape}) > 1
-        ):
-            raise ShapeError(
-                f"concat along the axis {axis} takes shapes that differ only there, not {shown(shapes)}"
-            )
-        return self._kernels.concat(tensors, place)
-
-    def stack(self, arrays: Sequence[Any], /, *, axis: int = 0, **spelling: NoReturn) -> Any:
-        if spelling:
-            spellings.refuse("xp.stack", spelling, "axis=")
-        tensors = self._together(arrays, "stack")
-        shapes = [shape_of(x) for x in tensors]
-        if len({shape for shape in shapes if None not in shape}) > 1:
-            raise ShapeError(f"stack takes tensors of one shape, not {shown(shapes)}")
-        return self._kernels.stack(
-            tensors, self._checks.axis(axis, len(shapes[0]) + 1, "stack")
-        )
-
-    def _together(self, arrays: Sequence[Any], function: str) -> list[Any]:
-        tensors = [self._checks.tensor(x, function) for x in arrays]
-        if not tensors:
-            raise ShapeError(f"{function} takes one tensor or more")
-        self._checks.require_one_device(function, *tensors)
-        return self._checks.promoted(tensors)
-
-    # products
-
-    def tensordot(
-        self, x1: Any, x2: Any, /, *, axes: int | tuple[Sequence[int], Sequence[int]] = 2
-    ) -> Any:
-        x1, x2 = self._checks.operands("tensordot", NUMERIC, (x1, x2))
-        self._checks.require_one_device("tensordot", x1, x2)
-        shapes = (
-            self._checks.full_shape(x1, "tensordot"),
-            self._checks.full_shape(x2, "tensordot"),
-        )
-        first, second = self._contracted(shapes, axes)
-        left = [axis for axis in range(len(shapes[0])) if axis not in first]
-        right = [axis for axis in range(len(shapes[1])) if axis not in second]
-        inner = prod([shapes[0][axis] for axis in first])
-        outer = [shapes[0][axis] for axis in left], [shapes[1][axis] for axis in right]
-        rows = self._as_matrix(x1, (*left, *first), (prod(outer[0]), inner))
-        columns = self._as_matrix(x2, (*second, *right), (inner, prod(outer[1])))
-        return self._kernels.reshape(
-            self._kernels.matmul(rows, columns), (*outer[0], *outer[1])
-        )
-
-    def _as_matrix(self, x: Any, order: tuple[int, ...], shape: tuple[int, int]) -> Any:
-        return self._kernels.reshape(self._kernels.permute_dims(x, order), shape)
-
-    def _contracted(
-        self, shapes: tuple[tuple[int, ...], ...], axes: Any
-    ) -> tuple[list[int], list[int]]:
-        ndims = len(shapes[0]), len(shapes[1])
-        if not isinstance(axes, tuple | list):
-            axes = range(ndims[0] - axes, ndims[0]), range(axes)
-            if axes[0].start < 0 or len(axes[1]) > ndims[1]:
-                raise ShapeError(
-                    f"tensordot: there are not that many axes in {shapes[0]} and {shapes[1]}"
-                )
-        first, second = (
-            [self._checks.axis(a, n, "tensordot") for a in one]
-            for one, n in zip(axes, ndims, strict=True)
-        )
-        if [shapes[0][a] for a in first] != [shapes[1][a] for a in second]:
-            raise ShapeError(
-                f"tensordot: the axes {first} of {shapes[0]} do not match {second} of {shapes[1]}"
-            )
-        return first, second
-
-    def vecdot(self, x1: Any, x2: Any, /, *, axis: int = -1) -> Any:
-        x1, x2 = self._checks.operands("vecdot", NUMERIC, (x1, x2))
-        self._checks.require_one_device("vecdot", x1, x2)
-        shapes = shape_of(x1), shape_of(x2)
-        shorter = min(map(len, shapes))
-        place = self._checks.axis(axis, shorter, "vecdot")
-        # counted from the front it would be another axis in each
-        if axis >= 0 and len(shapes[0]) != len(shapes[1]):
-            raise ShapeError(
-                f"vecdot of {shapes[0]} and {shapes[1]} takes an axis counted from the end, not {axis}"
-            )
-        axis = place - shorter
-        lengths = shapes[0][axis], shapes[1][axis]
-        if None not in lengths and lengths[0] != lengths[1]:
-            raise ShapeError(
-                f"vecdot takes axes of one length, not {shapes[0][axis]} and {shapes[1][axis]}"
-            )
-        try:
-            is_complex = kind_of(self._checks.name(x1)) == "c"
-            product = self._kernels.multiply(self._kernels.conj(x1) if is_complex else x1, x2)
-        # a look at the shapes first would take as long as a small product
-        except Exception:
-            self._checks.require_fit("vecdot", x1, x2)
-            raise
-        name = self._checks.name(product)
-        return self._checks.cast(
-            self._kernels.sum(product, (len(product.shape) + axis,), False), name
-        )
+    try:
+        is_complex = kind_of(checks.name(x1)) == "c"
+        product = checks.kernels.multiply(checks.kernels.conj(x1) if is_complex else x1, x2)
+    # a look at the shapes first would take as long as a small product
+    except Exception:
+        checks.require_fit("vecdot", x1, x2)
+        raise
+    name = checks.name(product)
+    return checks.cast(checks.kernels.sum(product, (len(product.shape) + axis,), False), name)
 
 
 def _sizes(shape: Any, function: str) -> tuple[int, ...]:

@@ -11,24 +11,30 @@ from typing import TYPE_CHECKING, Any, Final
 
 from xdevice.core import selection
 from xdevice.errors import ArgumentError, UnsupportedError
-from xdevice.math.contract.arithmetic import FFT, HOST, LINALG
+from xdevice.math.contract.arithmetic import HOST
 
-from . import elementwise, reducing
+from . import (
+    casting,
+    creation,
+    elementwise,
+    fast,
+    fft,
+    linalg,
+    manipulation,
+    places,
+    reducing,
+    sets,
+)
 from .checks import NUMBERS, Checks
-from .creation import Creation, Types
-from .fft import Fourier
 from .info import STANDARD, Info
-from .linalg import LinearAlgebra
 from .lookup import Functions, Lookup
-from .manipulation import Manipulation
-from .reducing import Reducing
 from .scopes import aside
-from .sets import Sets
 
 VERSION: Final = "2025.12"
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from types import ModuleType
 
 CONSTANTS: Final = {
     "e": math.e,
@@ -49,16 +55,17 @@ class Namespace:
     __array_api_version__ = VERSION
 
     def __init__(self, checks: Checks) -> None:
-        functions = {**elementwise.functions(checks), **reducing.functions(checks)}
-        functions["sum"].__signature__ = _without_spelling(functions["sum"])  # type: ignore[attr-defined]
-        for room in (
-            Creation(checks),
-            Manipulation(checks),
-            Reducing(checks),
-            Sets(checks),
-            Types(checks),
-        ):
-            functions |= _functions(room)
+        functions: dict[str, Callable[..., Any]] = {}
+        for module in (casting, creation, manipulation, places, reducing, sets):
+            functions |= _functions(module, checks)
+        closures = elementwise.functions(checks) | fast.functions(checks)
+        for name, function in closures.items():
+            function.__name__ = function.__qualname__ = (
+                name  # what an error for a wrong keyword says
+            )
+        signature = inspect.signature(functions["sum"])
+        closures["sum"].__signature__ = signature  # type: ignore[attr-defined]
+        functions |= closures
         functions = {
             name: aside(checks.backend.scopes, function) for name, function in functions.items()
         }
@@ -74,14 +81,15 @@ class Namespace:
             }
         )
         self.__array_namespace_info__ = partial(Info, checks)
-        if hasattr(checks.kernels, LINALG):
+        checks.xp = self
+        if checks.kernels.linalg is not None:
             shared = {
                 name: functions[name]
                 for name in ("matmul", "matrix_transpose", "tensordot", "vecdot")
             }
-            self.linalg = SimpleNamespace(**_functions(LinearAlgebra(checks, self)), **shared)
-        if hasattr(checks.kernels, FFT):
-            self.fft = SimpleNamespace(**_functions(Fourier(checks, self)))
+            self.linalg = SimpleNamespace(**_functions(linalg, checks), **shared)
+        if checks.kernels.fft is not None:
+            self.fft = SimpleNamespace(**_functions(fft, checks))
 
     def __getattr__(self, name: str) -> Any:
         if name in (*STANDARD, "fft", "linalg"):
@@ -101,33 +109,27 @@ class Namespace:
         return f"<{self.__name__}>"
 
 
-def _functions(room: object) -> dict[str, Callable[..., Any]]:
-    """The public methods of a class as functions. They are not bound methods, which Paddle's to_static would take for
-    methods of the object that holds them."""
-    methods = {
-        name: method for name, method in vars(type(room)).items() if not name.startswith("_")
+def _functions(module: ModuleType, checks: Checks) -> dict[str, Callable[..., Any]]:
+    """The public functions of a module of this folder that take `checks` first, bound to those of a backend. They are
+    not bound methods, which Paddle's to_static would take for methods of the object that holds them."""
+    return {
+        name: _bound(name, function, checks)
+        for name, function in vars(module).items()
+        if inspect.isfunction(function)
+        and function.__code__.co_varnames[:1] == ("checks",)
+        and not name.startswith("_")
     }
-    for name, method in methods.items():
-        method.__name__ = method.__qualname__ = name  # what an error for a wrong keyword says
-        method.__signature__ = _without_spelling(method)
-    return {name: _bound(method, room, name) for name, method in methods.items()}
 
 
-def _bound(method: Callable[..., Any], room: object, name: str) -> Callable[..., Any]:
-    function = update_wrapper(partial(method, room), getattr(room, name))
-    del function.__signature__  # type: ignore[attr-defined]  # it has `self`; that of `__wrapped__` has not
-    return function
-
-
-def _without_spelling(method: Callable[..., Any]) -> inspect.Signature:
-    """The signature that the standard gives a function: without the keywords that are only answered."""
-    signature = inspect.signature(method)
-    own = [
-        parameter
-        for parameter in signature.parameters.values()
-        if parameter.kind is not parameter.VAR_KEYWORD
-    ]
-    return signature.replace(parameters=own)
+def _bound(name: str, function: Callable[..., Any], checks: Checks) -> Callable[..., Any]:
+    function.__name__ = function.__qualname__ = name  # what an error for a wrong keyword says
+    bound = update_wrapper(partial(function, checks), function)
+    # the standard's: without `checks`, and without keywords that are only answered
+    signature = inspect.signature(function)
+    _, *others = signature.parameters.values()
+    own = [parameter for parameter in others if parameter.kind is not parameter.VAR_KEYWORD]
+    bound.__signature__ = signature.replace(parameters=own)  # type: ignore[attr-defined]
+    return bound
 
 
 def array_namespace(*xs: Any) -> Any:

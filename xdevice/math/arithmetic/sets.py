@@ -7,9 +7,8 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from xdevice.errors import ShapeError
-from xdevice.math.contract.gradients import Gradients
 
-from .checks import Checks, Room
+from .checks import Checks
 
 
 class UniqueAllResult(NamedTuple):
@@ -29,68 +28,54 @@ class UniqueInverseResult(NamedTuple):
     inverse_indices: Any
 
 
-class Sets(Room):
-    """The functions of a namespace that find elements."""
+def nonzero(checks: Checks, x: Any, /) -> tuple[Any, ...]:
 
-    def __init__(self, checks: Checks) -> None:
-        super().__init__(checks)
-        # the contract's default, which raises, says that a backend has no gradients
-        own = getattr(checks.backend.value_and_grad, "__func__", None)
-        self._has_gradients = own is not Gradients.value_and_grad
+    x = checks.tensor(x, "nonzero")
+    checks.require_values(x, "the tensor of nonzero")
+    if not len(x.shape):
+        raise ShapeError("nonzero takes one dimension or more, not a tensor without dimensions")
+    return tuple(checks.kernels.nonzero(x))
 
-    def nonzero(self, x: Any, /) -> tuple[Any, ...]:
-        import numpy as np
 
-        x = self._checks.tensor(x, "nonzero")
-        self._checks.require_values(x, "the tensor of nonzero")
-        if not len(x.shape):
-            raise ShapeError(
-                "nonzero takes one dimension or more, not a tensor without dimensions"
-            )
-        if hasattr(self._checks.kernels, "nonzero"):
-            return tuple(self._checks.kernels.nonzero(x))
-        return tuple(
-            self._checks.constant(places, x)
-            for places in np.nonzero(self._checks.backend.peek(x))
-        )
+def unique_all(checks: Checks, x: Any, /) -> UniqueAllResult:
+    return UniqueAllResult(*_unique(checks, "unique_all", x, True, True, True))
 
-    def unique_all(self, x: Any, /) -> UniqueAllResult:
-        return UniqueAllResult(*self._unique("unique_all", x, True, True, True))
 
-    def unique_counts(self, x: Any, /) -> UniqueCountsResult:
-        return UniqueCountsResult(*self._unique("unique_counts", x, False, False, True))
+def unique_counts(checks: Checks, x: Any, /) -> UniqueCountsResult:
+    return UniqueCountsResult(*_unique(checks, "unique_counts", x, False, False, True))
 
-    def unique_inverse(self, x: Any, /) -> UniqueInverseResult:
-        return UniqueInverseResult(*self._unique("unique_inverse", x, False, True, False))
 
-    def unique_values(self, x: Any, /) -> Any:
-        return self._unique("unique_values", x, False, False, False)[0]
+def unique_inverse(checks: Checks, x: Any, /) -> UniqueInverseResult:
+    return UniqueInverseResult(*_unique(checks, "unique_inverse", x, False, True, False))
 
-    def _unique(
-        self, function: str, x: Any, has_places: bool, has_inverse: bool, has_counts: bool
-    ) -> list[Any]:
-        """The elements, and what else is asked for."""
-        import numpy as np
 
-        kernels, x = self._checks.kernels, self._checks.tensor(x, function)
-        self._checks.require_values(x, f"the tensor of {function}")
-        values = self._checks.backend.peek(x)
-        # gradients flow through `take`, and not through values that come from the host
-        takes = has_places or self._has_gradients
-        wanted: Any = {
-            "return_index": takes,
-            "return_inverse": has_inverse,
-            "return_counts": has_counts,
-        }
-        parts = np.unique(values.ravel(), equal_nan=False, **wanted)
-        elements, *others = parts if isinstance(parts, tuple) else (parts,)
-        tensors = [self._checks.constant(part.ravel(), x) for part in others]
-        if has_inverse:
-            # NumPy 2.0 and others give it in different shapes
-            tensors[takes] = kernels.reshape(tensors[takes], values.shape)
-        if not takes:
-            return [self._checks.constant(elements, x), *tensors]
-        elements = kernels.take(
-            kernels.reshape(x, (-1,) if values.size else (0,)), tensors[0], 0
-        )
-        return [elements, *tensors[0 if has_places else 1 :]]
+def unique_values(checks: Checks, x: Any, /) -> Any:
+    return _unique(checks, "unique_values", x, False, False, False)[0]
+
+
+def _unique(
+    checks: Checks, function: str, x: Any, has_places: bool, has_inverse: bool, has_counts: bool
+) -> list[Any]:
+    """The elements, and what else is asked for."""
+    import numpy as np
+
+    kernels, x = checks.kernels, checks.tensor(x, function)
+    checks.require_values(x, f"the tensor of {function}")
+    values = checks.backend.peek(x)
+    # gradients flow through `take`, and not through values that come from the host
+    takes = has_places or checks.has_gradients
+    wanted: Any = {
+        "return_index": takes,
+        "return_inverse": has_inverse,
+        "return_counts": has_counts,
+    }
+    parts = np.unique(values.ravel(), equal_nan=False, **wanted)
+    elements, *others = parts if isinstance(parts, tuple) else (parts,)
+    tensors = [checks.constant(part.ravel(), x) for part in others]
+    if has_inverse:
+        # NumPy 2.0 and others give it in different shapes
+        tensors[takes] = kernels.reshape(tensors[takes], values.shape)
+    if not takes:
+        return [checks.constant(elements, x), *tensors]
+    elements = kernels.take(kernels.reshape(x, (-1,) if values.size else (0,)), tensors[0], 0)
+    return [elements, *tensors[0 if has_places else 1 :]]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 import warnings
 from collections import defaultdict, deque
+from contextlib import suppress
 from functools import wraps
 from numbers import Number
 from threading import local
@@ -183,6 +184,7 @@ class _Pattern:
     def __init__(self, arguments: _Arguments) -> None:
         assert arguments.backend is not None
         root, leaves, _ = arguments.walk
+        assert root is not None
         self.backend: Backend = arguments.backend
         # their variables count as those of the compiled function do
         self.code: list[Any] = [
@@ -200,25 +202,20 @@ class _Pattern:
         is_plain = all(
             leaves[i] is x for i, x in zip(self._places, arguments.tensors, strict=True)
         )
-        try:
-            self._read = _reader(root[4][0]) if is_plain and root is not None else None
-            self._read_keywords = (
-                _reader(root[4][1]) if root is not None and root[3][1] else None
-            )
-        except LookupError:
-            self._read = None
+        self._readers: list[Callable[[Any, list[Any]], bool]] = []
+        """Those of the positional arguments and of the keywords; none where a closer look is needed each time."""
+        if is_plain:
+            with suppress(LookupError):
+                self._readers = [_reader(child) for child in root[4].values()]
 
     def find(self, call: Call) -> list[Any] | None:
         """Returns the tensors in arguments of this pattern; None if they have another, or that is not sure."""
-        leaves: list[Any] = []
-        args, kwargs = call
-        # what this pattern does not know for sure is looked at closely by `_Arguments`
-        if self._read is None or self._read(args, leaves):
+        if not self._readers:
             return None
-        if self._read_keywords is None:
-            if kwargs:
-                return None
-        elif self._read_keywords(kwargs, leaves):
+        leaves: list[Any] = []
+        (args, kwargs), (read_args, read_kwargs) = call, self._readers
+        # what this pattern does not know for sure is looked at closely by `_Arguments`
+        if read_args(args, leaves) or read_kwargs(kwargs, leaves):
             return None
         if [*map(type, leaves)] != self._kinds:
             return None

@@ -46,11 +46,11 @@ MAKING: Final = (
 ELEMENTWISE: Final = (
     "abs", "acos", "acosh", "add", "asin", "asinh", "atan", "atan2", "atanh", "bitwise_and", "bitwise_invert",
     "bitwise_left_shift", "bitwise_or", "bitwise_right_shift", "bitwise_xor", "ceil", "copysign", "cos", "cosh",
-    "divide", "equal", "exp", "expm1", "floor", "floor_divide", "greater", "greater_equal", "hypot", "isfinite",
-    "isinf", "isnan", "less", "less_equal", "log", "log10", "log1p", "log2", "logaddexp", "logical_and", "logical_not",
-    "logical_or", "logical_xor", "maximum", "minimum", "multiply", "negative", "nextafter", "not_equal", "pow",
-    "reciprocal", "remainder", "round", "sign", "signbit", "sin", "sinh", "sqrt", "square", "subtract", "tan", "tanh",
-    "trunc", "where",
+    "divide", "equal", "exp", "expm1", "floor", "floor_divide", "greater", "greater_equal", "isfinite", "isinf",
+    "isnan", "less", "less_equal", "log", "log10", "log1p", "log2", "logical_and", "logical_not", "logical_or",
+    "logical_xor", "maximum", "minimum", "multiply", "negative", "nextafter", "not_equal", "pow", "reciprocal",
+    "remainder", "round", "sign", "signbit", "sin", "sinh", "sqrt", "square", "subtract", "tan", "tanh", "trunc",
+    "where",
 )  # fmt: skip
 
 REDUCING: Final = ("all", "any", "max", "mean", "min", "prod", "sum")
@@ -87,78 +87,73 @@ SHAPING: Final = (
 COMPLEX: Final = ("conj", "imag", "real")
 """The kernels, of complex tensors, that a backend with complex dtypes has beside these."""
 
-WIDER: Final = "WIDER"
-"""An optional attribute of the namespace: by kernel, a dict of the dtypes that the framework lacks there, each with
-the wider dtype in which the core has them computed, or with `HOST`: by NumPy, on the host."""
-
 HOST: Final = "numpy"
 
 PLACES: Final = frozenset(["argmax", "argmin", "argsort", "searchsorted"])
 """The kernels whose results are indices, whatever dtype they get."""
 
-LINALG: Final = "linalg"
-"""An optional object with factorizations, of matrices or stacks of them, in floats of 32 and 64 bits and complex:
-`cholesky(x)`, `det(x)`, `eig(x)` of a complex one, `eigh(x)`, `eigvalsh(x)`, `inv(x)`, `qr(x, mode)`, `slogdet(x)`,
-`solve(x1, x2)`, `svd(x, full_matrices)` and `svdvals(x)`, as the standard has them. Those that are missing are refused
-by name."""
-
-FFT: Final = "fft"
-"""An optional object with the Fourier transforms along one axis: `fft`, `ifft`, `irfft` and `rfft`, each with
-the arguments `(x, n, axis, norm)`. All but `rfft` and `rfftn` get complex tensors; they may give another precision. It
-may have `fftn`, `ifftn`, `irfftn` and `rfftn` with `(x, lengths, axes, norm)`; else the core goes axis by axis."""
-
-ONE_DEVICE: Final = "ONE_DEVICE"
-"""An optional attribute of the namespace: if it is True, a kernel raises for tensors on several devices, and the core
-compares their devices only after a kernel has failed. Otherwise the core compares them each time."""
-
-DENSE: Final = "DENSE"
-"""An optional attribute of the namespace, where tensors of one type may be sparse or dense, and kernels take both: the
-name of an attribute of tensors, and the object that it is for dense ones."""
-
-ENTER: Final = "enter"
-"""An optional function, called when the namespace is asked for: it prepares the calling thread for the kernels."""
-
-PUT: Final = "put"
-"""An optional function: `put(x, indices, values)` gives the vector `x` with other values at some indices, each of which
-is there once; differentiable in `x` and `values`. Without it the core composes that of other kernels."""
-
-OWN: Final = (
-    "clip",  # clip(x, min, max): of real numbers; the bounds are numbers of Python that fit, or None
+COMPOSED: Final = (
     "cross",  # cross(x1, x2, axis): of one shape, with 3 elements along the axis
-    "diagonal",  # diagonal(x, k): of matrices, as are the last two
+    "diagonal",  # diagonal(x, k): of matrices, as are `tril` and `triu`
+    "hypot",  # hypot(x1, x2): without overflow
+    "logaddexp",  # logaddexp(x1, x2): without overflow, and with gradients where both are one infinity
     "nonzero",  # nonzero(x): of each axis the places, as int64
     "norm",  # norm(x, axes, keepdims): the root of the sum of squares, of floats or complex numbers
     "repeat",  # repeat(x, times, axis)
     "tril",  # tril(x, k)
     "triu",  # triu(x, k)
 )
-"""Optional functions, which the core composes of kernels where they are missing."""
+"""Optional kernels, which the core composes of others where they are missing."""
 
-FUSED: Final = "fused"
-"""An optional function: `fused(function)` gives a function that computes the same as one program. It takes a tuple of
-the tensors, and then the settings, which have a hash. Without it the core calls the kernels one by one."""
-
-EINSUM: Final = "einsum"
-"""An optional function: `einsum(subscripts, tensors)`, of tensors of floats with axes. The subscripts are letters, the
-result is written out, no letter is twice in an operand, and axes of one letter are equally long."""
-
-LEAVE: Final = "leave"
-"""An optional function, called at the end of a pytest test for every backend: it undoes `ENTER` in the calling
-thread."""
-
-SKIPS_NAN: Final = "SKIPS_NAN"
-"""An optional attribute of the namespace: if it is True, `argmax` and `argmin` may pass over NaN, and the core looks
-for it."""
-
-SETTLED: Final = "settled"
-"""An optional function that the core calls with the result of a kernel of two tensors, if the result is of another type
-than they are. It returns the result as a tensor."""
+OPTIONAL: Final = {
+    # where tensors of one type may be sparse or dense, and kernels take both: the name of an attribute of tensors, and
+    # the object that it is for dense ones
+    "DENSE": ("", None),
+    # if True, a kernel raises for tensors on several devices, and the core compares their devices only after a kernel
+    # has failed; otherwise each time
+    "ONE_DEVICE": False,
+    # if True, `argmax` and `argmin` may pass over NaN, and the core looks for it
+    "SKIPS_NAN": False,
+    # by kernel, a dict of the dtypes that the framework lacks there, each with the wider dtype in which the core has
+    # them computed, or with `HOST`: by NumPy, on the host
+    "WIDER": {},
+    # clip(x, min, max): of real numbers; the bounds are numbers of Python that fit, or None
+    "clip": None,
+    # einsum(subscripts, *tensors): of tensors of floats with axes; the subscripts are letters, the result is written
+    # out, no letter is twice in an operand, and axes of one letter are equally long
+    "einsum": None,
+    # enter(): called when the namespace is asked for; prepares the calling thread for the kernels
+    "enter": None,
+    # an object with the Fourier transforms along one axis: `fft`, `ifft`, `irfft` and `rfft`, each with the arguments
+    # (x, n, axis, norm). All but `rfft` and `rfftn` get complex tensors; they may give another precision. It may have
+    # `fftn`, `ifftn`, `irfftn` and `rfftn` with (x, lengths, axes, norm); else the core goes axis by axis
+    "fft": None,
+    # fused(function): a function that computes the same as one program. It takes a tuple of the tensors, and then the
+    # settings, which have a hash. Without it the core calls the kernels one by one
+    "fused": None,
+    # leave(): called at the end of a pytest test for every backend; undoes `enter` in the calling thread
+    "leave": None,
+    # an object with factorizations, of matrices or stacks of them, in floats of 32 and 64 bits and complex:
+    # `cholesky(x)`, `det(x)`, `eig(x)` of a complex one, `eigh(x)`, `eigvalsh(x)`, `inv(x)`, `qr(x, mode)`,
+    # `slogdet(x)`, `solve(x1, x2)`, `svd(x, full_matrices)` and `svdvals(x)`, as the standard has them. Those that are
+    # missing are refused by name
+    "linalg": None,
+    # put(x, indices, values): the vector `x` with other values at some indices, each of which is there once;
+    # differentiable in `x` and `values`
+    "put": None,
+    # require(x): raises for a tensor in a state that the kernels do not take; asked once for each type
+    "require": None,
+    # settled(result): called with the result of a kernel of two tensors, if that may be of another type than they are;
+    # returns it as a tensor
+    "settled": None,
+}
+"""What a namespace may have besides, each with its value where it is left out."""
 
 OF_NUMBERS: Final = (
     *ELEMENTWISE, *REDUCING, *PLACES, "cumulative_prod", "cumulative_sum", "flip", "matmul", "roll", "sort", "take",
     "take_along_axis",
 )  # fmt: skip
-"""The kernels that `WIDER` may be about, beside `PUT` and those in `OWN`."""
+"""The kernels that `WIDER` may be about, beside `put`, `clip` and those in `COMPOSED`."""
 
 KERNELS: Final = (*MAKING, *ELEMENTWISE, *REDUCING, *ALONG, *SHAPING)
 

@@ -32,18 +32,43 @@ KERNELS: Final = (
     "dropout",  # dropout(x, mask, keep): x * mask / keep
 )
 
-OPTIONAL: Final = (
-    "attention",  # attention(q, k, v, mask, causal): a query that the mask leaves no key gives zeros
-    "batch_norm",  # batch_norm(x, mean, variance, weight, bias, eps): of the axis 1; differentiable in all
-    "binary_cross_entropies",  # binary_cross_entropies(logits, labels): of each element
-    "cross_entropies",  # cross_entropies(logits, labels): of each row
-    "embedding",  # embedding(indices, table): rows of the table
-    "erf",  # erf(x): the error function, which the core has not by hand: gelu needs it
-    "gelu",  # gelu(x, approximate): by erf, or approximately by tanh
-    "layer_norm",  # layer_norm(x, weight, bias, eps): over the last axis
-)
-"""Kernels that the core has by hand, written on the namespace. An adapter overrides those that its framework has. Its
-`gelu`, `layer_norm` and `batch_norm` may give NotImplemented where they cannot: then the core's is used."""
+BY_HAND: Final = {
+    # attention(q, k, v, mask, causal): a query that the mask leaves no key gives zeros
+    "attention": ("causal",),
+    # batch_norm(x, mean, variance, weight, bias, eps): of the axis 1; differentiable in all
+    "batch_norm": ("eps",),
+    # binary_cross_entropies(logits, labels): of each element
+    "binary_cross_entropies": (),
+    # cross_entropies(logits, labels): of each row
+    "cross_entropies": (),
+    # embedding(indices, table): rows of the table
+    "embedding": (),
+    # gelu(x, approximate): by erf, or approximately by tanh
+    "gelu": ("approximate",),
+    # layer_norm(x, weight, bias, eps): over the last axis
+    "layer_norm": ("eps",),
+}
+"""Kernels that the core has by hand, written on the namespace, with their arguments that are no tensors. An adapter
+overrides those that its framework has. Its `gelu`, `layer_norm` and `batch_norm` may give NotImplemented where they
+cannot: then the core's is used."""
+
+OPTIONAL: Final = {
+    # compiled(kernel, settings): makes of a kernel that the core has by hand one that the framework compiles;
+    # `settings` are the names of its arguments that are no tensors
+    "compiled": None,
+    # ends(indices): the least and the greatest of some integers as ints, by one read of the host. Without it the core
+    # reads them all
+    "ends": None,
+    # erf(x): the error function, which the core has not by hand: gelu needs it
+    "erf": None,
+    # guards(indices, place), with the kind of the device that they are on: whether `cross_entropy`, `cross_entropies`,
+    # `embedding` and `one_hot` of floats themselves, here and now, make no finite number of an index that is below 0 or
+    # not below the number of classes or rows. They raise, at once or when the program next waits, or give NaN. If so,
+    # the core does not read the indices, unless a kernel raises: then it says which is wrong. In blocking mode an
+    # adapter guards nothing that would not raise at once
+    "guards": None,
+}
+"""What else there may be, each with its value where it is left out."""
 
 STEPS: Final = (
     "adam",  # adam(rows, step, rate, betas, eps): new (p, m, v) for each row (p, g, m, v); not recorded
@@ -55,18 +80,3 @@ They may give NotImplemented where they cannot."""
 TRACED: Final = "TRACED"
 """The name of an optional set: those of `STEPS` that also take the symbols of a traced function, or give
 NotImplemented for them."""
-
-COMPILED: Final = "compiled"
-"""`compiled(kernel, settings)`, where there is one, makes of a kernel that the core has by hand one that the framework
-compiles; `settings` are the names of its arguments that are no tensors."""
-
-ENDS: Final = "ends"
-"""The name of an optional function: `ends(indices)` returns the least and the greatest of some integers as ints, by one
-read of the host. Without it the core reads them all."""
-
-GUARDS: Final = "guards"
-"""The name of an optional function: `guards(indices, place)`, with the kind of the device that they are on, says
-whether `cross_entropy`, `cross_entropies`, `embedding` and `one_hot` of floats themselves, here and now, make no finite
-number of an index that is below 0 or not below the number of classes or rows. They raise, at once or when the program
-next waits, or give NaN. If so, the core does not read the indices, unless a kernel raises: then it says which is
-wrong. In blocking mode an adapter guards nothing that would not raise at once."""

@@ -20,9 +20,8 @@ class Parallel(Primitives):
     needs: ClassVar[tuple[str, ...]] = ("thread_state",)
 
     threads: Literal["many", "one"] = "many"
-    """Whether tasks may run in a thread each ("many"), or one after another in one thread that enqueues their work
-    ("one"). Either way the adapter's methods are called in any thread: if its framework allows only one at a time, they
-    hold a lock."""
+    """Whether tasks may run in a thread each ("many"), or one after another in the caller's thread ("one"). Either way
+    the adapter's methods are called in any thread: if its framework allows only one at a time, they hold a lock."""
 
     scope_reach: ClassVar[Literal["thread", "process"]] = "thread"
     """Whether `scope` decides where its own thread creates tensors ("thread"), or also where all other threads do that

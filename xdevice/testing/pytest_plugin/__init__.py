@@ -199,7 +199,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
         with generators.keep_generator():
             return (yield)
     finally:
-        _tell_kernels(item, "LEAVE")
+        _tell_kernels(item, "leave")
         selection.restore_default(before)
 
 
@@ -210,7 +210,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     backend = _load(name)
     # the process default: a context variable would not reach the test's own threads, nor an event loop made before
     selection.set_backend(backend)
-    _tell_kernels(item, "ENTER")
+    _tell_kernels(item, "enter")
     _seed(_FIXTURES)
     _need_gpus(item, backend)
     _need_dtypes(item, backend)
@@ -256,16 +256,14 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
         return (yield)
 
 
-def _tell_kernels(item: pytest.Item, when: Literal["ENTER", "LEAVE"]) -> None:
-    """Calls what the backend's arithmetic functions need to be called in this thread: `ENTER` before a test's first
-    fixture, `LEAVE` at the test's end, so that the next test is not affected."""
-    from xdevice.math.contract import arithmetic
-
+def _tell_kernels(item: pytest.Item, when: Literal["enter", "leave"]) -> None:
+    """Calls what the backend's arithmetic functions need to be called in this thread: `enter` before a test's first
+    fixture, `leave` at the test's end, so that the next test is not affected."""
     for backend in registry.list_loaded():
         if backend.name == backend_of(item):
             # no kernels, or this thread cannot be prepared for them
             with suppress(UnsupportedError):
-                getattr(backend.namespace(), getattr(arithmetic, when), _nothing)()
+                getattr(backend.namespace(), when, _nothing)()
 
 
 def _nothing() -> None: ...

@@ -55,7 +55,7 @@ class ArithmeticChecks(Suite):
         assert xdevice.to_numpy(y).tolist() == [[2.5, 3.5], [4.5, 5.5]], (
             "the tensor itself was changed"
         )
-        if hasattr(self.adapter.namespace(), arithmetic.EINSUM):
+        if hasattr(self.adapter.namespace(), "einsum"):
             self.assert_is(
                 xdevice.math.einsum("ij,jk->ki", y, changed), [[37.75, 60.75], [41.75, 70.75]]
             )

@@ -151,7 +151,7 @@ def compare(
         return _of_unmapped(pair)
     comparison = compare_leaves(pair.actual, pair.expected, rule)
     if not comparison.ok:
-        return _before(comparison, pair.settings + pair.modes, pair.stated_by_both)
+        return _with_settings(comparison, pair.settings + pair.modes, pair.stated_by_both)
     return (
         _of_settings(pair.settings, pair.modes)
         if pair.settings
@@ -171,11 +171,11 @@ def _of_outputs(
             error.add_note(f"set differently:{_listed(different)}")
         raise
     if len(outputs.actual) != len(outputs.expected):
-        return _before(_of_unequal_counts(outputs, inputs, rule), settings, different)
+        return _with_settings(_of_unequal_counts(outputs, inputs, rule), settings, different)
     comparison = compare_leaves(outputs.actual, outputs.expected, rule)
     if not comparison.ok:
         comparison = comparison._replace(text=f"{comparison.text}\n{outputs.where()}")
-        return _before(comparison, settings, different)
+        return _with_settings(comparison, settings, different)
     if not different:
         return comparison
     # in evaluation mode a dropout does nothing, and a batch norm's momentum neither
@@ -191,9 +191,9 @@ def _of_unequal_counts(outputs: ModelOutputs, inputs: object, rule: Strictness) 
         (one, other)
         for one in ours
         for other in theirs
-        if compare_leaves([outputs.turned(one, other)], [other], rule).ok
+        if compare_leaves([outputs.aligned(one, other)], [other], rule).ok
     ]
-    text = f"the models return {len(ours)} and {len(theirs)} tensors{structures.between(ours, theirs)}"
+    text = f"the models return {len(ours)} and {len(theirs)} tensors{structures.owners_text(ours, theirs)}"
     for side, leaves_of in (("actual  ", ours), ("expected", theirs)):
         shapes = structures.name_some(
             f"{leaf.path or 'a tensor'} {leaf.shape}" for leaf in leaves_of
@@ -216,7 +216,9 @@ def _of_unequal_counts(outputs: ModelOutputs, inputs: object, rule: Strictness) 
     return of_structure(text)
 
 
-def _before(comparison: Comparison, settings: list[str], different: list[str]) -> Comparison:
+def _with_settings(
+    comparison: Comparison, settings: list[str], different: list[str]
+) -> Comparison:
     """The `Comparison` with what the two are set to ahead of it: what both tell, and what could not be compared."""
     if not different:
         return comparison._replace(settings=tuple(settings))
@@ -272,7 +274,7 @@ def compare_leaves(
 def _of_unmapped(pair: ReadPair) -> Comparison:
     """The `Comparison` of two models with parameters that have no counterpart in the other model."""
     lines = [f"{path}: {why}" if path else why for path, why in pair.unmapped.items()]
-    owners = structures.between(pair.actual, pair.expected)
+    owners = structures.owners_text(pair.actual, pair.expected)
     text = f"the models differ{owners}:{_listed(lines)}{_WHAT_IS_WHAT}"
     return difference("structure", next(iter(pair.unmapped)), None, None, text)
 

@@ -33,7 +33,7 @@ def compare_elements(
     actual: HostLeaf, expected: HostLeaf, rule: Strictness, noise: float | None
 ) -> Comparison:
     if not expected.is_number:
-        return _things(actual, expected)
+        return _compare_objects(actual, expected)
     a, b = numpy.ravel(actual.value), numpy.ravel(expected.value)
     # nothing to compare, and no largest element
     if a.size == 0:
@@ -74,7 +74,7 @@ def compare_elements(
     return comparison._replace(text=text)
 
 
-def _things(actual: HostLeaf, expected: HostLeaf) -> Comparison:
+def _compare_objects(actual: HostLeaf, expected: HostLeaf) -> Comparison:
     """Compares two leaves that are not numbers, such as strings or None: they must be equal."""
     if actual.value is expected.value or bool(actual.value == expected.value):
         return Comparison(True, leaf=expected.path, total=1)

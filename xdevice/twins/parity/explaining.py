@@ -35,7 +35,7 @@ Element = tuple[str, tuple[int, ...]]
 
 def element_of(comparison: Comparison) -> Element:
     """The element that is the furthest off."""
-    return _plain(comparison.leaf), comparison.worst or ()
+    return _without_brackets(comparison.leaf), comparison.worst or ()
 
 
 def vanishing(calls: Sequence[RecordedCall], wanted: Collection[Element]) -> dict[Element, str]:
@@ -43,7 +43,9 @@ def vanishing(calls: Sequence[RecordedCall], wanted: Collection[Element]) -> dic
     leaf is. The first such record counts."""
     notes: dict[Element, str] = {}
     for call in calls:
-        arrays = {_plain(leaf.path): leaf.value for leaf in call.read() if _is_float(leaf)}
+        arrays = {
+            _without_brackets(leaf.path): leaf.value for leaf in call.read() if _is_float(leaf)
+        }
         largest = max(map(_size, arrays.values()), default=0.0)
         for path, place in wanted:
             array = arrays.get(path)
@@ -70,7 +72,7 @@ def explain(comparison: Comparison, notes: Mapping[Element, str]) -> Comparison:
     """The comparison, its text with a note if the difference may have such a cause. `notes` is from `vanishing`."""
     if comparison.problem != "values":
         return comparison
-    usual = _UNBIASED if _plain(comparison.leaf).endswith(VARIANCE) else ""
+    usual = _UNBIASED if _without_brackets(comparison.leaf).endswith(VARIANCE) else ""
     return comparison._replace(text=comparison.text + notes.get(element_of(comparison), usual))
 
 
@@ -94,10 +96,10 @@ def unchanged_on_one_side(path: str, pairs: list[tuple[RecordedCall, RecordedCal
 
 def is_statistic(path: str) -> bool:
     """Whether a leaf has the name of a mean or variance that a batch norm keeps."""
-    return _plain(path).endswith((MEAN, VARIANCE))
+    return _without_brackets(path).endswith((MEAN, VARIANCE))
 
 
-def _plain(path: str) -> str:
+def _without_brackets(path: str) -> str:
     return path.strip("[]'\"")
 
 

@@ -121,11 +121,11 @@ def read_pair(actual: object, expected: object, skip: Sequence[str] = ()) -> Rea
         UnsupportedError, NotBuiltError, ContainerError: as `host_leaves.read`. DTypeError: a model whose dtype the
             other framework lacks. ArgumentError: `skip` for other values than two models.
     """
-    if skip and None in (_layered(actual), _layered(expected)):
+    if skip and None in (_with_layers(actual), _with_layers(expected)):
         raise ArgumentError(
             "skip= says which layers of two models are not compared; give two models"
         )
-    ours, theirs = _nodes(actual, expected), _nodes(expected, actual)
+    ours, theirs = _unread_leaves(actual, expected), _unread_leaves(expected, actual)
     whole = ReadPair([], [], {}, [], [], [])
     for key, (path, value) in ours.items():
         pair = (
@@ -160,7 +160,7 @@ def read_settings(
 ) -> tuple[list[str], list[str]]:
     """Lines about what two models are set to: all, and those of which both tell the value. Empty for other values.
     Nothing is run."""
-    ours, theirs = _layered(actual), _layered(expected)
+    ours, theirs = _with_layers(actual), _with_layers(expected)
     if ours is None or theirs is None:
         return [], []
     if ours.backend is theirs.backend and not names and _are_laid_out_alike(ours, theirs):
@@ -205,16 +205,16 @@ def _is_float(dtype: str) -> bool:
     return "float" in dtype
 
 
-def _nodes(x: object, beside: object) -> dict[str, Leaf]:
+def _unread_leaves(x: object, beside: object) -> dict[str, Leaf]:
     """The leaves of the value `x` by their paths, made unique. A `State`, which is a dict, is one leaf if it is
     compared with a model of its framework."""
-    model = _layered(beside) if isinstance(x, State) else None
+    model = _with_layers(beside) if isinstance(x, State) else None
     is_one = isinstance(x, State) and model is not None and x.backend == model.backend.name
     nodes = [trees.Leaf("", x)] if is_one else leaves(x)
     return dict(zip(unique_paths(nodes), nodes, strict=True))
 
 
-def _layered(x: object) -> _LayeredModel | None:
+def _with_layers(x: object) -> _LayeredModel | None:
     """The model `x` with its layers; None if `x` has no layers, as a tensor, a variable or an optimizer."""
     backend = owners.backend_of_model(x)
     if backend is None:
@@ -230,11 +230,11 @@ def _layered(x: object) -> _LayeredModel | None:
 def _match(path: str, actual: Any, expected: Any, skip: Sequence[str]) -> ReadPair:
     """The leaves of two values that have the same path: under the names of one model if a conversion is needed, else
     under their own."""
-    ours, theirs = _layered(actual), _layered(expected)
+    ours, theirs = _with_layers(actual), _with_layers(expected)
     if isinstance(actual, State) and theirs is not None:
-        return _beside_state(path, actual, theirs)
+        return _match_with_state(path, actual, theirs)
     if isinstance(expected, State) and ours is not None:
-        return _beside_state(path, expected, ours).swapped()
+        return _match_with_state(path, expected, ours).swapped()
     if ours is None or theirs is None:
         return _unconverted(path, actual, expected, {}, _optimizer_settings(actual, expected))
     # the same names of the same layers: only settings could hide a difference
@@ -323,7 +323,7 @@ def _convert(
     return ReadPair(converted, needed, {}, state.settings, state.stated_by_both)
 
 
-def _beside_state(path: str, state: State, model: _LayeredModel) -> ReadPair:
+def _match_with_state(path: str, state: State, model: _LayeredModel) -> ReadPair:
     tensors = [
         read_tensor(model.backend, joined(path, name), value) for name, value in state.items()
     ]
@@ -358,16 +358,16 @@ class ModelOutputs(NamedTuple):
     runs: tuple[ModelRun, ModelRun]
     names: Mapping[str, str]
 
-    def turned(self, one: HostLeaf, other: HostLeaf) -> HostLeaf:
+    def aligned(self, one: HostLeaf, other: HostLeaf) -> HostLeaf:
         """An output of the actual model under the path, and with the axes, of one of the expected model."""
         ends = self.runs[0].has_channels_last, self.runs[1].has_channels_last
-        value = distances.turned(one.value, other.value, ends)
+        value = distances.aligned(one.value, other.value, ends)
         return one._replace(path=other.path, value=value)
 
     def where(self) -> str:
         """A text that names the first layer whose output differs between the models, or between a model and a function
         the operation and the layer. Called when the models' outputs differ."""
-        if any(run.subject.function is not None for run in self.runs):
+        if any(run.subject.is_function for run in self.runs):
             return parting.where(*self.runs, self.names)
         try:
             source, target = (read_model(run.backend, run.trace.model) for run in self.runs)
@@ -402,4 +402,4 @@ def run_pair(actual: Any, expected: Any, inputs: Any, names: Mapping[str, str]) 
     outputs = ModelOutputs(ours, theirs, runs, names)
     if len(ours) != len(theirs):
         return outputs
-    return outputs._replace(actual=list(map(outputs.turned, ours, theirs)))
+    return outputs._replace(actual=list(map(outputs.aligned, ours, theirs)))

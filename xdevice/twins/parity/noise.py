@@ -55,7 +55,7 @@ def measure(reference: Calls, variants: Mapping[str, Calls]) -> Noise:
     for call in reference:
         usual = call.read()
         apart = {
-            variant: _apart(call, usual, calls.get(call.key), variant)
+            variant: _differences(call, usual, calls.get(call.key), variant)
             for variant, calls in others.items()
         }
         if call.step == 0:
@@ -73,7 +73,7 @@ def measure(reference: Calls, variants: Mapping[str, Calls]) -> Noise:
     return noise
 
 
-def _apart(
+def _differences(
     call: RecordedCall, usual: list[HostLeaf], other: RecordedCall | None, variant: str
 ) -> list[float]:
     """For each leaf, how far the run `variant` of the reference is from its usual run."""

@@ -11,7 +11,6 @@ import atexit
 import json
 import os
 import runpy
-import sys
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -19,13 +18,13 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy
 
 from xdevice.core import registry, selection
-from xdevice.errors import UnsupportedError, XDeviceError
+from xdevice.errors import XDeviceError
 from xdevice.twins.tracing import named_values
 from xdevice.twins.tracing.operations import Gradient, Log, LogWriter, Operation
 
 from . import recording
 from .record_files import reading
-from .tracing_script import script_to_run
+from .tracing_script import enter_supported, script_to_run
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -98,21 +97,21 @@ def main() -> None:
     writer, process = LogWriter(backend, log), os.getpid()
 
     def close() -> None:
-        if os.getpid() == process:
+        # a forked child has nothing to write, and neither has a backend that does not show its operations
+        if os.getpid() == process and log.operations:
             _write(log, Path(os.environ[recording.VARIABLE]) / FOLDER)
 
     with ExitStack() as stack:
-        try:
-            stack.enter_context(backend.operation_calls(writer.run, writer.leaf))
-        except UnsupportedError as error:
-            # what the script records is compared
-            print(f"no operations are kept: {error}", file=sys.stderr)
-            runpy.run_path(script, run_name="__main__")
-            return
-        try:
-            stack.enter_context(backend.outermost(_naming(backend, writer)))
-        except UnsupportedError as error:
-            print(f"parameters have no names: {error}", file=sys.stderr)
+        enter_supported(
+            stack,
+            lambda: backend.operation_calls(writer.run, writer.leaf),
+            "no operations are kept",
+        )
+        enter_supported(
+            stack,
+            lambda: backend.outermost(_naming(backend, writer)),
+            "parameters have no names",
+        )
         stack.enter_context(named_values.listening(writer.named))
         atexit.register(close)
         runpy.run_path(script, run_name="__main__")

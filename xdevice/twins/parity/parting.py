@@ -13,14 +13,14 @@ import numpy
 
 from xdevice.errors import UnsupportedError, listed
 from xdevice.twins.tracing import distances
-from xdevice.twins.tracing.operations import Two
+from xdevice.twins.tracing.operations import TwoPrograms
 from xdevice.twins.tracing.traces import RECORD, name_of_call
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from xdevice.twins.tracing.model_runs import ModelRun
-    from xdevice.twins.tracing.operations import Parting
+    from xdevice.twins.tracing.operations import Judge, Parting
     from xdevice.twins.tracing.traces import LayerCall
 
 _ADVICE = "name values by xdevice.parity.log(name, value) in both, and the first that differs is named"
@@ -100,7 +100,7 @@ def _first_named(runs: tuple[ModelRun, ModelRun], named: list[_Named]) -> Iterat
 def _by_operations(actual: ModelRun, expected: ModelRun) -> Iterator[str]:
     assert actual.log is not None
     assert expected.log is not None
-    two = Two(actual.log, expected.log)
+    two = TwoPrograms(actual.log, expected.log)
     for run, log in ((actual, actual.log), (expected, expected.log)):
         log.roots = [log.key(x) for x in run.outputs]
     place = two.part()
@@ -108,8 +108,8 @@ def _by_operations(actual: ModelRun, expected: ModelRun) -> Iterator[str]:
         yield "each operation gives what the other side computes too: rounding alone may do this, or an order of axes"
         return
     yield text_of(place, actual.backend.name, expected.backend.name)
-    for run, is_right in ((actual, two.is_right_in_actual), (expected, two.is_right)):
-        if layer := _first_layer(run, lambda key, check=is_right: check(key, place.share)):
+    for run, judge in zip((actual, expected), two.judges, strict=True):
+        if layer := _first_layer(run, judge, two.limit * place.share):
             yield f"the first layer of {run.backend.name} that differs is {layer}"
     for log in (actual.log, expected.log):
         if log.is_full:
@@ -131,9 +131,11 @@ def text_of(place: Parting, ours: str, theirs: str) -> str:
     return f"the first operation that differs is {mine} of {ours}, where {theirs} has {its}{errors}"
 
 
-def _first_layer(run: ModelRun, is_right: Any) -> str:
+def _first_layer(run: ModelRun, judge: Judge, limit: float) -> str:
     """The first layer of a run whose output is not right."""
-    for call in run.trace.calls:
-        if call.type != RECORD and call.outputs and not is_right(run.log.key(call.outputs[0])):  # type: ignore[union-attr]
+    assert run.log is not None
+    layers = (call for call in run.trace.calls if call.type != RECORD and call.outputs)
+    for call in layers:
+        if not judge.is_right(run.log.key(call.outputs[0]), limit):
             return name_of_call(call)
     return ""

@@ -13,7 +13,6 @@ from __future__ import annotations
 import json
 import os
 import platform
-import sys
 import threading
 import time
 from contextlib import contextmanager
@@ -29,13 +28,13 @@ from xdevice.contract import patching
 from xdevice.core import registry, selection
 from xdevice.errors import DTypeError, NotATensorError, RecordingError, XDeviceError, shown
 from xdevice.twins.models.converting import convert_state
+from xdevice.twins.tracing.operations import program_line
 
 from .host_leaves import NUMBERS, PYTHON, HostLeaf, joined, leaves, read_leaf, read_tensor
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from io import BufferedReader, BufferedWriter, TextIOWrapper
-    from types import FrameType
 
     from xdevice.containers.trees import Leaf
 
@@ -99,7 +98,7 @@ class Recorder:
             every = [one for leaf in leaves(value) for one in _read(leaf)]
         for leaf in every:
             _refuse_unknown(f"{name}{leaf.path}", leaf)
-        where = _user_line()
+        where = program_line()
         with self._lock:
             self._write(name, every, where)
 
@@ -151,23 +150,6 @@ def _read(leaf: Leaf) -> Iterable[HostLeaf]:
     numpys = registry.load("numpy")
     tensors = [read_tensor(numpys, joined(leaf.path, name), x) for name, x in state.items()]
     return [one._replace(device=place, owner=whole[0].owner) for one in tensors]
-
-
-def _user_line() -> str:
-    """The file and line of the innermost stack frame that is not xdevice's own: `/home/ann/train.py:41`."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None and _is_ours(frame.f_globals.get("__name__") or ""):
-        frame = frame.f_back
-    return (
-        f"{os.path.abspath(frame.f_code.co_filename)}:{frame.f_lineno}"
-        if frame is not None
-        else ""
-    )
-
-
-def _is_ours(module: str) -> bool:
-    root = module.partition(".")[0]
-    return root == "xdevice" or root.startswith("xdevice_")
 
 
 def _header() -> dict[str, Any]:
@@ -251,10 +233,10 @@ class RecordedCall:
         """
         with reading(self._arrays, f" at {self.name}, step {self.step}"):
             if not any("at" in leaf for leaf in self._leaves):
-                return list(map(_plain, self._leaves))
+                return list(map(_object, self._leaves))
             with self._arrays.open("rb") as file:
                 return [
-                    _tensor(leaf, file) if "at" in leaf else _plain(leaf)
+                    _array(leaf, file) if "at" in leaf else _object(leaf)
                     for leaf in self._leaves
                 ]
 
@@ -297,7 +279,7 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n")[:-1]]
 
 
-def _plain(line: dict[str, Any]) -> HostLeaf:
+def _object(line: dict[str, Any]) -> HostLeaf:
     dtype, value = line["dtype"], line["value"]
     if dtype == "bool":
         value = value == "True"
@@ -307,7 +289,7 @@ def _plain(line: dict[str, Any]) -> HostLeaf:
     return HostLeaf(line["path"], value, dtype, None, line["owner"])
 
 
-def _tensor(line: dict[str, Any], file: BufferedReader) -> HostLeaf:
+def _array(line: dict[str, Any], file: BufferedReader) -> HostLeaf:
     file.seek(line["at"])
     array: Any = numpy.load(file, allow_pickle=False)  # a recording may come from anybody
     if line["dtype"] in _STORED_AS:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from xdevice.base import floats
 from xdevice.errors import RecordingError, listed
-from xdevice.twins.tracing.operations import Two
+from xdevice.twins.tracing.operations import TwoPrograms
 
 from . import operations_script, traced_calls
 from .comparison import difference
@@ -42,6 +42,10 @@ _GRADIENTS: Final = 10
 """A gradient may be off by this many times the limit for outputs."""
 _NAMED: Final = 4
 """How many recorded values a note in the report names at most."""
+_NOTHING: Final = (
+    "recorded nothing, so the others cannot be compared with it; the script says what to compare: "
+    "xdevice.parity.log('loss', loss); or --trace keeps what the layers of its models compute"
+)
 _UNMOVED: Final = (
     "calibrating has moved nothing that is recorded: the script takes its numbers from elsewhere than xdevice.tensor, "
     "random, load and convert_state, so only the run in float64 says what rounding does"
@@ -204,15 +208,6 @@ def report_of_run(folder: Path, rule: Strictness) -> ParityReport:
     """Compares each backend with the reference, in the folder that `script_runs.run` wrote, and returns the report."""
     run = load(folder)
     every = run.backends.values()
-    if all(
-        one == BackendFolder(one.ended, None, None, None) and not one.ended.error
-        for one in every
-    ):
-        note = (
-            "nothing was recorded; the script says what to compare: xdevice.parity.log('loss', loss); or --trace keeps "
-            "what the layers of its models compute"
-        )
-        return ParityReport([_failed(one.ended, "recorded nothing") for one in every], [note])
     rows = [_row(run, one, run, run.reference, rule) for one in every]
     refusals = [note for one in every if one.traces is not None for note in one.traces.refusals]
     full = [
@@ -249,23 +244,18 @@ def _row(
     run: RunFolder, mine: BackendFolder, other: RunFolder, its: BackendFolder, rule: Strictness
 ) -> BackendRow:
     """The report's row for one backend: `mine` in `run`, compared with `its` in `other`, which may be the same run."""
-    ended, is_one_run = mine.ended, run is other
-    row = (
-        _failed(ended, ended.error)
-        if ended.error
-        else BackendRow(mine.name, "agrees", seconds=ended.seconds)
-    )
-    row.python, row.records, row.version = ended.python, mine.records, mine.version
+    ended = mine.ended
+    row = BackendRow(
+        mine.name, "did not run" if ended.error else "agrees", version=mine.version, seconds=ended.seconds,
+        records=mine.records, error=ended.error, python=ended.python,
+    )  # fmt: skip
     if mine is its:
-        if not ended.error:
+        if mine.is_complete:
             row.state = "reference"
-        if not ended.error and not mine.is_complete:
-            return _failed(
-                ended,
-                "recorded nothing, so the others cannot be compared with it; call xdevice.parity.log, or give --trace",
-            )
+        elif not ended.error:
+            row.state, row.error = "not compared", _NOTHING
         return row
-    row.reference = its.name if is_one_run else f"{its.name} of {other.folder}"
+    row.reference = its.name if run is other else f"{its.name} of {other.folder}"
     if not its.is_complete:
         if not ended.error:
             row.state = "not compared"
@@ -288,7 +278,7 @@ def _compare_operations(
 ) -> None:
     """Adds to a row the first operations from which the two programs part, and the gradients, if they were asked
     for."""
-    two, before = Two(ours, theirs), row.first
+    two, before = TwoPrograms(ours, theirs), row.first
     gradients = [
         GradientRow(name, errors, _is_off(errors, _GRADIENTS * two.limit))
         for name, errors in two.gradients()
@@ -322,13 +312,3 @@ def _of_traces(
         # the record that was made before it, and then the time
         before = sum(call.time <= one.time for call in calls) - 0.5
         yield ComparedValue(name, one.run, (before, one.time), comparison)
-
-
-def _failed(ended: Ended, why: str) -> BackendRow:
-    return BackendRow(
-        ended.backend,
-        "did not run" if ended.error else "not compared",
-        seconds=ended.seconds,
-        error=why,
-        python=ended.python,
-    )

@@ -31,7 +31,7 @@ def compare_paths(actual: Leaves, expected: Leaves) -> Comparison | None:
     what = [f"actual has no {name_some(missing)}"] if missing else []
     what += [f"expected has no {name_some(extra)}"] if extra else []
     hint = _hint(actual, expected)
-    text = f"the structures differ{between(actual, expected)}: {'; '.join(what)}{hint}"
+    text = f"the structures differ{owners_text(actual, expected)}: {'; '.join(what)}{hint}"
     return difference("structure", (missing + extra)[0], extra, missing, text)
 
 
@@ -58,7 +58,7 @@ def name_some(paths: Iterable[str]) -> str:
     return listed((path or "tensor by itself" for path in paths), 5)
 
 
-def between(actual: Leaves, expected: Leaves) -> str:
+def owners_text(actual: Leaves, expected: Leaves) -> str:
     owners = [
         ", ".join(sorted({leaf.owner for leaf in side} - {PYTHON})) or PYTHON
         for side in (actual, expected)
@@ -84,7 +84,7 @@ def _kind(actual: HostLeaf, expected: HostLeaf) -> Comparison | None:
     if actual.is_number == expected.is_number:
         return None
     text = (
-        f"the structures differ{at(expected.path)}{between([actual], [expected])}: "
+        f"the structures differ{at(expected.path)}{owners_text([actual], [expected])}: "
         f"actual is {actual.value!r:.100} ({actual.dtype}), expected {expected.value!r:.100} ({expected.dtype})"
     )
     return difference("structure", expected.path, actual.value, expected.value, text)

@@ -170,7 +170,7 @@ def _compare(mine: TracedCall, owner: str, its: TracedCall, expected_owner: str)
     if len(ours.outputs) == len(theirs.outputs):
         ends = mine.channels_last, its.channels_last
         outputs = [
-            distances.turned(x, y, ends)
+            distances.aligned(x, y, ends)
             for x, y in zip(ours.outputs, theirs.outputs, strict=True)
         ]
         ours = ours._replace(outputs=outputs)

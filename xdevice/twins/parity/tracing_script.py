@@ -19,6 +19,7 @@ import runpy
 import sys
 import threading
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -45,14 +46,17 @@ FIRST: Final = 3
 """The first calls with inputs of one shape are always traced: this many of them."""
 
 
-class _EndedCall(NamedTuple):
-    """A call of a model that has ended, but is not written yet because its gradients may still come."""
+class _OpenCall(NamedTuple):
+    """A call of a model that is not written yet, and whose layers are still watched: its gradients may still come."""
 
+    block: AbstractContextManager[Any]
+    """The open block of `Backend.calls`."""
     line: dict[str, Any]
-    """Its entry in the file `runs.jsonl`, except the calls of its layers."""
+    """Its entry in the file `runs.jsonl`, without its layers and their calls."""
     inputs: tuple[Any, ...]
-    outputs: tuple[Any, ...]
-    trace: Trace
+    outputs: tuple[Any, ...] = ()
+    trace: Trace | None = None
+    """None until the call has returned."""
 
 
 class _TracedModel:
@@ -65,8 +69,8 @@ class _TracedModel:
         self.count = 0
         self.shapes: dict[Any, int] = {}
         self.refusal = ""
-        self.watched: dict[int, AbstractContextManager[Any]] = {}
-        self.pending: list[_EndedCall] = []
+        self.open: dict[int, _OpenCall] = {}
+        """The last call by each thread."""
 
 
 class Tracer:
@@ -86,23 +90,26 @@ class Tracer:
         traced = self._model_of(model) if os.getpid() == self._process else None
         if traced is None:
             return call()
+        thread = threading.get_ident()
         with self._lock:
-            self._write(traced)
+            self._write(traced, thread)
         if not self._is_wanted(traced, arguments):
             return call()
-        copies = layer_calls.Watch(self._backend, {}).copies
-        calls = self._watch(traced)
-        if calls is None:
+        block = self._backend.calls(model)
+        try:
+            calls: list[Call] = block.__enter__()
+        except XDeviceError as error:
+            self._refuse(traced, str(error))
             return call()
-        inputs, started = copies(arguments), time.time()
+        copies = layer_calls.Watch(self._backend, {}).copies
+        line = {
+            "model": traced.number, "type": type(model).__name__, "run": traced.count - 1, "time": time.time(),
+        }  # fmt: skip
+        opened = traced.open[thread] = _OpenCall(block, line, copies(arguments))
         result = call()
-        with self._lock:
-            trace = Trace(traced.itself, self._backend, list(calls))
-            line = {
-                "model": traced.number, "type": type(model).__name__, "run": traced.count - 1, "time": started,
-                "layers": self._layers(model),
-            }  # fmt: skip
-            traced.pending.append(_EndedCall(line, inputs, copies(result), trace))
+        # what the program calls from now on is no part of this call
+        trace = Trace(model, self._backend, list(calls))
+        traced.open[thread] = opened._replace(outputs=copies(result), trace=trace)
         return result
 
     def close(self) -> None:
@@ -111,7 +118,8 @@ class Tracer:
             return
         with self._lock:
             for traced in filter(None, self._models.values()):
-                self._write(traced)
+                for thread in list(traced.open):
+                    self._write(traced, thread)
             self._recorder.close()
 
     def _model_of(self, model: Any) -> _TracedModel | None:
@@ -149,18 +157,6 @@ class Tracer:
             # powers of two: a run of a million steps keeps twenty calls
             return traced.shapes[shapes] <= FIRST or traced.count & (traced.count - 1) == 0
 
-    def _watch(self, traced: _TracedModel) -> list[Call] | None:
-        """Starts to note the calls of the model's layers in this thread, and returns the list in which they are put.
-        `_write` stops it at the model's next call, because gradients come after this call."""
-        block = self._backend.calls(traced.itself)
-        try:
-            calls: list[Call] = block.__enter__()
-        except XDeviceError as error:
-            self._refuse(traced, str(error))
-            return None
-        traced.watched[threading.get_ident()] = block
-        return calls
-
     def _refuse(self, traced: _TracedModel, why: str) -> None:
         traced.refusal = why
         self._line(
@@ -174,36 +170,36 @@ class Tracer:
                 "path": layer.path,
                 "kind": layer.kind,
                 "shapes": {name: list(shape) for name, shape in twin.shapes(layer).items()},
-                "settings": {name: _plain(value) for name, value in layer.settings.items()},
+                "settings": {name: _for_json(value) for name, value in layer.settings.items()},
             }
             for layer in twin.layers
         ]
 
-    def _write(self, traced: _TracedModel) -> None:
-        block = traced.watched.pop(threading.get_ident(), None)
-        if block is not None:
-            block.__exit__(None, None, None)
-        for run in traced.pending:
-            # a gradient may still be on its way
-            self._backend.synchronize(None)
-            key = f"{run.line['model']}.{run.line['run']}"
-            inputs, outputs = (
-                [self._backend.to_numpy(x) for x in tensors]
-                for tensors in (run.inputs, run.outputs)
-            )
-            self._recorder.add(key, {"inputs": inputs, "outputs": outputs})
-            calls = []
-            for number, call in enumerate(run.trace.calls):
-                self._recorder.add(f"{key}.{number}", call._asdict() | {"path": "", "type": ""})
-                calls.append([call.path, call.number, call.type])
-            self._line(
-                run.line
-                | {
-                    "calls": calls,
-                    "channels_last": self._backend.has_channels_last(traced.itself),
-                }
-            )
-        traced.pending.clear()
+    def _write(self, traced: _TracedModel, thread: int) -> None:
+        """Ends the last call of the model by a thread, and writes it unless it raised."""
+        opened = traced.open.pop(thread, None)
+        if opened is None:
+            return
+        opened.block.__exit__(None, None, None)
+        if opened.trace is None:
+            return
+        # a gradient may still be on its way
+        self._backend.synchronize(None)
+        key = f"{traced.number}.{opened.line['run']}"
+        inputs, outputs = (
+            [self._backend.to_numpy(x) for x in tensors]
+            for tensors in (opened.inputs, opened.outputs)
+        )
+        self._recorder.add(key, {"inputs": inputs, "outputs": outputs})
+        calls = []
+        for number, call in enumerate(opened.trace.calls):
+            self._recorder.add(f"{key}.{number}", call._asdict() | {"path": "", "type": ""})
+            calls.append([call.path, call.number, call.type])
+        more = {
+            "layers": self._layers(traced.itself), "calls": calls,
+            "channels_last": self._backend.has_channels_last(traced.itself),
+        }  # fmt: skip
+        self._line(opened.line | more)
 
     def _line(self, line: dict[str, Any]) -> None:
         self._folder.mkdir(parents=True, exist_ok=True)
@@ -211,9 +207,9 @@ class Tracer:
             file.write(json.dumps(line) + "\n")
 
 
-def _plain(value: object) -> Any:
+def _for_json(value: object) -> Any:
     if isinstance(value, list | tuple):
-        return [_plain(x) for x in value]
+        return [_for_json(x) for x in value]
     return value if isinstance(value, bool | int | float | str | None) else str(value)
 
 
@@ -223,16 +219,20 @@ def main() -> None:
     backend = registry.load(os.environ[selection.VARIABLE])
     tracer = Tracer(backend, Path(os.environ[recording.VARIABLE]) / FOLDER)
     atexit.register(tracer.close)
+    with ExitStack() as stack:
+        enter_supported(stack, lambda: backend.outermost(tracer.around), "nothing is traced")
+        runpy.run_path(script, run_name="__main__")
+
+
+def enter_supported(
+    stack: ExitStack, block: Callable[[], AbstractContextManager[Any]], lacking: str
+) -> None:
+    """Enters a block of the backend. If the backend lacks it, the script runs without it, because what the script
+    records is compared nevertheless; `lacking` says on standard error what is missing."""
     try:
-        block = backend.outermost(tracer.around)
+        stack.enter_context(block())
     except UnsupportedError as error:
-        print(
-            f"nothing is traced: {error}", file=sys.stderr
-        )  # values that the script records are compared nevertheless
-        runpy.run_path(script, run_name="__main__")
-        return
-    with block:
-        runpy.run_path(script, run_name="__main__")
+        print(f"{lacking}: {error}", file=sys.stderr)
 
 
 def script_to_run() -> str:

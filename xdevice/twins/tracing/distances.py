@@ -61,7 +61,7 @@ def moved(x: Array, last: bool) -> Array:
     return numpy.moveaxis(x, 1, -1) if last else numpy.moveaxis(x, -1, 1)
 
 
-def turned(actual: Array, expected: Array, ends: tuple[bool | None, bool | None]) -> Array:
+def aligned(actual: Array, expected: Array, ends: tuple[bool | None, bool | None]) -> Array:
     """`actual` with its channels on the axis where `expected` has them. `ends` says for each of the two models whether
     its channels come last."""
     if None in ends or ends[0] == ends[1] or actual.ndim < 3 or not expected.size:

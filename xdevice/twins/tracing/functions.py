@@ -7,18 +7,27 @@ partials, bound methods and globals that its code names, or else the frameworks 
 from __future__ import annotations
 
 import inspect
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from functools import partial
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from xdevice.base.devices import CPU
 from xdevice.core import frameworks, registry
-from xdevice.errors import ArgumentError, NotBuiltError, UnsupportedError, listed, shown
+from xdevice.errors import (
+    ArgumentError,
+    NotATensorError,
+    NotBuiltError,
+    UnsupportedError,
+    listed,
+    shown,
+)
 from xdevice.twins import owners
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
+    from xdevice.base.devices import Device
     from xdevice.contract import Backend
 
 _MOST: Final = 5_000
@@ -26,36 +35,56 @@ _MOST: Final = 5_000
 _OURS: Final = "xdevice"
 
 
-class TracedFunction(NamedTuple):
-    """A function that is compared as a model is."""
+class Subject(NamedTuple):
+    """The thing to run: a model, or a function that is compared as a model is."""
 
     itself: Any
     """The callable, which takes the inputs alone."""
     backend: Backend
     model: Any
-    """The one model that the function calls; None if it holds none, or several."""
+    """The model whose layers are seen: itself, or the one that the function calls; None if there is none, or several,
+    or its layers cannot be listed, as those of a module of linen that is bound to no variables."""
     models: tuple[Any, ...]
     """All models of the backend that the function holds."""
     tensor: Any
     """A tensor that the function holds, on whose device it gets its inputs; None if it holds none."""
 
     @property
-    def name(self) -> str:
-        return name_of(self.itself)
+    def is_function(self) -> bool:
+        return self.itself is not self.model
 
     @property
-    def is_of_model(self) -> bool:
-        """Whether the function is a method of the model, or what a compiler has made of it, so that it takes what the
-        model takes."""
-        return getattr(self.itself, "__self__", None) is self.model is not None
+    def place(self) -> Device:
+        """Where the inputs are put."""
+        if self.model is not None:
+            return next((device for _, device in self.backend.model_devices(self.model)), CPU)
+        return CPU if self.tensor is None else self.backend.device_of(self.tensor)
+
+    @property
+    def has_channels_last(self) -> bool | None:
+        """Where the model takes the channels of images; None for a function, which takes the inputs as they are, unless
+        it is a method of the model, or what a compiler has made of it."""
+        owner = getattr(self.itself, "__self__", self.itself)
+        if self.model is None or owner is not self.model:
+            return None
+        answer: bool | None = self.backend.has_channels_last(self.model)
+        return answer
+
+    def infer(self, tensors: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
+        """What the subject returns, with all its models in evaluation mode."""
+        if not self.is_function:
+            return self.backend.infer(self.itself, tensors, **named)
+        with ExitStack() as stack:
+            for model in self.models:
+                stack.enter_context(self.backend.evaluating(model))
+            return self.itself(*tensors, **named)
 
 
-def name_of(function: Any) -> str:
-    while isinstance(function, partial):
-        function = function.func
-    return getattr(function, "__qualname__", type(function).__qualname__).replace(
-        "<locals>.", ""
-    )
+def name_of(x: Any) -> str:
+    """The name of a function, or of a model's class."""
+    while isinstance(x, partial):
+        x = x.func
+    return getattr(x, "__qualname__", type(x).__name__).replace("<locals>.", "")
 
 
 def is_function(x: object) -> bool:
@@ -69,20 +98,37 @@ def is_function(x: object) -> bool:
     return kind is None and owners.backend_of_model(x) is None
 
 
-def function_of(x: Any) -> TracedFunction:
-    """The function with its framework.
+def subject_of(
+    x: Any, expected: str = "with inputs= both values must be models or functions"
+) -> Subject:
+    """A model, or a function with its framework.
 
     Raises:
+        NotATensorError: `x` is neither; `expected` says what was expected.
         ArgumentError: nothing in the function says which framework it takes, or several are possible.
     """
+    if isinstance(x, Subject):
+        return x
+    owner = owners.backend_of_model(x)
+    if owner is not None:
+        return Subject(x, owner, x, (x,), None)
+    if not is_function(x):
+        raise NotATensorError(f"{expected}, not {shown(x, 60)} of type {type(x).__qualname__}")
     itself = _applied(x) if isinstance(x, tuple) else x
     search = _ModelSearch(itself)
     backend = registry.load(search.framework())
     models = [model for model in search.models if owners.backend_of_model(model) is backend]
     tensor = next((one for one in search.tensors if _owner_name(one) == backend.name), None)
-    return TracedFunction(
-        itself, backend, models[0] if len(models) == 1 else None, tuple(models), tensor
-    )
+    model = models[0] if len(models) == 1 and _has_layers(backend, models[0]) else None
+    return Subject(itself, backend, model, tuple(models), tensor)
+
+
+def _has_layers(backend: Backend, model: Any) -> bool:
+    try:
+        list(backend.layers(model))
+    except (UnsupportedError, NotBuiltError):
+        return False
+    return True
 
 
 def _applied(pair: tuple[Any, Any]) -> Any:
@@ -219,15 +265,3 @@ def _names_in(code: CodeType) -> Iterator[str]:
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
             yield from _names_in(constant)
-
-
-def bound(function: TracedFunction) -> Any:
-    """The function's model, if its layers can be listed; None if not, as those of a module of linen that is bound to no
-    variables."""
-    if function.model is None:
-        return None
-    try:
-        list(function.backend.layers(function.model))
-    except (UnsupportedError, NotBuiltError):
-        return None
-    return function.model

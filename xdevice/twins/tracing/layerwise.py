@@ -185,7 +185,7 @@ class TwoRuns:
     # the place in words
 
     def _layer(self, calls: CallPair, error: float) -> FirstDifference:
-        far = _far(error, calls.actual.outputs, calls.expected.outputs)
+        far = _error_text(error, calls.actual.outputs, calls.expected.outputs)
         others = [
             f"{x.dtype} {x.shape} of {run.owner}"
             for run, call, other in (
@@ -233,23 +233,23 @@ class TwoRuns:
         ]
         before = earlier[-1] if earlier else None
         for calls in self._alike(before, behind):
-            given, gives = (
+            taken, returned = (
                 _error(calls.actual.inputs, calls.expected.inputs),
                 _error(calls.actual.outputs, calls.expected.outputs),
             )
-            if given is not None and given > self.limit:
-                behind, error = calls, given
+            if taken is not None and taken > self.limit:
+                behind, error = calls, taken
                 break
-            if gives is not None and gives > self.limit:
-                return self._layer(calls, gives)
+            if returned is not None and returned > self.limit:
+                return self._layer(calls, returned)
             before = calls
         start = f"behind {self._name(before)}" if before else "at the beginning"
         if behind:
             path, what = behind.expected.path, f"what {self._name(behind)} is given"
-            far = _far(error, behind.actual.inputs, behind.expected.inputs)
+            far = _error_text(error, behind.actual.inputs, behind.expected.inputs)
         else:
             path, what = "", "what the model returns"
-            far = _far(error, self._actual.outputs, self._expected.outputs)
+            far = _error_text(error, self._actual.outputs, self._expected.outputs)
         ours, theirs = self._between(before, behind)
         return FirstDifference(
             path,
@@ -335,7 +335,7 @@ def _listed(run: TracedRun, calls: Calls) -> str:
     return f"in {run.owner} {', '.join(names) or 'functions only'}"
 
 
-def _far(error: float, ours: Arrays, theirs: Arrays) -> str:
+def _error_text(error: float, ours: Arrays, theirs: Arrays) -> str:
     if math.isfinite(error):
         return f"off by {error:.2g} of its largest value"
     shapes = [tuple(x.shape) for side in (ours, theirs) for x in side[:1]]

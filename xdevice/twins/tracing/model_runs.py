@@ -8,29 +8,26 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy
 
-from xdevice.base.devices import CPU
 from xdevice.core import registry
 from xdevice.errors import ArgumentError, NotATensorError, UnsupportedError, XDeviceError, shown
 from xdevice.tensors.refusals import require_dtype
-from xdevice.twins import owners
 from xdevice.twins.contract import calls as layer_calls
 
-from . import distances, functions
+from . import distances
+from .functions import Subject, name_of, subject_of
 from .operations import Log, LogWriter
 from .traces import trace_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from xdevice.base.devices import Device
     from xdevice.contract import Backend
     from xdevice.twins.contract.calls import Call
 
-    from .functions import TracedFunction
     from .traces import Trace
 
     Array = numpy.ndarray[Any, Any]
@@ -55,7 +52,7 @@ class ModelRun:
     result: Any
     model: Any
     """The model whose layers are seen; None if a function holds none, or a compiler hides them."""
-    subject: _Subject
+    subject: Subject
     arrays: Arrays
     log: Log | None = None
     """The operations of the run, if they were kept."""
@@ -84,9 +81,9 @@ class ModelRun:
 def run_both(first: Any, second: Any, inputs: Any) -> tuple[ModelRun, ModelRun]:
     """Runs two models, or functions, on the same inputs. The inputs have the layout that the first takes."""
     arrays = arrays_of(inputs)
-    one, other = _subject(first), _subject(second)
+    one, other = subject_of(first), subject_of(second)
     ours = _run_whole(one, arrays)
-    return ours, _run_whole(other, _taken(other, arrays, ours))
+    return ours, _run_whole(other, taken_by(other, arrays, ours))
 
 
 def arrays_of(inputs: Any) -> Arrays:
@@ -114,14 +111,10 @@ def arrays_of(inputs: Any) -> Arrays:
     return arrays
 
 
-def taken_by(model: Any, arrays: Arrays, first: ModelRun) -> Arrays:
-    """The inputs of the first run in the layout that `model` takes: images have their channels where this model has
+def taken_by(second: Any, arrays: Arrays, first: ModelRun) -> Arrays:
+    """The inputs of the first run in the layout that the second model takes: images have their channels where it has
     them."""
-    return _taken(_subject(model), arrays, first)
-
-
-def _taken(subject: _Subject, arrays: Arrays, first: ModelRun) -> Arrays:
-    here, there = first.has_channels_last, subject.has_channels_last
+    here, there = first.has_channels_last, subject_of(second).has_channels_last
     if here is None or there is None or here == there:
         return arrays
     return {
@@ -143,60 +136,6 @@ def _is_image(x: Array, first: ModelRun) -> bool:
     return False
 
 
-class _Subject(NamedTuple):
-    """The thing to run: a model or a function."""
-
-    itself: Any
-    backend: Backend
-    model: Any
-    """The model whose layers are seen: itself, or the one that a function calls; None if there is none."""
-    function: TracedFunction | None
-
-    @property
-    def name(self) -> str:
-        return (
-            type(self.itself).__name__
-            if self.function is None
-            else f"function {self.function.name}"
-        )
-
-    @property
-    def place(self) -> Device:
-        """Where the inputs are put."""
-        if self.model is not None:
-            return next((device for _, device in self.backend.model_devices(self.model)), CPU)
-        tensor = None if self.function is None else self.function.tensor
-        return CPU if tensor is None else self.backend.device_of(tensor)
-
-    @property
-    def has_channels_last(self) -> bool | None:
-        """Where the model takes the channels of images; None for a function, which takes the inputs as they are."""
-        if self.model is None or (self.function is not None and not self.function.is_of_model):
-            return None
-        answer: bool | None = self.backend.has_channels_last(self.model)
-        return answer
-
-    def infer(self, tensors: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
-        if self.function is None:
-            return self.backend.infer(self.itself, tensors, **named)
-        with ExitStack() as stack:
-            for model in self.function.models:
-                stack.enter_context(self.backend.evaluating(model))
-            return self.function.itself(*tensors, **named)
-
-
-def _subject(x: Any) -> _Subject:
-    owner = owners.backend_of_model(x)
-    if owner is not None:
-        return _Subject(x, owner, x, None)
-    if not functions.is_function(x):
-        raise NotATensorError(
-            f"with inputs= both values must be models or functions, not {shown(x, 60)} of type {type(x).__qualname__}"
-        )
-    function = functions.function_of(x)
-    return _Subject(function.itself, function.backend, functions.bound(function), function)
-
-
 def message(error: BaseException) -> str:
     """An error's message in one line, without the codes that colour it on a terminal."""
     text = " ".join(re.sub(r"\x1b\[[0-9;]*m", "", str(error)).split())
@@ -210,7 +149,7 @@ def _where(error: BaseException, traced: Trace) -> str:
     return f"behind {traced.calls[-1].path}" if len(traced) else "before its first layer"
 
 
-def _turned(arrays: Arrays, is_last: bool | None) -> str:
+def _channels_hint(arrays: Arrays, is_last: bool | None) -> str:
     """A text that names inputs which look like images with their channels at the other end than a model takes them."""
     if is_last is None:
         return ""
@@ -222,28 +161,25 @@ def _turned(arrays: Arrays, is_last: bool | None) -> str:
     return ""
 
 
-def run(model: Any, arrays: Arrays, give: Callable[[Call, Any], Any] | None = None) -> ModelRun:
-    """Calls a model on copies of the inputs, and traces it. With `give`, which is called with each layer's call and
-    result, the model goes on with what `give` returns in place of that result."""
-    return _run(_subject(model), arrays, give)
-
-
-def _run_whole(subject: _Subject, arrays: Arrays) -> ModelRun:
+def _run_whole(subject: Subject, arrays: Arrays) -> ModelRun:
     """Runs a model or a function whose outputs are what counts: a compiler may hide the layers."""
     try:
-        return _run(subject, arrays)
+        return run(subject, arrays)
     except UnsupportedError:
         if subject.model is None:
             raise
-        return _run(subject, arrays, has_layers=False)
+        return run(subject, arrays, has_layers=False)
 
 
-def _run(
-    subject: _Subject,
+def run(
+    x: Any,
     arrays: Arrays,
     give: Callable[[Call, Any], Any] | None = None,
     has_layers: bool = True,
 ) -> ModelRun:
+    """Calls a model or a function on copies of the inputs, and traces it. With `give`, which is called with each
+    layer's call and result, it goes on with what `give` returns in place of that result."""
+    subject = subject_of(x)
     backend, model = subject.backend, subject.model if has_layers else None
     # before the model runs: JAX would narrow float64 in silence
     for x in arrays.values():
@@ -271,9 +207,10 @@ def _run(
             shapes = ", ".join(
                 f"{name} {x.shape}" if named else str(x.shape) for name, x in arrays.items()
             )
+            kind = "function " if subject.is_function else ""
             raise ArgumentError(
-                f"a {subject.name} of {backend.name} failed {_where(error, traced)} on inputs= of the shape "
-                f"{shapes}, which are as the first model, the source, takes them"
-                f"{_turned(arrays, subject.has_channels_last)}: {type(error).__name__}: {message(error)}"
+                f"a {kind}{name_of(subject.itself)} of {backend.name} failed {_where(error, traced)} on inputs= of the "
+                f"shape {shapes}, which are as the first model, the source, takes them"
+                f"{_channels_hint(arrays, subject.has_channels_last)}: {type(error).__name__}: {message(error)}"
             ) from error
     return ModelRun(backend, traced, result, model, subject, arrays)

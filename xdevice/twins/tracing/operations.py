@@ -12,6 +12,7 @@ Which operation goes on with which output is known by the numbers, too: so views
 from __future__ import annotations
 
 import hashlib
+import os
 import sys
 import sysconfig
 from contextlib import suppress
@@ -240,7 +241,7 @@ def program_line() -> str:
             and not file.startswith(("<", _STANDARD))
         )
         if is_program and "site-packages" not in file:
-            return f"{file}:{frame.f_lineno}"
+            return f"{os.path.abspath(file)}:{frame.f_lineno}"
         if is_program and not installed:
             installed = f"{file}:{frame.f_lineno}"
         frame = frame.f_back
@@ -284,28 +285,25 @@ class Parting(NamedTuple):
     """The limit at which the two were judged, as a share of the usual one."""
 
 
-class Two:
+class TwoPrograms:
     """Two programs side by side."""
 
     def __init__(self, actual: Log, expected: Log) -> None:
         self.actual, self.expected = actual, expected
-        self._ours, self._theirs = _Judge(actual, expected), _Judge(expected, actual)
+        self.judges = Judge(actual, expected), Judge(expected, actual)
+        """They say which operations of the actual program, and which of the expected one, are right."""
         self.limit = distances.OFF["float32"]
 
     def part(self, is_backward: bool = False) -> Parting | None:
         """The first operations from which the programs part, among those that lead to what they give; all operations
         count if none leads there. None if they do not part."""
-        ours, theirs = self.actual.ends(), self.expected.ends()
         best, most = None, 0.0
         for share in _SHARES:
             limit = self.limit * share
-            one, other = (
-                self._ours.first(ours, limit, is_backward),
-                self._theirs.first(theirs, limit, is_backward),
-            )
+            one, other = (judge.first(limit, is_backward) for judge in self.judges)
             sides = [
                 (judge, x)
-                for judge, x in ((self._ours, one), (self._theirs, other))
+                for judge, x in zip(self.judges, (one, other), strict=True)
                 if x is not None
             ]
             growth = max((judge.growth(x) for judge, x in sides), default=0.0)
@@ -319,13 +317,6 @@ class Two:
                     growth,
                 )
         return best
-
-    def is_right(self, key: str, share: float = 1.0) -> bool:
-        """Whether a tensor of the expected program is right, by its key."""
-        return self._theirs.is_right(key, self.limit * share)
-
-    def is_right_in_actual(self, key: str, share: float = 1.0) -> bool:
-        return self._ours.is_right(key, self.limit * share)
 
     def gradients(self) -> list[tuple[str, Errors | None]]:
         """For each gradient of the expected program, in the order of its backward pass, the name of what it is the
@@ -344,7 +335,7 @@ class Two:
             ways = [
                 way
                 for key in dict.fromkeys(same or every)
-                for way in _ways(self.actual.arrays[key], wanted)
+                for way in _axis_orders(self.actual.arrays[key], wanted)
             ]
             best = min(ways, key=lambda way: distances.apart(way, wanted), default=None)
             rows.append((its.name, None if best is None else errors(best, wanted)))
@@ -352,8 +343,8 @@ class Two:
 
     def _is_same(self, key: str, value: Array) -> bool:
         mine = self.actual.arrays[key]
-        return _tells(value) and any(
-            distances.apart(way, value) <= self.limit for way in _ways(mine, value)
+        return _is_distinctive(value) and any(
+            distances.apart(way, value) <= self.limit for way in _axis_orders(mine, value)
         )
 
     def _closest(
@@ -361,21 +352,18 @@ class Two:
     ) -> tuple[tuple[Operation, Operation] | None, Errors | None]:
         if one is None or other is None:
             return None, None
-        pairs = [(mine, other) for mine in self._ours.wrong(limit)] + [
-            (one, its) for its in self._theirs.wrong(limit)
-        ]
-        best, closest, way = numpy.inf, None, None
+        ours, theirs = (judge.wrong(limit) for judge in self.judges)
+        pairs = [(mine, other) for mine in ours] + [(one, its) for its in theirs]
+        best, closest, nearest = numpy.inf, None, None
         for mine, its in pairs:
             if mine.is_backward != its.is_backward:
                 continue
-            theirs = self.expected.arrays[its.outputs[0]]
-            for x in _ways(self.actual.arrays[mine.outputs[0]], theirs):
-                distance = distances.apart(x, theirs)
+            wanted = self.expected.arrays[its.outputs[0]]
+            for x in _axis_orders(self.actual.arrays[mine.outputs[0]], wanted):
+                distance = distances.apart(x, wanted)
                 if distance < best:
-                    best, closest, way = distance, (mine, its), x
-        if closest is None or way is None:
-            return None, None
-        return closest, errors(way, self.expected.arrays[closest[1].outputs[0]])
+                    best, closest, nearest = distance, (mine, its), errors(x, wanted)
+        return closest, nearest
 
 
 def errors(actual: Array, expected: Array) -> Errors:
@@ -396,7 +384,7 @@ def errors(actual: Array, expected: Array) -> Errors:
     )
 
 
-class _Judge:
+class Judge:
     """Says of each operation of one program whether it is right, by the numbers of another."""
 
     def __init__(self, log: Log, other: Log) -> None:
@@ -408,8 +396,9 @@ class _Judge:
             key: n for n, one in enumerate(log.operations) for key in one.outputs
         }
 
-    def first(self, roots: list[str], limit: float, is_backward: bool) -> Operation | None:
-        right, leads = self._judge(limit), self._leading(roots, is_backward)
+    def first(self, limit: float, is_backward: bool) -> Operation | None:
+        """The first operation that is not right, among those that lead to what the program gives."""
+        right, leads = self._judge(limit), self._on_the_way(is_backward)
         for number, operation in enumerate(self._log.operations):
             if operation.is_backward == is_backward and leads[number] and not right[number]:
                 return operation
@@ -417,15 +406,21 @@ class _Judge:
 
     def is_close(self, operation: Operation) -> bool:
         """Whether the other program has an output that may be that of the operation, but for an error."""
-        return any(numpy.isfinite(self._distance(key)) for key in self._telling(operation))
+        return any(
+            numpy.isfinite(self._distance(key)) for key in self._distinctive_outputs(operation)
+        )
 
     def growth(self, operation: Operation) -> float:
         """How many times larger the error of an operation is than the largest error of what it takes."""
         taken = (
-            self._distance(key) for key in operation.inputs if _tells(self._log.arrays[key])
+            self._distance(key)
+            for key in operation.inputs
+            if _is_distinctive(self._log.arrays[key])
         )
         before = max((error for error in taken if error <= 1), default=0.0)
-        error = max((self._distance(key) for key in self._telling(operation)), default=0.0)
+        error = max(
+            (self._distance(key) for key in self._distinctive_outputs(operation)), default=0.0
+        )
         return min(error, _ALIKE) / max(before, distances.OFF["float32"] * _ROUNDING)
 
     def wrong(self, limit: float) -> list[Operation]:
@@ -438,7 +433,7 @@ class _Judge:
 
     def is_right(self, key: str, limit: float) -> bool:
         maker = self._makers.get(key)
-        if not _tells(self._log.arrays.get(key)) or self._distance(key) <= limit:
+        if not _is_distinctive(self._log.arrays.get(key)) or self._distance(key) <= limit:
             return True
         return maker is not None and self._judge(limit)[maker]
 
@@ -453,33 +448,35 @@ class _Judge:
         proves = list(right)
         """Whether an operation shows that those before it are right: one whose output tells nothing does not."""
         for number in reversed(range(len(right))):
-            telling = self._telling(self._log.operations[number])
-            behind = (user for key in telling for user in users.get(key, ()) if user > number)
-            proves[number] = any(self._distance(key) <= limit for key in telling) or any(
+            outputs = self._distinctive_outputs(self._log.operations[number])
+            behind = (user for key in outputs for user in users.get(key, ()) if user > number)
+            proves[number] = any(self._distance(key) <= limit for key in outputs) or any(
                 proves[user] for user in behind
             )
-            right[number] = proves[number] or not telling
+            right[number] = proves[number] or not outputs
         self._right[limit] = right
         return right
 
-    def _telling(self, operation: Operation) -> list[str]:
+    def _distinctive_outputs(self, operation: Operation) -> list[str]:
         """The outputs whose numbers tell something. A single number that is made of none is a constant of the code."""
-        keys = [key for key in operation.outputs if _tells(self._log.arrays[key])]
-        if any(_tells(self._log.arrays[key]) for key in operation.inputs):
+        keys = [key for key in operation.outputs if _is_distinctive(self._log.arrays[key])]
+        if any(_is_distinctive(self._log.arrays[key]) for key in operation.inputs):
             return keys
         return [key for key in keys if self._log.arrays[key].size > 1]
 
-    def _leading(self, roots: list[str], is_backward: bool) -> list[bool]:
-        """Whether each operation leads to the roots; going backward, to the gradients that the program has computed."""
+    def _on_the_way(self, is_backward: bool) -> list[bool]:
+        """Whether each operation leads to what the program gives; going backward, to the gradients that it has
+        computed."""
         # what is computed on the way for the gradients alone is no step to the outputs
-        keys = [one.gradient for one in self._log.gradients] if is_backward else roots
+        gradients = [one.gradient for one in self._log.gradients]
+        keys = gradients if is_backward else self._log.ends()
         wanted = {key for key in keys if key in self._makers}
         # gradients that are followed from the outputs all lead to parameters
         leads = [not wanted] * len(self._log.operations)
         for number in reversed(range(len(leads))):
             operation = self._log.operations[number]
             # a constant, which many operations give, leads nowhere
-            if wanted.intersection(self._telling(operation)):
+            if wanted.intersection(self._distinctive_outputs(operation)):
                 leads[number] = True
                 wanted.update(operation.inputs)
         return leads
@@ -496,7 +493,7 @@ class _Index:
     def __init__(self, arrays: Iterable[Array]) -> None:
         self._by_size: dict[int, list[tuple[float, Array]]] = {}
         for array in arrays:
-            if _tells(array):
+            if _is_distinctive(array):
                 self._by_size.setdefault(array.size, []).append((_norm(array), array))
 
     def distance(self, expected: Array) -> float:
@@ -505,7 +502,7 @@ class _Index:
         for other, array in self._by_size.get(expected.size, ()):
             if abs(other - norm) > norm * _ALIKE:
                 continue
-            for way in _ways(array, expected):
+            for way in _axis_orders(array, expected):
                 best = min(best, distances.apart(way, expected))
                 if best < 1e-9:
                     return float(best)
@@ -518,7 +515,7 @@ def _norm(x: Array) -> float:
     return norm if numpy.isfinite(norm) else 0.0
 
 
-def _tells(x: Array | None) -> bool:
+def _is_distinctive(x: Array | None) -> bool:
     """Whether the numbers are such that nobody has them by chance: no flags, counts or constants."""
     if x is None or x.dtype.kind not in "fc" or not x.size:
         return False
@@ -528,7 +525,7 @@ def _tells(x: Array | None) -> bool:
     return bool((x != first).any())
 
 
-def _ways(x: Array, expected: Array) -> Iterator[Array]:
+def _axis_orders(x: Array, expected: Array) -> Iterator[Array]:
     """The array in each order of its axes that has the expected shape, and as it is, but for axes of one element."""
     if x.size != expected.size:
         return

@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy
 
-from xdevice.errors import NotATensorError, shown
-from xdevice.twins import owners
 from xdevice.twins.contract.calls import Call, Watch, symbols
 
 from . import functions, named_values
@@ -119,15 +117,10 @@ class Trace:
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
         calls = f"{len(self)} call{'' if len(self) == 1 else 's'} of layers"
-        title = f"{self._name} of {self.backend}: {calls}"
+        title = f"{functions.name_of(self.model)} of {self.backend}: {calls}"
         return "\n".join([title, *(lines if len(self) else [_NOTHING])])
 
     __repr__ = __str__
-
-    @property
-    def _name(self) -> str:
-        is_function = functions.is_function(self.model)
-        return functions.name_of(self.model) if is_function else type(self.model).__name__
 
     def _rows(self) -> list[tuple[str, ...]]:
         calls, half = self.calls, _SHOWN // 2
@@ -165,18 +158,8 @@ def capture_intermediates(model: Any) -> Iterator[Trace]:
         Traceback (most recent call last):
         xdevice.errors.NotATensorError: capture_intermediates takes a model or a function, not ...
     """
-    backend = owners.backend_of_model(model)
-    if backend is not None:
-        block = trace_of(model, backend, model)
-    elif functions.is_function(model):
-        function = functions.function_of(model)
-        block = trace_of(function.itself, function.backend, functions.bound(function))
-    else:
-        raise NotATensorError(
-            f"capture_intermediates takes a model or a function, not {shown(model, 60)} of type "
-            f"{type(model).__qualname__}"
-        )
-    with block as traced:
+    subject = functions.subject_of(model, "capture_intermediates takes a model or a function")
+    with trace_of(subject.itself, subject.backend, subject.model) as traced:
         yield traced
 
 

@@ -91,7 +91,7 @@ class Runs:
         source has them."""
         ends = self.ends[1], self.ends[0]
         pairs = zip(computed.outputs, self.expected.outputs, strict=False)
-        return [distances.turned(x, y, ends) for x, y in pairs]
+        return [distances.aligned(x, y, ends) for x, y in pairs]
 
     def not_compared(self, computed: ModelRun) -> Iterator[str]:
         """A line that says how many outputs were compared, if one model returns more than the other."""

@@ -1,0 +1,63 @@
+"""The functions of the Python Array API standard that convert dtypes or describe them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from xdevice.base import devices, floats
+from xdevice.base.dtypes import dtype_name
+from xdevice.core import registry
+from xdevice.errors import DTypeError
+from xdevice.tensors import verbs
+
+from . import dtypes
+from .checks import NUMBERS, Checks
+
+
+def astype(
+    checks: Checks, x: Any, dtype: Any, /, *, copy: bool = True, device: object = None
+) -> Any:
+    x = checks.tensor(x, "astype")
+    result = checks.cast(x, checks.supported(dtype_name(dtype)))
+    result = checks.kernels.copy(result) if copy and result is x else result
+    return result if device is None else verbs.to_device(result, devices.parse(device))
+
+
+def can_cast(checks: Checks, from_: Any, to: Any, /) -> bool:
+    return dtypes.can_cast(_name(checks, from_), dtype_name(to))
+
+
+def finfo(checks: Checks, type: Any, /) -> dtypes.FInfo:
+    name = _name(checks, type)
+    if dtypes.kind_of(name) not in "fc":
+        raise DTypeError(f"finfo takes a dtype of floats, not {name}; iinfo is for integers")
+    return dtypes.floats(name, checks.kernels.dtype(floats.PARTS.get(name, name)))
+
+
+def iinfo(checks: Checks, type: Any, /) -> dtypes.IInfo:
+    name = _name(checks, type)
+    if dtypes.kind_of(name) not in "iu":
+        raise DTypeError(f"iinfo takes a dtype of integers, not {name}; finfo is for floats")
+    return dtypes.integers(name, checks.kernels.dtype(name))
+
+
+def isdtype(checks: Checks, dtype: Any, kind: Any) -> bool:
+    name = dtype_name(dtype)
+    if isinstance(kind, tuple):
+        return any(isdtype(checks, dtype, one) for one in kind)
+    return dtypes.is_dtype(name, kind) if isinstance(kind, str) else name == dtype_name(kind)
+
+
+def result_type(checks: Checks, *arrays_and_dtypes: Any) -> Any:
+    numbers = [x for x in arrays_and_dtypes if type(x) in NUMBERS]
+    names = [_name(checks, x) for x in arrays_and_dtypes if type(x) not in NUMBERS]
+    if not names:
+        raise DTypeError("result_type needs a tensor or a dtype among the numbers")
+    return checks.kernels.dtype(checks.common(names, numbers))
+
+
+def _name(checks: Checks, x: Any) -> str:
+    """The name of a dtype, or of that of a tensor."""
+    if registry.kind_of(type(registry.as_array(x))) is not None:
+        return checks.name(checks.tensor(x, "this function"))
+    return dtype_name(x)

@@ -1,0 +1,105 @@
+"""The kernels in `COMPOSED` of `xdevice.math.contract.arithmetic` for adapters that have none of their own, composed of
+the kernels that every adapter has. `xdevice.math.contract.arithmetic` says what each of them is promised."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from .checks import with_lengths
+
+if TYPE_CHECKING:
+    from .checks import Checks
+
+
+def cross(checks: Checks, x1: Any, x2: Any, axis: int) -> Any:
+    return checks.fused(_cross_product, (x1, x2), axis)
+
+
+def _cross_product(checks: Checks, x1: Any, x2: Any, axis: int) -> Any:
+    multiply, subtract = checks.kernels.multiply, checks.kernels.subtract
+    a, b = (checks.kernels.unstack(x, axis) for x in (x1, x2))
+
+    def part(i: int, j: int) -> Any:
+        return subtract(multiply(a[i], b[j]), multiply(a[j], b[i]))
+
+    return checks.kernels.stack([part(1, 2), part(2, 0), part(0, 1)], axis)
+
+
+def diagonal(checks: Checks, x: Any, k: int) -> Any:
+    import numpy as np
+
+    *stack, rows, columns = checks.full_shape(x, "linalg.diagonal")
+    places = np.arange(rows * columns).reshape(rows, columns).diagonal(k)
+    flat = checks.kernels.reshape(x, (*stack, rows * columns))
+    return checks.kernels.take(flat, checks.constant(places, x), len(stack))
+
+
+def hypot(checks: Checks, x1: Any, x2: Any) -> Any:
+    own, name = checks.backend.namespace(), checks.name(x1)
+    one, zero, infinity = (own.number(value, name, x1) for value in (1.0, 0.0, math.inf))
+    is_infinite = own.logical_or(own.isinf(x1), own.isinf(x2))
+    x1, x2 = own.abs(x1), own.abs(x2)
+    # the square of the larger one might overflow, and that of the smaller one might become 0. Of two equals `maximum`
+    # and `minimum` may both give their gradients to the first
+    is_less = own.less(x1, x2)
+    large, small = own.where(is_less, x2, x1), own.where(is_less, x1, x2)
+    ratio = own.divide(small, own.where(own.greater(large, zero), large, one))
+    length = own.multiply(large, own.sqrt(own.add(own.square(ratio), one)))
+    return own.where(is_infinite, infinity, length)
+
+
+def logaddexp(checks: Checks, x1: Any, x2: Any) -> Any:
+    own, name = checks.backend.namespace(), checks.name(x1)
+    half, zero = own.number(0.5, name, x1), own.number(0.0, name, x1)
+    are_equal = own.equal(x1, x2)
+    large, small = own.maximum(x1, x2), own.minimum(x1, x2)
+    # a difference of infinities would give NaN gradients, even where it is not taken
+    apart = own.subtract(own.where(are_equal, zero, small), own.where(are_equal, zero, large))
+    # the gradient of `maximum` goes to one of two equals
+    mean = own.add(own.multiply(x1, half), own.multiply(x2, half))
+    return own.add(own.where(are_equal, mean, large), own.log1p(own.exp(apart)))
+
+
+def nonzero(checks: Checks, x: Any) -> tuple[Any, ...]:
+    import numpy as np
+
+    return tuple(checks.constant(places, x) for places in np.nonzero(checks.backend.peek(x)))
+
+
+def norm(checks: Checks, x: Any, axes: tuple[int, ...], keepdims: bool) -> Any:
+    return checks.fused(_root_of_squares, (x,), axes, keepdims)
+
+
+def _root_of_squares(checks: Checks, x: Any, axes: tuple[int, ...], keepdims: bool) -> Any:
+    kernels = checks.kernels
+    # squares of real numbers need no `abs`, whose gradient at 0 is not defined
+    size = kernels.abs(x) if checks.name(x).startswith("complex") else x
+    return kernels.sqrt(kernels.sum(kernels.square(size), axes, keepdims))
+
+
+def repeat(checks: Checks, x: Any, times: int, axis: int) -> Any:
+    # in a new axis behind that axis, which is then merged into it
+    shape = checks.full_shape(x, "repeat")
+    length = shape[axis]
+    wide = checks.kernels.expand_dims(x, axis + 1)
+    wide = checks.kernels.broadcast_to(wide, with_lengths(shape, axis, length, times))
+    return checks.kernels.reshape(wide, with_lengths(shape, axis, length * times))
+
+
+def tril(checks: Checks, x: Any, k: int) -> Any:
+    return _triangle(checks, x, k, False)
+
+
+def triu(checks: Checks, x: Any, k: int) -> Any:
+    return _triangle(checks, x, k - 1, True)
+
+
+def _triangle(checks: Checks, x: Any, k: int, is_above: bool) -> Any:
+    """The elements up to the diagonal `k`, or those above it, and zeros elsewhere."""
+    import numpy
+
+    rows, columns = checks.full_shape(x, "a triangle")[-2:]
+    # not by a product with ones, which would make NaN of infinity
+    mask = checks.constant(numpy.tri(rows, columns, k, bool) != is_above, x)
+    return checks.kernels.where(mask, x, checks.kernels.number(0, checks.name(x), x))

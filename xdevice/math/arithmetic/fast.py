@@ -1,0 +1,99 @@
+"""`matmul` and `sum`, which a training step calls most beside the functions of each element. They keep the kernel of
+each dtype that they have seen, and check the arguments only where it fails."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from xdevice.errors import ShapeError
+
+from . import dtypes, reducing
+from .checks import Checks, broadcast_shape, shape_of
+from .dtypes import NUMERIC
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def functions(checks: Checks) -> dict[str, Callable[..., Any]]:
+    """The functions of this module, by name."""
+    return {"matmul": _matmul(checks), "sum": _sum(checks)}
+
+
+def _matmul(checks: Checks) -> Callable[..., Any]:
+    # written without a lock, as in `elementwise`
+    kernels: dict[Any, Callable[[Any, Any], Any]] = {}  # for the dtypes seen so far
+
+    def matmul(x1: Any, x2: Any, /) -> Any:
+        if checks.is_plain(x1) and checks.is_plain(x2):
+            dtype = x1.dtype  # read once, which takes Paddle 0.4 us
+            kernel = kernels.get(dtype)
+            if kernel is not None and x2.dtype is dtype:
+                if checks.compares_devices:
+                    checks.require_one_device("matmul", x1, x2)
+                try:  # before the shapes are checked, which takes as long as a small product
+                    return kernel(x1, x2)
+                except Exception:  # the checks below say why, or the kernel raises it again
+                    pass
+        x1, x2 = checks.operands_together("matmul", NUMERIC, x1, x2)
+        _require_fit(x1, x2)
+        kernels[x1.dtype] = checks.kernel("matmul", x1.dtype)
+        return _product(checks, x1, x2)
+
+    return matmul
+
+
+def _require_fit(x1: Any, x2: Any) -> None:
+    shapes = shape_of(x1), shape_of(x2)
+    if not shapes[0] or not shapes[1]:
+        raise ShapeError(
+            f"matmul takes vectors and matrices, not the shapes {shapes[0]} and {shapes[1]}"
+        )
+    inner = shapes[0][-1], shapes[1][-2 if len(shapes[1]) > 1 else 0]
+    if None not in inner and inner[0] != inner[1]:
+        raise ShapeError(
+            f"matmul: {shapes[0]} and {shapes[1]} do not fit: {inner[0]} is not {inner[1]}"
+        )
+
+
+def _product(checks: Checks, x1: Any, x2: Any) -> Any:
+    """The product of two matrices. A vector counts as a matrix of one row or one column, and its axis of length 1 is
+    dropped from the result."""
+    # the frameworks disagree about vectors beside stacks of matrices
+    kernels, vectors = checks.kernels, (len(x1.shape) == 1, len(x2.shape) == 1)
+    x1 = kernels.expand_dims(x1, 0) if vectors[0] else x1
+    x2 = kernels.expand_dims(x2, 1) if vectors[1] else x2
+    broadcast_shape(shape_of(x1)[:-2], shape_of(x2)[:-2])
+    result = kernels.matmul(x1, x2)
+    ndim = len(result.shape)
+    gone = (ndim - 2,) * vectors[0] + (ndim - 1,) * vectors[1]
+    return kernels.squeeze(result, gone) if gone else result
+
+
+def _sum(checks: Checks) -> Callable[..., Any]:
+    # for floats seen so far, whose sums have the dtype of the tensor
+    kernels: dict[Any, Callable[..., Any]] = {}
+
+    def sum(
+        x: Any,
+        /,
+        *,
+        axis: int | tuple[int, ...] | None = None,
+        dtype: Any = None,
+        keepdims: bool = False,
+        **spelling: NoReturn,
+    ) -> Any:
+        is_whole = axis is None and dtype is None and not keepdims and checks.is_plain(x)
+        kernel = kernels.get(x.dtype) if is_whole and not spelling else None
+        if kernel is not None:
+            try:
+                return kernel(x, None, False)
+            except Exception:
+                checks.require_fit("sum", x)
+                raise
+        total = reducing.sum(checks, x, axis=axis, dtype=dtype, keepdims=keepdims, **spelling)
+        if is_whole and dtypes.kind_of(checks.name(x)) == "f":
+            kernels[x.dtype] = checks.kernel("sum", x.dtype)
+        return total
+
+    return sum

@@ -1,0 +1,256 @@
+"""The Python Array API standard's functions of places: where extremes are, in which order elements stand, and taking
+elements by an index or a condition."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from xdevice.base import spellings
+from xdevice.errors import ArgumentError, ShapeError, shown
+
+from . import dtypes
+from .checks import NUMBERS, Checks, broadcast_shape, reduction, shape_of, with_lengths
+from .dtypes import ANY, BOOL, INTEGER, REAL
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def _place(checks: Checks, function: str, x: Any, axis: int | None, keepdims: bool) -> Any:
+    """The index of the first extreme element (by `argmax` or `argmin`), or of the first NaN if there is one."""
+    x = checks.require(x, REAL, function)
+    shape = shape_of(x)
+    place = None if axis is None else checks.axis(axis, len(shape), function)
+    if 0 in (shape if place is None else (shape[place],)):
+        raise ShapeError(
+            f"{function} of an empty tensor is not defined: the shape is {shape}, the axis {axis}"
+        )
+    return checks.fused(_first_of_extremes, (x,), function, place, bool(keepdims))
+
+
+def _first_of_extremes(
+    checks: Checks, x: Any, function: str, place: int | None, keepdims: bool
+) -> Any:
+    kernels = checks.kernels
+    flat = kernels.reshape(x, (-1,)) if place is None else x
+    places = checks.cast(
+        _places_of_extremes(checks, function, flat, place or 0), checks.supported("int64")
+    )
+    if not keepdims:
+        return places
+    return (
+        kernels.reshape(places, (1,) * len(x.shape))
+        if place is None
+        else kernels.expand_dims(places, place)
+    )
+
+
+def _places_of_extremes(checks: Checks, function: str, x: Any, axis: int) -> Any:
+    """The kernel's places, or those of the first NaN where the kernel may pass over NaN."""
+    kernels = checks.kernels
+    places = getattr(kernels, function)(x, axis)
+    if dtypes.kind_of(checks.name(x)) != "f" or not kernels.SKIPS_NAN:
+        return places
+    is_nan = kernels.isnan(x)
+    first = kernels.argmax(kernels.astype(is_nan, "int32"), axis)
+    return kernels.where(kernels.any(is_nan, (axis,), False), first, places)
+
+
+argmax = reduction("argmax", _place)
+argmin = reduction("argmin", _place)
+
+
+def where(checks: Checks, condition: Any, x1: Any, x2: Any, /) -> Any:
+    condition = checks.require(condition, BOOL, "where")
+    if type(x1) in NUMBERS and type(x2) in NUMBERS:
+        # two numbers promote as the elements of a list do
+        name = dtypes.with_number(dtypes.with_number("bool", x1), x2)
+        x1, x2 = (checks.number(x, checks.supported(name), condition) for x in (x1, x2))
+    else:
+        x1, x2 = checks.operands("where", ANY, (x1, x2))
+    if checks.compares_devices:
+        checks.require_one_device("where", condition, x1, x2)
+    try:
+        return checks.kernels.where(condition, x1, x2)
+    except Exception:
+        checks.require_fit("where", condition, x1, x2)
+        raise
+
+
+def take(
+    checks: Checks, x: Any, indices: Any, /, *, axis: int | None = None, **spelling: NoReturn
+) -> Any:
+    if spelling:
+        spellings.refuse("xp.take", spelling, "axis=")
+    x, indices = checks.tensor(x, "take"), checks.require(indices, INTEGER, "take")
+    checks.require_one_device("take", x, indices)
+    ndim = len(x.shape)
+    if axis is None and ndim != 1:
+        raise ShapeError(f"take from the shape {shape_of(x)} needs an axis")
+    if len(indices.shape) != 1:
+        raise ShapeError(f"take takes a vector of indices, not the shape {shape_of(indices)}")
+    place = checks.axis(0 if axis is None else axis, ndim, "take")
+    return checks.kernels.take(x, _indices_in_range(checks, x, indices, place, "take"), place)
+
+
+def take_along_axis(checks: Checks, x: Any, indices: Any, /, *, axis: int = -1) -> Any:
+    kernels = checks.kernels
+    x, indices = (
+        checks.tensor(x, "take_along_axis"),
+        checks.require(indices, INTEGER, "take_along_axis"),
+    )
+    checks.require_one_device("take_along_axis", x, indices)
+    shape, wanted = shape_of(x), shape_of(indices)
+    if len(shape) != len(wanted):
+        raise ShapeError(
+            f"take_along_axis takes two shapes of as many dimensions, not {shape} and {wanted}"
+        )
+    place = checks.axis(axis, len(shape), "take_along_axis")
+    others = broadcast_shape(with_lengths(shape, place, 1), with_lengths(wanted, place, 1))
+    wide = with_lengths(others, place, shape[place])
+    # the standard broadcasts the other axes, and the frameworks do not, or do so differently
+    x = (
+        x
+        if wide == shape
+        else kernels.broadcast_to(x, checks.require_known(wide, "take_along_axis"))
+    )
+    wide = with_lengths(others, place, wanted[place])
+    if wide != wanted:
+        indices = kernels.broadcast_to(indices, checks.require_known(wide, "take_along_axis"))
+    return kernels.take_along_axis(
+        x, _indices_in_range(checks, x, indices, place, "take_along_axis"), place
+    )
+
+
+def _indices_in_range(checks: Checks, x: Any, indices: Any, axis: int, function: str) -> Any:
+    """The indices, with negative ones counted from the front. Raises `IndexError` for indices outside the axis,
+    which frameworks answer differently. While a function is traced the indices have no values, and are not
+    checked."""
+    kernels, length = checks.kernels, shape_of(x)[axis]
+    name = checks.name(indices)
+    # the dtypes of indices that all frameworks take
+    whole = name if name in ("int32", "int64") else checks.supported("int64")
+    if not checks.has_values(indices):
+        indices = checks.cast(indices, whole)
+        along = (
+            checks.length(x, (axis,), whole)
+            if length is None
+            else checks.number(length, whole, indices)
+        )
+        is_negative = kernels.less(indices, checks.number(0, whole, indices))
+        return kernels.where(is_negative, kernels.add(indices, along), indices)
+    values = checks.backend.peek(indices)
+    # seen as unsigned, a negative index is in the upper half: one pass over the values finds both kinds of wrong ones
+    unsigned = values.view(values.dtype.str.replace("i", "u"))
+    if values.size and int(unsigned.max()) >= min(length, 1 << (8 * values.itemsize - 1)):
+        low, high = int(values.min()), int(values.max())
+        if low < -length or high >= length:
+            wrong = low if low < -length else high
+            raise IndexError(f"{function}: there is no index {wrong} in an axis of {length}")
+        if low < 0:
+            return checks.constant(
+                (values + (values < 0) * length).astype(whole, copy=False), indices
+            )
+    return checks.cast(indices, whole)
+
+
+def _ordering(
+    function: str, compute: Callable[[Checks, Any, int, bool], Any]
+) -> Callable[..., Any]:
+    """Makes `sort` or `argsort`, as a call of `compute`. Every kernel is stable, so `stable` changes nothing."""
+
+    def ordering(
+        checks: Checks,
+        x: Any,
+        /,
+        *,
+        axis: int = -1,
+        descending: bool = False,
+        stable: bool = True,
+        **spelling: NoReturn,
+    ) -> Any:
+        if spelling:
+            spellings.refuse(f"xp.{function}", spelling, "axis=, descending=, stable=")
+        x = checks.require(x, REAL, function)
+        place = checks.axis(axis, len(x.shape), function) if len(x.shape) else 0
+        return compute(checks, x, place, bool(descending))
+
+    return ordering
+
+
+def _sorted(checks: Checks, x: Any, place: int, descending: bool) -> Any:
+    # kernels are promised an axis, and elements
+    if not len(x.shape) or 0 in shape_of(x):
+        return checks.kernels.copy(x)
+    return checks.kernels.sort(x, place, descending)
+
+
+def _argsorted(checks: Checks, x: Any, place: int, descending: bool) -> Any:
+    name = checks.supported("int64")
+    if not len(x.shape) or 0 in shape_of(x):
+        return checks.kernels.full_like(x, 0, name)
+    return checks.cast(checks.kernels.argsort(x, place, descending), name)
+
+
+argsort = _ordering("argsort", _argsorted)
+sort = _ordering("sort", _sorted)
+
+
+def isin(checks: Checks, x1: Any, x2: Any, /, *, invert: bool = False) -> Any:
+    kernels = checks.kernels
+    x1, x2 = checks.operands_together("isin", REAL, x1, x2)
+    if 0 in shape_of(x2):
+        return kernels.full_like(x1, bool(invert), "bool")
+    ordered = sort(checks, kernels.reshape(x2, (-1,)))
+    # each element is compared with the one at its place in the sorted vector, or with the last one
+    places = searchsorted(checks, ordered, x1)
+    places = kernels.minimum(
+        places, checks.number(shape_of(ordered)[0] - 1, checks.name(places), places)
+    )
+    neighbours = kernels.take(ordered, kernels.reshape(places, (-1,)), 0)
+    neighbours = kernels.reshape(neighbours, checks.full_shape(x1, "isin"))
+    return kernels.not_equal(neighbours, x1) if invert else kernels.equal(neighbours, x1)
+
+
+def searchsorted(
+    checks: Checks, x1: Any, x2: Any, /, *, side: str = "left", sorter: Any = None
+) -> Any:
+    x1, x2 = checks.operands_together("searchsorted", REAL, x1, x2)
+    if len(x1.shape) != 1:
+        raise ShapeError(f"searchsorted takes a sorted vector, not the shape {shape_of(x1)}")
+    if side not in ("left", "right"):
+        raise ArgumentError(f"searchsorted: side must be 'left' or 'right', not {shown(side)}")
+    shape = checks.full_shape(x2, "searchsorted")
+    # kernels are promised a sorted vector: `sorter` is the order that sorts this one
+    if sorter is not None:
+        x1 = take(checks, x1, sorter)
+    if 0 in shape or 0 in shape_of(x1):
+        return checks.kernels.full_like(x2, 0, checks.supported("int64"))
+    places = _insertion_points(checks, x1, checks.kernels.reshape(x2, (-1,)), side)
+    return checks.cast(checks.kernels.reshape(places, shape), checks.supported("int64"))
+
+
+def _insertion_points(checks: Checks, x1: Any, x2: Any, side: str) -> Any:
+    """`searchsorted` of two vectors, with NaN behind all numbers, as `sort` has it: the frameworks differ there. So the
+    kernel sees infinity in place of each NaN, and its places are corrected by how many numbers and NaNs there are."""
+    kernels = checks.kernels
+    name = checks.name(x1)
+    if dtypes.kind_of(name) != "f":
+        return kernels.searchsorted(x1, x2, side)
+    most, are_nan, is_nan = (
+        checks.number(math.inf, name, x1),
+        kernels.isnan(x1),
+        kernels.isnan(x2),
+    )
+    places = kernels.searchsorted(
+        kernels.where(are_nan, most, x1), kernels.where(is_nan, most, x2), side
+    )
+    whole = checks.name(places)
+    count = checks.length(x1, (0,), whole)
+    numbers = checks.cast(
+        kernels.sum(kernels.astype(kernels.logical_not(are_nan), whole), (0,), False), whole
+    )
+    return kernels.where(
+        is_nan, numbers if side == "left" else count, kernels.minimum(places, numbers)
+    )
