@@ -49,8 +49,8 @@ with importing(), restored("mxnet"):
 from . import models, semantics, staging
 from .blocking import MxnetBlocking
 from .conversion import MxnetConversion
+from .library import at_once
 from .models import MxnetModels
-from .operators import at_once
 from .private import private
 from .replicas import MxnetReplicas
 

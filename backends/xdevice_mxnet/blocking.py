@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from xdevice.contract.blocking import Blocking
 from xdevice.contract.patching import Patches
 
-from .operators import library
+from .library import library
 from .private import CALLS, private
 
 if TYPE_CHECKING:

@@ -336,9 +336,6 @@ class MxnetModels(Models):
     def tensor_of(self, model: Any) -> Any | None:
         return array_of(model)
 
-    def hyperparameters(self, optimizer: Any) -> str:
-        return f"rate {optimizer.learning_rate}" if isinstance(optimizer, Trainer) else ""
-
     def gradients(self, model: Any) -> Iterable[tuple[str, Any, Any | None]]:
         """Yields name, array and gradient of each parameter of a block that is trained. Before the first backward pass
         the gradients are zeros."""

@@ -13,7 +13,7 @@ from xdevice.base.dtypes import dtype_name, host_dtype
 from xdevice.contract.replicas import Replicas, add_up
 
 from . import models
-from .operators import library
+from .library import library
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -42,7 +42,7 @@ import mxnet as mx
 from xdevice.contract.environment import is_set
 from xdevice.errors import UnsupportedError
 
-from .operators import library
+from .library import library
 from .private import private
 
 if TYPE_CHECKING:

@@ -10,25 +10,21 @@ import paddle
 
 from xdevice.contract import Way
 from xdevice.contract.models import Models
-from xdevice.contract.stored import GradientWatch
 
 from . import copying
 from . import optimizer_states as optimizers
 from .private import private
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterable, Iterator
+    from collections.abc import Container, Iterable, Iterator
 
     from xdevice.base.devices import Device
 
-_register_backward_hook = private.field("paddle.Tensor._register_backward_hook")
 _strategy = private.field("paddle.DataParallel._strategy")
 _optimizer = private.field("paddle.Model._optimizer")
 _KEPT: Final = frozenset((*vars(paddle.nn.Layer()), "_flat_weight"))
 """The names of the attributes that every layer has, and of the memory from which a recurrent layer cuts its parameters;
 each of these has memory of its own once it has moved, and nothing reads the old one."""
-_apply = private.place("paddle.optimizer.Optimizer._apply_optimize")
-_watch: Final = GradientWatch(lambda p, hook: _register_backward_hook(p)(hook))
 
 
 def named_tensors(model: Any) -> Iterable[tuple[str, paddle.Tensor]]:
@@ -119,7 +115,6 @@ def _owned(model: paddle.Model) -> dict[str, Any]:
 
 class PaddleModels(Models):
     lists_layers = "paddle.nn.LayerList, LayerDict or ParameterList"
-    _steps = 0
 
     def model_devices(self, model: Any) -> Iterable[tuple[str, Device]]:
         for name, variable in named_tensors(model):
@@ -189,33 +184,6 @@ class PaddleModels(Models):
         return [
             (name, p, p.grad) for name, p in model.named_parameters() if not p.stop_gradient
         ]
-
-    def watch_gradients(
-        self, variables: list[Any], ready: Callable[[int, Any], None]
-    ) -> Callable[[], None]:
-        # Paddle does not count the steps of its optimizers as writes (3.3.1; no upstream issue known)
-        end, plain = _watch.watch(variables, ready), getattr(*_apply)
-
-        def step(*args: Any, **kwargs: Any) -> Any:
-            self._steps += 1
-            return plain(*args, **kwargs)
-
-        def put_back() -> None:
-            setattr(*_apply, plain)
-            end()
-
-        setattr(*_apply, step)
-        return put_back
-
-    def times_written(self, x: paddle.Tensor) -> int | None:
-        return int(x.inplace_version) + self._steps
-
-    def hyperparameters(self, optimizer: Any) -> str:
-        return (
-            f"rate {optimizer.get_lr()}"
-            if isinstance(optimizer, paddle.optimizer.Optimizer)
-            else ""
-        )
 
     def container_way(self, x: Any) -> Way | None:
         """Says how to move a `paddle.Model`: by moving its network, and the optimizer that was passed to `prepare`.

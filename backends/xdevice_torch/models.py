@@ -16,11 +16,8 @@ Facts about PyTorch that the code depends on:
 from __future__ import annotations
 
 import copy
-import pickle
 import sys
-import zipfile
 from contextlib import contextmanager, suppress
-from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
@@ -29,7 +26,7 @@ from torch.nn.utils.rnn import PackedSequence
 
 from xdevice.contract import Way
 from xdevice.contract.models import Models
-from xdevice.errors import FileFormatError, NotBuiltError, UnsupportedError
+from xdevice.errors import NotBuiltError, UnsupportedError
 
 from . import staging
 from .private import private
@@ -40,7 +37,6 @@ if TYPE_CHECKING:
 
     from xdevice.base.devices import Device
     from xdevice.contract.primitives import Primitives
-    from xdevice.contract.stored import GradientWatch
 
 _KEPT = frozenset(vars(Module()))
 """The names of the attributes that every `Module` has."""
@@ -60,21 +56,11 @@ _INSTEAD_OF_EXPORTED: Final = (
 )
 
 
-@cache
-def _gradient_watch() -> GradientWatch:
-    from xdevice.contract.stored import GradientWatch
-
-    return GradientWatch(
-        lambda p, report: p.register_post_accumulate_grad_hook(lambda _: report())
-    )
-
-
 _pre_hooks = private.field("torch.nn.Module._forward_pre_hooks")
 _tensor_name = private.field("torch.nn.utils.prune.BasePruningMethod._tensor_name")
 _own_apply = private.field("torch.nn.Module._apply")
 _APPLY: Final = private["torch.nn.Module._apply"]
 _NODES: Final = private["torch.utils._pytree.SUPPORTED_NODES"]
-_version: Final = private.get("torch.Tensor._version")
 _set_contents: Final = torch.Tensor.data.__set__  # type: ignore[attr-defined]  # virtual GPUs replace the property
 
 
@@ -135,7 +121,7 @@ def move(model: Any, native: torch.device) -> Any:
         _refuse_script(model, native)
         _refuse_meta(model, native)
         shared = _shared_buffers(model)
-        with staging.OfModules():
+        with staging.of_modules(model, native):
             moved = model.to(native)
         for places in shared:
             first = getattr(*places[0])
@@ -473,23 +459,6 @@ class TorchModels(Models):
                 if id(buffer) in new:
                     setattr(module, name, new[id(buffer)])
 
-    def own_file(self, path: str) -> Any:
-        # a file of PyTorch before 1.6 is not, and cannot be mapped
-        is_zip = zipfile.is_zipfile(path)
-        try:
-            return torch.load(path, map_location="cpu", weights_only=True, mmap=is_zip)
-        except (pickle.UnpicklingError, RuntimeError, EOFError, OSError, ValueError) as error:
-            lines = [
-                line
-                for line in str(error).splitlines()
-                if "WeightsUnpickler" in line or "GLOBAL" in line
-            ]
-            why = " ".join(lines).strip() or str(error) or "it ends too early"
-            raise FileFormatError(
-                f"PyTorch cannot read {path} without running code from it, or it is damaged: {why:.300}; if you trust "
-                f"it, torch.load(path, weights_only=False) reads it: give convert_state its dict"
-            ) from error
-
     def gradients(
         self, model: torch.nn.Module
     ) -> Iterable[tuple[str, torch.Tensor, torch.Tensor | None]]:
@@ -499,37 +468,12 @@ class TorchModels(Models):
             )
         return [(name, p, p.grad) for name, p in model.named_parameters() if p.requires_grad]
 
-    def watch_gradients(
-        self, variables: list[torch.Tensor], ready: Callable[[int, Any], None]
-    ) -> Callable[[], None]:
-        return _gradient_watch().watch(variables, ready)
-
     def register_tree_node(
         self, cls: type, flatten: Callable[..., Any], unflatten: Callable[..., Any]
     ) -> None:
         register = private.get("torch.utils._pytree.register_pytree_node")
         if register is not None and cls not in _NODES:
             register(cls, flatten, lambda children, static: unflatten(static, children))
-
-    def times_written(self, x: torch.Tensor) -> int | None:
-        count: int | None = (
-            _version.__get__(x) if _version is not None and not x.is_inference() else None
-        )
-        return count
-
-    def hyperparameters(self, optimizer: Any) -> str:
-        if not isinstance(optimizer, torch.optim.Optimizer):
-            return ""
-        groups = [
-            {name: value for name, value in group.items() if name != "params"}
-            for group in optimizer.param_groups
-        ]
-        return str(
-            [
-                {name: _number(value) for name, value in sorted(group.items())}
-                for group in groups
-            ]
-        )
 
     def container_way(self, x: Any) -> Way | None:
         """Says how to walk or move a packed sequence, a TensorDict, a storage, a future, an exported program, or an
@@ -564,11 +508,6 @@ class TorchModels(Models):
             return node.unflatten_fn(children, node.flatten_fn(old)[1])
 
         return Way(lambda x: list(node.flatten_fn(x)[0]), rebuild)
-
-
-def _number(value: Any) -> Any:
-    # a rate may be a tensor
-    return value.tolist() if isinstance(value, torch.Tensor) else value
 
 
 def optimizer_state(

@@ -8,6 +8,7 @@ at that time. Memory that is page-locked already is copied faster without the ri
 from __future__ import annotations
 
 import threading
+from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
@@ -148,7 +149,15 @@ def array(values: np.ndarray[Any, Any], native: torch.device) -> torch.Tensor | 
     return tensor if _to_gpu(values, values.ctypes.data, tensor) else None
 
 
-class OfModules(TorchFunctionMode):
+def of_modules(model: torch.nn.Module, native: torch.device) -> AbstractContextManager[Any]:
+    """Returns a block around the model's `to(native)` in which large tensors go through the ring. It does nothing where
+    no CUDA device takes part: PyTorch calls a mode for each attribute of each tensor."""
+    variables = (*model.parameters(), *model.buffers())
+    is_for_cuda = native.type == "cuda" or any(x.is_cuda for x in variables)
+    return _OfModules() if is_for_cuda else nullcontext()
+
+
+class _OfModules(TorchFunctionMode):
     """A function mode for the block around `Module.to`: large tensors that the module moves go through the ring."""
 
     def __torch_function__(

@@ -12,10 +12,9 @@ TESTS = str(ROOT / "tests")
 LOCKS = """
 import os, threading
 import xdevice
-from xdevice.base import devices
-from xdevice.contract import backend, environment, patching
+from xdevice.contract import backend, patching
 from xdevice.core import blocks
-locks = [blocks._lock, devices._lock, environment._lock, backend._extending, patching.lock]
+locks = [blocks._lock, backend._extending, patching.lock]
 threads = [threading.Thread(target=lock.acquire) for lock in locks]
 for thread in threads:
     thread.start()

@@ -6,6 +6,7 @@ fresh ones.
 
 from __future__ import annotations
 
+import os
 import sys
 
 import numpy as np
@@ -16,6 +17,7 @@ import xdevice
 from xdevice.base import devices
 from xdevice.contract import environment
 from xdevice.core import registry
+from xdevice.virtual import gpus
 from xdevice.virtual.contract.virtual_gpus import VirtualGpus
 from xdevice_numpy import NumpyBackend
 
@@ -54,7 +56,7 @@ def loaded(monkeypatch):
     probes = dict(registry.probes)
     registry.probes.clear()
     monkeypatch.setattr(environment, "_asked", "")
-    monkeypatch.setattr(environment, "_hides_real_gpus", False)
+    monkeypatch.setattr(gpus, "_hides_real_gpus", False)
     monkeypatch.delenv(environment.VIRTUAL_GPUS, raising=False)
     yield found
     registry.probes.clear()
@@ -598,3 +600,18 @@ for alone, replicas in zip(trained([mx.cpu()]), trained(natives)):
 print("in step")
 """
     assert python(code, XDEVICE_VIRTUAL_GPUS="2") == "in step"
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_forked_child_does_not_wait_for_a_thread_that_is_not_there():
+    code = """
+import os, threading
+from xdevice.virtual import gpus
+threading.Thread(target=gpus._lock.acquire).start()
+child = os.fork()
+if child == 0:
+    os._exit(not gpus._lock.acquire(timeout=0))
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+os._exit(0)
+"""
+    assert python(code).strip() == "0"

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from _thread import allocate_lock  # threading imports more
-
 from xdevice.errors import DeviceError, shown
-
-from . import forks
 
 TYPE_CHECKING = False  # importing typing would take a third of the time of `import xdevice`
 if TYPE_CHECKING:
@@ -174,15 +170,13 @@ class Named(Device):
 
 def named(word: str, index: int = 0) -> Device:
     """Returns `gpu:index`, named by a word of `HARDWARE`."""
-    device = object.__new__(Named)
     plain = of("gpu", index)
-    for name, value in (
-        ("kind", "gpu"),
-        ("index", index),
-        ("_text", str(plain)),
-        ("plain", plain),
-        ("word", word),
-    ):
+    return _new(Named, kind="gpu", index=index, _text=str(plain), plain=plain, word=word)
+
+
+def _new(cls: type[Device], **attributes: object) -> Device:
+    device = object.__new__(cls)
+    for name, value in attributes.items():
         object.__setattr__(device, name, value)
     return device
 
@@ -193,8 +187,6 @@ def plain(device: Device) -> Device:
 
 
 _interned: dict[tuple[str, int], Device] = {}
-_MOST_KEPT: Final = 1024
-"""Devices of this index or a higher one, which no machine has, are interned only for as long as someone holds them."""
 spelled: Final[dict[str, Device]] = {}
 """The devices of the texts that were parsed before."""
 
@@ -202,33 +194,11 @@ spelled: Final[dict[str, Device]] = {}
 def of(kind: str, index: int = 0) -> Device:
     """Returns the `Device` of a kind and an index. Adapters use it. It does not check that the kind is known."""
     device = _interned.get((kind, index))
-    return device if device is not None else _intern(kind, index)
-
-
-def _intern(kind: str, index: int) -> Device:
-    device = object.__new__(Device)
-    object.__setattr__(device, "kind", kind)
-    object.__setattr__(device, "index", index)
-    object.__setattr__(device, "_text", f"{kind}:{index}")
-    if index >= _MOST_KEPT:
-        return _intern_weakly(device)
-    # setdefault is atomic: of two threads that come here at once, both get the first one's
-    return _interned.setdefault((kind, index), device)
-
-
-_weakly: Any = None
-_lock = forks.renewed(allocate_lock())
-
-
-def _intern_weakly(device: Device) -> Device:
-    global _weakly
-    with _lock:
-        if _weakly is None:
-            from weakref import WeakValueDictionary
-
-            _weakly = WeakValueDictionary()
-        first: Device = _weakly.setdefault((device.kind, device.index), device)
-        return first
+    if device is None:
+        device = _new(Device, kind=kind, index=index, _text=f"{kind}:{index}")
+        # atomic: of two threads that come here at once, both get the first one's
+        device = _interned.setdefault((kind, index), device)
+    return device
 
 
 CPU: Final = of("cpu")
@@ -284,7 +254,7 @@ def _parse_text(text: str) -> Device:
         )
     index = int(match["index"] or match["ordinal"] or 0)
     device = of(name, index) if name in KINDS else named(name, index)
-    if len(spelled) < 1024 and device.index < _MOST_KEPT:
+    if len(spelled) < 1024:
         spelled[text] = device
     return device
 

@@ -9,6 +9,7 @@ gone, when a backend is loaded, or when a type is registered.
 from __future__ import annotations
 
 from collections import OrderedDict, defaultdict, deque
+from functools import cached_property
 from itertools import islice
 from operator import is_
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
     from xdevice.base.devices import Device
     from xdevice.contract import Backend
+    from xdevice.contract.backend import Owned
 
     _Node = tuple[Any, Walk, Iterable[Any], Sequence[Any], dict[int, Any]]
     """A container that was walked: how it is read and written, its keys and children, and the nodes of those children
@@ -165,8 +167,6 @@ def rebuild(walk: Walked, changed: Sequence[Any], touched: Container[int] = ()) 
 class Tree:
     """A container that was walked: its leaves, their paths, and how it is rebuilt with other leaves."""
 
-    __slots__ = ("is_once", "kinds", "leaves", "root", "strangers", "walk")
-
     def __init__(
         self, x: Any, whole: bool = False, once: bool = False, walk: Walked | None = None
     ) -> None:
@@ -175,6 +175,11 @@ class Tree:
         """Which leaves are objects of unknown types that hold tensors; only `searched` looks for them."""
         self.walk = flatten(x, whole, once) if walk is None else walk
         self.root, self.leaves, self.kinds = self.walk
+
+    @cached_property
+    def owners(self) -> dict[int, Owned | None]:
+        """The backend and the kind of each type of leaf, by the type's `id`; None for what is no tensor or model."""
+        return {number: registry.kind_of(cls) for number, cls in self.kinds.items()}
 
     def paths(self) -> list[tuple[Any, ...]]:
         """Returns the keys on the way to each leaf."""
@@ -207,16 +212,11 @@ class Tree:
 
     def unknown(self) -> list[int]:
         """Returns the numbers of the leaves that are neither tensors nor models nor data of Python's own types."""
-        kinds = {
-            id(cls)
-            for cls in self.kinds.values()
-            if id(cls) not in PLAIN and registry.kind_of(cls) is None
-        }
-        return (
-            [i for i, value in enumerate(self.leaves) if id(type(value)) in kinds]
-            if kinds
-            else []
-        )
+        return [
+            i
+            for i, value in enumerate(self.leaves)
+            if self.owners[id(type(value))] is None and id(type(value)) not in PLAIN
+        ]
 
     def refuse_strangers(self) -> None:
         """Raises `ContainerError` if a leaf is an object that holds tensors, which could not be replaced."""

@@ -7,18 +7,15 @@ Some of this must be known before a framework is imported, so adapters call thes
 from __future__ import annotations
 
 import os
-import threading
 from contextlib import ExitStack
 from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
-from xdevice.base import floats, forks
-from xdevice.errors import ArgumentError, SettingError, UnsupportedError, shown
+from xdevice.base import floats
+from xdevice.errors import SettingError, shown
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from . import Backend
 
 VIRTUAL_GPUS: Final = "XDEVICE_VIRTUAL_GPUS"
@@ -31,11 +28,8 @@ VARIABLES: Final = (
 """The words that follow `XDEVICE_` in the core's variables. An adapter may read others."""
 
 _asked = ""
-"""The virtual GPUs that `ask_for_virtual_gpus` was asked for, as XDEVICE_VIRTUAL_GPUS names them; empty before it is
-called."""
-_hides_real_gpus = False
-# two threads may load one backend at the same time, and a framework can be given virtual GPUs only once
-_lock = forks.renewed(threading.Lock())
+"""The virtual GPUs that the program has asked for by `xdevice.virtual_gpus`, as XDEVICE_VIRTUAL_GPUS names them; empty
+if it has not."""
 _forever = ExitStack()
 """The switches that XDEVICE_BLOCKING has set: they stay until the process ends."""
 
@@ -82,11 +76,9 @@ def _refuse_misspelt() -> None:
 def provide(backend: Backend) -> None:
     """Called while a backend is loaded: gives it the virtual GPUs, the default of float64 and the blocking mode that
     the environment asks for."""
-    wanted = described()
-    if wanted:
-        with _lock:
-            _refuse(backend, len(wanted), _hides_real_gpus)
-            _make(backend, wanted)
+    if wanted := described():
+        # by name, because nobody else needs the product; so in `parsed`
+        import_module("xdevice.virtual.gpus").give(backend, wanted)
     if floats.is_float64():
         backend.default_to_float64()
     if is_blocking_wanted():
@@ -134,9 +126,9 @@ def virtual_gpus_wanted() -> int:
 
 def described() -> tuple[Any, ...]:
     """Returns the character of each virtual GPU that is asked for. Raises `SettingError` as `virtual_gpus_wanted`."""
-    text = _asked or _variable()
+    _, text = request()
     try:
-        return _parsed(text)
+        return parsed(text)
     except ValueError as error:
         raise SettingError(
             f"{VIRTUAL_GPUS} must be an int of 0 or more, not {shown(text)}; {VIRTUAL_GPUS}=4 gives 4 virtual GPUs, "
@@ -144,46 +136,29 @@ def described() -> tuple[Any, ...]:
         ) from None
 
 
+def request() -> tuple[str, str]:
+    """Returns by what virtual GPUs were asked for, and which."""
+    return ("virtual_gpus()", _asked) if _asked else (VIRTUAL_GPUS, _variable())
+
+
+def remember(text: str) -> None:
+    """Notes that the program has asked for the virtual GPUs that `text` describes: backends that are loaded later get
+    them too."""
+    global _asked
+    _asked = text
+
+
 def _variable() -> str:
     return os.environ.get(VIRTUAL_GPUS, "").strip()
 
 
 @cache
-def _parsed(text: str) -> tuple[Any, ...]:
-    # by name, because this module is imported where nobody asks for virtual GPUs
+def parsed(text: str) -> tuple[Any, ...]:
     return (
         ()
         if text in ("", "0")
         else tuple(import_module("xdevice.virtual.contract.characters").parse(text))
     )
-
-
-def ask_for_virtual_gpus(text: str, backends: Iterable[Backend], *, force: bool) -> None:
-    """Gives the virtual GPUs that `text` describes to these backends, and to each backend that is loaded later. `force`
-    allows hiding real GPUs. Raises `ArgumentError` if others were asked for before, or if the text describes none, and
-    `UnsupportedError` if a backend cannot have them."""
-    global _asked, _hides_real_gpus
-    with _lock:
-        before = described()
-        try:
-            wanted = _parsed(text)
-        except ValueError as error:
-            raise ArgumentError(f"virtual_gpus({text!r}): {error}") from None
-        if before not in ((), wanted):
-            by = "virtual_gpus()" if _asked else VIRTUAL_GPUS
-            raise ArgumentError(
-                f"{by} has asked for {_asked or _variable()} virtual GPUs, and the number is fixed for the process; "
-                f"now it asks for {text}"
-            )
-        waiting = [
-            backend for backend in backends if not backend.virtual and backend.refusal is None
-        ]
-        force = force or _hides_real_gpus
-        for backend in waiting:
-            _refuse(backend, len(wanted), force)
-        for backend in waiting:
-            _make(backend, wanted)
-        _asked, _hides_real_gpus = text, force
 
 
 def refuse_too_late(backend: Backend) -> None:
@@ -193,29 +168,9 @@ def refuse_too_late(backend: Backend) -> None:
     if not text or backend.is_host_only:  # NumPy has only the CPU, whenever the variable is set
         return
     there = backend.characters if backend.virtual else ()
-    if _parsed(text) != there:
+    if parsed(text) != there:
         raise SettingError(
             f"{VIRTUAL_GPUS}={text} was set after {backend.name} was loaded with {backend.virtual} virtual GPUs; set "
             f"it before the program starts, or first thing in it: restart the notebook's kernel. "
             f"call xdevice.virtual_gpus({shown(text)}) instead to see whether it is still possible"
         )
-
-
-def _refuse(backend: Backend, n: int, force: bool) -> None:
-    real = 0 if force or "gpu" not in backend.kinds else backend.count("gpu")
-    if real:
-        raise UnsupportedError(
-            f"{backend.name} has {real} real GPU{'s' * (real > 1)} here, and real GPUs are hidden only on request: "
-            f"xdevice.virtual_gpus(n, force=True)"
-        )
-    reason, most = backend.why_no_virtual_gpus(), backend.most_virtual_gpus
-    if reason is None and most is not None and n > most:
-        reason = f"{n} are too many for it; ask for {most} at most"
-    if reason is not None:
-        raise UnsupportedError(f"{backend.name} cannot have virtual GPUs here: {reason}")
-
-
-def _make(backend: Backend, wanted: tuple[Any, ...]) -> None:
-    backend.make_virtual_gpus(len(wanted))
-    backend.virtual = len(wanted)
-    backend.take_characters(wanted)

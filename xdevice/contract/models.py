@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from .primitives import Primitives
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterable, Mapping
+    from collections.abc import Container, Iterable, Mapping
 
     from xdevice.base.devices import Device
     from xdevice.errors import UnsupportedError
@@ -103,13 +103,6 @@ class Models(Primitives):
         for any other."""
         return None
 
-    def own_file(self, path: str) -> Any:
-        """Returns what is in a file that the framework itself has written: tensors on cpu:0, in containers of Python's.
-        No code from the file may run: raises `FileFormatError` if it cannot be read without."""
-        raise self.unsupported(
-            "reading its own file format without running code from it", "load it yourself"
-        )
-
     def gradients(self, model: Any) -> Iterable[tuple[str, Any, Any | None]]:
         """Yields the name, the tensor and the gradient of each variable of a model that is trained, in an order that is
         the same in each process, that of the model's layers if possible. The gradient is None if the variable has none
@@ -118,24 +111,6 @@ class Models(Primitives):
             "gradients that a model keeps",
             "pass the gradients to average_gradients, as a list or a dict",
         )
-
-    def watch_gradients(
-        self, variables: list[Any], ready: Callable[[int, Any], None]
-    ) -> Callable[[], None]:
-        """Calls `ready(i, gradient)` in each backward pass when the gradient of `variables[i]`, a tensor of
-        `gradients`, has been stored, in the thread that computes it; an error of `ready` ends the pass. Goes on until
-        the function that is returned is called. A framework that does not tell calls nothing."""
-        return lambda: None
-
-    def times_written(self, x: Any) -> int | None:
-        """Returns how often a tensor has been written in place since it was made; None if the framework does not
-        count."""
-        return None
-
-    def hyperparameters(self, optimizer: Any) -> str:
-        """Returns the numbers by which an optimizer steps and which are not among its variables, such as its rate, in
-        one text; "" for a model, and if there are none."""
-        return ""
 
     def no_copy_of_optimizer(self, instead: str) -> UnsupportedError:
         """Returns the error to raise in `copy_model` for an optimizer."""

@@ -426,4 +426,5 @@ class _Sending:
 
 
 def _times_written(parameter: Operand) -> int | None:
-    return parameter.backend.times_written(parameter.value)
+    count: int | None = parameter.backend.times_written(parameter.value)
+    return count

@@ -19,9 +19,9 @@ from contextvars import copy_context
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from xdevice.base import forks
-from xdevice.core import generators, registry, selection, workers
+from xdevice.core import generators, registry, selection
 from xdevice.errors import ArgumentError, UnsupportedError, note, put_on, shown
-from xdevice.performance import pool
+from xdevice.performance import pool, workers
 from xdevice.performance.graphs import refuse_in_capture
 
 if TYPE_CHECKING:

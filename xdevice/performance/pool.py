@@ -14,7 +14,7 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, Final
 
 from xdevice.base import forks
-from xdevice.core import workers
+from xdevice.performance import workers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

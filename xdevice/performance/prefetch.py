@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy
 
 from xdevice.base import devices, forks
-from xdevice.core import generators, registry, selection, workers
+from xdevice.core import generators, registry, selection
 from xdevice.errors import ArgumentError, UnsupportedError, shown
+from xdevice.performance import workers
 from xdevice.performance.graphs import refuse_in_capture
 from xdevice.performance.parallel import carry_states, keep, mark, rejoin
 from xdevice.tensors import leaves

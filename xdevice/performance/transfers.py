@@ -14,9 +14,10 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Literal, overload
 
 from xdevice.contract.patching import listening
-from xdevice.core import registry, workers
+from xdevice.core import registry
 from xdevice.core.blocks import Entered
 from xdevice.errors import ArgumentError, TransferError, TransferWarning, shown
+from xdevice.performance import workers
 from xdevice.performance.contract import hooks
 from xdevice.performance.contract.transfers import Transfer
 

@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from xdevice.containers.batches import Batch
     from xdevice.containers.strangers import Stranger
     from xdevice.containers.trees import Walked
-    from xdevice.contract.backend import Owned
 
     from .leaves import Location
 
@@ -77,7 +76,7 @@ def transfer(x: Any, target: Device, one: One, verb: str) -> Any:
     place = target if type(target) is Device else devices.plain(target)
     away = _locate(x, batch, target, place, one is leaves.copy) if batch is not None else None
     if batch is None or away is None:
-        return _Sorted(x, walk).transfer(target, one, verb)
+        return _Sorted(x, walk).transfer(target, place, one, verb)
     if not away:
         return x
     for backend in away:
@@ -92,7 +91,7 @@ def check_copies(x: Any, places: Iterable[Device]) -> None:
     """Raises an error if `x` cannot be copied to each of these devices."""
     content = _Sorted(x)
     for target in places:
-        content.check(target, True)
+        content.check(target, devices.plain(target), True)
 
 
 def where(x: Any) -> set[Device] | None:
@@ -190,24 +189,16 @@ class _Sorted:
         self._kept: list[Any] = []
         """The parts of models, kept alive because they are looked up by their `id`s, also after other objects
         have replaced them in their models."""
-        kinds: dict[int, Owned | None] = {
-            number: registry.kind_of(cls) for number, cls in tree.kinds.items()
-        }
         for i, value in enumerate(tree.leaves):
-            owned = kinds[id(type(value))]
+            owned = tree.owners[id(type(value))]
             if owned is not None:
                 self.owned.append((i, value, owned.backend, owned.kind))
-        backends = {backend for _, _, backend, _ in self.owned}
-        binding = {
-            backend for backend in backends if backend.is_host_only or _may_be_bound(backend)
-        }
-        if any(backend.is_host_only for backend in binding):
+        if any(backend.is_host_only for _, _, backend, _ in self.owned):
             self._set_objects_apart()
         data = {
             id(value)
             for _, value, backend, kind in self.owned
-            if backend in binding
-            and (backend.is_host_only or (kind == "tensor" and backend.is_host_bound(value)))
+            if backend.is_host_only or (kind == "tensor" and backend.is_host_bound(value))
         }
         is_alone = not self.strangers and all(
             id(value) in data for _, value, _, _ in self.owned
@@ -215,12 +206,12 @@ class _Sorted:
         self.data = set() if is_alone else data
         """The `id`s of what can only be on the host, and stands beside tensors that can be elsewhere."""
 
-    def transfer(self, target: Device, one: One, verb: str) -> Any:
+    def transfer(self, target: Device, place: Device, one: One, verb: str) -> Any:
         """The container with its leaves moved or copied: models first, then tensors, then objects that move themselves.
         If one fails, models that have moved in place are moved back."""
         self._require_container(verb)
-        is_copy, place = one is leaves.copy, devices.plain(target)
-        away = self.check(target, is_copy)
+        is_copy = one is leaves.copy
+        away = self.check(target, place, is_copy)
         undo: Undo = []
         try:
             done = self._move_first(place, one, undo)
@@ -266,10 +257,10 @@ class _Sorted:
             models.sort(key=lambda leaf: len(_parts(leaf)), reverse=True)
         return models
 
-    def check(self, target: Device, is_copy: bool) -> _Away:
+    def check(self, target: Device, place: Device, is_copy: bool) -> _Away:
         """The tensors that are not on the device. Raises an error for a leaf that cannot be on the device, or whose
         tensors would stay behind."""
-        tree, place = self.tree, devices.plain(target)
+        tree = self.tree
         tensors = [
             leaf for leaf in self.owned if leaf[3] == "tensor" and id(leaf[1]) not in self.data
         ]

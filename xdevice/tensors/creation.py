@@ -13,7 +13,7 @@ from .refusals import require_dtype, traced
 
 TYPE_CHECKING = False  # importing typing would take a third of the time of `import xdevice`
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from typing import Any, NoReturn
 
     import numpy as np
@@ -66,12 +66,12 @@ def tensor_of(backend: Backend, data: Any, device: object, dtype: object) -> Any
     """A tensor of this backend, as `tensor` makes it."""
     place = place_for(backend, device)
     if dtype is None and not floats.setting() and (name := _taken_as_it_is(data)):
-        require_dtype(backend, name, "the dtype", "say another", place=place, may_narrow=True)
+        _require(backend, name, place)
         return backend.from_numpy(data, place)
     data = _with_arrays(data)
     array = _host_array(data)
     wanted = dtype_name(dtype) if dtype is not None else _usual_for(backend, place, data, array)
-    require_dtype(backend, wanted, "the dtype", "say another", place=place, may_narrow=True)
+    _require(backend, wanted, place)
     return backend.from_numpy(floats.jitter(_cast(_exact(data, array, wanted), wanted)), place)
 
 
@@ -224,7 +224,7 @@ def as_numbers(
     if not _is_numbers(array) or array.dtype.name in SHORT_FLOATS:
         return None
     wanted = _default_dtype(array, array)
-    require_dtype(backend, wanted, "the dtype", "say another", place=place, may_narrow=True)
+    _require(backend, wanted, place)
     return _cast(_host_array(array), wanted)
 
 
@@ -263,7 +263,7 @@ def _full(
     backend = selection.current()
     place = place_for(backend, device)
     wanted = dtype_name(dtype) if dtype is not None else usual(backend, place)
-    require_dtype(backend, wanted, "the dtype", "say another", place=place, may_narrow=True)
+    _require(backend, wanted, place)
     return backend.full(shape_of(shape, wanted), value, place, wanted)
 
 
@@ -368,13 +368,13 @@ def _host_array(data: Any) -> np.ndarray[Any, Any]:
         )
     except (TypeError, ValueError) as error:
         raise DTypeError(f"cannot make a tensor of {shown(data)}: {error}") from error
-    if array.ndim > _depth(data) and _holds_masked(data):
+    if array.ndim > _depth(data) and any(map(_is_masked, _flat(data))):
         raise DTypeError(
             f"cannot make a tensor of {shown(data)}: masks would be lost; pass x.filled(...)"
         )
     if not array.dtype.isnative:
         array = array.astype(array.dtype.newbyteorder("="))
-    if array.dtype.kind == "O" and _is_number(data):
+    if array.dtype.kind == "O" and all(isinstance(x, int | float) for x in _flat(data)):
         return numpy.asarray(data, "object")  # Python ints that no dtype of NumPy's holds
     if not _is_numbers(array):
         raise DTypeError(
@@ -395,15 +395,13 @@ def _usual_for(backend: Backend, place: Device, data: Any, array: np.ndarray[Any
 
 def _default_dtype(data: Any, array: np.ndarray[Any, Any]) -> str:
     name = name_of(array.dtype)
-    if name == "object":
+    # NumPy makes floats of ints that neither int64 nor uint64 holds together
+    is_huge = name == "float64" and array.size and abs(array).max() >= 2.0**63
+    if name == "object" or (is_huge and all(isinstance(x, int) for x in _flat(data))):
         raise DTypeError(
             f"Python ints become int64, and {shown(data)} does not fit; pass dtype='float64'"
         )
     if name == "float64":
-        if array.size and abs(array).max() >= 2.0**63 and _is_whole(data):
-            raise DTypeError(
-                f"Python ints become int64, and {shown(data)} does not fit; pass dtype='float64'"
-            )
         return "float32"
     if hasattr(data, "dtype") or (array.dtype.kind == "c" and _holds_arrays(data)):
         return name
@@ -416,23 +414,17 @@ def _default_dtype(data: Any, array: np.ndarray[Any, Any]) -> str:
     return name
 
 
-def _is_whole(data: Any) -> bool:
+def _flat(data: Any) -> Iterator[Any]:
+    """Yields what is in nested lists; `data` itself if it is no list."""
     if isinstance(data, list | tuple):
-        return all(map(_is_whole, data))
-    return isinstance(data, int)
-
-
-def _is_number(data: Any) -> bool:
-    """Whether data is Python numbers, or lists of them."""
-    if isinstance(data, list | tuple):
-        return all(map(_is_number, data))
-    return isinstance(data, int | float)
+        for x in data:
+            yield from _flat(x)
+    else:
+        yield data
 
 
 def _holds_arrays(data: Any) -> bool:
-    if isinstance(data, list | tuple):
-        return any(map(_holds_arrays, data))
-    return hasattr(data, "dtype")
+    return any(hasattr(x, "dtype") for x in _flat(data))
 
 
 def _depth(data: Any) -> int:
@@ -440,13 +432,15 @@ def _depth(data: Any) -> int:
     return 1 + _depth(data[0]) if isinstance(data, list | tuple) and data else 0
 
 
-def _holds_masked(data: Any) -> bool:
-    """Whether `data` is a masked array, or lists that hold one: NumPy would drop its mask."""
-    if isinstance(data, list | tuple):
-        return any(map(_holds_masked, data))
-    mask = getattr(type(data), "mask", None)
+def _is_masked(x: Any) -> bool:
+    """Whether `x` is a masked array, whose mask NumPy would drop."""
+    mask = getattr(type(x), "mask", None)
     # pandas has a method of that name
-    return mask is not None and not callable(mask) and hasattr(data, "dtype")
+    return mask is not None and not callable(mask) and hasattr(x, "dtype")
+
+
+def _require(backend: Backend, dtype: str, place: Device) -> None:
+    require_dtype(backend, dtype, "the dtype", "say another", place=place, may_narrow=True)
 
 
 def _exact(data: Any, array: np.ndarray[Any, Any], name: str) -> np.ndarray[Any, Any]:

@@ -3,9 +3,20 @@ few."""
 
 from __future__ import annotations
 
+import threading
+from typing import TYPE_CHECKING, Any
+
+from xdevice.base import forks
 from xdevice.contract import environment
 from xdevice.core import registry
-from xdevice.errors import ArgumentError, shown
+from xdevice.errors import ArgumentError, UnsupportedError, shown
+
+if TYPE_CHECKING:
+    from xdevice.contract import Backend
+
+_hides_real_gpus = False
+# two threads may load one backend at the same time, and a framework can be given virtual GPUs only once
+_lock = forks.renewed(threading.Lock())
 
 
 def virtual_gpus(n: int | str, *, force: bool = False) -> None:
@@ -47,5 +58,63 @@ def virtual_gpus(n: int | str, *, force: bool = False) -> None:
         raise ArgumentError(
             f"virtual_gpus() takes an int of 1 or more, or a text such as '2:mps', not {shown(n)}"
         )
-    environment.ask_for_virtual_gpus(str(n), registry.list_loaded(), force=force)
+    _give_all(str(n), force)
     registry.forget_types()
+
+
+def give(backend: Backend, wanted: tuple[Any, ...]) -> None:
+    """Called while a backend is loaded: gives it virtual GPUs of these characters. Raises `UnsupportedError` if it
+    cannot have them."""
+    with _lock:
+        _refuse(backend, len(wanted), _hides_real_gpus)
+        _make(backend, wanted)
+
+
+def _give_all(text: str, force: bool) -> None:
+    """Gives the virtual GPUs that `text` describes to each backend, whether it is loaded now or later. Nothing has
+    changed where it raises."""
+    global _hides_real_gpus
+    with _lock:
+        before = environment.described()
+        try:
+            wanted = environment.parsed(text)
+        except ValueError as error:
+            raise ArgumentError(f"virtual_gpus({text!r}): {error}") from None
+        if before not in ((), wanted):
+            by, others = environment.request()
+            raise ArgumentError(
+                f"{by} has asked for {others} virtual GPUs, and the number is fixed for the process; now it asks for "
+                f"{text}"
+            )
+        waiting = [
+            backend
+            for backend in registry.list_loaded()
+            if not backend.virtual and backend.refusal is None
+        ]
+        force = force or _hides_real_gpus
+        for backend in waiting:
+            _refuse(backend, len(wanted), force)
+        for backend in waiting:
+            _make(backend, wanted)
+        environment.remember(text)
+        _hides_real_gpus = force
+
+
+def _refuse(backend: Backend, n: int, force: bool) -> None:
+    real = 0 if force or "gpu" not in backend.kinds else backend.count("gpu")
+    if real:
+        raise UnsupportedError(
+            f"{backend.name} has {real} real GPU{'s' * (real > 1)} here, and real GPUs are hidden only on request: "
+            f"xdevice.virtual_gpus(n, force=True)"
+        )
+    reason, most = backend.why_no_virtual_gpus(), backend.most_virtual_gpus
+    if reason is None and most is not None and n > most:
+        reason = f"{n} are too many for it; ask for {most} at most"
+    if reason is not None:
+        raise UnsupportedError(f"{backend.name} cannot have virtual GPUs here: {reason}")
+
+
+def _make(backend: Backend, wanted: tuple[Any, ...]) -> None:
+    backend.make_virtual_gpus(len(wanted))
+    backend.virtual = len(wanted)
+    backend.take_characters(wanted)

@@ -1,10 +1,13 @@
-"""Why MXNet has no engine for several processes."""
+"""Why MXNet has no engine for several processes, and what a Trainer steps by."""
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
+
+from mxnet.gluon import Trainer
 
 from xdevice.distributed.contract.processes import Processes
+from xdevice.distributed.contract.steps import Steps
 
 
 class MxnetProcesses(Processes):
@@ -15,4 +18,9 @@ class MxnetProcesses(Processes):
         )
 
 
-MIXINS: Final = (MxnetProcesses,)
+class MxnetSteps(Steps):
+    def hyperparameters(self, optimizer: Any) -> str:
+        return f"rate {optimizer.learning_rate}" if isinstance(optimizer, Trainer) else ""
+
+
+MIXINS: Final = (MxnetProcesses, MxnetSteps)

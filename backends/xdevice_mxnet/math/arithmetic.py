@@ -29,8 +29,10 @@ from xdevice.errors import UnsupportedError
 from xdevice.math.contract import tables
 from xdevice.math.contract.arithmetic import OF_NUMBERS
 from xdevice.math.contract.tables import named
-from xdevice_mxnet import semantics, sums
-from xdevice_mxnet.operators import operator
+from xdevice_mxnet import semantics
+
+from . import sums
+from .operators import operator
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -22,9 +22,8 @@ from typing import TYPE_CHECKING, Any
 import mxnet as mx
 
 from xdevice.math.contract.gradients import Gradients
-from xdevice_mxnet import operators
 
-from . import arithmetic
+from . import arithmetic, operators
 
 if TYPE_CHECKING:
     from collections.abc import Callable

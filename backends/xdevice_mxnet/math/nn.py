@@ -18,9 +18,9 @@ import mxnet as mx
 from numpy import finfo, float32
 
 from xdevice.contract.patching import unseen
-from xdevice_mxnet.operators import operator
 
 from . import arithmetic
+from .operators import operator
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

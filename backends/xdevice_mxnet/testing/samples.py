@@ -17,7 +17,7 @@ from mxnet.util import use_np
 
 from xdevice.base import devices
 from xdevice.testing.contract.samples import Samples, Work
-from xdevice_mxnet.operators import library
+from xdevice_mxnet.library import library
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

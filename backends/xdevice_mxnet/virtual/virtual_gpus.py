@@ -28,7 +28,7 @@ from xdevice.base import devices
 from xdevice.errors import DeviceNotFoundError
 from xdevice.virtual.contract.limited_gpus import LimitedGpus
 from xdevice.virtual.contract.virtual_gpus import VirtualGpus
-from xdevice_mxnet.operators import library
+from xdevice_mxnet.library import library
 from xdevice_mxnet.private import private
 
 if TYPE_CHECKING:

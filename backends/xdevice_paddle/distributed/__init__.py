@@ -5,5 +5,6 @@ from __future__ import annotations
 from typing import Final
 
 from .processes import PaddleProcesses
+from .steps import PaddleSteps
 
-MIXINS: Final = (PaddleProcesses,)
+MIXINS: Final = (PaddleProcesses, PaddleSteps)

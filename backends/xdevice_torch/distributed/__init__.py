@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Final
 
 from xdevice.distributed.contract.processes import Processes
 
+from .steps import TorchSteps
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -41,4 +43,4 @@ class TorchProcesses(Processes):
         return native_group.start_native_group(group, self.to_native(group.device))
 
 
-MIXINS: Final = (TorchProcesses,)
+MIXINS: Final = (TorchProcesses, TorchSteps)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from xdevice.math.contract.arithmetic import Arithmetic, Scopes
-from xdevice_torch.modes import SCOPES, count_function_modes, put_scopes_back, set_scopes_aside
 
 from .compiling import TorchCompiling
 from .gradients import TorchGradients
 from .reproducibility import TorchReproducibility
+from .scopes_aside import SCOPES, count_function_modes, put_scopes_back, set_scopes_aside
 
 if TYPE_CHECKING:
     from types import ModuleType

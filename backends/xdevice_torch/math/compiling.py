@@ -21,9 +21,11 @@ from torch.overrides import TorchFunctionMode
 
 from xdevice.errors import UnsupportedError
 from xdevice.math.contract.compiling import Compiling
-from xdevice_torch.modes import SCOPES, Mode, dispatch_modes, function_modes
+from xdevice_torch.modes import Mode, dispatch_modes, function_modes
 from xdevice_torch.private import private
 from xdevice_torch.trees import leaves, replaced
+
+from .scopes_aside import SCOPES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

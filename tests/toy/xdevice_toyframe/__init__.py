@@ -16,7 +16,7 @@ from xdevice.base import devices
 from xdevice.base.dtypes import DTYPES, host_dtype
 from xdevice.contract import VIRTUAL_GPU, Backend, DeviceInfo, Memory, Takes, Way
 from xdevice.contract.loader import importing
-from xdevice.contract.stored import GradientWatch
+from xdevice.distributed.contract.stored import GradientWatch
 from xdevice.errors import DeviceMismatchError, NotBuiltError
 from xdevice.performance.contract.hooks import Hooks
 from xdevice.twins.contract import calls, layouts, optimizers

@@ -291,12 +291,14 @@ def _compare_operations(
         if is_backward and gradients and not any(one.is_off for one in gradients):
             continue  # optimizers compute with gradients, too, and may amplify their rounding
         place = two.part(is_backward)
+        # at a smaller limit than the usual one rounding may look like a fault, so something recorded must differ too
         if place is None or (place.share < 1 and not row.values):
             continue
         text = text_of(place, row.backend, reference)
+        # behind the value that shows it: that one's text has the numbers, and notes that may explain them
         order = (-1.0,) if before is None else (before.value.order[0] + 0.5,)
         error = place.errors.abs if place.errors else None
-        comparison = difference("values", "", None, None, text)._replace(abs=error)
+        comparison = difference("values", text)._replace(abs=error)
         row.values.append(ComparedValue(what, 0, order, comparison))
         row.partings[what] = text
 

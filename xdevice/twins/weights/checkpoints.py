@@ -8,7 +8,6 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from xdevice.base.dtypes import dtype_name
-from xdevice.contract.backend import extend
 from xdevice.core import registry
 from xdevice.errors import (
     FileFormatError,
@@ -54,6 +53,7 @@ def _names_in(path: str) -> list[str]:
 
 
 def _in_folder(path: str, names: list[str]) -> str:
+    """The path of the one file with weights, or of the index of several, in a folder with these names."""
     for ending in _IN_FOLDERS:
         files = [name for name in names if name.endswith(ending)]
         if len(files) == 1:
@@ -68,6 +68,7 @@ def _in_folder(path: str, names: list[str]) -> str:
 
 
 def _of_file(path: str, files: ExitStack) -> Header:
+    """The contents of one file, whatever its format."""
     try:
         return files.enter_context(open_file(path))
     except FileFormatError as error:
@@ -85,8 +86,6 @@ def _of_kind(path: str, kind: foreign.Kind) -> Header:
     """The contents of a file of another format that can be read."""
     origin = kind.framework or ""
     backend = registry.load("numpy" if kind.read is not None else origin)
-    # JAX's `own_file` is there, and the contract's default hides that it is lacking
-    extend(backend, "twins")
     with path_errors(f"{path!r:.1000} cannot be read"):
         saved = (kind.read or backend.own_file)(path)
     try:
@@ -109,6 +108,7 @@ def _opened(path: str, name: str, value: Any) -> OpenedTensor:
 
 
 def _of_index(path: str, files: ExitStack) -> Header:
+    """The contents of the files that an index names."""
     require_plain_file(path)
     with path_errors(f"{path!r:.1000} cannot be read"), open(path, encoding="utf-8") as file:
         text = file.read()
@@ -120,6 +120,7 @@ def _of_index(path: str, files: ExitStack) -> Header:
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise FileFormatError(f"{path} is not an index of weights: {shown(error)}") from error
     folder = os.path.dirname(path)
+    # each file once, though many names are in it
     parts = {
         place: _of_file(os.path.join(folder, place), files)
         for place in sorted(set(places.values()))
@@ -130,6 +131,7 @@ def _of_index(path: str, files: ExitStack) -> Header:
         entries |= {
             name: one for name, one in header.entries.items() if places.get(name) == place
         }
+    # files of different frameworks are read as if they did not say
     origins = {header.origin for header in parts.values()}
     shared = {
         name: first

@@ -1,7 +1,5 @@
 """Calls MXNet's operators by its library. MXNet's functions in Python do the same and take twice as long: 13 us for an
 addition, of which the library takes 6.
-
-Blocking mode and virtual GPUs replace functions of the library, so each call asks it for them.
 """
 
 from __future__ import annotations
@@ -14,15 +12,11 @@ from typing import TYPE_CHECKING, Any
 import mxnet as mx
 
 from xdevice.errors import UnsupportedError
-
-from .private import private
+from xdevice_mxnet.library import library
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-library: Any = private.get("mxnet.base._LIB") or ctypes.CDLL(mx.libinfo.find_lib_path()[0])
-at_once = ctypes.PyDLL(library._name)
-"""The library, for functions that return at once: they are called without releasing the GIL."""
 _check = mx.base.check_call
 _Array, _Handle = mx.np.ndarray, mx.base.NDArrayHandle
 _Handles, _Types = ctypes.POINTER(_Handle), ctypes.POINTER(c_int)

@@ -13,8 +13,7 @@ import threading
 from typing import TYPE_CHECKING, Final
 
 from xdevice.base import forks
-
-from . import registry
+from xdevice.core import registry
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -1,0 +1,50 @@
+"""Training steps of Paddle: when a gradient is stored, how often a tensor was written, what an optimizer steps by."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import paddle
+
+from xdevice.distributed.contract.steps import Steps
+from xdevice.distributed.contract.stored import GradientWatch
+from xdevice_paddle.private import private
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_register_backward_hook = private.field("paddle.Tensor._register_backward_hook")
+_apply = private.place("paddle.optimizer.Optimizer._apply_optimize")
+_watch: Final = GradientWatch(lambda p, hook: _register_backward_hook(p)(hook))
+
+
+class PaddleSteps(Steps):
+    _steps = 0
+    """How many steps optimizers have taken in blocks of `averaging`."""
+
+    def watch_gradients(
+        self, variables: list[Any], ready: Callable[[int, Any], None]
+    ) -> Callable[[], None]:
+        # Paddle does not count the steps of its optimizers as writes (3.3.1; no upstream issue known)
+        end, plain = _watch.watch(variables, ready), getattr(*_apply)
+
+        def step(*args: Any, **kwargs: Any) -> Any:
+            self._steps += 1
+            return plain(*args, **kwargs)
+
+        def put_back() -> None:
+            setattr(*_apply, plain)
+            end()
+
+        setattr(*_apply, step)
+        return put_back
+
+    def times_written(self, x: paddle.Tensor) -> int | None:
+        return int(x.inplace_version) + self._steps
+
+    def hyperparameters(self, optimizer: Any) -> str:
+        return (
+            f"rate {optimizer.get_lr()}"
+            if isinstance(optimizer, paddle.optimizer.Optimizer)
+            else ""
+        )

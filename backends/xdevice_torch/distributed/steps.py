@@ -1,0 +1,51 @@
+"""Training steps of PyTorch: when a gradient is stored, how often a tensor was written, what an optimizer steps by."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+
+from xdevice.distributed.contract.steps import Steps
+from xdevice.distributed.contract.stored import GradientWatch
+from xdevice_torch.private import private
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_version: Final = private.get("torch.Tensor._version")
+_watch: Final = GradientWatch(
+    lambda p, report: p.register_post_accumulate_grad_hook(lambda _: report())
+)
+
+
+class TorchSteps(Steps):
+    def watch_gradients(
+        self, variables: list[torch.Tensor], ready: Callable[[int, Any], None]
+    ) -> Callable[[], None]:
+        return _watch.watch(variables, ready)
+
+    def times_written(self, x: torch.Tensor) -> int | None:
+        count: int | None = (
+            _version.__get__(x) if _version is not None and not x.is_inference() else None
+        )
+        return count
+
+    def hyperparameters(self, optimizer: Any) -> str:
+        if not isinstance(optimizer, torch.optim.Optimizer):
+            return ""
+        groups = [
+            {name: value for name, value in group.items() if name != "params"}
+            for group in optimizer.param_groups
+        ]
+        return str(
+            [
+                {name: _number(value) for name, value in sorted(group.items())}
+                for group in groups
+            ]
+        )
+
+
+def _number(value: Any) -> Any:
+    # a rate may be a tensor
+    return value.tolist() if isinstance(value, torch.Tensor) else value

@@ -1,0 +1,45 @@
+"""Computing past the scopes of devices (`with device:`), which PyTorch calls for each operation and attribute."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from xdevice_torch.modes import function_modes
+from xdevice_torch.private import private
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+count_function_modes: Callable[[], int] = private.get(
+    "torch._C._len_torch_function_stack", lambda: 0
+)
+_mode_at: Callable[[int], Any] = private.get("torch._C._get_function_stack_at")
+_pop: Callable[[], Any] = private.get("torch._C._pop_torch_function_stack")
+_push: Callable[[Any], None] = private.get("torch._C._push_on_torch_function_stack")
+
+
+def _scope_classes() -> tuple[type, ...]:
+    if function_modes is None:
+        return ()
+    with torch.device("cpu"):
+        return (type(function_modes()[-1]),)
+
+
+SCOPES = _scope_classes()
+"""The class of the mode that `with torch.device(...)` enters, in a tuple; empty if PyTorch does not show it."""
+
+
+def set_scopes_aside() -> Sequence[Any]:
+    """Takes the scopes of devices off this thread and returns them. Takes none if there are other modes."""
+    count = count_function_modes()
+    for i in range(count):
+        if not isinstance(_mode_at(i), SCOPES):
+            return ()
+    return [_pop() for _ in range(count)]
+
+
+def put_scopes_back(scopes: Sequence[Any]) -> None:
+    for scope in reversed(scopes):
+        _push(scope)

@@ -1,0 +1,31 @@
+"""PyTorch's own files of weights, which `torch.save` writes."""
+
+from __future__ import annotations
+
+import pickle
+import zipfile
+from typing import Any
+
+import torch
+
+from xdevice.errors import FileFormatError
+from xdevice.twins.contract.files import Files
+
+
+class TorchFiles(Files):
+    def own_file(self, path: str) -> Any:
+        # a file of PyTorch before 1.6 is not, and cannot be mapped
+        is_zip = zipfile.is_zipfile(path)
+        try:
+            return torch.load(path, map_location="cpu", weights_only=True, mmap=is_zip)
+        except (pickle.UnpicklingError, RuntimeError, EOFError, OSError, ValueError) as error:
+            lines = [
+                line
+                for line in str(error).splitlines()
+                if "WeightsUnpickler" in line or "GLOBAL" in line
+            ]
+            why = " ".join(lines).strip() or str(error) or "it ends too early"
+            raise FileFormatError(
+                f"PyTorch cannot read {path} without running code from it, or it is damaged: {why:.300}; if you trust "
+                f"it, torch.load(path, weights_only=False) reads it: give convert_state its dict"
+            ) from error

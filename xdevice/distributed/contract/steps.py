@@ -1,0 +1,36 @@
+"""Training steps, as `World.averaging` and the votes of the ranks see them: when a gradient is there, whether a tensor
+was written too early, and by which numbers an optimizer steps."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from xdevice.contract.primitives import Primitives
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class Steps(Primitives):
+    """The capability of noticing what happens in a training step. Without it gradients travel after the backward pass,
+    and a step that is taken too early is not noticed."""
+
+    needs: ClassVar[tuple[str, ...]] = ("watch_gradients",)
+
+    def watch_gradients(
+        self, variables: list[Any], ready: Callable[[int, Any], None]
+    ) -> Callable[[], None]:
+        """Calls `ready(i, gradient)` in each backward pass when the gradient of `variables[i]`, a tensor of
+        `gradients`, has been stored, in the thread that computes it; an error of `ready` ends the pass. Goes on until
+        the function that is returned is called. A framework that does not tell calls nothing."""
+        return lambda: None
+
+    def times_written(self, x: Any) -> int | None:
+        """Returns how often a tensor has been written in place since it was made; None if the framework does not
+        count."""
+        return None
+
+    def hyperparameters(self, optimizer: Any) -> str:
+        """Returns the numbers by which an optimizer steps and which are not among its variables, such as its rate, in
+        one text; "" for a model, and if there are none."""
+        return ""
