@@ -36,13 +36,14 @@ class OptionError(Exception):
 
 
 Place = tuple[int, int]
+"""A line and a column."""
 
 
 class Change(NamedTuple):
     """The characters from `start` to `end` become `text`; lines and columns are from 1."""
 
-    start: tuple[int, int]
-    end: tuple[int, int]
+    start: Place
+    end: Place
     text: str
 
 
@@ -57,7 +58,7 @@ class Finding:
     code: str
     message: str
     text: str
-    end: tuple[int, int]
+    end: Place
     cell: int | None
     lines: range  # of the whole statement
     part: tuple[Place, Place]  # of the expression that `port` would rewrite, in `Source.text`
@@ -83,6 +84,7 @@ class Choice(NamedTuple):
     per_file: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
     def takes(self, code: str, path: str) -> bool:
+        """Whether findings of a code are reported in a file."""
         ignored = (
             *self.ignore,
             *(code for glob, codes in self.per_file if _matches(path, glob) for code in codes),
@@ -190,6 +192,7 @@ def findings(source: Source, choice: Choice) -> list[Finding]:
 
 
 def _chosen(module: PythonModule, choice: Choice) -> Iterator[Finding]:
+    """The findings of the selected rules in one module, with their places in the file."""
     source = module.source
     for hit in lint_rules.hits(module):
         if not choice.takes(hit.code, source.path):
@@ -241,6 +244,7 @@ def with_guarded(findings: Iterable[Finding]) -> list[Finding]:
 
 
 def _with_behind(test: Finding, guarded: list[Finding]) -> Finding:
+    """The finding of a test, which names the lines of the findings that it guards."""
     if not guarded:
         return test
     lines = sorted({finding.line for finding in guarded})
@@ -283,7 +287,7 @@ def _change(source: Source, edit: Edit) -> Change:
     return Change(_at(source, edit.start), _at(source, edit.end), edit.text)
 
 
-def _at(source: Source, offset: int) -> tuple[int, int]:
+def _at(source: Source, offset: int) -> Place:
     line, col = source.position(offset)
     return line, column(source, line, col)
 
@@ -375,6 +379,7 @@ class _Ignore:
 
 
 def _ignores(source: Source) -> Iterator[_Ignore]:
+    """The comments that ignore findings, each with the lines for which it holds."""
     opened: _Ignore | None = None
     for line, comment in _comments(source):
         match = _COMMENT.match(comment)
@@ -384,6 +389,7 @@ def _ignores(source: Source) -> Iterator[_Ignore]:
         ignore = _Ignore(
             range(place, place + 1), cell, codes(match[2] or "", f"{source.path}:{place}")
         )
+        # `off` holds up to `on`, or to the end of the file
         if match[1] == "ignore":
             yield ignore
         elif match[1] == "off" and opened is None:
@@ -397,6 +403,7 @@ def _ignores(source: Source) -> Iterator[_Ignore]:
 
 
 def _comments(source: Source) -> Iterator[tuple[int, str]]:
+    """The comments of a file, each with its line in `Source.text`."""
     if b"xdevice:" not in source.text:
         return
     cells = source.cells if source.cells is not None else [Cell(1, source.text.decode())]
@@ -409,6 +416,7 @@ def _comments(source: Source) -> Iterator[tuple[int, str]]:
 
 
 def _is_ignored(finding: Finding, ignores: Sequence[_Ignore]) -> bool:
+    """Whether a comment ignores a finding. All that do are marked as used."""
     is_ignored = False
     for ignore in ignores:
         touches = (
