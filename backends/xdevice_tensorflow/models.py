@@ -176,6 +176,7 @@ def _require_plain(variable: tf.Variable, backend: Models) -> None:
 
 
 def _swap(variable: tf.Variable, native: str) -> Any:
+    """Gives a variable new memory on a device, and returns the new handle to it. The variable stays the same object."""
     old = variable.handle
     with tf.device(native):
         new = tf.Variable(
@@ -220,6 +221,8 @@ def _refusal(model: Any, why: str, backend: Models) -> UnsupportedError:
 
 
 def _duplicate(model: Any, memo: _Memo) -> Any:
+    """Returns a copy of a model. All its parts get their twin before any attribute is copied, because they refer to
+    each other in circles."""
     owned = parts.owned(model)
     pairs = []
     keys: dict[str, str] = {}
@@ -253,6 +256,7 @@ def _duplicate(model: Any, memo: _Memo) -> Any:
 
 
 def _new_variable(variable: tf.Variable) -> tf.Variable:
+    """Returns a new variable with the values and the settings of another one."""
     return tf.Variable(
         tf.raw_ops.DeepCopy(x=variable.read_value()),
         trainable=variable.trainable,

@@ -148,6 +148,9 @@ class Stranger:
         return self._move(twin, target)
 
     def _move(self, x: Any, target: Device) -> Any:
+        """Returns an object moved by its own method. Raises `ContainerError` if the method fails, or leaves tensors
+        behind; if they were on one
+        device, an object that moves in place is first moved back."""
         homes = self._homes()
         try:
             moved = self._let_move(x, target)
@@ -238,6 +241,8 @@ def separate(x: Any, new: Any) -> None:
 
 
 def _copied(value: Any, name: str) -> Any:
+    """Returns a deep copy of what a tensor carries; the same object if it cannot be copied and holds no tensors. `name`
+    is what the error calls it."""
     owned = registry.kind_of(type(value))
     parts = [looks.Inner("", value, *owned)] if owned is not None else looks.search(value)
     try:

@@ -252,12 +252,14 @@ def _by_events(
         before = perf_counter()
         sync(*targets)
         del result
+        # the events have happened, and yet the device was busy: on streams that they do not see
         if perf_counter() - before > _IDLE + _MISSED * times[-1]:
             return None
     return _summary(times, "device")
 
 
 def _summary(times: list[float], clock: Literal["device", "host"]) -> Measurement:
+    # a single time is each of its own quartiles
     low, _, high = quantiles(times, n=4, method="inclusive") if len(times) > 1 else times * 3
     return Measurement(median(times), high - low, tuple(times), clock)
 

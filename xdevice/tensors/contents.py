@@ -236,6 +236,7 @@ class _Sorted:
                 self.strangers.append((i, stranger))
 
     def _require_container(self, verb: str) -> None:
+        """Raises `NotATensorError` for something that is neither a container nor can move itself."""
         if self.tree.root is not None or any(stranger.moves for _, stranger in self.strangers):
             return
         [x] = self.tree.leaves
