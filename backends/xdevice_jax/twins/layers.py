@@ -78,10 +78,7 @@ def _of_nnx(module: Any) -> _Kind | None:
 def _of_transposed(module: Any) -> dict[str, object]:
     """The settings of a ConvTranspose in PyTorch's terms. JAX states how many zeros are added to both ends of the
     spread input; PyTorch adds the size of the window less 1, less `padding`."""
-    axes = len(module.kernel_size)
-    stride, dilation = (
-        layouts.per_axis(one or 1, axes) for one in (module.strides, module.kernel_dilation)
-    )
+    stride, dilation = _steps(module)
     settings: dict[str, object] = {
         "stride": stride,
         "dilation": dilation,
@@ -98,6 +95,14 @@ def _of_transposed(module: Any) -> dict[str, object]:
         "padding": pads,
         "output_padding": tuple(last - first for first, last in added),
     }
+
+
+def _steps(module: Any) -> tuple[Sequence[int], Sequence[int]]:
+    """The stride and the dilation of a convolution, along each axis."""
+    axes = len(module.kernel_size)
+    return layouts.per_axis(module.strides or 1, axes), layouts.per_axis(
+        module.kernel_dilation or 1, axes
+    )
 
 
 def _zeros(
@@ -121,10 +126,9 @@ def _zeros(
 
 
 def _of_conv(module: Any) -> dict[str, object]:
+    """The settings of a Conv of nnx in PyTorch's terms."""
     axes = len(module.kernel_size)
-    stride, dilation = (
-        layouts.per_axis(one or 1, axes) for one in (module.strides, module.kernel_dilation)
-    )
+    stride, dilation = _steps(module)
     padding = module.padding
     if padding == "SAME":
         padding = layouts.same_padding(module.kernel_size, stride, dilation)
@@ -210,6 +214,8 @@ _OF_CELL: Final = (
 
 
 def _described(model: Any) -> Iterator[Layer]:
+    """Yields the layers of a module of nnx or Equinox that have parameters, with all parts that their kinds may
+    have."""
     for path, module in walk(model):
         description = (_of_nnx if is_nnx(module) else _of_equinox)(module)
         if description is None:

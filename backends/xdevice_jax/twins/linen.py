@@ -117,6 +117,7 @@ def intercepting(
 
 
 def _kind_of(name: str, leaves: Mapping[str, Any]) -> str:
+    """The kind of the layer with this name in its module and these parameters; "" if they decide none."""
     names = set(leaves)
     if names == {"embedding"}:
         return "embedding"

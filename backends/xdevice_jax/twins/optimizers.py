@@ -36,6 +36,7 @@ def _adam(values: _Values) -> dict[str, object]:
 
 
 def _rms(values: _Values) -> dict[str, object]:
+    """The settings of scale_by_rms and scale_by_stddev."""
     # otherwise the average is divided, or begins elsewhere, as in no other framework
     _require(values, bias_correction=False, initial_scale=0.0)
     inside = values.get("eps_in_sqrt", True)
@@ -110,6 +111,7 @@ class _Step:
 
 
 def _closure(function: Any) -> _Values:
+    """The variables that a function of optax has from the function that made it: its settings."""
     code = getattr(function, "__code__", None)
     names = code.co_freevars if code is not None else ()
     return dict(

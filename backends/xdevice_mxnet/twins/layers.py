@@ -68,6 +68,7 @@ def _blocks(block: Any, path: str, visited: set[int]) -> Iterator[tuple[str, Any
 
 
 def _norm(kind: str, usual_axis: int, path: str, block: Any) -> Layer:
+    """Reads a norm. Its axis is a setting if it is not the usual one."""
     kwargs = options(block)
     settings = {name: kwargs[name] for name in ("eps", "num_groups") if name in kwargs}
     if kwargs.get("axis", usual_axis) != usual_axis:
@@ -82,6 +83,7 @@ def _norm(kind: str, usual_axis: int, path: str, block: Any) -> Layer:
 
 
 def _recurrent(kind: str, path: str, block: Any) -> Layer | None:
+    """Reads an RNN, LSTM or GRU; None for an LSTM with a projection, which cannot run on the CPU."""
     if hasattr(block, "l0_h2r_weight"):  # with a projection
         return None
     is_twofold = hasattr(block, "r0_i2h_weight")
@@ -99,6 +101,7 @@ def _recurrent(kind: str, path: str, block: Any) -> Layer | None:
 
 
 def _conv(path: str, block: Any) -> Layer:
+    """Reads a convolution or a transposed convolution."""
     kwargs = options(block)
     settings: dict[str, object] = {
         "stride": tuple(kwargs["stride"]),
@@ -142,6 +145,7 @@ def _dropout(path: str, block: Any) -> Layer:
 
 
 def _pool(path: str, block: Any) -> Layer:
+    """Reads a pool of any kind: Gluon's classes of pools differ in their arguments only."""
     kwargs = options(block)
     axes, kind = len(kwargs["kernel"]), kwargs["pool_type"]
     if kwargs["global_pool"]:

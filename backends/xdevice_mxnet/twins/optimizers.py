@@ -62,6 +62,7 @@ def _require_plain(trainer: Any, backend: Optimizers) -> None:
 def _parameter(
     optimizer: Any, kind: str, shared: Mapping[str, Any], index: int, parameter: Any
 ) -> terms.Parameter:
+    """Reads a parameter of a Trainer, whose own factors change the rate and the decay that all have."""
     settings: dict[str, object] = {
         **shared,
         "lr": shared["lr"] * parameter.lr_mult,
@@ -77,6 +78,7 @@ def _parameter(
 
 
 def _settings(optimizer: Any, kind: str) -> dict[str, object]:
+    """The settings that all parameters of an optimizer share."""
     stated: dict[str, Any] = {
         "lr": optimizer.learning_rate,
         "weight_decay": optimizer.wd,

@@ -161,6 +161,7 @@ def _is_spectral(hook: Any) -> bool:
 
 
 def _batch_norm(path: str, layer: Any) -> Layer:
+    """Reads a batch norm, which may contain an activation."""
     settings = {
         "eps": _epsilon(layer),
         "momentum": 1 - _momentum(layer),
@@ -206,6 +207,7 @@ def _padding_idx(layer: Any) -> int | None:
 
 
 def _conv(path: str, layer: Any) -> Layer:
+    """Reads a convolution or a transposed convolution."""
     axes = layer.weight.ndim - 2
     settings: dict[str, object] = {
         "stride": layouts.per_axis(_stride(layer), axes),
@@ -224,6 +226,7 @@ def _conv(path: str, layer: Any) -> Layer:
 
 
 def _padding(layer: Any, axes: int) -> object:
+    """The padding of a convolution in PyTorch's terms."""
     padding = _pad_of(layer)
     if isinstance(padding, str):
         padding = padding.lower()

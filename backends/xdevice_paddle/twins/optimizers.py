@@ -73,6 +73,7 @@ _SLOTS: Final = {
 def _settings(
     optimizer: Any, kind: str, p: Any, group: dict[str, Any], backend: Optimizers
 ) -> dict[str, object]:
+    """The settings with which an optimizer updates the parameter `p`, which is in `group`."""
     stated = _stated(optimizer) | group
     if stated.get("rescale_grad", 1.0) != 1:
         raise backend.unsupported(
@@ -106,6 +107,7 @@ def _stated(optimizer: Any) -> dict[str, Any]:
 def _coupled(
     optimizer: Any, p: Any, group: Any, stated: Any, backend: Optimizers
 ) -> dict[str, object]:
+    """The weight decay of an optimizer that adds it to the gradient, as all but AdamW do."""
     decay = p.regularizer if p.regularizer is not None else optimizer.regularization
     if decay is None:  # Momentum keeps the coefficient of its L2Decay instead
         kept = states.default_dict(optimizer) | group
@@ -124,6 +126,8 @@ def _coupled(
 def _decoupled(
     optimizer: Any, p: Any, group: Any, stated: dict[str, Any], backend: Optimizers
 ) -> dict[str, object]:
+    """The weight decay of an AdamW. Multiplies the rate in `stated` by the ratio that the AdamW has for the
+    parameter."""
     if p.regularizer is not None:
         raise backend.unsupported(
             f"reading an AdamW whose parameter {p.name} has a regularizer too",
@@ -138,6 +142,7 @@ def _decoupled(
 
 
 def _clip(clip: Any, backend: Optimizers) -> str:
+    """A text that says how gradients are clipped."""
     if type(clip) is paddle.nn.ClipGradByGlobalNorm:
         return f"to a norm of all of {clip.clip_norm:.6g}"
     if type(clip) is paddle.nn.ClipGradByNorm:

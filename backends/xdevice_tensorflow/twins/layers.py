@@ -64,6 +64,8 @@ _RECURRENT: Final = {kl.SimpleRNN: "rnn", kl.LSTM: "lstm", kl.GRU: "gru"}
 def _bound(
     layer: Any, kind: str, own: Sequence[Part], names: Mapping[int, str], settings: Settings
 ) -> Layer | None:
+    """Returns a layer with the names that `names` has for its variables, by their `id`. None if it has no parameters,
+    or a weight that is computed from others."""
     there = []
     for part in own:
         variable = _variable(layer, part.name)
@@ -97,6 +99,7 @@ def _usual(kind: str, **settings: object) -> _Kind:
 
 
 def _kind(layer: Any) -> _Kind | None:
+    """Returns kind, parts and settings of a layer with parameters; None for any other layer."""
     if isinstance(layer, kl.Dense):
         return _usual("linear", activation=_activation(layer))
     if isinstance(layer, _DEPTHWISE):
@@ -160,6 +163,7 @@ def _out_of_order(kind: str, own: Sequence[Part], order: pixels.Order) -> tuple[
 
 
 def _of_conv(layer: Any) -> dict[str, object]:
+    """Returns the settings that all kinds of convolutions have, in PyTorch's terms."""
     axes = layer.rank
     stride = tuple(layouts.per_axis(layer.strides, axes))
     dilation = tuple(layouts.per_axis(layer.dilation_rate, axes))
@@ -249,6 +253,7 @@ def _of_image(layer: Any, own: tuple[Part, ...]) -> tuple[Part, ...]:
 
 
 def _of_groups(layer: Any) -> _Kind:
+    """Returns a GroupNormalization; one with a group for each channel is an instance norm elsewhere."""
     # a layer made with groups=-1 has the number of channels as `groups` once it is built
     channels = (
         (layer.gamma if layer.gamma is not None else layer.beta).shape[0]
@@ -288,6 +293,7 @@ def _of_einsum(layer: Any) -> _Kind | None:
 
 
 def _attention(layer: Any) -> _Kind:
+    """Returns a MultiHeadAttention. Settings that only Keras has are listed where they are not the usual ones."""
     settings: dict[str, object] = {
         "num_heads": layer.num_heads,
         "packed": _is_packed(layer),
@@ -323,6 +329,7 @@ def _is_packed(layer: Any) -> bool:
 
 
 def _recurrent(layer: Any) -> _Kind | None:
+    """Returns a SimpleRNN, LSTM, GRU or Bidirectional; None for any other layer."""
     if isinstance(layer, kl.Bidirectional):
         return _bidirectional(layer)
     kind = next((kind for cls, kind in _RECURRENT.items() if isinstance(layer, cls)), None)
@@ -350,6 +357,7 @@ def _recurrent(layer: Any) -> _Kind | None:
 
 
 def _bidirectional(layer: Any) -> _Kind | None:
+    """Returns a Bidirectional of two layers of one kind; None for any other."""
     one = _recurrent(layer.forward_layer)
     two = _recurrent(layer.backward_layer)
     if one is None or two is None:
@@ -452,6 +460,8 @@ def _is_layer(op: Any) -> bool:
 
 
 def _operations(model: Any, layers: Mapping[str, Layer]) -> Iterator[Layer]:
+    """Yields the layers of a model in the order of definition: those in `layers`, each followed by its activation, and
+    those without parameters."""
     done: set[int] = set()
     for path, layer in _names.layers(model):
         if id(layer) in done:
@@ -626,6 +636,7 @@ def _called(path: str, layer: Any) -> Layer | None:
 
 
 def _of_relu(path: str, layer: Any) -> Layer:
+    """Returns a ReLU under the name of the function that its arguments make it."""
     most, slope, threshold = (
         layer.max_value,
         float(layer.negative_slope),

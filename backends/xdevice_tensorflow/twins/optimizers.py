@@ -79,6 +79,7 @@ _COMMON_NAMES: Final = {
 
 
 def _settings(optimizer: Any, kind: str) -> dict[str, object]:
+    """Returns the settings that all parameters of an optimizer share."""
     stated: dict[str, object] = {
         "lr": optimizer.learning_rate,
         "weight_decay": optimizer.weight_decay or 0.0,

@@ -216,6 +216,8 @@ def _ends(op: Any) -> Iterator[Any]:
 
 
 def _reshape_of(op: Any, node: Any, graph: Graph) -> _Reshape | None:
+    """Returns what a call of `op`, its `node` in the graph, does to an image; None if it reshapes none, or in the same
+    order as elsewhere."""
     if not is_reshape(op) or len(node.input_tensors) != 1 or len(node.output_tensors) != 1:
         return None
     here, there = (
@@ -227,8 +229,8 @@ def _reshape_of(op: Any, node: Any, graph: Graph) -> _Reshape | None:
     opens = there[-1] < here[-1]
     shape = _image_axes(there, here[-1]) if opens else _image_axes(here, there[-1])
     neighbours = reached(op, graph.after if opens else graph.before, set())
-    # features of an image whose channels are first come in the same order as elsewhere
     convs = [conv for conv in map(inner, neighbours) if isinstance(conv, CONVS)]
+    # features of an image whose channels are first come in the same order as elsewhere
     is_channels_first = bool(convs) and all(map(is_first, convs)) and not is_first(op)
     if is_channels_first or not _has_channels(shape, bool(convs)):
         return None
@@ -313,6 +315,7 @@ def _is_as_built(layer: Any) -> bool:
 
 
 def _makes_its_shapes(op: Any) -> bool:
+    """Whether `op` as it is set now would give the shapes that were recorded when it was called."""
     # the user's own `call` may compute other shapes
     if operations.is_rewritten(op, "keras", "call"):
         return False

@@ -36,6 +36,7 @@ _compiled_call = private.field("torch.nn.Module._compiled_call_impl")
 
 
 def _refuse_hidden(path: str, module: Module, backend: Calls) -> None:
+    """Raises `UnsupportedError` for a module whose layers are called where Python does not see it."""
     name = f"{path or 'the model'}, a {type(module).__name__}"
     if isinstance(module, torch.jit.ScriptModule):
         raise backend.unsupported(f"seeing the layers of {name}", "trace the original module")

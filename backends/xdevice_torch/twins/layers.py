@@ -83,8 +83,7 @@ def _layers(
 def _norm_of(module: Any) -> tuple[str, str] | None:
     """Returns the names of the parameters g (magnitude) and v (direction) of a module with a weight norm, either the
     one that PyTorch has since 2.0 or the older one; None for a module without."""
-    ways: Any = getattr(getattr(module, "parametrizations", None), "weight", ())
-    if len(ways) == 1 and isinstance(ways[0], _WeightNorm):
+    if _only_parametrization(module, _WeightNorm) is not None:
         return "parametrizations.weight.original0", "parametrizations.weight.original1"
     # the older torch.nn.utils.weight_norm
     return layouts.NORMED if hasattr(module, "weight_g") else None
@@ -93,16 +92,22 @@ def _norm_of(module: Any) -> tuple[str, str] | None:
 def _spectral_of(module: Any) -> tuple[Sequence[str], int] | None:
     """Returns the names of the three parameters of a module whose weight has a spectral norm, either the one that
     PyTorch has since 1.9 or the older one, and the axis of its rows; None for a module without."""
-    ways: Any = getattr(getattr(module, "parametrizations", None), "weight", ())
-    if len(ways) == 1 and isinstance(ways[0], _SpectralNorm) and ways[0].dim is not None:
+    norm = _only_parametrization(module, _SpectralNorm)
+    if norm is not None and norm.dim is not None:
         inside = "parametrizations.weight"
-        return (f"{inside}.original", f"{inside}.0._u", f"{inside}.0._v"), ways[0].dim
+        return (f"{inside}.original", f"{inside}.0._u", f"{inside}.0._v"), norm.dim
     # the older torch.nn.utils.spectral_norm registers this buffer with its hook
     if not hasattr(module, "weight_u"):
         return None
     hooks = [hook for hook in _pre_hooks(module).values() if isinstance(hook, SpectralNorm)]
     dims = [hook.dim for hook in hooks if hook.name == "weight"]
     return (("weight_orig", "weight_u", "weight_v"), dims[0]) if dims else None
+
+
+def _only_parametrization(module: Any, cls: type) -> Any:
+    """Returns what parametrizes the weight of a module, if it is one object of this class; None otherwise."""
+    ways: Any = getattr(getattr(module, "parametrizations", None), "weight", ())
+    return ways[0] if len(ways) == 1 and isinstance(ways[0], cls) else None
 
 
 def _is_conv1d(module: Any) -> bool:
@@ -135,6 +140,7 @@ def _embedding(path: str, module: Any) -> Layer:
 
 
 def _attention(path: str, module: Any) -> Layer:
+    """Reads a MultiheadAttention."""
     settings: dict[str, object] = {
         "num_heads": module.num_heads,
         "packed": module.in_proj_weight is not None,
@@ -175,6 +181,7 @@ def _activation(way: Any) -> str:
 
 
 def _conv(path: str, module: Any) -> Layer:
+    """Reads a convolution or a transposed convolution."""
     padding = module.padding
     if padding == "same":
         padding = layouts.same_padding(module.kernel_size, module.stride, module.dilation)

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 def state_to_come(
     optimizer: torch.optim.Optimizer, names: Sequence[str], backend: Optimizers
 ) -> dict[str, torch.Tensor]:
+    """Returns zeros for the state that the first step would make for the parameters in `names`, on its devices."""
     numbers = {name.partition(".")[0] for name in names}
     parameters = {
         number: p
@@ -115,6 +116,7 @@ _post_hooks = private.field("torch.optim.Optimizer._optimizer_step_post_hooks")
 
 
 def _settings(optimizer: Any, kind: str, group: Mapping[str, Any]) -> dict[str, object]:
+    """Returns the settings with which an optimizer updates the parameters of a group."""
     stated: dict[str, object] = {name: group[name] for name in _SAME if name in group}
     if kind == "adam":
         stated["beta1"], stated["beta2"] = group["betas"]

@@ -834,3 +834,30 @@ def test_a_weight_norm_is_one_weight_where_there_is_no_model():
     assert sorted(state) == ["bias", "weight"]
     assert not state.unmapped
     np.testing.assert_allclose(state["weight"], layer.weight.detach().numpy(), rtol=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore:`torch.nn.utils.weight_norm` is deprecated")
+@pytest.mark.parametrize("norm", ["weight_norm", "spectral_norm"])
+def test_a_norm_of_a_conv1d_of_transformers_is_over_a_transposed_weight(norm):
+    torch = framework("torch")
+
+    class Conv1D(torch.nn.Module):
+        """Known by its module and name, as that of transformers, which is not needed here."""
+
+        __module__ = "transformers.pytorch_utils"
+
+        def __init__(self):
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.randn(4, 4))
+            self.bias = torch.nn.Parameter(torch.zeros(4))
+
+        def forward(self, x):
+            return x @ self.weight + self.bias
+
+    torch.manual_seed(0)
+    source = torch.nn.Sequential(getattr(torch.nn.utils, norm)(Conv1D())).eval()
+    like = torch.nn.Sequential(torch.nn.Linear(4, 4))
+    x = torch.randn(3, 4)
+    expected = source(x).detach()
+    xdevice.load(xdevice.models.convert_state(source, "torch", like=like), into=like)
+    assert torch.allclose(like(x), expected, rtol=1e-3, atol=1e-4)

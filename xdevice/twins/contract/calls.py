@@ -264,6 +264,9 @@ def outermost(
 
 
 def _watched(is_compiling: Callable[[], bool], original: Any) -> Any:
+    """Returns a `__call__` in place of `original`, that of a class of layers, which has the open blocks record its
+    calls."""
+
     @wraps(original)
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
         if is_compiling():
@@ -338,6 +341,7 @@ def replaced(backend: Primitives, value: Any, new: Iterator[Any]) -> Any:
 
 
 def _leaves(backend: Primitives, value: Any, kind: str) -> Iterator[Any]:
+    """Yields the tensors or symbols, as `kind` says, in a value and in the containers inside it."""
     if isinstance(value, Mapping):
         value = list(value.values())
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):

@@ -28,11 +28,13 @@ if TYPE_CHECKING:
 PartsOf: TypeAlias = Callable[[str, Settings], Sequence[Part]]
 """The parts that a layer of a kind, with these settings, may have."""
 _FIRST: Final = ("q", "k", "v")
+_WITH_KERNEL: Final = ("linear", "conv", "conv_transpose")
 _KERNELS: Final = {
+    **{kind: {"weight": layouts.KERNEL_FIRST} for kind in _WITH_KERNEL},
     "linear": {"weight": layouts.TRANSPOSED},
-    "conv": {"weight": layouts.KERNEL_FIRST},
-    "conv_transpose": {"weight": layouts.KERNEL_FIRST},
 }
+_NO_STATISTICS: Final = dict.fromkeys((layouts.MEAN, layouts.VARIANCE, layouts.COUNTER))
+"""The statistics of an instance norm, which only PyTorch keeps."""
 
 
 def refused(
@@ -57,12 +59,7 @@ _PADDLE: Final[Names] = {
         "running_var": AVERAGES[1],
         layouts.COUNTER: None,
     },
-    "instance_norm": {
-        "weight": "scale",
-        "running_mean": None,
-        "running_var": None,
-        layouts.COUNTER: None,
-    },
+    "instance_norm": {"weight": "scale", **_NO_STATISTICS},
     "prelu": {"weight": "_weight"},
     layouts.ATTENTION: {"bias_k": None, "bias_v": None},
 }
@@ -77,21 +74,28 @@ _PADDLE_CELL: Final = {name: name for name in layouts.KINDS["lstm"]} | {
 
 
 def paddle(kind: str, settings: Settings) -> tuple[Part, ...]:
+    # with proj_size, Paddle's own names belong to the wrong parameters (3.3.1); those in the cells do not
     if settings.get("projection"):
-        return tuple(_paddle_cells(settings))
+        places = "{}.cell", "{}.cell_fw", "{}.cell_bw"
+        return tuple(_cells(settings, places, _PADDLE_CELL, {"weight_hr": layouts.TRANSPOSED}))
     return layouts.parts(kind, settings, _PADDLE, _PADDLE_RULES)
 
 
-# with proj_size, Paddle's own names belong to the wrong parameters (3.3.1); those in the cells do not
-def _paddle_cells(settings: Settings) -> Iterator[Part]:
+def _cells(
+    settings: Settings,
+    places: tuple[str, str, str],
+    names: Mapping[str, str],
+    rules: Mapping[str, layouts.Rule] = MappingProxyType({}),
+) -> Iterator[Part]:
+    """Yields the parts of the cells of a recurrent layer. `places` are the paths of a cell by the number of its layer:
+    in one direction, and in two the one forward and the one backward."""
+    one, *both = places
     for suffix in layouts.suffixes(settings):
-        number, _, backwards = suffix[1:].partition("_")
-        cell = (
-            f"cell_{'bw' if backwards else 'fw'}" if settings.get("bidirectional") else "cell"
-        )
-        for name, own in _PADDLE_CELL.items():
-            rule = layouts.TRANSPOSED if own == "weight_ho" else layouts.SAME
-            yield Part(f"{number}.{cell}.{own}", (f"{name}_{suffix}",), rule)
+        number, _, reverse = suffix[1:].partition("_")
+        place = both[bool(reverse)] if settings.get("bidirectional") else one
+        for name, own in names.items():
+            rule = rules.get(name, layouts.SAME)
+            yield Part(f"{place.format(number)}.{own}", (f"{name}_{suffix}",), rule)
 
 
 # Gluon
@@ -101,12 +105,7 @@ _MXNET: Final[Names] = {
     "batch_norm": {**_GAMMA, layouts.COUNTER: None},
     "layer_norm": _GAMMA,
     "group_norm": _GAMMA,
-    "instance_norm": {
-        **_GAMMA,
-        "running_mean": None,
-        "running_var": None,
-        layouts.COUNTER: None,
-    },
+    "instance_norm": {**_GAMMA, **_NO_STATISTICS},
     "prelu": {"weight": "alpha"},
 }
 _MXNET_CELL: Final = {
@@ -115,8 +114,10 @@ _MXNET_CELL: Final = {
 
 
 def mxnet(kind: str, settings: Settings) -> tuple[Part, ...]:
+    """The parts of a layer in Gluon."""
     if kind in layouts.RECURRENT:
-        return tuple(_mxnet_cells(settings))
+        places = "_unfused.{}", "_unfused.{}.l_cell", "_unfused.{}.r_cell"
+        return tuple(_cells(settings, places, _MXNET_CELL))
     own = layouts.parts(kind, settings, _MXNET)
     if kind == layouts.ATTENTION:
         return refused(own, "Gluon has no attention; build it from Dense layers")
@@ -127,20 +128,10 @@ def mxnet(kind: str, settings: Settings) -> tuple[Part, ...]:
     return tuple(part._replace(rule=layouts.per_group(groups)) for part in own)
 
 
-def _mxnet_cells(settings: Settings) -> Iterator[Part]:
-    for suffix in layouts.suffixes(settings):
-        number, _, backwards = suffix[1:].partition("_")
-        side = f".{'r' if backwards else 'l'}_cell" if settings.get("bidirectional") else ""
-        for name, own in _MXNET_CELL.items():
-            yield Part(f"_unfused.{number}{side}.{own}", (f"{name}_{suffix}",), layouts.SAME)
-
-
 # Keras
 
 _KERAS: Final[Names] = {
-    "linear": {"weight": "kernel"},
-    "conv": {"weight": "kernel"},
-    "conv_transpose": {"weight": "kernel"},
+    **{kind: {"weight": "kernel"} for kind in _WITH_KERNEL},
     "batch_norm": {
         **_GAMMA, "running_mean": "moving_mean", "running_var": "moving_variance", layouts.COUNTER: None,
     },
@@ -148,9 +139,7 @@ _KERAS: Final[Names] = {
     "layer_norm": _GAMMA,
     "rms_norm": {"weight": "scale"},
     "group_norm": _GAMMA,
-    "instance_norm": {
-        **_GAMMA, "running_mean": None, "running_var": None, layouts.COUNTER: None,
-    },
+    "instance_norm": {**_GAMMA, **_NO_STATISTICS},
     "prelu": {"weight": "alpha"},
 }  # fmt: skip
 DEPTHWISE: Final = "depthwise_kernel"
@@ -170,6 +159,7 @@ def tensorflow(kind: str, settings: Settings) -> tuple[Part, ...]:
 
 
 def keras_attention(settings: Settings) -> tuple[Part, ...]:
+    """The parts of Keras's MultiHeadAttention. Without its number of heads, only shapes can be converted."""
     heads = int(str(settings.get("num_heads", 0)))
     own = projections(heads, -1, "attention_output")
     if heads:
@@ -197,6 +187,7 @@ def projections(heads: int, size: int, output: str) -> tuple[Part, ...]:
 
 
 def _keras_layer(kind: str, settings: Settings) -> tuple[Part, ...]:
+    """The parts of a recurrent layer of Keras, which has one layer in one direction."""
     own = keras_cell(kind, "l0")
     if settings.get("projection"):
         return refused(own, "Keras has no LSTM with a projection")
@@ -221,6 +212,7 @@ def _keras_file(kind: str, settings: Settings) -> tuple[Part, ...]:
 
 
 def keras_cell(kind: str, suffix: str) -> tuple[Part, ...]:
+    """The parts of the cell that PyTorch names by `suffix`, such as "l0"."""
     biases = (f"bias_ih_{suffix}", f"bias_hh_{suffix}")
     weight, bias = layouts.TRANSPOSED, layouts.SUMMED
     if kind == "gru":
@@ -236,9 +228,7 @@ def keras_cell(kind: str, suffix: str) -> tuple[Part, ...]:
 
 _SCALE: Final = {"weight": "scale", "bias": "bias"}
 _FLAX: Final[Names] = {
-    "linear": {"weight": "kernel"},
-    "conv": {"weight": "kernel"},
-    "conv_transpose": {"weight": "kernel"},
+    **{kind: {"weight": "kernel"} for kind in _WITH_KERNEL},
     "batch_norm": {
         **_SCALE,
         layouts.MEAN: "mean",
@@ -272,9 +262,7 @@ def flax(kind: str, settings: Settings) -> tuple[Part, ...]:
 
 _OFFSET: Final = {"weight": "scale", "bias": "offset"}
 _HAIKU: Final[Names] = {
-    "linear": {"weight": "w", "bias": "b"},
-    "conv": {"weight": "w", "bias": "b"},
-    "conv_transpose": {"weight": "w", "bias": "b"},
+    **{kind: {"weight": "w", "bias": "b"} for kind in _WITH_KERNEL},
     "batch_norm": {
         **_OFFSET, layouts.MEAN: "mean_ema.average", layouts.VARIANCE: "var_ema.average", layouts.COUNTER: None,
     },
@@ -282,7 +270,7 @@ _HAIKU: Final[Names] = {
     "layer_norm": _OFFSET,
     "rms_norm": _OFFSET,
     "group_norm": _OFFSET,
-    "instance_norm": {**_OFFSET, layouts.MEAN: None, layouts.VARIANCE: None, layouts.COUNTER: None},
+    "instance_norm": {**_OFFSET, **_NO_STATISTICS},
 }  # fmt: skip
 _HAIKU_RULES: Final = _KERNELS | {"conv_transpose": {"weight": layouts.FLIPPED_KERNEL}}
 

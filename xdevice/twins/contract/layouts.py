@@ -396,6 +396,8 @@ def _with_weight_as(
     of: Sequence[str],
     rules: Callable[[Rule], Sequence[Rule]],
 ) -> tuple[Part, ...]:
+    """The parts, with several in place of the weight: with these `names`, for the parameters `of` of PyTorch, and with
+    the rules that `rules` makes of the weight's."""
     every: list[Part] = []
     for part in parts:
         if part.of == ("weight",):
@@ -486,6 +488,7 @@ def parts(
 def _attention(settings: Settings) -> Iterator[Part]:
     """Yields the parts of PyTorch's own attention. If the weights of queries, keys and values have the same shape, it
     stores them as one array."""
+    # the biases are in one array even where the weights are not
     weights, biases = (tuple(f"{name}.{what}" for name in _IN) for what in _NORM)
     rest = [Part("in_proj_bias", biases, PACKED), *(Part(name, (name,), SAME) for name in _OUT)]
     if settings.get("packed", True):

@@ -108,6 +108,7 @@ class Table(NamedTuple):
     """Packages whose hooks change no output, or only compute a weight."""
 
     def read(self, path: str, layer: Any) -> Layer | None:
+        """Reads a layer without parameters; None if there is nothing to tell about it."""
         if self.is_rewritten(layer):
             return other(path, layer)
         base = next((cls for cls in type(layer).__mro__ if cls in self.rows), None)
@@ -157,6 +158,7 @@ def read(
 def _each(
     modules: Iterable[Module], by_path: Mapping[str, Layer], table: Table, saved: Container[int]
 ) -> Iterator[Layer]:
+    """Yields the layers of a model without their lines."""
     blocks: set[str] = set()
     for module in modules:
         path, itself = module.path, module.itself
@@ -234,8 +236,11 @@ class _Lines:
             self._count(child)
 
     def _in_line(self, module: Any, path: str, line: str) -> str:
+        """Names the line of each layer in `module`, which calls its children one after another. Returns the line that
+        goes on behind it."""
         for name, child in self._inside[id(module)]:
             way = join(path, name)
+            # it is listed once, so the order of the list does not show both of its calls
             if self._uses[id(child)] > 1:
                 line = f"behind {way}"
             elif self._table.is_line(child):
@@ -264,6 +269,7 @@ def function_name(name: str) -> str:
 
 
 def activation(path: str, name: str, **settings: object) -> Layer:
+    """Returns the entry for an activation function, under PyTorch's name, with its defaults where nothing is stated."""
     function = function_name(name)
     whole = ("axis", "ndim")
     stated = {
@@ -360,6 +366,7 @@ def avg_pool(
     divisor: object = None,
     image: Sequence[int | None] = (),
 ) -> Layer:
+    """Returns the entry for an average pool. `divisor` replaces the number of values in a window."""
     settings = _window(axes, kernel, stride, padding, image)
     settings |= {"ceil_mode": _ceil(ceil_mode, settings), "divisor": divisor}
     # whether padding is counted matters only where there is some
@@ -495,6 +502,7 @@ def _ceil(mode: object, window: Mapping[str, Any]) -> object:
 def _window(
     axes: int, kernel: Any, stride: Any, padding: Any, image: Sequence[int | None] = ()
 ) -> dict[str, object]:
+    """Returns kernel, stride and padding of a pool in PyTorch's terms."""
     sizes = per_axis(kernel, axes)
     steps = sizes if stride is None or stride == [] else per_axis(stride, axes)
     around = padding.lower() if isinstance(padding, str) else sides(padding, axes)

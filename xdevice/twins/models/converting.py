@@ -110,6 +110,7 @@ def _target_of(backend: str | Backend) -> Backend:
 
 
 def _convert(source: Any, target: Backend, like: Any, request: Request, state: State) -> None:
+    """Reads, rewrites, pairs, writes and reports: fills `state`."""
     names, ours, theirs = row_slices.split(request.names) if request.names else ({}, {}, {})
     request = request._replace(names=names)
     origin, wanted = _read(source, target, like, request, state)
@@ -127,6 +128,7 @@ def _convert(source: Any, target: Backend, like: Any, request: Request, state: S
     pairing = _pair(origin, wanted, request._replace(names=spelled_out(names, origin)))
     lister = Lister(origin, wanted, pairing, state)
     for one, other in (*pairing.pairs, *pairing.singles):
+        # before `put`, so that the result names the pair of a layer whose shapes do not fit, too
         state.pairs[one.path] = other.path
         lister.list_pair(one, other)
         writer.put(one, other, wanted)
@@ -137,6 +139,7 @@ def _convert(source: Any, target: Backend, like: Any, request: Request, state: S
 def _read(
     source: Any, target: Backend, like: Any, request: Request, state: State
 ) -> tuple[Twin, Twin | None]:
+    """Reads both models, without what `skip=` leaves out, and checks that the arguments fit them."""
     kinds, names = request.kinds, request.names
     reading.check_kinds(kinds)
     wanted = None
@@ -196,6 +199,7 @@ def _left_out(
 
 def _write_freely(origin: Twin, target: Backend, request: Request, state: State) -> None:
     """Writes all layers under their own names, without a model of the target."""
+    # no other model says how many channels a group norm has
     origin = without_channels(origin)
     writer = Writer(origin, target, None, state, request)
     for layer in origin.layers:
@@ -210,6 +214,7 @@ def _write_freely(origin: Twin, target: Backend, request: Request, state: State)
 
 
 def _pair(source: Twin, target: Twin, request: Request) -> Pairing:
+    """Pairs the layers, by running both models if there are inputs, and compares the layers without parameters."""
     names = request.names
     singles: list[Pairs] = [[]]
     likely: Names = {}
@@ -222,6 +227,7 @@ def _pair(source: Twin, target: Twin, request: Request) -> Pairing:
     try:
         if runs is not None:
             try:
+                # which tensors in no layer are one is open: each way is tried with each pairing of the layers
                 values = [partial(_values, source, target, request, pairs) for pairs in singles]
                 pairs, run, with_values, number, left = pair_by_inputs(runs, names, values)
                 plain = differences.by_calls(source, runs.expected, target, run, pairs)

@@ -118,6 +118,7 @@ class Lister:
             return
         for difference in _of_pair(one, other, ours, theirs, plain.activated):
             line = self._add(difference)
+            # the other model may call the function in its code, which equal outputs show
             if difference.name == "activation" and difference.is_on_one_side:
                 self._by_functions.append(line)
 
@@ -155,6 +156,7 @@ class Lister:
     # what has no counterpart
 
     def _list_unpaired(self, twin: Twin, other: Twin, is_target: bool) -> None:
+        """Lists the parameters of a twin that have no counterpart in `other`, each with the reason."""
         pairing = self._pairing
         paired = {id(layer) for pair in (*pairing.pairs, *pairing.singles) for layer in pair}
         names = [
@@ -423,6 +425,7 @@ def by_calls(
 
 
 def _called(twin: Twin, run: ModelRun) -> Iterator[Layer]:
+    """Yields the layers of a model in the order in which a run has called them."""
     layers = {layer.path: layer for layer in twin.sequence or twin.layers}
     called = {call.path for call in run.trace.calls}
     inside = {
@@ -463,6 +466,7 @@ def _compare(
         missing_at = {
             n: places[n] for n, end in _certain(there, theirs_by).items() if ends.get(n) == end
         }
+    # an activation inside a layer is compared as a setting of the layer
     owners = {layer.path for layer in (*here, *there) if layer.parts}
     comparison = compare_gaps(gaps(here, ours_by), gaps(there, theirs_by), missing_at, owners)
     inside = {f"{layer.path}.activation": layer.path for layer in there if layer.parts}
@@ -494,6 +498,7 @@ def _certain(sequence: Iterable[Layer], numbers: Mapping[str, int]) -> dict[int,
     ends = {}
     behind, line, is_certain = -1, WHOLE, True
     for layer in sequence:
+        # only layers of one line follow each other without anything in between
         is_certain = is_certain and line != "" and layer.line == line and layer.kind != OTHER
         line = layer.line
         if layer.parts and layer.path not in numbers:
@@ -613,6 +618,7 @@ def _of_kind(
 
 
 def _between(one: Layer, other: Layer) -> list[SettingDifference]:
+    """The settings in which two layers without parameters differ."""
     where = other.path or other.kind
     if not layouts.same_setting(one.settings.get("function"), other.settings.get("function")):
         return [
@@ -630,6 +636,7 @@ def _between(one: Layer, other: Layer) -> list[SettingDifference]:
 
 def _with_axis(layer: Layer, other: Layer) -> Settings:
     """The settings with the axis counted from the end, if the layer or `other` knows the number of axes."""
+    # of two paired layers, the number of axes is the same
     axes = layer.settings.get("ndim", other.settings.get("ndim"))
     if not isinstance(axes, int) or "axis" not in layer.settings:
         return layer.settings
@@ -661,6 +668,8 @@ def with_pads(sequence: Iterable[Layer]) -> Iterator[Layer]:
 
 
 def _merge_pad(pad: Layer, layer: Layer, behind: Layer | None) -> Layer | None:
+    """The layer behind a padding layer, with the zeros added to its own padding; None if it does not take them.
+    `behind` is the layer before the zeros."""
     own, added = layer.settings.get("padding"), pad.settings["padding"]
     is_zeros = pad.settings["mode"] == "constant" and pad.settings["value"] == 0
     zeros_are_least = behind is not None and behind.settings.get("function") in _NOT_NEGATIVE

@@ -135,6 +135,7 @@ def _plain_leaves(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, str]:
 
 
 def _unwrapped(source: Mapping[str, Any], done: list[str]) -> Mapping[str, Any]:
+    """The state without the names that PyTorch's wrappers put into paths."""
     plain = {
         name: ".".join(part for part in name.split(".") if part not in _WRAPPERS)
         for name in source
@@ -278,6 +279,7 @@ def _require_stated(
 
 
 def _require_certain(reading: recognition.Reading, layers: Sequence[Layer]) -> None:
+    """Raises `StateError` if names and shapes leave several kinds for one of the layers."""
     doubtful = [layer for layer in layers if layer.path in reading.doubts]
     if not doubtful:
         return

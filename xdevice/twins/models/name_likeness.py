@@ -87,6 +87,7 @@ def _common(ours: Iterable[str], theirs: Iterable[str]) -> int:
 
 @cache
 def _match(one: str, other: str) -> int:
+    """A score for two words: 2 if they mean the same, 1 if one may abbreviate the other."""
     if one == other:
         return 2
     if one in _GROUPS or other in _GROUPS:
@@ -124,6 +125,7 @@ def crossings(ours: Sequence[str], theirs: Sequence[str]) -> list[tuple[int, int
 
 
 def _speaks_against(one: str, two: str, first: str, second: str) -> bool:
+    """Whether the names `one` and `two` would fit `second` and `first` better than `first` and `second`."""
     (stem, low), (other_stem, high) = _stem(one), _stem(two)
     (there, least), (other_there, most) = _stem(first), _stem(second)
     # names that differ in their numbers alone come in the order of these

@@ -71,6 +71,7 @@ def compare_optimizers(source: Any, target: Any) -> list[str]:
     if source is target:
         return []
     one, other = _profiles(ours.optimizer), _profiles(theirs.optimizer)
+    # without groups, lines need no number
     if len(one) == len(other) == 1:
         return list(_differences(ours, one[0], theirs, other[0]).values())
     lines = []
@@ -180,6 +181,7 @@ class _ReadOptimizer(NamedTuple):
 
 
 def _read(x: Any) -> _ReadOptimizer:
+    """Reads an optimizer, whichever framework it is of."""
     backend = registry.owner_of(type(x))
     backend = backend or next(
         (one for one in registry.list_loaded() if one.has_optimizer(x)), None
@@ -201,6 +203,7 @@ def _profiles(optimizer: Optimizer) -> list[_Settings]:
 
 
 def _twin(read: _ReadOptimizer, model: Any, kinds: Names | None) -> Twin:
+    # JAX's modules are no models here, because optax's state is not converted
     owner = registry.kind_of(type(model))
     if owner is None or owner.kind != "model" or owner.backend is not read.backend:
         raise NotATensorError(
@@ -225,6 +228,7 @@ def _differences(
         }
     lines = {}
     for name in one:
+        # two schedules with one name may still do different things
         is_code = name in _CODE and one[name] is not None
         if layouts.same_setting(one[name], other[name]) and not is_code:
             continue
@@ -286,6 +290,7 @@ _REMEDIES: Final = {
 def _remedy(
     name: str, ours: _ReadOptimizer, one: _Settings, theirs: _ReadOptimizer, other: _Settings
 ) -> str:
+    """How to make a setting equal, by an argument of one of the two optimizers; or why nothing does."""
     remedy = _REMEDIES.get(name)
     if name == "eps_enters" and name not in theirs.optimizer.arguments:
         remedy = _remedy_of_eps(theirs, one, other)
@@ -305,6 +310,7 @@ def _remedy(
 
 
 def _remedy_of_eps(theirs: _ReadOptimizer, one: _Settings, other: _Settings) -> str:
+    """The nearest setting where the two add eps in different places of the formula."""
     if terms.UNCORRECTED not in (one["eps_enters"], other["eps_enters"]):
         return f"{_NONE}: they come together only as eps goes to 0"
     root = math.sqrt(1 - one["beta2"])
@@ -317,6 +323,7 @@ def _remedy_of_eps(theirs: _ReadOptimizer, one: _Settings, other: _Settings) -> 
 
 
 def _remedy_of_decay(theirs: _ReadOptimizer, one: _Settings, other: _Settings) -> str | None:
+    """How to decay in the target as in the source; None if an argument of the target says it."""
     if one["decay"] == terms.COUPLED != other["decay"]:
         instead = "weight_decay=0 there, and weight_decay / 2 times the sum of squares added to the loss, does"
     elif "decay" in theirs.optimizer.arguments:

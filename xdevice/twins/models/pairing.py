@@ -37,6 +37,7 @@ def pair_layers(source: Twin, target: Twin, names: Names) -> Pairs:
         try:
             pairs += _match(_unpaired(source, ours), _unpaired(target, theirs))
         except StateError as error:
+            # the guess can be passed as names= again, as a whole
             error.pairs = {**names, **error.pairs}
             raise
     for one, other in pairs:
@@ -67,6 +68,7 @@ def by_name(source: Twin, target: Twin, names: Names) -> list[tuple[Layer, Layer
         for here, there in names.items()
         if here not in singles or there not in others  # `forms.single_tensors` pairs these
     ]
+    # the second pair would overwrite the values of the first
     if len({other.path for _, other in pairs}) < len(pairs):
         raise StateError(f"names gives one layer of like= twice: {dict(names)}")
     return pairs
@@ -108,6 +110,7 @@ def spelled_out(names: Names, source: Twin) -> dict[str, str]:
 
 
 def _match(ours: Unpaired, theirs: Unpaired) -> Pairs:
+    """Pairs layers whose paths differ: in their order, or each with the only one of its kind and shape."""
     # one order of kinds and shapes: names need not agree, but must not contradict it
     if ours.signatures == theirs.signatures:
         return _in_order(ours, theirs)
@@ -178,6 +181,7 @@ def _only_ones(ours: Unpaired, theirs: Unpaired) -> Pairs:
 
 def likely_pairs(ours: Unpaired, theirs: Unpaired, by_names: bool = True) -> dict[str, str]:
     """A guess for all layers: by their order among their kind and shape, or by names if these contradict it."""
+    # strides are used only if they pair as well: a framework may not state them
     strided = _with_strides(ours), _with_strides(theirs)
     if Counter(strided[0].signatures) == Counter(strided[1].signatures):
         ours, theirs = strided
@@ -218,6 +222,7 @@ def order_in_doubt(source: Twin, target: Twin, pairs: Pairs) -> Iterator[str]:
         for layer in source.layers
         if layer.path in counterparts
     ]
+    # then order among all layers has paired them, not only order among a kind
     if order == sorted(order):
         return
     counts = Counter(target.signatures())

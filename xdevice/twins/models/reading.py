@@ -91,6 +91,7 @@ class Twin(NamedTuple):
         forms = []
         for layer in layers:
             shapes = shapes_of(self.variables, layer)
+            # only PyTorch counts batches
             shapes.pop(layouts.COUNTER, None)
             forms.append((layer.kind, tuple(shapes.items())))
         return forms
@@ -111,6 +112,7 @@ class Twin(NamedTuple):
         shape = shapes[name]
         groups = layer.settings.get("groups", 1)
         if isinstance(groups, int) and layer.kind.startswith("conv"):
+            # groups are compared as a setting; the inputs of all groups tell the layer
             shape = (shape[0], shape[1] * groups, *shape[2:])
         return layer.kind, shape
 
@@ -178,6 +180,7 @@ def some_of(names: Iterable[str]) -> str:
 
 
 def read_model(backend: Backend, model: Any, kinds: Names | None = None) -> Twin:
+    """Reads a model. The kinds of layers that only names and shapes describe are those of `kinds`."""
     variables = dict(backend.variables(model))
     layers = list(backend.layers(model))
     try:
@@ -201,6 +204,7 @@ def read_model(backend: Backend, model: Any, kinds: Names | None = None) -> Twin
 
 
 def read_like(like: Any, target: Backend, kinds: Names) -> Twin:
+    """Reads the argument `like=`; raises `NotATensorError` if it is no model of the target."""
     owner = owners.backend_of_model(like)
     if owner is not target:
         kind = type(like).__qualname__
@@ -230,6 +234,7 @@ def with_kinds_of(twin: Twin, other: Twin, names: Names) -> Twin:
             new = declared_layer(ways, layer.path, counterpart.kind, own)
         except StateError:
             new = None
+        # a parameter that the new kind does not have would be lost
         is_whole = new is not None and {part.name for part in new.parts} == own.keys()
         layers.append(
             new
@@ -334,10 +339,12 @@ def _declared(
     sequence: list[Layer] | None,
     kinds: Names,
 ) -> list[Layer]:
+    """The layers that `kinds=` says of parameters in no known layer."""
     paths = {layer.path for layer in layers}
     rest = without_owner(variables, layers)
     kinds = {
         path: kind
+        # a pattern may also match layers whose class is known
         for path, kind in spelled_out(kinds, rest, sequence).items()
         if with_dots(path) not in paths
     }
@@ -502,6 +509,7 @@ def settled(layer: Layer, variables: Variables) -> Layer:
 
 
 def check_shapes(layer: Layer, variables: Variables) -> None:
+    """Raises `StateError` if the shapes of a layer do not fit its kind."""
     try:
         wrong = layouts.misfit(layer.kind, shapes_of(variables, layer))
     except (

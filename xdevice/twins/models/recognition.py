@@ -137,6 +137,7 @@ def _read(
     wanted: Twin | None,
     names: Names,
 ) -> Reading:
+    """Reads a state in one dialect. `names` maps paths of the target to those of the state."""
     layers, lacking, misfits = [], [], 0
     wanted_at = (
         {}

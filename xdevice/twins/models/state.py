@@ -195,6 +195,7 @@ class Writer:
         if why:
             self.leave([layer, other], why)
             return
+        # parameters behind a flattened image: each model may count its pixels in its own way
         if any(part.rule.order for part in (*layer.parts, *other.parts)):
             one, lines = pixel_order.reordered(
                 layer, other, partial(pixel_order.has_channels_last, like)
@@ -234,6 +235,7 @@ class Writer:
         )
 
     def _norms_apart(self, layer: Layer, other: Layer, like: Twin) -> str:
+        """Why the weight norms of two layers cannot be converted; "" if they can."""
         g = layouts.NORMED[0]
         if not (_has(g, layer.parts) and _has(g, other.parts)):
             return ""
@@ -248,6 +250,8 @@ class Writer:
     # one layer
 
     def _fill(self, layer: Layer, parts: Sequence[Part]) -> None:
+        """Writes the parameters of a layer into `parts`, those of its counterpart, and lists what one of the two
+        lacks."""
         values = self._read(layer)
         self._fit_norm(layer, values, parts)
         self._fit_biases(values, parts)
@@ -357,6 +361,7 @@ class Writer:
             )
 
     def _list_unused(self, layer: Layer, name: str, value: _Value) -> None:
+        """Lists a parameter of the source that no part of the target takes."""
         state, origin, lacks = self._state, value.origin, f"{self._target.name} has no {name}"
         if name == layouts.COUNTER:
             state.differences.append(
@@ -365,12 +370,14 @@ class Writer:
         # a bias of zeros changes nothing; on meta there are no values to tell
         elif name.endswith(".bias") and (value.array.any() or value.place.kind == "meta"):
             state.unmapped[origin] = f"{lacks}, and only zeros can be left out"
+        # another part of the same variable may have found its place
         elif not any(origin in names for names in state.origins.values()):
             state.unmapped[origin] = f"{lacks} in this {layer.kind}"
 
     # one tensor
 
     def _write(self, layer: Layer, part: Part, values: list[_Value]) -> None:
+        """Writes one tensor of the target, made of the `values` of the source that its part names."""
         arrays = [value.array for value in values]
         try:
             array = arrays[0] if part.rule is layouts.SAME else part.rule.native(*arrays)
@@ -379,6 +386,7 @@ class Writer:
             return
         if self._changes_floats:
             array = floats.take(array)
+        # one variable of the source may hold several of PyTorch's parameters
         names = tuple(dict.fromkeys([value.origin for value in values]))
         first = self._source.variables[names[0]]
         variable = None if self._like is None else self._like.variables[part.name]
@@ -432,6 +440,7 @@ class Writer:
         before = self._first_names.setdefault(variable, name)
         if before != name:
             values = self._state[before]
+            # on meta two tied tensors have no values that could differ
             is_known = self._target.device_of(values).kind != "meta"
             if is_known and not np.array_equal(self._target.peek(values), array):
                 raise StateError(
@@ -486,6 +495,7 @@ def write_named(model: Any, state: Mapping[str, Any], *, strict: bool) -> None:
         wrong.append(
             f"{some_of(unknown)}: the model has no such variable; it has {some_of(variables)}"
         )
+        # then each name is unknown, and each variable missing, for one reason
         has_other_names = isinstance(state, State) and not state.pairs
     if has_other_names:
         wrong.append(
@@ -526,6 +536,7 @@ def write_variables(
 def _misfits(
     backend: Backend, model: Any, variables: Mapping[str, Any], state: Mapping[str, Any]
 ) -> Iterator[str]:
+    """Yields a line for each tensor that cannot be written into the variable of its name."""
     written: dict[int, str] = {}
     casts: dict[tuple[str, str], list[str]] = {}
     for name, value in state.items():
@@ -558,6 +569,7 @@ def _misfits(
 def _missing(
     backend: Backend, model: Any, variables: Mapping[str, Any], state: Mapping[str, Any]
 ) -> Iterator[str]:
+    """Yields a line for each variable that gets no value, and for each that is still in `unmapped`."""
     present = {id(variables[name]) for name in state if name in variables}
     unmapped, skipped = (
         (state.unmapped, state.skipped) if isinstance(state, State) else ({}, ())

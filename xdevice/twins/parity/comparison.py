@@ -51,16 +51,12 @@ class Comparison(NamedTuple):
 
 
 def difference(
-    problem: Problem, leaf: str, actual: object, expected: object, text: str
+    problem: Problem, text: str, leaf: str = "", actual: object = None, expected: object = None
 ) -> Comparison:
+    """The `Comparison` of two values that differ by more than an error that can be measured."""
     return Comparison(
         False, problem, leaf, actual=actual, expected=expected, excess=math.inf, text=text
     )
-
-
-def of_structure(text: str) -> Comparison:
-    """A `Comparison` for a structural difference that is described by a text alone."""
-    return difference("structure", "", None, None, text)
 
 
 def at(path: str) -> str:

@@ -32,11 +32,12 @@ def compare_elements(
 ) -> Comparison:
     if not expected.is_number:
         return _compare_objects(actual, expected)
+    # flat, because the shapes agree already and one number then names an element
     a, b = numpy.ravel(actual.value), numpy.ravel(expected.value)
     # nothing to compare, and no largest element
     if a.size == 0:
         return Comparison(True, leaf=expected.path, abs=0.0, rel=0.0, ulp=0)
-    dtype = coarser(actual, expected, rule.pythons)
+    dtype = coarser(actual, expected, rule)
     allowed = allow(dtype, rule, noise)
     error, limit = _errors_of(a, b, allowed, rule.equal_nan)
     excess = _excess(error, limit)
@@ -79,7 +80,7 @@ def _compare_objects(actual: HostLeaf, expected: HostLeaf) -> Comparison:
     if actual.value is expected.value or bool(actual.value == expected.value):
         return Comparison(True, leaf=expected.path, total=1)
     text = f"the values differ{at(expected.path)}: actual is {actual.value!r:.100}, expected {expected.value!r:.100}"
-    return difference("values", expected.path, actual.value, expected.value, text)._replace(
+    return difference("values", text, expected.path, actual.value, expected.value)._replace(
         off=1, total=1
     )
 
@@ -107,6 +108,7 @@ def _errors_of(a: Any, b: Any, allowed: Allowed | None, equal_nan: bool) -> tupl
     wide = "complex128" if "c" in (a.dtype.kind, b.dtype.kind) else "float64"
     x, y = a.astype(wide), b.astype(wide)
     with numpy.errstate(all="ignore"):
+        # two infinities of one sign are equal, and their difference would be NaN
         same = x == y
         if equal_nan:
             same |= numpy.isnan(x) & numpy.isnan(y)
@@ -133,6 +135,7 @@ def _exact_errors(a: Any, b: Any) -> Any:
 def _excess(error: Any, limit: Any) -> Any:
     with numpy.errstate(all="ignore"):
         excess = error / limit
+    # 0 / 0, where nothing is allowed and nothing is off, is NaN too, and the next line makes it 0
     excess[numpy.isinf(error) | numpy.isnan(excess)] = math.inf
     excess[error == 0] = 0.0
     return excess

@@ -79,6 +79,7 @@ def read_leaf(path: str, x: Any) -> Iterator[HostLeaf]:
         for name, variable in model_of.variables(x):
             yield read_tensor(model_of, joined(path, name), variable)
     elif owner is None:
+        # an object of an unknown type that holds tensors would be compared by its own `==`
         trees.refuse_stranger(path, trees.stranger(x))
         if isinstance(x, numpy.generic):
             yield HostLeaf(

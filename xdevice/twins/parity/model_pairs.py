@@ -167,10 +167,12 @@ def read_settings(
         lines = between(ours.backend, actual, expected)
         return lines, lines
     try:
+        # on the CPU, since nothing but the settings is read
         state = convert_state(
             ours.itself, theirs.backend, like=theirs.itself, names=dict(names), device="cpu"
         )
     except XDeviceError as error:
+        # no error: the outputs may agree all the same
         return [
             f"not compared: what the layers are set to, since nothing says which is which: {_first_line(error)}"
         ], []
@@ -222,6 +224,7 @@ def _with_layers(x: object) -> _LayeredModel | None:
     try:
         return _LayeredModel(backend, x, list(backend.layers(x)))
     except AbsentNameError:
+        # the adapter lacks a private name of its framework, which is no model without layers
         raise
     except UnsupportedError:
         return None
@@ -303,6 +306,7 @@ def _convert(
     path: str, source: _LayeredModel, target: _LayeredModel, skip: Sequence[str]
 ) -> ReadPair:
     try:
+        # on the CPU, because both are compared on the host
         state = convert_state(
             source.itself, target.backend, like=target.itself, device="cpu", skip=skip
         )
@@ -338,6 +342,7 @@ def _read_needed(path: str, model: _LayeredModel, state: State) -> list[HostLeaf
     skipped, and each shared variable only once."""
     variables = dict(model.backend.variables(model.itself))
     counters = {part.name for part in model.parts if part.of == (layouts.COUNTER,)}
+    # a variable that the model has under two names is in the state under one of them
     present = {id(variables[name]) for name in state if name in variables}
     return [
         read_tensor(model.backend, joined(path, name), variable)
@@ -383,6 +388,7 @@ class ModelOutputs(NamedTuple):
             return place.text
         if len(self.actual) != len(self.expected):
             return "all layers agree"
+        # no layer is off by itself, so the errors have added up
         place = runs.first_difference(strict=True)
         most = f"no layer is off by more than {runs.limit:g} of its largest value"
         return f"{most}, so that rounding alone may do this; at its greatest step {place.text if place else 'nothing'}"

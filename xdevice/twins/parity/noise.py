@@ -58,6 +58,7 @@ def measure(reference: Calls, variants: Mapping[str, Calls]) -> Noise:
             variant: _differences(call, usual, calls.get(call.key), variant)
             for variant, calls in others.items()
         }
+        # at later steps rounding may have grown to that size
         if call.step == 0:
             _refuse_redrawn(call, usual, apart)
         noise[call.key] = {}
@@ -69,6 +70,7 @@ def measure(reference: Calls, variants: Mapping[str, Calls]) -> Noise:
                 difference / size if size else 0.0, worst_shares.get((call.name, path), 0.0)
             )
             worst_shares[call.name, path] = share
+            # the numbers were moved once, before step 0, whereas another framework rounds anew in each step
             noise[call.key][path] = max(difference, share * size) * (call.step + 1)
     return noise
 

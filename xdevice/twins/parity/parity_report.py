@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from .comparing import compare_leaves
-from .comparison import Comparison, of_structure
+from .comparison import Comparison, difference
 from .explaining import explain, vanishing
 
 if TYPE_CHECKING:
@@ -232,17 +232,13 @@ def compare_recordings(
         if mine is None and not is_complete:
             continue
         if mine is None:
-            comparison = of_structure(
-                f"{call.name} has no step {call.step} here, but the reference does"
+            comparison = difference(
+                "structure", f"{call.name} has no step {call.step} here, but the reference does"
             )
         else:
             own = rule
             if is_float64:
-                own = rule._replace(
-                    pythons="float64",
-                    float64_as="float32" if call.step else "float64",
-                    statistics_as="float32",
-                )
+                own = rule._replace(float64_step=call.step)
             elif noise is not None:
                 own = rule._replace(noise=noise[call.key])
             comparison = compare_leaves(mine.read(), call.read(), own)
@@ -268,8 +264,8 @@ def _extra(
         if call.key in places:
             last = places[call.key]
             continue
-        comparison = of_structure(
-            f"{call.name} has a step {call.step} here, but the reference does not"
+        comparison = difference(
+            "structure", f"{call.name} has a step {call.step} here, but the reference does not"
         )
         yield ComparedValue(call.name, call.step, (last, number), comparison, call.where)
 

@@ -38,6 +38,7 @@ def where(actual: ModelRun, expected: ModelRun, names: Mapping[str, str]) -> str
     """A text that says where two runs part whose outputs differ."""
     lines = []
     try:
+        # the first runs kept no operations, which takes several times as long
         runs = actual.again(), expected.again()
     except UnsupportedError as error:
         runs = actual, expected

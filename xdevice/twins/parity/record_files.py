@@ -94,6 +94,7 @@ class Recorder:
                 f"this process was forked from one that records into {self.folder}, and both would write there; "
                 f"record in the first one"
             )
+        # the copies to the host are not transfers of the program
         with patching.unseen():
             every = [one for leaf in leaves(value) for one in _read(leaf)]
         for leaf in every:
@@ -123,6 +124,7 @@ class Recorder:
     def _open(self) -> tuple[TextIOWrapper, BufferedWriter]:
         self.folder.mkdir(parents=True, exist_ok=True)
         try:
+            # "x" fails if another process has begun a recording here meanwhile
             index = (self.folder / INDEX).open("x", encoding="utf-8")
         except FileExistsError:
             raise taken_error(self.folder) from None
@@ -187,6 +189,7 @@ def _write_leaf(arrays: BufferedWriter, leaf: HostLeaf) -> dict[str, Any]:
         return {**line, "value": repr(leaf.value) if leaf.is_number else leaf.value}
     # it gives an array without axes one
     stored = numpy.ascontiguousarray(leaf.value).reshape(leaf.shape)
+    # the format lacks the dtypes of ml_dtypes, which would be read back as raw bytes
     if leaf.dtype in _STORED_AS:
         stored = stored.view(_STORED_AS[leaf.dtype])
     place = arrays.tell()

@@ -125,6 +125,7 @@ def _table(table: ReportTable, heading: str, about: str = "") -> str:
     for verdict, cells in table.rows:
         shown = [
             f'<td data-of="{of}">{escape(cell)}</td>'
+            # a backend that has recorded nothing has fewer cells
             for of, cell in zip(table.headings, cells, strict=False)
         ]
         lines.append(f'<tr class="{verdict}">{"".join(shown)}</tr>')

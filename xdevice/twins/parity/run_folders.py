@@ -290,12 +290,14 @@ def _compare_operations(
         return
     for what, is_backward in (("operations", False), ("operations, backward", True)):
         place = two.part(is_backward)
+        # at a smaller limit than the usual one rounding may look like a fault, so something recorded must differ too
         if place is None or (place.share < 1 and not row.values):
             continue
         text = text_of(place, row.backend, reference)
+        # the operation is the cause, so it comes right before the value that shows it
         order = (-1.0,) if before is None else (before.value.order[0] - 0.5,)
         error = place.errors.abs if place.errors else None
-        comparison = difference("values", "", None, None, text)._replace(abs=error)
+        comparison = difference("values", text)._replace(abs=error)
         row.values.append(ComparedValue(what, 0, order, comparison))
         row.partings[what] = text
 

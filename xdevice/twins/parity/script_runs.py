@@ -207,6 +207,7 @@ class _RunningScripts:
             **os.environ,
             selection.VARIABLE: script.backend,
             floats.VARIABLE: script.floats,
+            # absolute, because the script may change its working directory
             recording.VARIABLE: str(folder.absolute()),
             # one seed for all, or each backend would begin with other weights
             generators.VARIABLE: os.environ.get(generators.VARIABLE) or "0",

@@ -32,7 +32,7 @@ def compare_paths(actual: Leaves, expected: Leaves) -> Comparison | None:
     what += [f"expected has no {name_some(extra)}"] if extra else []
     hint = _hint(actual, expected)
     text = f"the structures differ{owners_text(actual, expected)}: {'; '.join(what)}{hint}"
-    return difference("structure", (missing + extra)[0], extra, missing, text)
+    return difference("structure", text, (missing + extra)[0], extra, missing)
 
 
 def _hint(actual: Leaves, expected: Leaves) -> str:
@@ -70,6 +70,7 @@ def compare_pairs(
     pairs: list[tuple[HostLeaf, HostLeaf]], rule: Strictness
 ) -> Comparison | None:
     """The first difference in kind; or else in shape, dtype or device, as far as `rule` asks for these."""
+    # each check for all leaves before the next one: a difference in kind or shape may cause those in dtype
     checks = [_kind, _shape]
     checks += [_dtype] if rule.check_dtype else []
     checks += [_device] if rule.check_device else []
@@ -87,7 +88,7 @@ def _kind(actual: HostLeaf, expected: HostLeaf) -> Comparison | None:
         f"the structures differ{at(expected.path)}{owners_text([actual], [expected])}: "
         f"actual is {actual.value!r:.100} ({actual.dtype}), expected {expected.value!r:.100} ({expected.dtype})"
     )
-    return difference("structure", expected.path, actual.value, expected.value, text)
+    return difference("structure", text, expected.path, actual.value, expected.value)
 
 
 def _shape(actual: HostLeaf, expected: HostLeaf) -> Comparison | None:
@@ -129,4 +130,4 @@ def _unequal(
         f"the {problem}s differ{at(expected.path)}: "
         f"actual is {ours} ({actual.source}), expected {theirs} ({expected.source}){hint}"
     )
-    return difference(problem, expected.path, ours, theirs, text)
+    return difference(problem, text, expected.path, ours, theirs)

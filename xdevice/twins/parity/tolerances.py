@@ -7,7 +7,7 @@ ones were not; docs/reference/parity.md has the measurement.
 from __future__ import annotations
 
 from numbers import Real
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from xdevice.base.floats import PARTS
 from xdevice.errors import ArgumentError, DTypeError
@@ -57,13 +57,10 @@ class Strictness(NamedTuple):
     check_device: bool = False
     check_dtype: bool = True
     equal_nan: bool = False
-    pythons: Literal["float32", "float64"] = "float32"
-    """The dtype by whose tolerance two Python floats are compared."""
-    float64_as: Literal["float32", "float64"] = "float64"
-    """The dtype whose tolerance float64 values get: in a run in float64, float32 from the second step of a name on."""
-    statistics_as: Literal["float32", "float64"] = "float64"
-    """The same for the means and variances that batch norms keep: Paddle holds their momentum in float32, so that they
-    are up to 3e-7 off in a run in float64."""
+    float64_step: int | None = None
+    """In a run in float64, the step of the value: float64 has its own tolerance in step 0, and float32's from the
+    second step of a name on. Two Python floats count as float64 in such a run, and elsewhere as float32. None for other
+    runs."""
     noise: Mapping[str, float] | None = None
     """The error that rounding alone made in each leaf, by the leaf's path; see `noise`."""
 
@@ -100,7 +97,7 @@ def allow(dtype: str | None, rule: Strictness, noise: float | None) -> Allowed |
         return Allowed(0.0, lambda size: _NOISES * noise + _FLOOR * size, text)
     if dtype is None:
         return None
-    usual = TOLERANCES[rule.float64_as if dtype == "float64" else dtype]
+    usual = TOLERANCES["float32" if dtype == "float64" and rule.float64_step else dtype]
     rtol = usual.relative if rule.rtol is None else float(rule.rtol)
     if rule.atol is None:
         text = str(usual._replace(relative=rtol))
@@ -109,9 +106,9 @@ def allow(dtype: str | None, rule: Strictness, noise: float | None) -> Allowed |
     return Allowed(rtol, lambda size: atol, f"{rtol:g} * |expected| + {atol:g}")
 
 
-def coarser(actual: HostLeaf, expected: HostLeaf, pythons: str) -> str | None:
+def coarser(actual: HostLeaf, expected: HostLeaf, rule: Strictness) -> str | None:
     """The coarser of the float dtypes of two leaves, or None if both dtypes are exact. A Python number takes the dtype
-    of the other leaf; two Python floats take `pythons`."""
+    of the other leaf, and two Python floats that of the run."""
     names = {leaf.dtype for leaf in (actual, expected) if leaf.owner != PYTHON}
     floats = {
         PARTS.get(name, name)
@@ -120,7 +117,7 @@ def coarser(actual: HostLeaf, expected: HostLeaf, pythons: str) -> str | None:
     }
     # two losses as Python floats were computed in the frameworks' default dtype
     if not floats and {actual.dtype, expected.dtype} & {"float", "complex"}:
-        floats = {pythons}
+        floats = {"float32" if rule.float64_step is None else "float64"}
     unknown = floats - TOLERANCES.keys()
     if unknown:
         raise DTypeError(

@@ -18,7 +18,7 @@ from xdevice.twins.tracing import distances
 from xdevice.twins.tracing.layerwise import TracedRun, TwoRuns
 from xdevice.twins.tracing.traces import LayerCall
 
-from .comparison import Comparison, of_structure
+from .comparison import Comparison, difference
 from .record_files import Recording, read_lines, reading
 from .tracing_script import FOLDER, RUNS
 
@@ -118,6 +118,7 @@ def compare(actual: Traces, expected: Traces) -> Iterator[tuple[str, TracedCall,
     """Compares each traced call of the reference with the call of the same model that had the same inputs. The models
     of the two backends are paired by their order in the program. Yields a name, the reference's call, and the
     result."""
+    # the numbers that the tracer gave them: names of classes differ between frameworks
     for model in sorted({call.model for call in expected.calls}):
         ours, theirs = (
             [call for call in side.calls if call.model == model] for side in (actual, expected)
@@ -129,10 +130,10 @@ def compare(actual: Traces, expected: Traces) -> Iterator[tuple[str, TracedCall,
             yield (
                 name,
                 first,
-                of_structure(f"{actual.backend} has traced no call of such a model"),
+                difference("structure", f"{actual.backend} has traced no call of such a model"),
             )
         elif not pairs:
-            yield name, first, of_structure(_other_inputs(ours[0], first))
+            yield name, first, difference("structure", _other_inputs(ours[0], first))
         for mine, its in pairs:
             yield name, its, _compare(mine, actual.backend, its, expected.backend)
 
@@ -177,13 +178,18 @@ def _compare(mine: TracedCall, owner: str, its: TracedCall, expected_owner: str)
     try:
         pairs = pair_layers(mine.as_twin(owner), its.as_twin(expected_owner), {})
     except StateError as error:
-        return of_structure(f"the layers could not be paired, so none is compared: {error}")
+        return difference(
+            "structure", f"the layers could not be paired, so none is compared: {error}"
+        )
     runs = TwoRuns(ours, theirs, pairs)
     allowed, total = runs.limit, len(pairs)
+    # wrong outputs lead to wrong gradients, so gradients are looked at only where all outputs agree
     place = runs.first_difference() or runs.first_gradient()
     if place is None and len(ours.outputs) != len(theirs.outputs):
         counts = f"{len(ours.outputs)} and {len(theirs.outputs)}"
-        return of_structure(f"all layers agree, and the models return {counts} tensors")
+        return difference(
+            "structure", f"all layers agree, and the models return {counts} tensors"
+        )
     if place is None:
         worst = runs.worst()
         return Comparison(

@@ -87,6 +87,7 @@ class Tracer:
     def around(self, model: Any, arguments: Any, call: Callable[[], Any]) -> Any:
         """Runs `call`, which calls `model` with `arguments`, traces it if it is wanted, and returns its result. The
         backend passes every call of a model here that no other model makes."""
+        # a forked child shares the open files, so it writes nothing
         traced = self._model_of(model) if os.getpid() == self._process else None
         if traced is None:
             return call()

@@ -194,6 +194,7 @@ class _ModelSearch:
                 continue
             visited.add(id(x))
             kept.append(x)
+            # the last of `left` is looked at next, so this keeps the order of the code
             left += reversed(list(self._inside(x)))
 
     def _inside(self, x: Any) -> Iterable[Any]:

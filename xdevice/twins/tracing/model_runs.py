@@ -191,6 +191,7 @@ def run(
             place=subject.place,
         )
     tensors = {
+        # copies, because a model may write into its inputs, which the other one gets too
         name: backend.from_numpy(numpy.array(x, order="C"), subject.place)
         for name, x in arrays.items()
     }

@@ -135,8 +135,8 @@ class LogWriter:
     def __init__(self, backend: Backend, log: Log) -> None:
         self._backend, self._log = backend, log
         self._is_inside = False
-        self._names: dict[int, str] = {}
-        self._kept: list[Any] = []  # an id is one object's only as long as the object lives
+        # with the object itself, since an id is one object's only as long as the object lives
+        self._names: dict[int, tuple[str, Any]] = {}
         self._users: dict[str, list[int]] = {}
         self._gradients: dict[int, list[str]] = {}
 
@@ -168,8 +168,7 @@ class LogWriter:
     def name_all(self, names: Iterable[tuple[str, Any]]) -> None:
         """Says which names tensors have in a model."""
         for name, x in names:
-            self._names[id(x)] = name
-            self._kept.append(x)
+            self._names[id(x)] = name, x
 
     def leaf(self, x: Any, gradient: Any, name: str = "") -> None:
         """Keeps the gradient of `x`, which the program has computed."""
@@ -178,7 +177,7 @@ class LogWriter:
         (value, *_), (key, *_) = self._keys(x) or ("",), self._keys(gradient) or ("",)
         if not value or not key:
             return
-        name = self._names.get(id(x)) or name
+        name, _ = self._names.get(id(x), (name, x))
         if not name:
             user = next(iter(self._users.get(value, [])), None)
             taker = f" of {self._log.operations[user]}" if user is not None else ""
@@ -421,6 +420,7 @@ class Judge:
         error = max(
             (self._distance(key) for key in self._distinctive_outputs(operation)), default=0.0
         )
+        # arrays further apart than `_ALIKE` are not compared, so their error is only known to be larger
         return min(error, _ALIKE) / max(before, distances.OFF["float32"] * _ROUNDING)
 
     def wrong(self, limit: float) -> list[Operation]:
@@ -504,6 +504,7 @@ class _Index:
                 continue
             for way in _axis_orders(array, expected):
                 best = min(best, distances.apart(way, expected))
+                # no limit is below this, so a closer array would change nothing
                 if best < 1e-9:
                     return float(best)
         return float(best)

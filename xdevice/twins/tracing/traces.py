@@ -181,6 +181,7 @@ def _listener_to_log(backend: Backend, traced: Trace) -> Callable[[str, object],
     watch, thread = Watch(backend, {}), threading.get_ident()
 
     def note(name: str, value: object) -> None:
+        # calls of layers are recorded in this thread only, and a value must be in order with them
         if threading.get_ident() != thread:
             return
         if next(symbols(backend, value), None) is not None:

@@ -53,6 +53,7 @@ def _names_in(path: str) -> list[str]:
 
 
 def _in_folder(path: str, names: list[str]) -> str:
+    """The path of the one file with weights, or of the index of several, in a folder with these names."""
     for ending in _IN_FOLDERS:
         files = [name for name in names if name.endswith(ending)]
         if len(files) == 1:
@@ -67,6 +68,7 @@ def _in_folder(path: str, names: list[str]) -> str:
 
 
 def _of_file(path: str, files: ExitStack) -> Header:
+    """The contents of one file, whatever its format."""
     try:
         return files.enter_context(open_file(path))
     except FileFormatError as error:
@@ -106,6 +108,7 @@ def _opened(path: str, name: str, value: Any) -> OpenedTensor:
 
 
 def _of_index(path: str, files: ExitStack) -> Header:
+    """The contents of the files that an index names."""
     require_plain_file(path)
     with path_errors(f"{path!r:.1000} cannot be read"), open(path, encoding="utf-8") as file:
         text = file.read()
@@ -117,6 +120,7 @@ def _of_index(path: str, files: ExitStack) -> Header:
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise FileFormatError(f"{path} is not an index of weights: {shown(error)}") from error
     folder = os.path.dirname(path)
+    # each file once, though many names are in it
     parts = {
         place: _of_file(os.path.join(folder, place), files)
         for place in sorted(set(places.values()))
@@ -127,6 +131,7 @@ def _of_index(path: str, files: ExitStack) -> Header:
         entries |= {
             name: one for name, one in header.entries.items() if places.get(name) == place
         }
+    # files of different frameworks are read as if they did not say
     origins = {header.origin for header in parts.values()}
     shared = {
         name: first

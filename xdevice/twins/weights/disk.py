@@ -49,6 +49,7 @@ def path_text(path: object, verb: str) -> str:
 
 
 def require_plain_file(path: str) -> None:
+    """Raises an error that says what is at the path, if it is no file."""
     with path_errors(f"{path!r:.1000} cannot be read"):
         try:
             mode = os.stat(path).st_mode
@@ -95,11 +96,13 @@ def replacing(target: str) -> Iterator[str]:
     error the target is unchanged, and nothing is left of the new file."""
     folder = os.path.dirname(target)
     with path_errors(f"{target!r:.1000} cannot be written, and the file is as it was"):
+        # before anything is written, because they take up the disk
         _remove_leftovers(folder)
         with _own_folder(folder) as own:
             new = os.path.join(own, "new")
             yield new
             _flush(new)
+            # before the file gets its name, so that nobody sees it with other permissions
             os.chmod(new, _permissions(target, own))
             os.replace(new, target)
     if hasattr(os, "O_DIRECTORY"):  # Windows cannot open folders

@@ -186,9 +186,11 @@ def _leaves(x: Any, verb: str) -> list[tuple[str, _Keys, Any]]:
 
 
 def _walk(x: Any, verb: str) -> Iterator[tuple[str, _Keys, Any]]:
+    """Yields what `_leaves` returns."""
     if registry.kind_of(type(x)) is not None or owners.backend_of_model(x) is not None:
         yield "", (), x
         return
+    # a Tree would walk into modules that move as containers, and not ask for their variables
     if _has_modules(x):
         for key, child in x.items() if isinstance(x, dict) else enumerate(x):
             for prefix, keys, leaf in _walk(child, verb):
@@ -220,6 +222,7 @@ def _is_module(x: Any) -> bool:
 
 
 def _of_leaf(keys: _Keys, x: Any) -> Iterable[_Variable]:
+    """The variables in a tensor or a model; raises `NotATensorError` for anything else."""
     module = owners.backend_of_model(x)
     if module is not None:
         return (_Variable(module, value, keys, name, x) for name, value in module.variables(x))
@@ -255,6 +258,7 @@ def _host_arrays(variables: _Variables) -> tuple[dict[str, Array], dict[str, str
 
 
 def _host_array(name: str, backend: Backend, value: Any) -> Array:
+    """The values of a tensor, as the library can write them."""
     _require_dense(name, backend, value)
     dtype = _name_of(value.dtype)
     if dtype not in _WRITABLE:
@@ -331,6 +335,7 @@ def load_file_into(path: Path, into: Any) -> Any:
     """Writes the tensors of a file into the variables of a model or a container, and returns it."""
     path = path_text(path, "load")
     variables = _variables(into, "load into")
+    # optimizers and modules have to take their new values over at the end
     models = {prefix: x for prefix, _, x in _leaves(into, "load into")}
     with open_checkpoint(path) as header:
         for prefix, x in models.items():
@@ -416,6 +421,7 @@ def _plan(where: str, variables: _Variables, header: Header) -> list[_PlannedWri
 
 
 def _require_fit(where: str, name: str, variable: _Variable, entry: FileTensor) -> None:
+    """Raises an error if an entry of a file cannot be written into a variable."""
     here = _name_of(variable.value.dtype), tuple(variable.value.shape)
     if here != (floats.usual(entry.dtype), entry.shape):
         raise StateError(

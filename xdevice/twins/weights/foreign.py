@@ -77,6 +77,7 @@ def of_folder(names: Collection[str]) -> Kind | None:
 
 
 def kind_of(path: str) -> Kind | None:
+    """The kind of a file that is not in the safetensors format, by its first bytes or its ending; None if unknown."""
     with path_errors(f"{path!r:.1000} cannot be read"), open(path, "rb") as file:
         start = file.read(32)
     # PyTorch, Keras, TorchScript and NumPy all write zip archives
@@ -90,6 +91,7 @@ def kind_of(path: str) -> Kind | None:
 
 
 def _of_names(names: Sequence[str]) -> Kind:
+    """The kind of a zip archive, by the names in it."""
     if any("/code/" in name for name in names):
         return Kind(
             "a program of TorchScript", f"torch.jit.load reads it; build the model, {_CONVERT}"

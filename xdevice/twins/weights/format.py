@@ -135,6 +135,7 @@ def _open(path: str) -> FileIO:
 
 
 def _header(path: str, file: FileIO) -> Header:
+    """Reads the header of an open file, after the library has checked it."""
     from safetensors import SafetensorError, safe_open
 
     try:
@@ -186,6 +187,7 @@ def _entries(header: Mapping[str, Any], start: int, file: FileIO) -> dict[str, E
         # counted from the end of the header
         begin, end = about["data_offsets"]
         entries[name] = Entry(DTYPES[code], shape, start + begin, end - begin, file)
+    # a header sorted by names may have the values in another order
     starts = [entry.start for entry in entries.values()]
     if starts == sorted(starts):
         return entries
@@ -227,6 +229,7 @@ def read_all(
 
 
 def _fill(buffer: np.ndarray[Any, Any], file: FileIO, start: int) -> np.ndarray[Any, Any]:
+    """Reads the bytes from `start` on into a buffer, until it is full."""
     file.seek(start)
     rest = buffer.data
     while rest:

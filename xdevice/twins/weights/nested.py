@@ -61,11 +61,13 @@ def state_in(saved: Any, where: str) -> Found:
     }
     own = {key: part.tensors[""] for key, part in parts.items() if part.tensors.keys() == {""}}
     names = [str(key) for key, _ in children]
+    # Flax's and Haiku's own name for what is learned
     if _PARAMS in states:
         return _with_collections(states, names)
     is_mixed = len(states) + len(own) < len(names)
     # a count or a loss may be a tensor of no axes
     is_own = any(len(getattr(value, "shape", ())) for value in own.values())
+    # a training program's dict: the other keys are counts, or the optimizer's
     if len(states) == 1 and not is_own:
         ((key, state),) = states.items()
         return Found(state, key, _others(names, [key]))
@@ -140,6 +142,7 @@ def _by_number(key: str) -> list[tuple[int, int | str]]:
 
 
 def _part(value: Any) -> _Part:
+    """The tensors in the contents of a key, by name."""
     if _is_tensor(value):
         return _Part({"": value}, True)
     children = _children(value)

@@ -69,6 +69,7 @@ def read_paddle(path: str) -> Any:
 
 
 def _with_arrays(value: Any) -> Any:
+    """The contents of a file with an array in place of each tensor."""
     if isinstance(value, tuple) and len(value) == 2 and isinstance(value[1], np.ndarray):
         value = value[1]
     if isinstance(value, np.ndarray):
@@ -198,6 +199,7 @@ def _decoded(text: Any) -> str:
 
 
 def _of_layers(group: Any, path: str) -> Iterator[tuple[str, np.ndarray[Any, Any]]]:
+    """Yields the variables in a group of an HDF5 file of Keras 3, with the paths of their layers as names."""
     own = group.get("vars")
     if own is not None:
         yield from _of_layer(own, group.name.rpartition("/")[2], path)
@@ -220,6 +222,7 @@ def _name_of(group: Any, name: str) -> str:
 def _of_layer(
     variables: Any, name: str, path: str
 ) -> Iterator[tuple[str, np.ndarray[Any, Any]]]:
+    """Yields the variables of one layer, with the names that they have by its class."""
     keys = sorted(variables, key=int)
     own = _decoded(variables.attrs.get("name", name))
     class_name = re.sub(r"_\d+$", "", name)

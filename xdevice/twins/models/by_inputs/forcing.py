@@ -257,6 +257,8 @@ class ForcedRun:
         return own
 
     def _pick(self, path: str, own_input: LayerInput | None, sizes: list[int]) -> str:
+        """Chooses among the layers of the source with the kind and shape of the target's layer at `path`: by input,
+        then by the guess, then by likeness."""
         alike = [
             own
             for own, signature in self._signatures.items()

@@ -96,6 +96,7 @@ class Runs:
     def not_compared(self, computed: ModelRun) -> Iterator[str]:
         """A line that says how many outputs were compared, if one model returns more than the other."""
         ours, theirs = len(self.expected.outputs), len(computed.outputs)
+        # such as a state that only one framework returns
         if ours != theirs:
             few = min(ours, theirs)
             yield f"not compared: outputs behind the first {few}; the models return {ours} and {theirs}"

@@ -75,6 +75,7 @@ def _with_equal_axes(x: Array, y: Array) -> tuple[Array, Array]:
 
 
 def _is_close(one: Array, other: Array, tolerance: float) -> bool:
+    """Whether two arrays have one shape, and values that differ by at most `tolerance`."""
     if one.shape != other.shape:
         return False
     # every third number along each axis tells most of the remaining pairs apart

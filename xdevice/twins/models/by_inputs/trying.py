@@ -116,8 +116,11 @@ def _try(runs: Runs, pairs: Pairs, values: Values) -> tuple[float, ModelRun]:
 def _by_forcing(
     runs: Runs, names: Names, likely: Pairs, refusal: StateError | None, values: Values
 ) -> ByInputs:
+    """Pairs the layers by one or more forced runs. `likely` is a pairing to fall back on, and `refusal` the error for
+    which it is only a guess."""
     source, target = runs.source, runs.target
     guess = {} if refusal is not None else {other.path: one.path for one, other in likely}
+    # a search goes from the target to the source
     fixed = {there: here for here, there in names.items()}
     if all(here == there for there, here in guess.items() if there not in fixed):
         # where both models have the same paths, these say which layer is which

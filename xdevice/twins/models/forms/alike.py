@@ -92,6 +92,7 @@ def _with_channels(twin: Twin, other: Twin) -> Twin:
     widths = [_width(other, layer) for layer in group_norms]
     if len(widths) != len(lacking) and len(set(widths)) == 1:
         widths = widths[:1] * len(lacking)
+    # which norm has which number of channels would be a guess
     if not lacking or len(widths) != len(lacking):
         return twin
     width_of = {id(layer): width for layer, width in zip(lacking, widths, strict=True)}

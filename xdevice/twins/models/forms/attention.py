@@ -52,6 +52,7 @@ def alike(source: Twin, target: Twin) -> tuple[Twin, Twin]:
 def _joined(
     source: Twin, ours: list[Group], target: Twin, theirs: list[Group]
 ) -> tuple[Twin, Twin]:
+    """Joins the groups of linear layers of each pair of attentions that have different forms."""
     source_joins: list[tuple[Group, Layer]] = []
     target_joins: list[tuple[Group, Layer]] = []
     for one, other in zip(ours, theirs, strict=True):

@@ -55,6 +55,7 @@ def reordered(
 def in_doubt(source: Twin, target: Backend) -> Iterator[str]:
     """Yields a line for each layer that may be behind a flattened image, if only one of source and target has its
     channels last: the first linear layer behind a convolution, if it takes several numbers for each channel."""
+    # both count pixels in one order
     if has_channels_last(source) == puts_channels_last(target):
         return
     channels = 0

@@ -60,6 +60,7 @@ def cut(twin: Twin, slices: Slices, done: list[str], is_target: bool) -> Twin:
 
 
 def _cut(twin: Twin, layer: Layer, rows: slice, done: list[str], is_target: bool) -> Layer:
+    """A layer with these of its rows only."""
     total = next(iter(twin.shapes(layer).values()))[0]
     # as Python's slices do, so that [2:] and [:-1] mean what they say
     first, last, _ = rows.indices(total)

@@ -33,6 +33,7 @@ def with_norms(twin: Twin, other: Twin) -> Twin:
     modules: dict[str, dict[str, Any]] = {}
     for layer, name in zip(twin.singles, twin.single_names, strict=True):
         modules.setdefault(parent_of(layer.path), {})[name] = twin.variables[name]
+    # tensors of the model itself are in no module that could be a norm
     modules.pop("", None)
     ways = ways_of(twin.backend)
     for kind in _NORMS:
@@ -71,6 +72,7 @@ def _with_norms(twin: Twin, norms: Sequence[Layer]) -> Twin:
 
     layers = [*twin.layers, *norms]
     in_order = list(map(place, twin.layers))
+    # a model that does not define its layers in the order of its variables keeps its own order
     if in_order == sorted(in_order):
         layers.sort(key=place)
     return twin._replace(
@@ -101,6 +103,7 @@ def with_kinds(twin: Twin, other: Twin) -> Twin:
 
 
 def _as_linear(twin: Twin, layer: Layer) -> Layer | None:
+    """A convolution as the linear layer that it is on an image of its kernel's size; None if it is none."""
     if layer.kind != "conv" or layer.settings.get("groups", 1) != 1:
         return None
     shape: Any = twin.signature(layer)[-1]
