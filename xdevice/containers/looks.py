@@ -87,7 +87,7 @@ class _View(NamedTuple):
     is_proxy: bool
     is_open: bool
     """Whether no list or table above says all that objects of the type hold, so that the collector is asked. Without
-    that, such types had to be refused: 38 of 66 everyday objects, such as locks, open files, loggers and what has one."""
+    that, such types had to be refused: 38 of 66 everyday objects, such as locks, open files and what has one."""
     base: Any
     fields: tuple[str, ...]
 
