@@ -84,7 +84,11 @@ def is_installed(name: str) -> bool:
     framework = frameworks.find(name)
     if framework is None:
         return name in entry_points()
-    return _is_imported(framework.modules[0]) or _can_be_found(framework.modules[0])
+    if _is_imported(framework.modules[0]):
+        return True
+    from importlib.util import find_spec
+
+    return find_spec(framework.modules[0]) is not None
 
 
 def install_hint(name: str) -> str:
@@ -102,12 +106,6 @@ def imported_frameworks() -> tuple[str, ...]:
     imported = frameworks.list_imported()
     brought = {name for framework in imported for name in framework.brings}
     return tuple(framework.name for framework in imported if framework.name not in brought)
-
-
-def _can_be_found(module: str) -> bool:
-    from importlib.util import find_spec
-
-    return find_spec(module) is not None
 
 
 def _is_imported(module: str) -> bool:

@@ -204,14 +204,9 @@ def measure(
     for _ in range(warmup):
         _once(fn, args, targets)
     place = _only_gpu(targets)
-    return (place and _by_events(fn, args, targets, repeats, place)) or _by_host(
-        fn, args, targets, repeats
-    )
-
-
-def _by_host(
-    fn: Callable[..., Any], args: tuple[Any, ...], targets: tuple[object, ...], repeats: int
-) -> Measurement:
+    measured = _by_events(fn, args, targets, repeats, place) if place is not None else None
+    if measured is not None:
+        return measured
     sync(*targets)
     return _summary([_once(fn, args, targets) for _ in range(repeats)], "host")
 

@@ -280,7 +280,9 @@ class _Sorted:
             elif is_copy:
                 raise stranger.refusal(tree.path(i) or "it", place)
             elif not stranger.is_on(place):
-                left = stranger.without(self._ids_of_models())
+                # models move in place, and so do their parts
+                moving = {id(one) for leaf in self._models for one in (leaf[1], *_parts(leaf))}
+                left = stranger.without(moving)
                 if not left.is_on(place):
                     raise left.refusal(tree.path(i) or "it", place)
         inside = {part.backend for _, stranger in self.strangers for part in stranger.parts}
@@ -291,10 +293,6 @@ class _Sorted:
         elif away and self._models:
             tree.check_rebuilding({id(x) for tensors in away.values() for x in tensors})
         return away
-
-    def _ids_of_models(self) -> set[int]:
-        """The `id`s of the models in the container, which move in place, and of their parts."""
-        return {id(one) for leaf in self._models for one in (leaf[1], *_parts(leaf))}
 
     def _refuse_shared(self) -> None:
         """Raises `UnsupportedError` if two models share a part: they are copied one by one, and their copies would not

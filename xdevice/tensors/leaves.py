@@ -111,8 +111,4 @@ def places(backend: Backend, kind: str, x: Any, name: Callable[[], str]) -> Iter
         raise traced(backend, name() or type(x).__qualname__)
     else:
         for inner, place in unlisted.WholeModel(backend, x).places():
-            yield lambda inner=inner: _name_inside(name, inner), place, ""  # type: ignore[misc]
-
-
-def _name_inside(name: Callable[[], str], inner: str) -> str:
-    return f"{name()}.{inner}".lstrip(".")
+            yield lambda inner=inner: f"{name()}.{inner}".lstrip("."), place, ""  # type: ignore[misc]
