@@ -120,6 +120,7 @@ def move(model: Any, native: torch.device) -> Any:
     if isinstance(model, Module):
         _refuse_script(model, native)
         _refuse_meta(model, native)
+        # `to` makes a tensor of its own for each place of a buffer
         shared = _shared_buffers(model)
         with staging.of_modules(model, native):
             moved = model.to(native)
@@ -130,6 +131,7 @@ def move(model: Any, native: torch.device) -> Any:
         return moved
     _refuse_outside_of_state(model)
     states = [(state, key, x) for state in _states(model) for key, x in state.items()]
+    # all is checked before the first tensor moves
     for _, key, x in states:
         _refuse_unknown(key, x)
     for state, key, x in states:

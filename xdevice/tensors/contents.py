@@ -200,6 +200,7 @@ class _Sorted:
             for _, value, backend, kind in self.owned
             if backend.is_host_only or (kind == "tensor" and backend.is_host_bound(value))
         }
+        # data alone is what the caller means
         is_alone = not self.strangers and all(
             id(value) in data for _, value, _, _ in self.owned
         )
