@@ -27,8 +27,8 @@ _UNBIASED: Final = (
 
 
 def vanishing(calls: Sequence[RecordedCall]) -> dict[str, str]:
-    """A note for each leaf of the reference's records that is much smaller than the others beside it, by its path
-    without brackets. The first record of each counts."""
+    """A note for each leaf that the reference has recorded and that is much smaller than the others of its record,
+    by its path without brackets. If several records have such a leaf, the note is about the first."""
     notes: dict[str, str] = {}
     for call in calls:
         sizes = {_without_brackets(leaf.path): _size(leaf) for leaf in call.read()}
