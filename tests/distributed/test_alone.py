@@ -86,6 +86,8 @@ def test_tensors_that_two_processes_refuse_are_refused_by_one():
             assert verb(x) is x
             with pytest.raises(xdevice.errors.XDeviceError, match="not dense"):
                 verb(torch.eye(2).to_sparse())
+            with pytest.raises(xdevice.errors.DTypeError, match="float8_e5m2"):
+                verb(x.to(torch.float8_e5m2))
             for mapped in (torch.func.grad, torch.vmap):
                 with pytest.raises(
                     xdevice.errors.UnsupportedError,

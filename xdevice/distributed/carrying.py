@@ -71,6 +71,16 @@ def check_op(operand: Operand, op: str) -> None:
     check_sum(operand, op)
 
 
+def require_dtype(operand: Operand, op: str | None) -> None:
+    """Raises `DTypeError` if no engine takes tensors of this dtype, or if it cannot be reduced by `op`."""
+    if op is not None:
+        check_op(operand, op)
+    elif (dtype := dtype_of(operand)) in SHORT_FLOATS:
+        raise DTypeError(
+            f"{operand.name} is {dtype}, which no engine takes; make it float16, or send its bytes as uint8"
+        )
+
+
 def require_here(operand: Operand, verb: str, own: Callable[[], Device]) -> None:
     """Raises if no engine could take this tensor from a process whose device is `own()`, which is asked only for a
     tensor on a GPU: the answer may need a framework that a program on the CPU has not imported."""
@@ -123,6 +133,14 @@ def _is_empty(operand: Operand) -> bool:
     return 0 in shape_of(operand)
 
 
+def _as(y: Any, dtype: str) -> Any:
+    return array_namespace(y).astype(y, dtype)
+
+
+def _reshaped(y: Any, shape: tuple[int, ...]) -> Any:
+    return array_namespace(y).reshape(y, shape)
+
+
 class Weight(NamedTuple):
     """The weight of this rank's tensors in a mean, and the sum of all ranks' weights."""
 
@@ -165,10 +183,8 @@ class Carrier:
             self._admitted.add(key)
 
     def _require_dtype(self, operand: Operand, verb: str, op: str | None) -> None:
-        dtype = dtype_of(operand)
-        if op is not None:
-            check_op(operand, op)
-        target = self.backend
+        require_dtype(operand, op)
+        dtype, target = dtype_of(operand), self.backend
         reason = (
             target.dtype_refusal(dtype)
             if dtype in target.dtypes
@@ -233,7 +249,7 @@ class Carrier:
         wait = engine.start_mean(y, divisor) or (
             lambda: engine.over(engine.all_reduce(y, "sum"), divisor)
         )
-        return (lambda: engine.cast(wait(), dtype)) if dtype in _WIDE else wait
+        return (lambda: _as(wait(), dtype)) if dtype in _WIDE else wait
 
     def reduce(self, y: Any, dtype: str, op: str, weight: Weight | None, verb: str) -> Any:
         """The sum, mean, max or min of `y` over the ranks. `y` is a tensor of the engine's framework, and may be
@@ -246,13 +262,13 @@ class Carrier:
             result = getattr(engine, verb)(y, "sum" if op == "mean" else op)
         if op == "mean":
             result = engine.over(result, weight.total if weight is not None else self.size)
-        return engine.cast(result, dtype) if dtype in _WIDE else result
+        return _as(result, dtype) if dtype in _WIDE else result
 
     def _summand(self, y: Any, dtype: str, weight: Weight | None) -> Any:
         wide = _WIDE.get(dtype)
         # a sum of 16-bit floats would be rounded at each rank, in an order that engines choose
         if wide is not None:
-            y = self.engine.cast(y, wide)
+            y = _as(y, wide)
         return y if weight is None else self._multiply(y, wide or dtype, weight.own)
 
     def _extreme(self, y: Any, op: str, reduce: Callable[[Any, str], Any]) -> Any:
@@ -354,7 +370,7 @@ class Carrier:
         if packed is not None:
             return packed
         return self.backend.join(
-            [self.engine.reshaped(self.read_only(operand), (-1,)) for operand in operands]
+            [_reshaped(self.read_only(operand), (-1,)) for operand in operands]
         )
 
     def unpack(self, means: Any, operands: list[Operand]) -> bool:
@@ -374,9 +390,7 @@ class Carrier:
             return {id(operand.value): operand.value for operand in operands}
         parts = self.backend.split(new, [prod(shape_of(operand)) for operand in operands])
         return {
-            id(operand.value): self.place(
-                operand, self.engine.reshaped(part, shape_of(operand))
-            )
+            id(operand.value): self.place(operand, _reshaped(part, shape_of(operand)))
             for operand, part in zip(operands, parts, strict=True)
         }
 

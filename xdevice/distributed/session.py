@@ -27,7 +27,7 @@ from xdevice.errors import (
 from xdevice.replicas import operands
 
 from . import engines, exits, launchers
-from .carrying import Carrier, Weight, check_op, require_here
+from .carrying import Carrier, Weight, require_dtype, require_here
 from .control import GOODBYE, LEAVE, describe
 from .hub import join
 from .placement import local_device
@@ -310,8 +310,8 @@ class Session:
         for one in tensors:
             if self.size > 1:
                 self.carrier.require_dtype(one, verb, op)
-            elif op is not None:
-                check_op(one, op)
+            else:
+                require_dtype(one, op)
             require_here(one, verb, lambda: self.device)
 
     def require_open(self, verb: str) -> None:

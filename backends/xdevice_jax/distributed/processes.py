@@ -111,11 +111,6 @@ class JaxEngine(Engine):
         pair = (self._natives[source], self._natives[self.rank])
         return self._called(_broadcast, 0, like, pair)
 
-    # single tensors
-
-    def cast(self, x: jax.Array, dtype: str) -> jax.Array:
-        return x.astype(dtype)
-
     # the end
 
     def close(self) -> None:

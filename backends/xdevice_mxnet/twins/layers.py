@@ -121,7 +121,7 @@ def _activation(block: Any) -> str | None:
     return _function(block.act) if block.act is not None else None
 
 
-_ROWS: Final[Mapping[type, ops.Row]] = {
+_ROWS: Final[Mapping[type | str, ops.Row]] = {
     nn.Dense: ops.row("linear", activation=_activation),
     **dict.fromkeys(CONVOLUTIONS, _conv),
     nn.BatchNorm: partial(_norm, "batch_norm", 1),
@@ -194,7 +194,7 @@ _TABLE: Final = ops.Table(
 
 def _module(path: str, block: Any) -> ops.Module:
     has_parameters = any(isinstance(value, Parameter) for value in vars(block).values())
-    return ops.Module(path, block, list(children(block).items()), has_parameters)
+    return ops.Module(path, block, list(children(block).values()), has_parameters)
 
 
 class MxnetLayers(Operations):
@@ -206,10 +206,7 @@ class MxnetLayers(Operations):
         return layouts.all_bound(list(self._layers(model)), dict(self.variables(model)))
 
     def _layers(self, model: Any) -> Iterator[Layer]:
-        for path, block in blocks(model):
-            layer = ops.read_by(_ROWS, path, block)
-            if layer is None:
-                continue
+        for block, layer in ops.read_each(_ROWS, blocks(model)):
             own = self.parts(layer.kind, layer.settings)
             layout = options(block)["layout"] if layer.kind.startswith("conv") else "NC"
             # only shapes can be compared: the axes of the weight follow the layout

@@ -118,14 +118,6 @@ class PaddleEngine(Engine):
         self._wait()
         return _from_bytes(received, like)
 
-    # single tensors
-
-    def cast(self, x: paddle.Tensor, dtype: str) -> paddle.Tensor:
-        return x.astype(dtype)
-
-    def reshaped(self, x: paddle.Tensor, shape: tuple[int, ...]) -> paddle.Tensor:
-        return _compact(x).reshape(list(shape))
-
     # the end
 
     def close(self) -> None:

@@ -67,7 +67,6 @@ _NORMS: Final = (*_BY_MODE, *_INSTANCE_NORMS, nn.GroupNorm, nn.PReLU)
 _COMPAT: Any = getattr(getattr(paddle, "compat", None), "nn", None)  # from 3.3 on
 _COMPAT_LINEAR: Final = () if _COMPAT is None else (_COMPAT.Linear,)
 """Paddle's Linear whose weight is laid out as PyTorch's."""
-_CELLS: Final = (nn.SimpleRNNCell, nn.LSTMCell, nn.GRUCell)
 _SPECTRAL: Final = ("weight_orig", "weight_u", "weight_v")
 _BLOCKS: Final = (nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)
 
@@ -100,18 +99,14 @@ def _layers(model: Any, blocks: dict[str, tuple[str, ...]]) -> Iterator[Layer]:
         if isinstance(layer, _BLOCKS):
             settings_by_id |= _of_block(layer)
             blocks[path] = _order(layer)
-        read = ops.read_by(_ROWS, path, layer)
-        if read is None or id(layer) in owned:
+    for layer, read in ops.read_each(_ROWS, model.named_sublayers(include_self=True)):
+        if id(layer) in owned:
             continue
         kind, settings = read.kind, read.settings
         # their parameters are also those of layers inside them: Linears, cells
         if kind in (layouts.ATTENTION, *layouts.RECURRENT):
             owned |= {id(inner) for inner in layer.sublayers()}
-        own = dialects.paddle(kind, settings)
-        if isinstance(layer, _COMPAT_LINEAR):
-            own = layouts.parts(kind, settings)
-        elif isinstance(layer, _CELLS):
-            own = layouts.of_single_cell(kind)
+        own = read.parts or dialects.paddle(kind, settings)
         if kind == "layer_norm":
             own = tuple(
                 part._replace(rule=layouts.flat(_setting(layer, "normalized_shape")))
@@ -130,7 +125,7 @@ def _layers(model: Any, blocks: dict[str, tuple[str, ...]]) -> Iterator[Layer]:
             # the weight of a Linear is transposed
             axis = 1 - spectral.dim if kind == "linear" else spectral.dim
             settings = {**settings, layouts.SPECTRAL_AXIS: axis}
-        yield Layer(path, kind, own, {**settings, **settings_by_id.get(id(layer), {})})
+        yield Layer(read.path, kind, own, {**settings, **settings_by_id.get(id(layer), {})})
 
 
 def _axes_of_norms(model: Any) -> dict[int, Settings]:
@@ -262,8 +257,11 @@ _OF_SEQUENCES: Final[Mapping[str, ops.Attribute]] = {
     "batch_first": lambda layer: not layer.time_major,
     "dropout": lambda layer: layouts.between(layer.num_layers, layer.dropout),
 }
-_ROWS: Final[Mapping[type, ops.Row]] = {
-    **dict.fromkeys((nn.Linear, *_COMPAT_LINEAR), ops.row("linear", {"activation": None})),
+_ROWS: Final[Mapping[type | str, ops.Row]] = {
+    nn.Linear: ops.row("linear", {"activation": None}),
+    **dict.fromkeys(
+        _COMPAT_LINEAR, lambda path, _: Layer(path, "linear", layouts.parts("linear", {}), {"activation": None})
+    ),
     **dict.fromkeys(CONVS, _conv),
     **dict.fromkeys(BATCH_NORMS, _batch_norm),
     nn.Embedding: _embedding,
@@ -278,9 +276,9 @@ _ROWS: Final[Mapping[type, ops.Row]] = {
     nn.SimpleRNN: ops.row("rnn", **_OF_SEQUENCES, nonlinearity="activation"),
     nn.LSTM: ops.row("lstm", **_OF_SEQUENCES),
     nn.GRU: ops.row("gru", **_OF_SEQUENCES),
-    nn.SimpleRNNCell: ops.row("rnn", layouts.ONE_CELL, nonlinearity="activation"),
-    nn.LSTMCell: ops.row("lstm", layouts.ONE_CELL),
-    nn.GRUCell: ops.row("gru", layouts.ONE_CELL),
+    nn.SimpleRNNCell: ops.cell("rnn", nonlinearity="activation"),
+    nn.LSTMCell: ops.cell("lstm"),
+    nn.GRUCell: ops.cell("gru"),
 }  # fmt: skip
 """How the layers with parameters are read."""
 
@@ -415,9 +413,7 @@ _TABLE: Final = ops.Table(
 
 
 def _module(path: str, layer: Any) -> ops.Module:
-    children = [
-        (name, child) for name, child in _sub_layers(layer).items() if child is not None
-    ]
+    children = [child for child in _sub_layers(layer).values() if child is not None]
     hooks = *_pre_hooks(layer).values(), *_post_hooks(layer).values()
     owned = *layer.named_buffers(include_sublayers=False), *vars(layer).items()
     tensors = [(name, x) for name, x in owned if isinstance(x, paddle.Tensor)]

@@ -122,14 +122,6 @@ class TensorflowEngine(Engine):
     def recv(self, like: Any, source: int) -> Any:
         return self._broadcast_in(like, False, self._pair(source, self.rank), 2)
 
-    # single tensors
-
-    def cast(self, x: Any, dtype: str) -> Any:
-        return tf.cast(x, dtype)
-
-    def reshaped(self, x: Any, shape: tuple[int, ...]) -> Any:
-        return tf.reshape(x, shape)
-
     # the end
 
     def close(self) -> None:

@@ -185,9 +185,6 @@ class TorchEngine(Engine):
             one.copy_(part)
         return True
 
-    def cast(self, x: torch.Tensor, dtype: str) -> torch.Tensor:
-        return x.to(getattr(torch, dtype))
-
     def times(self, x: torch.Tensor, factor: float) -> torch.Tensor:
         return x.mul_(factor)
 

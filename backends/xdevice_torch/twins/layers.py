@@ -38,7 +38,6 @@ _TRANSPOSED: Final = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d
 _WeightNorm = private["torch.nn.utils.parametrizations._WeightNorm"]
 _SpectralNorm = private["torch.nn.utils.parametrizations._SpectralNorm"]
 _pre_hooks = private.field("torch.nn.Module._forward_pre_hooks")
-_CELLS: Final = (nn.RNNCell, nn.LSTMCell, nn.GRUCell)
 _CONV1D: Final = "transformers.pytorch_utils.Conv1D"
 _OF_CONV1D: Final = (
     Part("weight", ("weight",), layouts.TRANSPOSED),
@@ -49,35 +48,33 @@ _OF_CONV1D: Final = (
 def _layers(
     model: Any, variables: Mapping[str, Any], blocks: dict[str, tuple[str, ...]]
 ) -> Iterator[Layer]:
-    """Yields the layers of a model. Also fills `blocks`: for the path of each Transformer layer, the names of the
-    layers inside it in the order in which they are called, which is not the order of their definition."""
+    """Yields the layers of a model, without parts if they are the usual ones. Also fills `blocks`: for the path of each
+    Transformer layer, the names of the layers inside it in the order in which they are called, which is not the order
+    of their definition."""
     owned: set[int] = set()
     of_blocks: dict[int, Settings] = {}
     for path, module in model.named_modules():
         if isinstance(module, nn.TransformerEncoderLayer | nn.TransformerDecoderLayer):
             of_blocks |= _of_block(module)
             blocks[path] = _order(module)
-        is_conv1d = _is_conv1d(module)
-        layer = (_LINEAR if is_conv1d else partial(ops.read_by, _ROWS))(path, module)
-        if layer is None or id(module) in owned:
+    for module, layer in ops.read_each(_ROWS, model.named_modules()):
+        if id(module) in owned:
             continue
-        kind, settings = layer.kind, layer.settings
-        if kind == layouts.ATTENTION:
+        if layer.kind == layouts.ATTENTION:
             # the attention reads the weight of this Linear itself, and never calls it
             owned.add(id(module.out_proj))
-        parts = _OF_CONV1D if is_conv1d else layouts.parts(kind, settings)
-        if isinstance(module, _CELLS):
-            parts = layouts.of_single_cell(kind)
-        norm = _norm_of(module)
+        parts, settings = layer.parts, {**layer.settings, **of_blocks.get(id(module), {})}
+        norm, spectral = _norm_of(module), _spectral_of(module)
+        if norm or spectral:
+            parts = parts or layouts.parts(layer.kind, settings)
         if norm is not None:  # g is a number if the norm is over all axes
-            g, v = (variables[layouts.join(path, name)] for name in norm)
+            g, v = (variables[layouts.join(layer.path, name)] for name in norm)
             parts = layouts.normed(parts, norm, g.shape or (1,) * v.ndim, g.shape)
-        spectral = _spectral_of(module)
         if spectral is not None:
             names, axis = spectral
+            settings[layouts.SPECTRAL_AXIS] = 1 - axis if parts is _OF_CONV1D else axis
             parts = layouts.spectral(parts, names)
-            settings = {**settings, layouts.SPECTRAL_AXIS: 1 - axis if is_conv1d else axis}
-        yield Layer(path, kind, parts, {**settings, **of_blocks.get(id(module), {})})
+        yield Layer(layer.path, layer.kind, parts, settings)
 
 
 def _norm_of(module: Any) -> tuple[str, str] | None:
@@ -108,11 +105,6 @@ def _only_parametrization(module: Any, cls: type) -> Any:
     """Returns what parametrizes the weight of a module, if it is one object of this class; None otherwise."""
     ways: Any = getattr(getattr(module, "parametrizations", None), "weight", ())
     return ways[0] if len(ways) == 1 and isinstance(ways[0], cls) else None
-
-
-def _is_conv1d(module: Any) -> bool:
-    """Whether a module is the Conv1D of the library transformers. Works if that library is not installed."""
-    return f"{type(module).__module__}.{type(module).__name__}" == _CONV1D
 
 
 def _rms_eps(module: Any) -> float:
@@ -207,9 +199,9 @@ _OF_SEQUENCES: Final[Mapping[str, ops.Attribute]] = {
     "batch_first": "batch_first",
     "dropout": lambda module: layouts.between(module.num_layers, module.dropout),
 }
-_LINEAR: Final = ops.row("linear", {"activation": None})
-_ROWS: Final[Mapping[type, ops.Row]] = {
-    nn.Linear: _LINEAR,
+_ROWS: Final[Mapping[type | str, ops.Row]] = {
+    nn.Linear: ops.row("linear", {"activation": None}),
+    _CONV1D: lambda path, _: Layer(path, "linear", _OF_CONV1D, {"activation": None}),
     **dict.fromkeys(_CONVOLUTIONS + _TRANSPOSED, _conv),
     **dict.fromkeys(_INSTANCE_NORMS, ops.row("instance_norm", eps="eps", running_stats="track_running_stats")),
     **dict.fromkeys(_BATCH_NORMS, ops.row("batch_norm", eps="eps", momentum="momentum")),
@@ -222,9 +214,9 @@ _ROWS: Final[Mapping[type, ops.Row]] = {
     nn.RNN: ops.row("rnn", **_OF_SEQUENCES, nonlinearity="nonlinearity"),
     nn.LSTM: ops.row("lstm", **_OF_SEQUENCES),
     nn.GRU: ops.row("gru", **_OF_SEQUENCES),
-    nn.RNNCell: ops.row("rnn", layouts.ONE_CELL, nonlinearity="nonlinearity"),
-    nn.LSTMCell: ops.row("lstm", layouts.ONE_CELL),
-    nn.GRUCell: ops.row("gru", layouts.ONE_CELL),
+    nn.RNNCell: ops.cell("rnn", nonlinearity="nonlinearity"),
+    nn.LSTMCell: ops.cell("lstm"),
+    nn.GRUCell: ops.cell("gru"),
 }  # fmt: skip
 """How the layers with parameters are read."""
 
@@ -267,10 +259,10 @@ def _rms_norm(path: str, norm: Any) -> Layer:
     return ops.plain(path, "rms_norm", eps=_rms_eps(norm), axes=len(norm.normalized_shape))
 
 
-def _children(module: Any) -> list[tuple[str, Any]]:
-    """The children of a module by their names, also one that comes twice, which `named_children` leaves out."""
+def _children(module: Any) -> list[Any]:
+    """The children of a module, also one that comes twice, which `named_children` leaves out."""
     inside = module.named_modules(remove_duplicate=False)
-    return [(name, child) for name, child in inside if name and "." not in name]
+    return [child for name, child in inside if name and "." not in name]
 
 
 _hooks = private.field("torch.nn.Module._forward_hooks")

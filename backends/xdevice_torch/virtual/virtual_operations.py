@@ -76,8 +76,6 @@ _FROM_HOST = {
 _NOTHING: dict[int, Any] = {}
 _templates: dict[tuple[torch.device, torch.dtype], torch.Tensor] = {}
 """An empty tensor for each device and dtype, from which new tensors are made."""
-_there: set[torch.device] = set()
-"""The virtual GPUs that are known to exist."""
 _is_forked = False
 limits: Any = None
 """The backend, which knows what its virtual GPUs lack, and counts their memory."""
@@ -382,13 +380,9 @@ def _place(kwargs: dict[str, Any], place: torch.device | None) -> torch.device |
     if wanted is None:
         return place
     wanted = torch.device(wanted)
-    if wanted.type != NAME or wanted in _there:
-        return wanted if wanted.type == NAME else None
-    place = torch.device(NAME, getattr(torch, NAME)._index(wanted))
-    # otherwise `wanted` is "vgpu", and the current device may be another next time
-    if place == wanted:
-        _there.add(place)
-    return place
+    if wanted.type != NAME:
+        return None
+    return torch.device(NAME, getattr(torch, NAME)._index(wanted))
 
 
 def _replaced(value: Any, hosts: dict[int, torch.Tensor]) -> Any:

@@ -133,11 +133,7 @@ class Engine(ABC):
         in C order. Returns whether it has; if not, the core writes one after the other."""
         return False
 
-    # operations on single tensors, by which the core computes means, weights, 16-bit floats and buckets for all engines
-
-    @abstractmethod
-    def cast(self, x: Any, dtype: str) -> Any:
-        """Returns `x` as another dtype, rounded to nearest: float16 and bfloat16 to float32 and back."""
+    # means and weights
 
     def times(self, x: Any, factor: float) -> Any:
         """Returns `x` times a number, in the dtype of `x`, which is a float or complex; it may write the result into
@@ -148,10 +144,6 @@ class Engine(ABC):
         """Returns `x` divided by a number, in the dtype of `x`, which is a float or complex; it may write the result
         into `x`. Each quotient is rounded once, so a product with the reciprocal will not do."""
         return x / divisor
-
-    def reshaped(self, x: Any, shape: tuple[int, ...]) -> Any:
-        """Returns the elements of `x`, in C order, in another shape; the result may be a view of `x`."""
-        return x.reshape(shape)
 
     # the end
 

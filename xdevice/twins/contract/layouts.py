@@ -555,8 +555,10 @@ def all_bound(
     names: Container[str],
     blocks: Mapping[str, Sequence[str]] = MappingProxyType({}),
 ) -> list[Layer]:
-    """Returns those of the layers that are left by `bound`, in the order of `in_order`."""
-    each = (bound(one.path, one.kind, one.parts, names, one.settings) for one in layers)
+    """Returns those of the layers that are left by `bound`, in the order of `in_order`. A layer without parts gets
+    those of PyTorch's own layer."""
+    own = ((one, one.parts or parts(one.kind, one.settings)) for one in layers)
+    each = (bound(one.path, one.kind, of_one, names, one.settings) for one, of_one in own)
     return in_order([layer for layer in each if layer is not None], blocks)
 
 

@@ -33,7 +33,15 @@ from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from .layouts import Layer, Settings, join, per_axis, same_padding, sides
+from .layouts import (
+    ONE_CELL,
+    Layer,
+    Settings,
+    of_single_cell,
+    per_axis,
+    same_padding,
+    sides,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
@@ -133,8 +141,8 @@ class Module(NamedTuple):
 
     path: str
     itself: Any
-    children: Sequence[tuple[str, Any]]
-    """The modules directly inside it, by their names; also one that comes twice."""
+    children: Sequence[Any]
+    """The modules directly inside it, twice if they are there under two names."""
     has_parameters: bool
     """Whether it has parameters that are in none of its children."""
     hooks: Sequence[object] = ()
@@ -213,7 +221,7 @@ class _Lines:
         self, modules: Sequence[Module], by_path: Container[str], table: Table
     ) -> None:
         self._model, self._known, self._table = modules[0].itself, by_path, table
-        self._inside = {id(module.itself): module.children for module in modules}
+        self._modules = {id(module.itself): module for module in modules}
         self._uses: Counter[int] = Counter()
         self._names: dict[str, str] = {}
 
@@ -221,46 +229,47 @@ class _Lines:
         """The name of its line by the path of each layer that is in one."""
         self._count(self._model)
         if not self._table.is_line(self._model):
-            self._in_code(self._model, "")
+            self._in_code(self._model)
             return self._names
-        end = self._in_line(self._model, "", WHOLE)
+        end = self._in_line(self._model, WHOLE)
         # only a line that reaches the end of the model is called WHOLE; a shorter one is the beginning
         return {
             path: "begin" if line == WHOLE != end else line
             for path, line in self._names.items()
         }
 
+    def _inside(self, module: Any) -> list[Module]:
+        return [self._modules[id(child)] for child in self._modules[id(module)].children]
+
     def _count(self, module: Any) -> None:
         self._uses[id(module)] += 1
-        for _, child in self._inside[id(module)]:
-            self._count(child)
+        for child in self._inside(module):
+            self._count(child.itself)
 
-    def _in_line(self, module: Any, path: str, line: str) -> str:
+    def _in_line(self, module: Any, line: str) -> str:
         """Names the line of each layer in `module`, which calls its children one after another. Returns the line that
         goes on behind it."""
-        for name, child in self._inside[id(module)]:
-            way = join(path, name)
+        for path, child, inside, *_ in self._inside(module):
             # it is listed once, so the order of the list does not show both of its calls
             if self._uses[id(child)] > 1:
-                line = f"behind {way}"
+                line = f"behind {path}"
             elif self._table.is_line(child):
-                line = self._in_line(child, way, line)
-            elif way in self._known or not self._inside[id(child)]:
-                self._names[way] = line
+                line = self._in_line(child, line)
+            elif path in self._known or not inside:
+                self._names[path] = line
             else:
-                line = f"behind {way}"
-                self._in_code(child, way)
+                line = f"behind {path}"
+                self._in_code(child)
         return line
 
-    def _in_code(self, module: Any, path: str) -> None:
-        for name, child in self._inside[id(module)]:
-            way = join(path, name)
-            if self._uses[id(child)] > 1 or way in self._known:
+    def _in_code(self, module: Any) -> None:
+        for path, child, *_ in self._inside(module):
+            if self._uses[id(child)] > 1 or path in self._known:
                 continue
             if self._table.is_line(child):
-                self._in_line(child, way, f"in {way}")
+                self._in_line(child, f"in {path}")
             else:
-                self._in_code(child, way)
+                self._in_code(child)
 
 
 def function_name(name: str) -> str:
@@ -305,10 +314,27 @@ def row(kind: str, shared: Settings = MappingProxyType({}), /, **attributes: Att
     return lambda path, layer: Layer(path, kind, (), {**shared, **_settings(layer, attributes)})
 
 
-def read_by(rows: Mapping[type, Row], path: str, layer: Any) -> Layer | None:
-    """Reads a layer by the row of its class, or of its nearest base that has one; None if none has."""
-    row = next((rows[cls] for cls in type(layer).__mro__ if cls in rows), None)
-    return None if row is None else row(path, layer)
+def cell(kind: str, **attributes: Attribute) -> Row:
+    """Returns a row for a recurrent layer that is one cell, as PyTorch and Paddle name its parameters."""
+    return lambda path, layer: Layer(
+        path, kind, of_single_cell(kind), {**ONE_CELL, **_settings(layer, attributes)}
+    )
+
+
+def read_each(
+    rows: Mapping[type | str, Row], modules: Iterable[tuple[str, Any]]
+) -> list[tuple[Any, Layer]]:
+    """Reads those of the modules, given with their paths, that have a row for their class or a base of it. A row may be
+    listed by the name of a class, `package.module.Class`, so that the package is not imported for it."""
+    read = []
+    for path, module in modules:
+        classes = type(module).__mro__
+        keys = (key for cls in classes for key in (cls, f"{cls.__module__}.{cls.__name__}"))
+        row = next((rows[key] for key in keys if key in rows), None)
+        layer = None if row is None else row(path, module)
+        if layer is not None:
+            read.append((module, layer))
+    return read
 
 
 def over_axes(
