@@ -138,6 +138,7 @@ def probe_here(name: str) -> Report:
 def _report(
     name: str, error: str | None = None, installed: bool = True, version: str | None = None
 ) -> Report:
+    """A report of a backend that does not work, to be filled in for one that does."""
     return {
         "backend": name,
         "installed": installed,

@@ -346,6 +346,7 @@ def _refuse_two_rules(float64: bool, calibrate: bool, rule: Strictness) -> None:
 
 
 def _refuse_missing(plan: RunPlan) -> None:
+    """Refuses a backend that the interpreter it would run in does not have."""
     for name, python in plan.pythons.items():
         # another interpreter is not asked: its process says what is missing
         if python == sys.executable and not registry.is_installed(name):
@@ -369,10 +370,6 @@ def _prepare(folder: Path, overwrites: bool) -> None:
             script_runs.clear(folder)
         except XDeviceError as error:
             raise click.UsageError(str(error)) from error
-    _make(folder)
-
-
-def _make(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -389,6 +386,7 @@ def _backends(backends: str | None) -> tuple[str, ...]:
 
 
 def _interpreters(pythons: tuple[str, ...], names: tuple[str, ...]) -> dict[str, str]:
+    """The interpreter of each backend: this one, or the one that --python names."""
     interpreters = dict.fromkeys(names, sys.executable)
     for option in pythons:
         name, equals, path = option.partition("=")
@@ -409,15 +407,15 @@ def _interpreters(pythons: tuple[str, ...], names: tuple[str, ...]) -> dict[str,
 
 
 def _rule(options: dict[str, Any]) -> Strictness:
+    """How strictly to compare, from the options."""
     from xdevice.twins.parity.tolerances import Strictness
 
     try:
         return Strictness(
             options["rtol"],
             options["atol"],
-            False,
-            not options["any_dtype"],
-            options["equal_nan"],
+            check_dtype=not options["any_dtype"],
+            equal_nan=options["equal_nan"],
         ).check()
     except XDeviceError as error:  # NaN, which click takes to be in every range
         raise click.UsageError(str(error)) from error
@@ -432,6 +430,7 @@ def _reported(make: Callable[[], ParityReport]) -> ParityReport:
 
 
 def _publish(report: ParityReport, title: str, options: dict[str, Any]) -> None:
+    """Writes the report where the options say, shows it, and ends with its status."""
     from xdevice.twins.parity import parity_report
 
     if options["json_file"] is not None:

@@ -185,11 +185,18 @@ _PARTS: Final = {
 
 
 def _adam(
-    which: Callable[..., Any], params: Any, grads: Any, state: Any, lr: Any, betas: tuple[float, float], eps: float,
+    which: Callable[..., Any],
+    params: Any,
+    grads: Any,
+    state: Any,
+    lr: Any,
+    betas: tuple[float, float],
+    eps: float,
     weight_decay: float,
-) -> tuple[Any, dict[str, Any]]:  # fmt: skip
-    _require_state(which, state)
-    (beta1, beta2), rate, count = betas, _number_for(lr), _number_for(state["step"])
+) -> tuple[Any, dict[str, Any]]:
+    """A step of `which`, `adam` or `adamw`: by the adapter's kernel where that takes these tensors, else by a rule."""
+    beta1, beta2 = betas
+    rate = _number_for(lr)
 
     def decayed(p: Any, g: Any, *means: Any) -> tuple[Any, ...]:
         # Adam adds the decay to the gradient, AdamW takes it off the parameter first
@@ -199,14 +206,15 @@ def _adam(
 
     @_once_for_each_place
     def numbers(p: Any) -> tuple[Any, ...]:
-        xp, steps = array_namespace(p), count(p) + 1.0
+        """The corrections of both averages, moved into the rate and eps, so that no element is corrected by itself."""
+        xp = array_namespace(p)
+        steps = _number_for(state["step"])(p) + 1.0
         # 1 - beta ** step would lose half of the digits of float32
-        corrected, root = (
-            -xp.expm1(steps * math.log(beta)) if beta else 1.0 for beta in (beta1, beta2)
+        of_mean, of_square = (
+            -xp.expm1(steps * math.log(beta)) if beta else 1.0 for beta in betas
         )
-        root = xp.sqrt(root) if beta2 else 1.0
-        # the corrections of both averages are moved into two numbers, so that they are not applied to each element
-        return rate(p) / corrected * root, eps * root
+        root = xp.sqrt(of_square) if beta2 else 1.0
+        return rate(p) / of_mean * root, eps * root
 
     def rule(p: Any, g: Any, m: Any, v: Any) -> tuple[Any, ...]:
         size, least = numbers(p)
@@ -215,12 +223,14 @@ def _adam(
         return p - size * m / (array_namespace(v).sqrt(v) + least), m, v
 
     def stepped(rows: Rows) -> list[Any]:
-        rows = rows.changed(decayed) if weight_decay else rows
+        if weight_decay:
+            rows = rows.changed(decayed)
         kernel, p = rows.kernel("adam"), rows.leaves[0]
-        result = (
-            kernel(_there(state["step"], p), rate(p), betas, eps) if kernel else NotImplemented
-        )
-        return rows.applied(rule) if result is NotImplemented else result
+        if kernel is not None:
+            result = kernel(_there(state["step"], p), rate(p), betas, eps)
+            if result is not NotImplemented:
+                return result  # type: ignore[no-any-return]
+        return rows.applied(rule)
 
     return _step(which, params, grads, state, stepped)
 
@@ -232,6 +242,8 @@ def _step(
     state: Any,
     stepped: Callable[[Rows], list[tuple[Any, ...]]],
 ) -> tuple[Any, dict[str, Any]]:
+    """The new parameters and state. `stepped` gives for each row (a parameter, its gradient and its parts of the state)
+    the new parameter and parts."""
     _require_state(which, state)
     return registry.eagerly(lambda: _stepped(which, params, grads, state, stepped))  # type: ignore[no-any-return]
 
@@ -254,6 +266,7 @@ def _stepped(
 
 
 def _require_state(which: Callable[..., Any], state: Any) -> None:
+    """Raises `ArgumentError` unless this is a state of the optimizer `which`."""
     if not isinstance(state, dict) or set(state) != {"step", *_PARTS[which]}:
         name = which.__name__
         raise ArgumentError(

@@ -570,6 +570,7 @@ def _begin(
 def _sizes(
     backend: Backend, shape: tuple[int | Sequence[int], ...], dtype: str
 ) -> tuple[int, ...]:
+    """The shape of a draw. Raises `ShapeError` for one that the backend cannot have."""
     sizes = creation.shape_of(shape, dtype)
     if len(sizes) > backend.most_axes or max(sizes, default=0) > backend.longest_axis:
         raise ShapeError(
@@ -599,6 +600,7 @@ def _around_zero(
 
 
 def _probabilities(p: Any) -> np.ndarray[Any, Any]:
+    """The argument `p` of `choice` as a vector of float64. Raises `ArgumentError` for anything else."""
     import numpy
 
     try:
@@ -622,6 +624,7 @@ def _probabilities(p: Any) -> np.ndarray[Any, Any]:
 
 
 def _whole(what: str, value: Any) -> int:
+    """An argument as an int. Raises `ArgumentError` for anything else."""
     try:
         if not isinstance(value, bool):
             return index(value)
@@ -651,6 +654,7 @@ def _number(what: str, value: Any, dtype: str) -> float:
 
 
 def _require_room(backend: Backend, dtype: str, least: int, most: int) -> None:
+    """Raises `DTypeError` if the dtype, or what this backend now has in its place, does not hold these ints."""
     import numpy
 
     refusal = backend.dtype_refusal(dtype)
@@ -668,6 +672,7 @@ def _work(dtype: str) -> str:
 
 @cache
 def _largest(dtype: str) -> float:
+    """The largest finite number of a float dtype."""
     import numpy
 
     host = host_dtype(dtype)

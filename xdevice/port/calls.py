@@ -89,6 +89,7 @@ class Invocation:
         return self.get((function, "return"))
 
     def _class(self, callee: Atom) -> Value:
+        """A new object: its arguments go into the parameters of `__init__`."""
         instance = of("instance", callee.subject)
         # a class without one, or with one of a framework's, hands its arguments nowhere in the project
         init = callee.subject.method("__init__")
@@ -135,6 +136,7 @@ class Invocation:
         return knowledge.output_of(callee.subject) or UNKNOWN
 
     def _foreign(self, callee: Atom) -> Value:
+        """The value of a call of a function outside the project, by the tables of `knowledge`."""
         full: str = callee.subject
         if full.startswith("builtins."):
             return self._builtin(full.removeprefix("builtins."))
@@ -183,6 +185,7 @@ class Invocation:
         return NONE
 
     def _builtin(self, name: str) -> Value:
+        """The value of a call of a function of Python's own."""
         if name in knowledge.BUILTINS:
             return knowledge.BUILTINS[name]
         match name:
@@ -217,6 +220,7 @@ class Invocation:
         return UNKNOWN
 
     def _mapped(self) -> Value:
+        """The items of `map(function, ...)`: what the function gives for the items of the arguments."""
         # the node of the inner call is made once, because a list is known by the call that makes it
         node = getattr(self.node, "mapped", None)
         if node is None:
@@ -233,6 +237,7 @@ class Invocation:
         return self.of_value(self.inference.attribute(owner, name, self.node.func))
 
     def _method_of_anything(self, owner: Atom, name: str) -> Value:
+        """A method of an object of which nothing is known."""
         self._escape()
         # any method of this name may be meant: its parameters may be what is given here
         for function in self.inference.methods.get(name, ()):
@@ -243,6 +248,7 @@ class Invocation:
         return union(UNKNOWN, self.of_value(self.get(("attr", None, name)) - UNKNOWN))
 
     def _method_of_instance(self, owner: Atom, name: str) -> Value:
+        """A method of an object of a class of the project, or of the framework's class that it derives from."""
         cls: Class = owner.subject
         # Lightning's and d2l's: it sets an attribute for each argument of the caller, by way of its frame
         if name == "save_hyperparameters" and self.caller is not None:
@@ -265,6 +271,7 @@ class Invocation:
         return value_of(owner) if name in knowledge.MODEL_METHODS else UNKNOWN
 
     def _method_of_tensor(self, owner: Atom, name: str) -> Value:
+        """A method whose result depends on its arguments, or one of the tables."""
         has_arguments = bool(self.values or self.node.keywords)
         # with an axis they give values and indices in PyTorch, and a tensor elsewhere
         if name in ("max", "min"):
@@ -285,6 +292,7 @@ class Invocation:
         return knowledge.TEXT_METHODS.get(name, STR)
 
     def _method_of_container(self, owner: Atom, name: str) -> Value:
+        """A method of a list or dict, which may change the items."""
         items = "items", owner.subject
         match name:
             case "append" | "add" | "insert" | "setdefault" if self.values:
@@ -312,6 +320,7 @@ class Invocation:
         return UNKNOWN
 
     def _method_of_parser(self, owner: Atom, name: str) -> Value:
+        """A method of an `argparse.ArgumentParser` or of a group in it."""
         namespace = of("namespace", owner.subject)
         match name:
             case "parse_args":
@@ -324,6 +333,7 @@ class Invocation:
         return value_of(owner)
 
     def _add_argument(self, parser: ast.AST) -> None:
+        """Puts what an argument of the command line may be into its cell."""
         flags = [flag for flag in map(_constant, self.node.args) if isinstance(flag, str)]
         options: dict[str | None, Any] = {
             keyword.arg: keyword.value for keyword in self.node.keywords

@@ -112,6 +112,7 @@ class Inference(Cells):
         return knowledge.PLAIN_TYPES.get(name) or knowledge.TYPES.get(name)
 
     def _annotated_name(self, node: ast.expr | None, module: PythonModule) -> str:
+        """The full name of what an annotation names, by the imports of its module."""
         match node:
             case ast.Attribute(value=owner, attr=name):
                 return f"{self._annotated_name(owner, module)}.{name}"
@@ -188,6 +189,7 @@ class Inference(Cells):
         return value or self.global_name(module, name)
 
     def _attribute_of_class(self, atom: Atom, name: str) -> Value:
+        """The possible values of an attribute of a class of the project, of its objects, or of `super()`."""
         cls: Class = atom.subject
         values = self.get(self.attribute_of(cls, name))
         method = cls.method(name, is_super=atom.kind == "super")
@@ -224,6 +226,7 @@ class Inference(Cells):
         return union(*map(self._iterate_atom, value))
 
     def _iterate_atom(self, atom: Atom) -> Value:
+        """The possible values of the variable of a loop over one thing."""
         match atom.kind:
             case "tensor" | "array" | "str":
                 return value_of(atom)

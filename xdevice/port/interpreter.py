@@ -130,6 +130,7 @@ class Interpreter(Inference):
     # statements
 
     def _block(self, body: Sequence[ast.stmt], env: Env | None) -> Env | None:
+        """Reads statements one after the other, up to one behind which nothing is reached."""
         for statement in body:
             if env is None:
                 break
@@ -311,6 +312,7 @@ class Interpreter(Inference):
     # functions and classes
 
     def _function(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> Env:
+        """Binds the name of a function, whose body is a task of its own; a method belongs to its class instead."""
         function = self._function_of(node, node.name, self.owner)
         self._read_defaults(function)
         value = of("function", function)
@@ -328,6 +330,7 @@ class Interpreter(Inference):
         return self.env
 
     def _function_of(self, node: Any, name: str, owner: Class | None) -> Function:
+        """The function of a node, which is made and scheduled when it is met first."""
         function = self.functions.get(node)
         if function is not None:
             return function
@@ -352,6 +355,7 @@ class Interpreter(Inference):
         return function
 
     def _read_defaults(self, function: Function) -> None:
+        """Puts the defaults of a function into its parameters."""
         parameters = function.node.args
         positional = zip(
             reversed(function.positional), reversed(parameters.defaults), strict=False
@@ -364,6 +368,7 @@ class Interpreter(Inference):
                 self.put((function, name), self.evaluate(default))
 
     def _decorate(self, node: ast.expr, function: Function, value: Value) -> Value:
+        """The value of a decorated function: itself, if the decorator is known to give back what it gets."""
         self.evaluate(node)
         decorator = node.func if isinstance(node, ast.Call) else node
         name = self.full_name(decorator) or ast.unparse(decorator)
@@ -386,6 +391,7 @@ class Interpreter(Inference):
         return UNKNOWN
 
     def _class(self, node: ast.ClassDef) -> Env:
+        """Reads the body of a class at once, because its methods may be called by the next statement."""
         cls = self.classes.get(node)
         if cls is None:
             cls = self.classes[node] = Class(node, self.module, node.name, self.owner)
@@ -443,6 +449,7 @@ class Interpreter(Inference):
                         self.put(("items", atom.subject), value)
 
     def _unpack(self, targets: list[ast.expr], value: Value, is_inner: bool) -> None:
+        """Binds the items of a value to several targets; a tuple of the same length item by item."""
         is_starred = any(isinstance(target, ast.Starred) for target in targets)
         parts = [NOTHING] * len(targets)
         for atom in value:
@@ -457,6 +464,7 @@ class Interpreter(Inference):
             self.bind(target, part, is_inner)
 
     def _bind_name(self, name: str, value: Value) -> None:
+        """Binds a name, for the statements behind it, and for functions and modules that read it."""
         # a global is not known from one statement to the next: other functions bind it, too
         if self.function is not None and name in self.function.globals:
             self.put((self.module, name), value)
@@ -469,6 +477,7 @@ class Interpreter(Inference):
             self.put(key, value)
 
     def _bind_attribute(self, owner: Value, name: str, value: Value) -> None:
+        """Puts a value into an attribute of whatever the object may be."""
         for atom in owner:
             if atom.kind in ("instance", "class"):
                 self.put(self.attribute_of(atom.subject, name), value)
@@ -480,6 +489,7 @@ class Interpreter(Inference):
                 self.put(("attr", None, name), value)
 
     def _name(self, node: ast.Name) -> Value:
+        """Looks a name up as Python does: in the function, in those around it, in the module, among the builtins."""
         if node.id in self.env:
             return self.env[node.id]
         function = self.function
@@ -518,10 +528,6 @@ class Interpreter(Inference):
         node.has_gpu = not self.env[GPU]  # type: ignore[attr-defined]
         return filled_text(pattern, node)
 
-    def _filled_part(self, node: ast.FormattedValue) -> Value:
-        self._evaluate_parts(node)
-        return STR
-
     def _attribute(self, node: ast.Attribute) -> Value:
         owner = self.evaluate(node.value)
         return union(*[self.attribute(atom, node.attr, node) for atom in owner])
@@ -547,6 +553,7 @@ class Interpreter(Inference):
         return union(*[self._item(atom, node.slice) for atom in owner])
 
     def _item(self, atom: Atom, index: ast.expr) -> Value:
+        """The value of `x[index]`, for one thing that x may be."""
         is_slice = isinstance(index, ast.Slice)
         match atom.kind:
             case "tensor" | "array" | "str":
@@ -573,6 +580,7 @@ class Interpreter(Inference):
         return self._operate(node, self.evaluate(node.left), self.evaluate(node.right))
 
     def _operate(self, node: ast.BinOp | ast.AugAssign, left: Value, right: Value) -> Value:
+        """The value of `left op right`, also of `left op= right`."""
         # one side is not known yet: whatever were said now could not be taken back
         if not left or not right:
             return NOTHING
@@ -710,7 +718,6 @@ class Interpreter(Inference):
         ast.DictComp: _comprehension,
         ast.Expr: _expression,
         ast.For: _for,
-        ast.FormattedValue: _filled_part,
         ast.FunctionDef: _function,
         ast.GeneratorExp: _comprehension,
         ast.If: _if,

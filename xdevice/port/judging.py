@@ -178,6 +178,7 @@ class Use:
         self.has_stars = None in self.keywords or any(
             isinstance(arg, ast.Starred) for arg in self.args
         )
+        # most rules take one argument without a name, and nothing else
         is_alone = len(self.args) == 1 and not self.keywords and not self.has_stars
         self.only_argument = self.args[0] if is_alone else None
 

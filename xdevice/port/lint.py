@@ -83,6 +83,7 @@ class Choice(NamedTuple):
     per_file: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
     def takes(self, code: str, path: str) -> bool:
+        """Whether findings of a code are reported in a file."""
         ignored = (
             *self.ignore,
             *(code for glob, codes in self.per_file if _matches(path, glob) for code in codes),
@@ -190,6 +191,7 @@ def findings(source: Source, choice: Choice) -> list[Finding]:
 
 
 def _chosen(module: PythonModule, choice: Choice) -> Iterator[Finding]:
+    """The findings of the selected rules in one module, with their places in the file."""
     source = module.source
     for hit in lint_rules.hits(module):
         if not choice.takes(hit.code, source.path):
@@ -241,6 +243,7 @@ def with_guarded(findings: Iterable[Finding]) -> list[Finding]:
 
 
 def _with_behind(test: Finding, guarded: list[Finding]) -> Finding:
+    """The finding of a test, which names the lines of the findings that it guards."""
     if not guarded:
         return test
     lines = sorted({finding.line for finding in guarded})
@@ -375,6 +378,7 @@ class _Ignore:
 
 
 def _ignores(source: Source) -> Iterator[_Ignore]:
+    """The comments that ignore findings, each with the lines for which it holds."""
     opened: _Ignore | None = None
     for line, comment in _comments(source):
         match = _COMMENT.match(comment)
@@ -384,6 +388,7 @@ def _ignores(source: Source) -> Iterator[_Ignore]:
         ignore = _Ignore(
             range(place, place + 1), cell, codes(match[2] or "", f"{source.path}:{place}")
         )
+        # `off` holds up to `on`, or to the end of the file
         if match[1] == "ignore":
             yield ignore
         elif match[1] == "off" and opened is None:
@@ -397,6 +402,7 @@ def _ignores(source: Source) -> Iterator[_Ignore]:
 
 
 def _comments(source: Source) -> Iterator[tuple[int, str]]:
+    """The comments of a file, each with its line in `Source.text`."""
     if b"xdevice:" not in source.text:
         return
     cells = source.cells if source.cells is not None else [Cell(1, source.text.decode())]
@@ -409,6 +415,7 @@ def _comments(source: Source) -> Iterator[tuple[int, str]]:
 
 
 def _is_ignored(finding: Finding, ignores: Sequence[_Ignore]) -> bool:
+    """Whether a comment ignores a finding. All that do are marked as used."""
     is_ignored = False
     for ignore in ignores:
         touches = (

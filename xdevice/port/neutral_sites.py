@@ -39,6 +39,7 @@ class NeutralSites(JudgedSites):
     """The sites of one module, for the target "accelerator"."""
 
     def _judge_method(self, use: Use, full_name: str) -> Judged | None:
+        """The judgement on a method: PyTorch's own are right on any device, but for `.cuda()`."""
         judged = super()._judge_method(use, full_name)
         if judged is None or judged[1].verdict == "not a device":
             return judged
@@ -119,6 +120,7 @@ class NeutralSites(JudgedSites):
         return None
 
     def _of_text(self, use: Use, place: str, filling: ast.expr | None = None) -> Judgement:
+        """The judgement on a text that names CUDA, by where it stands; `filling` fills in its index."""
         if place == "elsewhere":
             return left_open(
                 "a text that names CUDA, and what is made of it is not known", "XD165"

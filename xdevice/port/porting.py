@@ -92,6 +92,7 @@ def unused_imports(module: PythonModule, edits: set[Edit]) -> set[Edit]:
 
 
 def _is_unused(module: PythonModule, name: str, edits: set[Edit]) -> bool:
+    """Whether the edits have rewritten all uses of an imported name."""
     nodes, _ = module.walked
     uses = [
         module.span(node) for node in nodes if isinstance(node, ast.Name) and node.id == name

@@ -68,6 +68,7 @@ def _nodes_of_scope(body: list[ast.AST]) -> Iterator[ast.AST]:
 
 
 def _names_bound_by(node: ast.AST) -> Iterable[str]:
+    """The names that a node binds in its scope, without those of nodes inside it."""
     match node:
         case ast.Name(id=name, ctx=ast.Store() | ast.Del()):
             return [name]
@@ -221,6 +222,7 @@ def frameworks_of(module: PythonModule) -> set[str]:
 
 
 def _full_name(path: PurePosixPath, packages: set[PurePosixPath]) -> str:
+    """The name by which a project imports the module at a path."""
     parts = [] if path.name == "__init__.py" else [path.stem]
     folder = path.parent
     # the root of the call may be a package too, of a name not known here

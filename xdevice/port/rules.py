@@ -50,6 +50,7 @@ class JudgedSites(JudgedModule):
     """The sites of one module, for the target "xdevice"."""
 
     def sites(self) -> Iterator[Site]:
+        """The sites of the module. A part of one that is rewritten with it is no site itself."""
         if not self.frameworks:
             return
         consumed: set[ast.AST] = set()
@@ -93,6 +94,7 @@ class JudgedSites(JudgedModule):
         )
 
     def _site(self, use: Use, judgement: Judgement) -> Site:
+        """The site of a use, in which nothing is rewritten if something forbids it."""
         node, idiom = use.node, use.idiom
         where: Any = node.value if isinstance(node, ast.keyword) else node
         # only now, because a reason to leave a use open needs no further reason
@@ -234,6 +236,7 @@ class JudgedSites(JudgedModule):
     # what is no call
 
     def _judge_keyword(self, node: ast.keyword) -> Judged | None:
+        """The judgement on `device="cuda"` and the like, in calls that have no rule of their own."""
         call = self.parents.get(node)
         if node.arg not in idioms.KEYWORDS or not isinstance(call, ast.Call):
             return None
@@ -298,6 +301,7 @@ class JudgedSites(JudgedModule):
         return None
 
     def _judge_attribute(self, node: ast.Attribute) -> Judged | None:
+        """The judgement on `x.device` and the like, which read where something is."""
         if node.attr not in idioms.WHERE or not isinstance(node.ctx, ast.Load):
             return None
         means = means_of(node.value)
@@ -419,14 +423,10 @@ _VENDORS: Final = {"cuda": "CUDA", "nccl": "CUDA", "xpu": "XPU", "npu": "NPU", "
 
 def _vendor_of(use: Use) -> str:
     """The vendor whose devices a use names, by its own name or a text that it is given; "" for none."""
-    names = [use.idiom.name]
     node = use.node
-    if isinstance(node, ast.Call):
-        names += [text_of(argument) or "" for argument in use.arguments]
-    elif isinstance(node, ast.keyword):
-        names.append(text_of(node.value) or "")
-    elif isinstance(node, ast.Compare):
-        names += [text_of(side) or "" for side in node.comparators]
+    # of a call, of a comparison, of a keyword
+    parts = use.arguments or getattr(node, "comparators", [getattr(node, "value", None)])
+    names = [use.idiom.name, *(text_of(part) or "" for part in parts)]
     for part in re.split(r"\W+", " ".join(names).lower()):
         if part in _VENDORS:
             return _VENDORS[part]

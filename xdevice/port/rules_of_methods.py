@@ -42,6 +42,7 @@ _MODEL_NAME: Final = re.compile(
 
 
 def to(use: Use) -> Judgement:
+    """`x.to(device)` of PyTorch and `x.as_in_ctx(device)` of MXNet, whose arguments may be other things."""
     if use.has_stars:
         return STARS
     device = use.arguments[0]
@@ -125,6 +126,7 @@ def _moves_in_place(atom: Atom) -> bool:
 
 
 def _is_thrown_away(node: ast.AST, parents: dict[ast.AST, ast.AST]) -> bool:
+    """Whether nothing is done with the result of a call, not even by way of a list or a choice."""
     # the nodes that hand a result on to what is around them
     passing = (
         ast.ListComp

@@ -277,6 +277,7 @@ def _script(raw: bytes, shown: str) -> Source:
 
 
 def _tree(text: str) -> ast.Module:
+    """The syntax tree of a text."""
     with warnings.catch_warnings():
         # warnings about escapes in strings are for the file's author
         warnings.simplefilter("ignore")
@@ -291,6 +292,7 @@ def _tree(text: str) -> ast.Module:
 
 
 def _text_with_tabs(raw: bytes, shown: str) -> Source:
+    """A page of d2l.ai: Markdown, in whose blocks of code the tabs of several frameworks alternate."""
     text = raw.decode("utf-8-sig")
     source = Source(shown, raw, text.encode(), "utf-8-sig")
     source.cells = list(_fences(source))
@@ -307,6 +309,7 @@ def _text_with_tabs(raw: bytes, shown: str) -> Source:
 
 
 def _fences(source: Source) -> Iterator[Cell]:
+    """The blocks of code of a page."""
     lines = [source.line_text(i + 1) for i in range(len(source.starts))]
     begin = None
     for number, line in enumerate(lines, 1):
@@ -365,6 +368,7 @@ class _Token:
 
 
 def _notebook(raw: bytes, shown: str) -> Source:
+    """A notebook, in whose JSON the strings of code are kept with their positions."""
     file = raw.decode("utf-8-sig")
     whole = _Decoder().decode(file)
     if not isinstance(whole, dict) or not isinstance(whole.get("cells"), list):
@@ -419,6 +423,7 @@ class _Decoder(json.JSONDecoder):
 
 
 def _written_into_notebook(source: Source, edits: list[Edit]) -> bytes:
+    """The bytes of a notebook with the edits made: only the strings that they touch are written anew."""
     file = source.raw.decode("utf-8-sig")
     parts, written = [], 0
     for first, last, group in _touched(source.tokens, edits):
@@ -502,6 +507,7 @@ def _python(text: str) -> str:
 
 
 def _parses(source: Source, cell: Cell, text: str) -> bool:
+    """Whether a cell is Python; one that is not is noted in `broken`."""
     try:
         _tree(text)
     except SyntaxError as error:

@@ -94,6 +94,7 @@ def _is_text(node: ast.expr) -> bool:
 
 
 def _arguments_in_text(call: ast.Call, name: str) -> list[ast.expr]:
+    """The arguments of a call of which it makes a text, or its object if it reads that as a text."""
     method = call.func.attr if isinstance(call.func, ast.Attribute) else ""
     if name in _TEXT_FUNCTIONS or method in _WRITING_METHODS:
         return [*call.args, *(keyword.value for keyword in call.keywords)]

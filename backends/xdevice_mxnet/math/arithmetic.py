@@ -58,6 +58,7 @@ leave = semantics.leave
 
 
 def _kernel(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Makes a kernel that first switches NumPy's semantics on, where this thread has not."""
     is_on, switch = mx.util.is_np_shape, semantics.require
 
     @wraps(function)
@@ -70,6 +71,7 @@ def _kernel(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _beside_numbers(name: str) -> Callable[..., Any]:
+    """Makes a kernel of two arrays, or of an array and a float."""
     own = getattr(_np, name)
     of_number = operator("npi", name, "scalar", own=lambda x, scalar: own(x, scalar))
 
@@ -95,6 +97,7 @@ def _refusing(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _is_recorded(x: Any) -> bool:
+    """Whether `x` is an array that MXNet would compute a gradient for."""
     if not isinstance(x, mx.nd.NDArray):
         return False
     try:
@@ -280,6 +283,8 @@ def _nothing(shape: tuple[int, ...], like: Any) -> Any:
 
 
 def _reducing(function: Callable[..., Any], of_nothing: Any) -> Callable[..., Any]:
+    """Makes a kernel of a reduction, which gives `of_nothing` where there are no elements."""
+
     @wraps(function)
     def kernel(x: Any, axes: tuple[int, ...] | None, keepdims: bool) -> Any:
         if x.size:
@@ -451,6 +456,7 @@ view = reshape
 
 @_kernel
 def _svd(x: Any, full_matrices: bool) -> tuple[Any, Any, Any]:
+    """The kernel `svd`: MXNet's own takes matrices with no more rows than columns."""
     rows, columns = x.shape[-2:]
     if full_matrices and rows != columns:
         raise UnsupportedError(

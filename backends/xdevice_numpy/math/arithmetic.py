@@ -241,6 +241,8 @@ def view(x: Array, shape: tuple[int, ...]) -> Array:
 
 
 def _arrays(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Makes a kernel of a function with one result or several, which are arrays even where NumPy gives scalars."""
+
     def kernel(*arguments: Any) -> Any:
         with np.errstate(all="ignore"):
             result = function(*arguments)

@@ -50,7 +50,7 @@ def _completed(kernels: Any) -> Any:
 
 
 def _wide(kernels: Any, function: str, wider: Mapping[str, str]) -> Callable[..., Any]:
-    """A kernel that computes the dtypes in `wider` in those beside them there."""
+    """The kernel `function`, which computes each dtype in `wider` in the wider one that it names, or on the host."""
     kernel = getattr(kernels, function)
     first = int(function == "where")  # its condition comes before its operands
 
@@ -75,6 +75,7 @@ def _wide(kernels: Any, function: str, wider: Mapping[str, str]) -> Callable[...
 
 
 def _on_host(kernels: Any, function: str, arguments: Sequence[Any]) -> Any:
+    """Computes a kernel by NumPy, and puts the result where the first argument is."""
     import numpy as np
 
     host = registry.load(HOST).namespace()
@@ -152,6 +153,7 @@ class Checks:
         return x
 
     def _tensor_of_variable(self, x: Any, function: str) -> Any:
+        """The tensor in a variable, such as `tf.Variable`. Raises `NotATensorError` for any other model."""
         tensor = self.backend.tensor_of(x)
         if tensor is None:
             raise NotATensorError(

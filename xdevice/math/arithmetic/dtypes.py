@@ -95,6 +95,8 @@ def require_fits(value: complex, name: str) -> None:
 
 
 def _require_float(value: complex, name: str) -> None:
+    """Raises `DTypeError` for an int that is too large for a float: `torch.full` and others raise an error of their
+    own."""
     try:
         complex(value)
     except OverflowError:
@@ -151,6 +153,8 @@ def integers(name: str, dtype: object = None) -> IInfo:
 
 
 def _of_integers(low: str, high: str) -> str:
+    """The common dtype of two integers: the longer one, or for a signed and an unsigned one a signed one that holds
+    both."""
     if kind_of(low) == kind_of(high):
         return high
     bits = _bits(low if kind_of(low) == "u" else high)

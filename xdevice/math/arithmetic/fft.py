@@ -27,6 +27,8 @@ _REAL: Final = {"complex64": "float32", "complex128": "float64"}
 
 
 def _along_one_axis(function: str) -> Callable[..., Any]:
+    """Makes a transform along one axis."""
+
     def transform(
         checks: Checks,
         x: Any,
@@ -45,6 +47,8 @@ def _along_one_axis(function: str) -> Callable[..., Any]:
 
 
 def _along_axes(function: str) -> Callable[..., Any]:
+    """Makes a transform along several axes."""
+
     def transform(
         checks: Checks, x: Any, /, *, s: Any = None, axes: Any = None, norm: str = "backward"
     ) -> Any:
@@ -200,6 +204,7 @@ def ifftshift(checks: Checks, x: Any, /, *, axes: int | Sequence[int] | None = N
 
 
 def _shifted(checks: Checks, function: str, x: Any, axes: Any, up: int) -> Any:
+    """The tensor, rolled by half of its length along each axis; `up` rounds the half up."""
     x = checks.tensor(x, f"fft.{function}")
     places = checks.axes(axes, len(x.shape), f"fft.{function}")
     shape = shape_of(x)

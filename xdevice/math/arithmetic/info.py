@@ -69,6 +69,7 @@ class Info:
         return {name: self._checks.kernels.dtype(name) for name in names}
 
     def _names(self, device: object) -> list[str]:
+        """The dtypes of the standard that a device of this backend has now."""
         place = creation.place_for(self._backend, device)
         lacks = self._backend.lacks(place)
         return [

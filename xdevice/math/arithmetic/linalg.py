@@ -127,6 +127,7 @@ def _factor(checks: Checks, function: str, x: Any, is_square: bool, *settings: A
 
 
 def _kernel(checks: Checks, function: str) -> Callable[..., Any]:
+    """The adapter's factorization of a name. Raises `UnsupportedError` if it has none."""
     kernel: Callable[..., Any] | None = getattr(checks.kernels.linalg, function, None)
     if kernel is None:
         raise checks.backend.unsupported(
@@ -136,6 +137,7 @@ def _kernel(checks: Checks, function: str) -> Callable[..., Any]:
 
 
 def _matrix(checks: Checks, x: Any, function: str, is_square: bool = False) -> Any:
+    """`x` as a matrix or a stack of matrices. Raises `DTypeError` or `ShapeError` for anything else."""
     x = checks.require(x, FLOATING, f"linalg.{function}")
     name, shape = checks.name(x), shape_of(x)
     if name not in _COMPLEX:
@@ -183,6 +185,7 @@ def pinv(checks: Checks, x: Any, /, *, rtol: Any = None) -> Any:
 
 
 def _pseudo_inverse(checks: Checks, x: Any, rtol: Any) -> Any:
+    """`pinv` by the singular values: those that count are inverted."""
     xp = checks.xp
     u, values, vh = svd(checks, x, full_matrices=False)
     counts = _counts(checks, values, x, rtol)

@@ -148,6 +148,7 @@ def repeat(
 
 
 def _counts(checks: Checks, x: Any, repeats: Any) -> Any:
+    """How often `repeat` repeats each element, as an array of NumPy."""
     import numpy
 
     if hasattr(repeats, "__iter__") and not hasattr(repeats, "dtype"):
@@ -207,6 +208,7 @@ def roll(
 
 
 def _rolled(checks: Checks, x: Any, shifts: Sequence[Any], axes: tuple[int, ...]) -> Any:
+    """The tensor rolled along the axes by the shifts."""
     lengths = [shape_of(x)[axis] for axis in axes]
     # kernels are promised shifts that are shorter than the axes
     pairs = zip(shifts, lengths, strict=True)
@@ -332,6 +334,7 @@ def _as_matrix(checks: Checks, x: Any, order: tuple[int, ...], shape: tuple[int,
 def _contracted(
     checks: Checks, shapes: tuple[tuple[int, ...], ...], axes: Any
 ) -> tuple[list[int], list[int]]:
+    """The axes of both tensors that `tensordot` sums over. Raises `ShapeError` if their lengths differ."""
     ndims = len(shapes[0]), len(shapes[1])
     if not isinstance(axes, tuple | list):
         axes = range(ndims[0] - axes, ndims[0]), range(axes)
@@ -378,6 +381,7 @@ def vecdot(checks: Checks, x1: Any, x2: Any, /, *, axis: int = -1) -> Any:
 
 
 def _sizes(shape: Any, function: str) -> tuple[int, ...]:
+    """A shape as a tuple of ints of 0 or more. Raises `ShapeError` for anything else."""
     lengths = _ints(shape, function)
     if min(lengths, default=0) < 0:
         raise ShapeError(
@@ -387,6 +391,7 @@ def _sizes(shape: Any, function: str) -> tuple[int, ...]:
 
 
 def _ints(shape: Any, function: str) -> tuple[int, ...]:
+    """An int, or a sequence of ints, as a tuple. Raises `ShapeError` for anything else."""
     try:
         return tuple(map(index, listed(shape)))
     except TypeError:

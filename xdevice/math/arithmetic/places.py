@@ -32,6 +32,7 @@ def _place(checks: Checks, function: str, x: Any, axis: int | None, keepdims: bo
 def _first_of_extremes(
     checks: Checks, x: Any, function: str, place: int | None, keepdims: bool
 ) -> Any:
+    """`argmax` or `argmin` along an axis, or of the flat tensor if `place` is None, as int64."""
     kernels = checks.kernels
     flat = kernels.reshape(x, (-1,)) if place is None else x
     places = checks.cast(

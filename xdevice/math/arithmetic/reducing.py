@@ -69,6 +69,7 @@ sum = _accumulation("sum")
 
 
 def _extreme(checks: Checks, function: str, x: Any, axis: Axis, keepdims: bool) -> Any:
+    """`max` or `min`. Raises `ShapeError` if there is nothing to choose from."""
     x = checks.require(x, REAL, function)
     shape = shape_of(x)
     axes = checks.axes(axis, len(shape), function)
@@ -131,6 +132,7 @@ def _variance(
     correction: float,
     keepdims: bool,
 ) -> Any:
+    """The mean of the squared differences from the mean, or its root for `std`."""
     kernels = checks.kernels
     deviations = kernels.subtract(x, kernels.mean(x, axes, True) if axes else x)
     squares = kernels.square(deviations)
@@ -222,6 +224,7 @@ def diff(
 
 
 def _differences(checks: Checks, x: Any, place: int, length: int, times: int) -> Any:
+    """`diff` along the axis `place` of this length, applied `times` times."""
     kernels = checks.kernels
     # each round subtracts neighbours, and leaves one element less
     for last in range(length - 1, length - 1 - times, -1):

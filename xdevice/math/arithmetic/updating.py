@@ -112,6 +112,7 @@ class Rows:
         )
 
     def _paired(self, name: str, other: Tree, leaves: list[Any]) -> list[Any]:
+        """The leaves of `other` by the paths of the parameters. Raises `ContainerError` if one has no partner."""
         places, others = self.tree.paths(), other.paths()
         by_place = dict(zip(others, leaves, strict=True))
         for i, place in enumerate(places):

@@ -114,6 +114,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Makes one test for each backend of a test that asks for `xd`."""
     definition = metafunc.definition
     marks = [mark for mark in definition.iter_markers() if mark.name in MARKERS]
     for mark in marks:
@@ -157,6 +158,7 @@ def _may_run(name: str, marks: Sequence[pytest.Mark]) -> bool:
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
+    """Skips a test, or expects it to fail, on the backends that its markers name."""
     name = backend_of(item)
     if name is None:
         return
@@ -192,6 +194,7 @@ def _prepare(backend: Backend) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Puts back the default backend and the generator of random numbers after each test."""
     if backend_of(item) is None:
         return (yield)
     before = selection.default()
@@ -204,6 +207,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Selects the backend before the fixtures of a test are made."""
     name = backend_of(item)
     if name is None:
         return
@@ -217,6 +221,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 def _need_gpus(item: pytest.Item, backend: Backend) -> None:
+    """Skips a test that needs more GPUs than there are."""
     # counting may start the framework: TensorFlow initialises CUDA to count GPUs
     if not needs_gpu(item):
         return
@@ -230,6 +235,7 @@ def _need_gpus(item: pytest.Item, backend: Backend) -> None:
 
 
 def _need_dtypes(item: pytest.Item, backend: Backend) -> None:
+    """Skips a test that needs a dtype which `xd_device` cannot hold."""
     needed = [name for mark in item.iter_markers("xd_needs_dtype") for name in mark.args]
     if not needed:
         return
@@ -244,6 +250,7 @@ def _need_dtypes(item: pytest.Item, backend: Backend) -> None:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
+    """Runs the body of a test, and records its values if the options say so."""
     name = backend_of(item)
     if name is not None:
         selection.set_backend(name)  # a fixture of the project's may have cleared it
@@ -287,6 +294,7 @@ def _guard(item: pytest.Item) -> AbstractContextManager[Any]:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Hides xdevice's own frames from an error, and adds to the report what the summary needs."""
     name = backend_of(item)
     if name is not None and call.excinfo is not None:
         for entry in call.excinfo.traceback:
@@ -347,6 +355,7 @@ def xd_device(xd: Backend, pytestconfig: pytest.Config) -> Device:
 
 
 def _device(backend: Backend, settings: Settings) -> Device:
+    """The device to test on; fails the test if it is not there, or skips it where other backends may have it."""
     if settings.device is None:
         return next(iter(_gpus(backend)), devices.CPU)
     try:

@@ -39,6 +39,7 @@ class Settings:
 
 
 def _named(text: str) -> tuple[str, ...]:
+    """The backends that an option names, each of which must be installed."""
     if not text.strip():
         raise pytest.UsageError(
             "--xd-backends names no backend: give auto, or names such as torch,paddle"
@@ -58,6 +59,7 @@ def _named(text: str) -> tuple[str, ...]:
 
 
 def _check_device(text: str, settings: Settings) -> None:
+    """Refuses a text that names no device before the first test runs."""
     with suppress(DeviceError):
         devices.parse(text)
         return

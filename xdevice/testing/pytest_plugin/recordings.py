@@ -104,6 +104,7 @@ class Recordings:
         self._recorder.add(_EXPECTED, expected)
 
     def _compare(self, item: pytest.Item, entries: list[RecordedCall], place: Path) -> None:
+        """Compares a test with its own backend's recording, else with those of all backends."""
         folders = sorted(path.parent for path in place.parent.glob(f"*/{INDEX}"))
         if place in folders:
             folders = [place]
@@ -118,6 +119,7 @@ class Recordings:
     def _compare_with(
         self, item: pytest.Item, entries: list[RecordedCall], folder: Path
     ) -> None:
+        """Compares a test with the recording in a folder, and fails the test at the first difference."""
         from xdevice.twins.parity.comparing import compare_leaves
         from xdevice.twins.parity.tolerances import Strictness
 

@@ -121,6 +121,7 @@ class Summary:
         return self._versions.get(name) or _installed(name)
 
     def _not_run(self) -> list[str]:
+        """The names that the last line lists as not run: GPUs, and backends."""
         left = [] if self._on_gpu else ["gpu"]
         for name in registry.names():
             if name in self._ran:
@@ -149,6 +150,7 @@ def _lacking(skipped: Sequence[pytest.TestReport | pytest.CollectReport]) -> lis
 
 
 def _outcomes(counts: Counter[str]) -> str:
+    """The numbers of tests by outcome, in pytest's order."""
     shown = sorted(
         counts,
         key=lambda category: _ORDER.index(category) if category in _ORDER else len(_ORDER),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,7 +11,7 @@ import xdevice
 from xdevice.errors import UnsupportedError
 from xdevice.math.contract import arithmetic
 
-from .base import Suite, in_thread
+from .base import Suite
 from .capabilities import needs
 
 if TYPE_CHECKING:
@@ -39,9 +38,10 @@ class ArithmeticChecks(Suite):
         self.needs_kernels()
         x = self.make([[1, 2], [3, 4]])
         # settings that are made for this thread end with it
-        in_thread(lambda: self.compute(x), self.patience)
+        self.in_thread(self.compute, x)
 
     def compute(self, x: Any) -> None:
+        """Checks one kernel of each kind, by results that are exact in float32."""
         try:
             xp = xdevice.array_namespace(x)
         except UnsupportedError:
@@ -77,13 +77,12 @@ class ArithmeticChecks(Suite):
         if self.requires_grad(constant) is not None:
             constant = self.samples.marked(constant)
         for mode, _ in ((nullcontext, None), *self.samples.modes().values()):
-            in_thread(
-                partial(self.differentiate, [x, y, x, unused], constant, mode), self.patience
-            )
+            self.in_thread(self.differentiate, [x, y, x, unused], constant, mode)
 
     def differentiate(
         self, leaves: list[Any], constant: Any, mode: Callable[[], AbstractContextManager[Any]]
     ) -> None:
+        """Checks the gradients of `2 * x + constant + y + x` with respect to x, y, x again and an unused tensor."""
         add, calls = self.samples.add, []
 
         def call(inputs: list[Any]) -> tuple[Any, list[Any]]:
@@ -138,9 +137,10 @@ class ArithmeticChecks(Suite):
     def test_gradients_nest_or_are_refused(self) -> None:
         self.needs_kernels()
         x = self.make(2.0)
-        in_thread(partial(self.differentiate_twice, x), self.patience)
+        self.in_thread(self.differentiate_twice, x)
 
     def differentiate_twice(self, x: Any) -> None:
+        """Checks that a value in which gradients were taken still depends on its inputs."""
         add = self.samples.add
 
         def outer(inputs: list[Any]) -> tuple[Any, list[Any]]:
@@ -160,9 +160,10 @@ class ArithmeticChecks(Suite):
     def test_what_is_stopped_has_the_value_and_no_gradient(self) -> None:
         self.needs_kernels()
         x = self.make(2.0)
-        in_thread(lambda: self.stop(x), self.patience)
+        self.in_thread(self.stop, x)
 
     def stop(self, x: Any) -> None:
+        """Checks the gradient of `x + stop_gradient(x)`, which is 1."""
         stopped = []
 
         def call(inputs: list[Any]) -> tuple[Any, list[Any]]:
@@ -182,12 +183,13 @@ class ArithmeticChecks(Suite):
         self.needs_kernels()
         leaves = self.marked([1.0, 2.0], [3.0])
         grads = self.marked([10.0, 2.0], [3.0])
-        in_thread(partial(self.update, list(zip(leaves, grads, strict=True))), self.patience)
+        self.in_thread(self.update, list(zip(leaves, grads, strict=True)))
 
     def marked(self, *arrays: list[float]) -> list[Any]:
         return [self.samples.marked(self.make(array)) for array in arrays]
 
     def update(self, rows: list[tuple[Any, Any]]) -> None:
+        """Checks a step whose rule adds the gradient, with and without leave to write into the old parameters."""
         operands: list[Any] = []
 
         def rule(p: Any, g: Any) -> Any:

@@ -10,15 +10,14 @@ import numpy as np
 import pytest
 
 import xdevice
+from xdevice.errors import DeviceMismatchError, NotATensorError, XDeviceError
 
-from .base import Planned, Suite, in_thread, need, refusal_of
+from .base import Planned, Suite, need, refusal_of, skipping_what_is_refused
 from .capabilities import needs
 from .values import plain
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from xdevice.base.devices import Device
 
 
 class WaitingChecks(Suite):
@@ -28,7 +27,7 @@ class WaitingChecks(Suite):
         xdevice.sync(
             self.home, self.here, self.here.native, x, [x, {"x": x, "n": 1}], self.adapter
         )
-        with pytest.raises(xdevice.errors.NotATensorError):
+        with pytest.raises(NotATensorError):
             xdevice.sync(object())
 
     def test_sync_waits_for_work_under_way(self) -> None:
@@ -64,26 +63,20 @@ class WaitingChecks(Suite):
             x = need(self.samples.failing_work(), "work that fails asynchronously")
             with pytest.raises(Exception) as raised:
                 xdevice.sync(*targets_of(x))
-            assert not isinstance(raised.value, xdevice.errors.XDeviceError)
+            assert not isinstance(raised.value, XDeviceError)
             # their traceback keeps the work alive: every later sync() would raise its error
             del x, raised
 
     # blocking
 
-    def blocks(self) -> None:
-        """Skips the check if the adapter refuses blocking; the refusal must say what to use instead."""
-        refusal = refusal_of(self.block)
-        if refusal is not None:
-            pytest.skip(refusal)
-
-    def block(self) -> None:
-        with self.adapter.blocking():
+    def needs_blocking(self) -> None:
+        with skipping_what_is_refused(), self.adapter.blocking():
             pass
 
     @needs("Blocking")
     def test_blocking_leaves_nothing_under_way(self) -> None:
         self.needs_kernels()
-        self.blocks()
+        self.needs_blocking()
         with xdevice.accelerator.blocking(), xdevice.accelerator.blocking():
             x, expected = self.pending()
             self.assert_reads(x, expected)
@@ -106,7 +99,7 @@ class WaitingChecks(Suite):
 
     @needs("Blocking")
     def test_blocking_raises_errors_at_their_line(self) -> None:
-        self.blocks()
+        self.needs_blocking()
         if not self.samples.can_block:
             pytest.skip("the samples do not have: work that blocking mode waits for")
         with xdevice.accelerator.blocking(), pytest.raises(Exception, match=r".+"):
@@ -115,22 +108,15 @@ class WaitingChecks(Suite):
 
 
 class StreamChecks(Suite):
-    def streams(self) -> None:
-        """Skips the check if the adapter has no streams or events here, or no kernels to run in them."""
+    def needs_streams(self) -> None:
         self.needs_kernels()
-        for make in (self.adapter.new_stream, self.adapter.new_event):
-            self.skips_without(make)
-
-    def skips_without(self, make: Callable[[Device], object]) -> None:
-        """Skips the check if the adapter refuses to `make` a stream, event or graph, saying what to use instead."""
-
-        refusal = refusal_of(lambda: make(self.here))
-        if refusal is not None:
-            pytest.skip(refusal)
+        with skipping_what_is_refused():
+            self.adapter.new_stream(self.here)
+            self.adapter.new_event(self.here)
 
     @needs("Streams")
     def test_a_stream_holds_the_work_of_its_block(self) -> None:
-        self.streams()
+        self.needs_streams()
         here = self.here
         default = self.adapter.current_stream(here)
         side = self.adapter.new_stream(here)
@@ -141,7 +127,7 @@ class StreamChecks(Suite):
             with self.adapter.stream_scope(default):
                 assert self.adapter.current_stream(here) == default
             assert self.adapter.current_stream(here) == side
-            elsewhere = in_thread(lambda: self.adapter.current_stream(here), self.patience)
+            elsewhere = self.in_thread(self.adapter.current_stream, here)
             assert (elsewhere == side) is (self.adapter.stream_reach == "process")
         assert self.adapter.current_stream(here) == default
         with pytest.raises(Planned), self.adapter.stream_scope(side):
@@ -150,7 +136,8 @@ class StreamChecks(Suite):
 
     @needs("Streams")
     def test_streams_wait_for_each_other(self) -> None:
-        self.streams()
+        self.needs_streams()
+        # a stream waits for all work of another one, or for what is before an event in it
         for way in ("stream", "event"):
             side = xdevice.accelerator.Stream(self.here)
             work = self.samples.long_work(self.here)
@@ -181,7 +168,7 @@ class StreamChecks(Suite):
 
     @needs("Streams")
     def test_an_event_happens_when_the_work_before_it_is_done(self) -> None:
-        self.streams()
+        self.needs_streams()
         start, middle, end = (xdevice.accelerator.Event(self.here) for _ in range(3))
         before = time.perf_counter()
         start.record()
@@ -200,7 +187,7 @@ class StreamChecks(Suite):
 
     @needs("Streams")
     def test_kept_memory_is_not_given_away(self) -> None:
-        self.streams()
+        self.needs_streams()
         x, expected = self.pending()
         side = xdevice.accelerator.Stream(self.here)
         side.wait(xdevice.accelerator.Stream.current(self.here))
@@ -216,13 +203,14 @@ class StreamChecks(Suite):
 
     # graphs
 
-    def graphs(self) -> None:
-        self.streams()
-        self.skips_without(self.adapter.new_graph)
+    def needs_graphs(self) -> None:
+        self.needs_streams()
+        with skipping_what_is_refused():
+            self.adapter.new_graph(self.here)
 
     @needs("Streams", "Graphs")
     def test_a_graph_does_the_work_again(self) -> None:
-        self.graphs()
+        self.needs_graphs()
         x = xdevice.copy_to(self.make(plain("float32")), self.home)
         calls = []
 
@@ -249,10 +237,10 @@ class StreamChecks(Suite):
 
     @needs("Streams", "Graphs")
     def test_a_graph_holds_the_work_of_one_device(self) -> None:
-        self.graphs()
+        self.needs_graphs()
         there = self.there_with_values()
         far = xdevice.to_device(self.make(), there)
-        with pytest.raises(xdevice.errors.DeviceMismatchError):
+        with pytest.raises(DeviceMismatchError):
             xdevice.accelerator.make_graphed_callable(
                 lambda: self.samples.add(far, far), self.here
             )
@@ -288,7 +276,7 @@ class StreamChecks(Suite):
         near, far = self.make(), xdevice.to_device(self.make(), self.there_with_values())
         for _ in range(2):  # the second time there is a program, which must not be run
             with pytest.raises(
-                xdevice.errors.DeviceMismatchError, match="compile takes tensors on one device"
+                DeviceMismatchError, match="compile takes tensors on one device"
             ):
                 add(near, far)
             assert xdevice.device_of(add(near, near)) is self.here

@@ -40,9 +40,7 @@ def refusal_of(ask: Callable[[], object]) -> str | None:
     try:
         ask()
     except xdevice.errors.UnsupportedError as error:
-        refusal = str(error)
-        assert "; " in refusal, f"say what to use instead: {refusal}"
-        return refusal
+        return _whole_text(error)
     return None
 
 
@@ -52,7 +50,14 @@ def skipping_what_is_refused() -> Iterator[None]:
     try:
         yield
     except xdevice.errors.UnsupportedError as error:
-        pytest.skip(str(error))
+        pytest.skip(_whole_text(error))
+
+
+def _whole_text(error: Exception) -> str:
+    """The text of a refusal, which must say what to use instead."""
+    text = str(error)
+    assert "; " in text, f"say what to use instead: {text}"
+    return text
 
 
 def _skip(reason: str, **_: Any) -> None:
@@ -136,6 +141,7 @@ class Suite:
         return samples
 
     def second(self) -> Device | None:
+        """The second device: the one that the class names, or another GPU, or a device of the samples, or cpu:0."""
         if self.other:
             return devices.parse(self.other)
         # called first: some frameworks can make one only before they are used
@@ -271,6 +277,29 @@ class Suite:
         """Whether a tensor is marked as one that gets a gradient; None if the framework does not mark tensors so."""
         return self.samples.requires_grad(x)
 
+    # threads
+
+    def in_thread(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Calls a function in a thread of its own, and returns what it returns. Fails if that takes longer than
+        `patience` seconds."""
+        results: list[Any] = []
+        errors: list[BaseException] = []
+
+        def run() -> None:
+            try:
+                results.append(function(*arguments))
+            except BaseException as error:
+                errors.append(error)
+
+        # a pool of threads would wait for a thread that hangs
+        thread = threading.Thread(target=run, daemon=True)
+        thread.start()
+        thread.join(self.patience)
+        assert not thread.is_alive(), f"a thread did not end within {self.patience} s"
+        if errors:
+            raise errors[0]
+        return results[0]
+
     # comparing
 
     def assert_holds(self, x: Any, array: Array, name: str = "") -> None:
@@ -341,27 +370,6 @@ def need(value: Any, what: str) -> Any:
     if value is None:
         pytest.skip(f"the samples do not have: {what}")
     return value
-
-
-def in_thread(function: Callable[[], Any], patience: float = 60) -> Any:
-    """Runs a function in a thread of its own, and returns what it returns. Fails if that takes longer than `patience`
-    seconds."""
-    results: list[Any] = []
-    errors: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            results.append(function())
-        except BaseException as error:
-            errors.append(error)
-
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    thread.join(patience)
-    assert not thread.is_alive(), f"a thread did not end within {patience} s"
-    if errors:
-        raise errors[0]
-    return results[0]
 
 
 def side_by_side(function: Callable[[Any], Any], arguments: list[Any]) -> list[Any]:

@@ -12,8 +12,15 @@ import xdevice
 from xdevice.base import devices
 from xdevice.base.dtypes import DTYPES
 from xdevice.contract import VIRTUAL_GPU, check
+from xdevice.errors import (
+    DeviceMismatchError,
+    DeviceNotFoundError,
+    DTypeError,
+    ScopeError,
+    UnsupportedError,
+)
 
-from .base import Suite, assert_same, in_thread, need, once
+from .base import Suite, assert_same, need, once
 from .values import telling
 
 if TYPE_CHECKING:
@@ -136,13 +143,13 @@ class DeviceChecks(Suite):
             assert xdevice.native.device(device) == device.native
         missing = xdevice.gpu(self.adapter.count("gpu") + 3)
         if "gpu" not in self.adapter.kinds:
-            with pytest.raises(xdevice.errors.DeviceNotFoundError, match=str(missing)):
+            with pytest.raises(DeviceNotFoundError, match=str(missing)):
                 xdevice.native.gpu(missing.index)
             return
         native, refusal = None, ""
         try:
             native = xdevice.native.gpu(missing.index)
-        except xdevice.errors.UnsupportedError as error:
+        except UnsupportedError as error:
             refusal = str(error)
         assert str(missing) in refusal or xdevice.device(native) is missing
         assert refusal or type(native) is type(xdevice.cpu().native)
@@ -168,7 +175,7 @@ class DeviceChecks(Suite):
             ),
         ]
         for attempt in tries:
-            with pytest.raises(xdevice.errors.DeviceNotFoundError, match=missing):
+            with pytest.raises(DeviceNotFoundError, match=missing):
                 attempt()
         assert xdevice.device_of(x) is self.here
         assert (xdevice.to_numpy(x) == before).all()
@@ -197,9 +204,8 @@ class DeviceChecks(Suite):
                     self.assert_refused(name, place)
 
     def assert_refused(self, name: str, place: Device) -> None:
-        with pytest.raises(
-            xdevice.errors.DTypeError, match=rf"{name}, which {place}.*cannot hold"
-        ):
+        """Checks that nothing makes or moves a tensor of a dtype that a device lacks."""
+        with pytest.raises(DTypeError, match=rf"{name}, which {place}.*cannot hold"):
             xdevice.zeros(2, device=place, dtype=name)
         if not xdevice.accelerator.is_dtype_supported(name, devices.CPU):
             return
@@ -208,9 +214,7 @@ class DeviceChecks(Suite):
         # in a container the refusal must come before its first tensor has moved
         for thing in (y, [x, {"y": y}]):
             for move in (xdevice.to_device, xdevice.copy_to):
-                with pytest.raises(
-                    xdevice.errors.DTypeError, match=rf"{name}, which {place}.*cannot hold"
-                ):
+                with pytest.raises(DTypeError, match=rf"{name}, which {place}.*cannot hold"):
                     move(thing, place)
         assert xdevice.device_of([x, y]) is devices.CPU
 
@@ -230,11 +234,11 @@ class DeviceChecks(Suite):
         assert not xdevice.same_device(x, far)
         assert not xdevice.same_device(x, [x, {"far": far}])
         message = rf"batch\['x'\]\[1\] is on {self.there()}, expected {self.home}"
-        with pytest.raises(xdevice.errors.DeviceMismatchError, match=message):
+        with pytest.raises(DeviceMismatchError, match=message):
             xdevice.check_same_device(batch={"x": [x, far]})
-        with pytest.raises(xdevice.errors.DeviceMismatchError, match="argument 1"):
+        with pytest.raises(DeviceMismatchError, match="argument 1"):
             xdevice.check_same_device(x, far)
-        with pytest.raises(xdevice.errors.DeviceMismatchError):
+        with pytest.raises(DeviceMismatchError):
             xdevice.device_of([x, far])
 
     # scopes
@@ -288,11 +292,11 @@ class DeviceChecks(Suite):
     def test_a_scope_holds_for_one_thread(self) -> None:
         before = xdevice.device_of(self.native_ones())
         with self.second() or self.here:
-            assert in_thread(self.placed_by_default, self.patience) is devices.CPU
+            assert self.in_thread(self.placed_by_default) is devices.CPU
         other = next((place for place in self.all_places()[::-1] if place is not before), None)
         there = need(other, "another device")
         with there:
-            elsewhere = in_thread(lambda: xdevice.device_of(self.native_ones()), self.patience)
+            elsewhere = xdevice.device_of(self.in_thread(self.native_ones))
         assert (elsewhere is there) is (self.adapter.scope_reach == "process"), (
             f"another thread creates on {elsewhere}"
         )
@@ -305,7 +309,7 @@ class DeviceChecks(Suite):
         self.needs_kernels()
         before = xdevice.device_of(self.native_ones())
         for device in self.places():
-            in_thread(lambda device=device: self.placed_in(device), self.patience)  # type: ignore[misc]
+            self.in_thread(self.placed_in, device)
             self.assert_creates_on(before, "a scope of another thread has stayed")
 
     def placed_in(self, device: Device) -> None:
@@ -324,10 +328,10 @@ class DeviceChecks(Suite):
             with here:
                 assert xdevice.device() is here
                 self.assert_creates_on(here)
-                with pytest.raises(xdevice.errors.ScopeError, match="set_default_device"):
+                with pytest.raises(ScopeError, match="set_default_device"):
                     xdevice.set_default_device(there)
             self.assert_creates_on(there)
-            assert in_thread(self.placed_by_default, self.patience) is devices.CPU
+            assert self.in_thread(self.placed_by_default) is devices.CPU
         finally:
             xdevice.set_default_device(None)
         assert xdevice.device() is devices.CPU

@@ -10,6 +10,7 @@ import pytest
 
 import xdevice
 from xdevice.base import devices
+from xdevice.errors import DeviceMismatchError, NotBuiltError
 from xdevice.twins.contract import layouts
 
 from .base import Suite, need, skipping_what_is_refused
@@ -113,7 +114,7 @@ class ModelChecks(Suite):
         built = 0
         for (name, model), (_, twin) in zip(self.build(), self.build(), strict=True):
             # torch moves a lazy module, but it has no values
-            with suppress(xdevice.errors.NotBuiltError):
+            with suppress(NotBuiltError):
                 self.assert_named(name, model, twin)
                 built += 1
         assert built
@@ -304,7 +305,7 @@ class ModelChecks(Suite):
         model = need(self.samples.spread(there), "a model spread over two devices")
         # the error names the device that the model is spread to
         for ask in (xdevice.device_of, xdevice.check_same_device):
-            with pytest.raises(xdevice.errors.DeviceMismatchError, match=f"{there}"):
+            with pytest.raises(DeviceMismatchError, match=f"{there}"):
                 ask(model)
         assert not xdevice.same_device(model)
         xdevice.to_device(model, there)
@@ -318,7 +319,7 @@ class ModelChecks(Suite):
             lambda m: xdevice.copy_to(m, self.home),
             lambda m: list(self.adapter.variables(m)),
         ):
-            with pytest.raises(xdevice.errors.NotBuiltError):
+            with pytest.raises(NotBuiltError):
                 ask(model)
 
     def test_a_model_is_built_or_refused(self) -> None:
@@ -328,8 +329,8 @@ class ModelChecks(Suite):
                 continue
             try:
                 list(self.adapter.variables(model))
-            except xdevice.errors.NotBuiltError:
-                with pytest.raises(xdevice.errors.NotBuiltError):
+            except NotBuiltError:
+                with pytest.raises(NotBuiltError):
                     self.adapter.require_built(model)
             else:
                 assert self.accepts(model), f"{name} is built"
@@ -337,7 +338,7 @@ class ModelChecks(Suite):
     def accepts(self, model: Any) -> bool:
         try:
             self.adapter.require_built(model)
-        except xdevice.errors.NotBuiltError:
+        except NotBuiltError:
             return False
         return True
 
@@ -381,7 +382,7 @@ class ModelChecks(Suite):
             )
             if kind == "tensor" and self.accepts(model):
                 # Paddle's recurrent layers have a buffer without memory
-                with suppress(xdevice.errors.NotBuiltError):
+                with suppress(NotBuiltError):
                     self.assert_equal(twin, part, name)
 
     def parts_to_hold(self, model: Any) -> list[Any]:
@@ -397,7 +398,7 @@ class ModelChecks(Suite):
         lone = 0
         for name, model in self.build():
             tensor = self.adapter.tensor_of(model)
-            with suppress(xdevice.errors.NotBuiltError):
+            with suppress(NotBuiltError):
                 is_alone = [label for label, _ in self.adapter.variables(model)] == [""]
                 assert (tensor is not None) is is_alone, (
                     f"{name}: a lone variable has the name '' and a tensor"

@@ -12,7 +12,7 @@ import xdevice
 from xdevice.errors import UnsupportedError
 from xdevice.math.contract import nn as contract
 
-from .base import Suite, in_thread
+from .base import Suite
 from .capabilities import needs
 
 _LOG_2 = 0.69315
@@ -32,13 +32,14 @@ class LayerFunctionChecks(Suite):
         assert not missing, f"nn() lacks {', '.join(missing)}"
         self.needs_kernels()
         # settings that are made for this thread end with it
-        in_thread(self.compute_in_use, self.patience)
+        self.in_thread(self.compute_in_use)
 
     def compute_in_use(self) -> None:
         with xdevice.use_backend(self.backend):
             self.compute_layers()
 
     def compute_layers(self) -> None:
+        """Checks each kernel by results that were worked out by hand."""
         # exp(-200) is zero in float32: a softmax before its logarithm would give -inf
         x = self.make([[0.0, -200.0], [-3.0, -3.0]])
         labels = self.make([1, 0])
@@ -75,6 +76,7 @@ class LayerFunctionChecks(Suite):
         assert xdevice.to_numpy(nn.one_hot(labels, 2, dtype="int32")).dtype == "int32"
 
     def compute_images(self) -> None:
+        """Checks convolutions and pools on an image of two rows and three columns."""
         nn = xdevice.nn
         image = self.make([[[[-1.0, -2.0, -3.0], [-4.0, -5.0, -6.0]]]])
         # powers of ten show in the result which element met which, and that the kernel is not flipped
@@ -96,6 +98,7 @@ class LayerFunctionChecks(Suite):
         self.assert_near(nn.batch_norm(x, *nn.moments(x)), [[1.0, -1.0], [-1.0, 1.0]])
 
     def assert_labels_refused(self, x: Any) -> None:
+        """Checks that labels outside the classes raise, and do not read other memory."""
         # -100 is the label that PyTorch and Paddle ignore unless they are told otherwise
         for label in (2, -1, -100):
             labels = self.make([0, label])
@@ -108,6 +111,7 @@ class LayerFunctionChecks(Suite):
                     xdevice.nn.one_hot(labels, 2)
 
     def assert_near(self, result: Any, numbers: Any) -> None:
+        """Checks that a result is on the device of the check, in float32, and near these numbers."""
         device = xdevice.device_of(result)
         assert device is self.here, f"the result is on {device}"
         array = xdevice.to_numpy(result)

@@ -33,190 +33,161 @@ _ROUNDING = {"float16": 1e-3, "bfloat16": 8e-3, "float32": 1e-6, "complex64": 1e
 
 
 class Ranks:
-    """The checks that one rank (process) runs together with the others. Most methods check one verb with one dtype."""
+    """The checks of one dtype that one rank (process) runs together with the others. Most methods check one verb."""
 
-    def __init__(self, world: World) -> None:
-        self.world = world
+    def __init__(self, world: World, dtype: str) -> None:
+        self.world, self.dtype = world, dtype
         self.rank, self.size = world.rank, world.size
-        self.backend = xdevice.backend()
+        self.telling = self.for_each_rank(values.telling(dtype))
+        """Input for verbs that move values: an array of extreme values for each rank, each with other bits."""
+        self.plain = self.for_each_rank(values.plain(dtype))
+        """Input for verbs that compute: an array of small numbers for each rank, which every dtype adds exactly."""
 
-    # what each rank has
+    def for_each_rank(self, array: Array) -> list[Array]:
+        return [np.roll(array, rank) for rank in range(self.size)]
 
-    def telling(self, rank: int, name: str) -> Array:
-        """Input for verbs that move values: an array of extreme values, with other bits on each rank."""
-        return np.roll(values.telling(name), rank).copy()
+    def tensor(self, array: Array) -> Any:
+        return xdevice.tensor(array, dtype=self.dtype, device="cpu")
 
-    def plain(self, rank: int, name: str) -> Array:
-        """Input for verbs that compute: an array of small numbers, which every dtype adds exactly."""
-        return np.roll(values.plain(name), rank).copy()
-
-    def tensor(self, array: Array, name: str) -> Any:
-        return xdevice.tensor(array, dtype=name, device="cpu")
-
-    def mine(self, one: Callable[[int, str], Array], name: str) -> Any:
-        return self.tensor(one(self.rank, name), name)
-
-    def all(self, one: Callable[[int, str], Array], name: str) -> list[Array]:
-        return [one(rank, name) for rank in range(self.size)]
+    def mine(self, arrays: list[Array]) -> Any:
+        """The tensor of this rank's array."""
+        return self.tensor(arrays[self.rank])
 
     # comparing
 
     def same(self, x: Any, expected: Array, name: str) -> None:
         assert_same(xdevice.to_numpy(x), expected, name)
 
-    def near(self, x: Any, expected: Array, dtype: str, name: str) -> None:
+    def near(self, x: Any, expected: Array, name: str) -> None:
+        """Checks that a tensor is near an array, up to the rounding of its dtype."""
         array = xdevice.to_numpy(x)
-        assert array.dtype == host_dtype(dtype), f"{name}: {array.dtype}, expected {dtype}"
-        off = np.abs(array.astype("complex128") - expected.astype("complex128")).max()
-        assert off <= _ROUNDING.get(dtype, 1e-15) * max(1.0, np.abs(expected).max()), (
+        assert array.dtype == host_dtype(self.dtype), (
+            f"{name}: {array.dtype}, expected {self.dtype}"
+        )
+        off = np.abs(array.astype("complex128") - expected).max()
+        assert off <= _ROUNDING.get(self.dtype, 1e-15) * max(1.0, np.abs(expected).max()), (
             f"{name}: off by {off}"
         )
 
-    def in_place(self, x: Any, result: Any, before: Array, name: str) -> None:
-        """Checks that a verb returned its input `x` itself if that can be written, and left it unchanged if not."""
-        if self.backend.can_write(self.backend.detached(x)):
-            assert result is x, f"{name}: another tensor, though it can be written"
-        else:
-            self.same(x, before, f"the input of {name}, which cannot be written")
-
-    def assert_refused(self, name: str, op: str = "sum") -> None:
+    def assert_refused(self, op: str) -> None:
         try:
-            self.world.all_reduce(self.mine(self.plain, name), op)
+            self.world.all_reduce(self.mine(self.plain), op)
         except xdevice.errors.DTypeError:
             return
         raise AssertionError("no DTypeError")
 
     # the checks
 
-    def sums(self, name: str) -> None:
-        if name == "bool":
-            self.assert_refused(name)
+    def sums(self) -> None:
+        if self.dtype == "bool":
+            self.assert_refused("sum")
             return
-        x = self.mine(self.plain, name)
+        x = self.mine(self.plain)
         result = self.world.all_reduce(x)
-        self.same(result, self.sum_of(self.all(self.plain, name)), "sum")
-        self.in_place(x, result, self.plain(self.rank, name), "sum")
+        self.same(result, reduce(np.add, self.plain), "sum")
+        backend = xdevice.backend()
+        if backend.can_write(backend.detached(x)):
+            assert result is x, "sum: another tensor, though it can be written"
+        else:
+            self.same(x, self.plain[self.rank], "the input of sum, which cannot be written")
 
-    def sum_of(self, rows: list[Array]) -> Array:
-        first, *others = rows
-        return sum(others, first)
-
-    def means(self, name: str) -> None:
-        if name not in values.FLOATS:
-            self.assert_refused(name, "mean")
+    def means(self) -> None:
+        """Checks means, and means whose ranks count differently, as those with more rows do."""
+        if self.dtype not in values.FLOATS:
+            self.assert_refused("mean")
             return
-        wide = [row.astype("complex128") for row in self.all(self.plain, name)]
-        mean = self.world.all_reduce(self.mine(self.plain, name), "mean")
-        self.near(mean, self.sum_of(wide) / self.size, name, "mean")
+        wide = [row.astype("complex128") for row in self.plain]
+        mean = self.world.all_reduce(self.mine(self.plain), "mean")
+        self.near(mean, reduce(np.add, wide) / self.size, "mean")
         weights = [rank + 0.5 for rank in range(self.size)]
-        expected = self.sum_of(
-            [weight * row for weight, row in zip(weights, wide, strict=True)]
-        ) / sum(weights)
+        expected = np.average(wide, axis=0, weights=weights)
         weighed = self.world.all_reduce(
-            self.mine(self.plain, name), "mean", weight=weights[self.rank]
+            self.mine(self.plain), "mean", weight=weights[self.rank]
         )
-        self.near(weighed, expected, name, "weighted mean")
+        self.near(weighed, expected, "weighted mean")
 
-    def extremes(self, name: str) -> None:
-        if name.startswith("complex"):
-            self.assert_refused(name, "max")
+    def extremes(self) -> None:
+        if self.dtype.startswith("complex"):
+            self.assert_refused("max")
             return
         for op, function in (("max", np.maximum), ("min", np.minimum)):
-            expected = reduce(function, self.all(self.plain, name))
-            self.same(self.world.all_reduce(self.mine(self.plain, name), op), expected, op)
+            expected = reduce(function, self.plain)
+            self.same(self.world.all_reduce(self.mine(self.plain), op), expected, op)
 
-    def broadcasts(self, name: str) -> None:
+    def broadcasts(self) -> None:
         # rank 0 is the default, so that a root that is left out shows at the others only
         for root in range(self.size):
-            result = self.world.broadcast(self.mine(self.telling, name), root=root)
-            self.same(result, self.telling(root, name), f"broadcast from {root}")
+            result = self.world.broadcast(self.mine(self.telling), root=root)
+            self.same(result, self.telling[root], f"broadcast from {root}")
 
-    def gathers(self, name: str) -> None:
-        x = self.mine(self.telling, name)
-        rows = self.all(self.telling, name)
-        self.same(self.world.all_gather(x), np.concatenate(rows), "all_gather")
-        self.same(x, rows[self.rank], "the input of all_gather")
+    def gathers(self) -> None:
+        """Checks that arrays of all ranks are joined by rank, of one length and of several."""
+        x = self.mine(self.telling)
+        self.same(self.world.all_gather(x), np.concatenate(self.telling), "all_gather")
+        self.same(x, self.telling[self.rank], "the input of all_gather")
         # rank 0 has nothing to give
-        uneven = [row[:rank] for rank, row in enumerate(rows)]
-        own = self.tensor(uneven[self.rank], name)
-        self.same(
-            self.world.all_gather(own, even=False), np.concatenate(uneven), "uneven all_gather"
-        )
+        uneven = [row[:rank] for rank, row in enumerate(self.telling)]
+        gathered = self.world.all_gather(self.mine(uneven), even=False)
+        self.same(gathered, np.concatenate(uneven), "uneven all_gather")
 
-    def scatters(self, name: str) -> None:
-        if name == "bool":
+    def scatters(self) -> None:
+        """Checks that each rank gets its own part of the sum."""
+        if self.dtype == "bool":
             return
-        rows = [np.concatenate([row] * self.size) for row in self.all(self.plain, name)]
-        x = self.tensor(rows[self.rank], name)
-        expected = np.split(self.sum_of(rows), self.size)[self.rank]
+        # each rank has a part for every rank
+        rows = [np.concatenate([row] * self.size) for row in self.plain]
+        x = self.mine(rows)
+        expected = np.split(reduce(np.add, rows), self.size)[self.rank]
         self.same(self.world.reduce_scatter(x), expected, "reduce_scatter")
         self.same(x, rows[self.rank], "the input of reduce_scatter")
 
-    def sends(self, name: str) -> None:
+    def sends(self) -> None:
         if self.rank == 0:
-            x = self.mine(self.telling, name)
+            x = self.mine(self.telling)
             self.world.send(x, 1)
-            self.same(x, self.telling(0, name), "the input of send")
+            self.same(x, self.telling[0], "the input of send")
         elif self.rank == 1:
-            like = self.tensor(np.zeros((3, 4), host_dtype(name)), name)
-            self.same(self.world.recv(like, 0), self.telling(0, name), "recv")
+            like = self.tensor(np.zeros_like(self.telling[0]))
+            self.same(self.world.recv(like, 0), self.telling[0], "recv")
 
-    def shapes(self, name: str) -> None:
-        if name == "bool":
+    def shapes(self) -> None:
+        """Checks tensors without axes and without elements, which engines are seldom tried with."""
+        if self.dtype == "bool":
             return
-        kind = host_dtype(name)
-        number = self.world.all_reduce(self.tensor(np.array(2, kind), name))
+        kind, world = host_dtype(self.dtype), self.world
+        number = world.all_reduce(self.tensor(np.array(2, kind)))
         self.same(number, np.array(2 * self.size, kind), "sum of numbers")
-        self.same(
-            self.world.all_gather(number),
-            np.full(self.size, 2 * self.size, kind),
-            "all_gather of numbers",
-        )
+        numbers = np.full(self.size, 2 * self.size, kind)
+        self.same(world.all_gather(number), numbers, "all_gather of numbers")
         empty = np.zeros((0, 3), kind)
-        self.same(self.world.all_reduce(self.tensor(empty, name)), empty, "sum of nothing")
-        self.same(self.world.broadcast(self.tensor(empty, name)), empty, "broadcast of nothing")
+        self.same(world.all_reduce(self.tensor(empty)), empty, "sum of nothing")
+        self.same(world.broadcast(self.tensor(empty)), empty, "broadcast of nothing")
         rows = np.zeros((3, 0, 2), kind)
-        gathered = np.concatenate([rows] * self.size)
-        self.same(
-            self.world.all_gather(self.tensor(rows, name)),
-            gathered,
-            "all_gather of rows of nothing",
-        )
-        self.same(
-            self.world.reduce_scatter(self.tensor(gathered, name)),
-            rows,
-            "reduce_scatter of rows of nothing",
-        )
+        every = np.concatenate([rows] * self.size)
+        self.same(world.all_gather(self.tensor(rows)), every, "all_gather of rows of nothing")
+        scattered = world.reduce_scatter(self.tensor(every))
+        self.same(scattered, rows, "reduce_scatter of rows of nothing")
 
-
-CHECKS: tuple[str, ...] = (
-    "sums",
-    "means",
-    "extremes",
-    "broadcasts",
-    "gathers",
-    "scatters",
-    "sends",
-    "shapes",
-)
+    CHECKS = (sums, means, extremes, broadcasts, gathers, scatters, sends, shapes)
 
 
 def faults(world: World) -> Iterator[str]:
     """Runs the checks with each dtype, and yields those that failed, as "sums of float16: ...". A dtype that the engine
     (gloo, NCCL) refuses on all ranks is no fault."""
-    ranks = Ranks(world)
-    for dtype in sorted(ranks.backend.dtypes):
-        if ranks.backend.dtype_refusal(dtype) is not None:
+    backend = xdevice.backend()
+    for dtype in sorted(backend.dtypes):
+        if backend.dtype_refusal(dtype) is not None:
             continue
-        for check in CHECKS:
+        ranks = Ranks(world, dtype)
+        for check in Ranks.CHECKS:
             try:
-                getattr(ranks, check)(dtype)
+                check(ranks)
             except AssertionError as error:
-                yield f"{check} of {dtype}: {error}"
+                yield f"{check.__name__} of {dtype}: {error}"
             except (xdevice.errors.DTypeError, xdevice.errors.UnsupportedError) as error:
                 if "the engine" not in str(error):
                     raise
-                refused.append(f"{check} of {dtype}: {error}")
+                refused.append(f"{check.__name__} of {dtype}: {error}")
             world.barrier()
 
 
@@ -235,6 +206,7 @@ def train(world: World) -> Iterator[str]:
 
 
 def _train_in(dtype: str, most: float, world: World) -> Iterator[str]:
+    """Checks `train` in one dtype."""
     generator = np.random.default_rng(0)
     x = generator.normal(size=(2 * world.size + 1, 4))
     y = generator.normal(size=(2 * world.size + 1,))
@@ -320,6 +292,7 @@ def _described(error: xdevice.errors.PeerError) -> dict[str, Any]:
 
 
 def main() -> None:
+    """Joins the other ranks, and prints a report: of the failure that the command line names, else of all checks."""
     how = sys.argv[1] if len(sys.argv) > 1 else ""
     try:
         with xdevice.distributed.processes() as world:

@@ -126,6 +126,7 @@ class TransferChecks(Suite):
                 self.assert_peak(device)
 
     def assert_peak(self, device: Any) -> None:
+        """Checks that a reset peak begins at what is allocated now."""
         high = xdevice.memory(device).peak
         assert high is not None
         if refusal_of(lambda: xdevice.accelerator.reset_peak_memory_stats(device)) is not None:

@@ -53,6 +53,7 @@ def telling(name: str) -> Array:
 
 
 def _floats(name: str) -> Array:
+    """An array of floats: both zeros, numbers of odd bits, infinities, the smallest number above zero, two NaNs."""
     if name in _REAL:
         real = _floats(_REAL[name])
         both = np.empty(real.shape, dtype=name)

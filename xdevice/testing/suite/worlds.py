@@ -131,6 +131,7 @@ class _Rank:
         failure: str = "",
         **more: str,
     ):
+        # the variables that `xdevice launch` sets
         place = {
             "RANK": rank,
             "SIZE": size,

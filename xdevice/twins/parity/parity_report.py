@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from .comparing import compare_leaves
 from .comparison import Comparison, difference
-from .explaining import explain, vanishing
+from .explaining import element_of, explain, unchanged_on_one_side, vanishing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -224,7 +224,7 @@ def compare_recordings(
     tolerance of float64, and later steps have that of float32, because Paddle's Momentum, Keras and Gluon hold their
     hyperparameters in float32.
     """
-    ours = {call.key: call for call in actual}
+    ours, theirs = ({call.key: call for call in calls} for calls in (actual, expected))
     places = {call.key: place for place, call in enumerate(expected)}
     values = []
     for place, call in enumerate(expected):
@@ -242,13 +242,19 @@ def compare_recordings(
             elif noise is not None:
                 own = rule._replace(noise=noise[call.key])
             comparison = compare_leaves(mine.read(), call.read(), own)
+            if comparison.problem == "values" and (call.name, 0) in ours:
+                pairs = [(of[call.name, 0], of[call.key]) for of in (ours, theirs)]
+                note = unchanged_on_one_side(comparison.leaf, pairs)
+                comparison = comparison._replace(text=comparison.text + note)
         line = mine.where if mine is not None else ""
         values.append(
             ComparedValue(call.name, call.step, (place,), comparison, line, call.where)
         )
     # reading the reference again is worth it only where something is to be explained
-    if any(value.comparison.problem == "values" for value in values):
-        notes = vanishing(expected)
+    if off := {
+        element_of(value.comparison) for value in values if value.comparison.problem == "values"
+    }:
+        notes = vanishing(expected, off)
         values = [
             value._replace(comparison=explain(value.comparison, notes)) for value in values
         ]

@@ -122,13 +122,14 @@ def text_of(place: Parting, ours: str, theirs: str) -> str:
         return f"the first operation that only {ours} computes is {place.actual}"
     if place.actual is None:
         return f"the first operation that only {theirs} computes is {place.expected}"
-    text = f"the first operation that differs is {place.actual} of {ours}, where {theirs} has {place.expected}"
-    if place.closest is None:
-        return text
-    mine, its = place.closest
-    if (mine, its) == (place.actual, place.expected):
-        return f"{text}; {place.errors}"
-    return f"{text}; from there on {mine} of {ours} and {its} of {theirs} are closest: {place.errors}"
+    first, last = (place.actual, place.expected), place.closest or (None, None)
+    # one operation of the one side may do what several of the other do, of which the first may well be right
+    mine, its = (
+        f"{one}" if end in (None, one) else f"one of {one} to {end}"
+        for one, end in zip(first, last, strict=True)
+    )
+    errors = f"; {place.errors}" if place.errors else ""
+    return f"the first operation that differs is {mine} of {ours}, where {theirs} has {its}{errors}"
 
 
 def _first_layer(run: ModelRun, judge: Judge, limit: float) -> str:

@@ -279,23 +279,24 @@ def _compare_operations(
     """Adds to a row the first operations from which the two programs part, and the gradients, if they were asked
     for."""
     two, before = TwoPrograms(ours, theirs), row.first
-    if has_gradients:
-        limit = _GRADIENTS * two.limit
-        row.gradients = [
-            GradientRow(name, errors, _is_off(errors, limit))
-            for name, errors in two.gradients()
-        ]
+    gradients = [
+        GradientRow(name, errors, _is_off(errors, _GRADIENTS * two.limit))
+        for name, errors in two.gradients()
+    ]
+    row.gradients = gradients if has_gradients else []
     # what gives right values is right: only where something else says that the two part is there a place to look for
     if before is None and row.values and not any(one.is_off for one in row.gradients):
         return
     for what, is_backward in (("operations", False), ("operations, backward", True)):
+        if is_backward and gradients and not any(one.is_off for one in gradients):
+            continue  # optimizers compute with gradients, too, and may amplify their rounding
         place = two.part(is_backward)
         # at a smaller limit than the usual one rounding may look like a fault, so something recorded must differ too
         if place is None or (place.share < 1 and not row.values):
             continue
         text = text_of(place, row.backend, reference)
-        # the operation is the cause, so it comes right before the value that shows it
-        order = (-1.0,) if before is None else (before.value.order[0] - 0.5,)
+        # behind the value that shows it: that one's text has the numbers, and notes that may explain them
+        order = (-1.0,) if before is None else (before.value.order[0] + 0.5,)
         error = place.errors.abs if place.errors else None
         comparison = difference("values", text)._replace(abs=error)
         row.values.append(ComparedValue(what, 0, order, comparison))
