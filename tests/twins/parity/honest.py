@@ -32,7 +32,7 @@ def drawn():
             "variance": draw.uniform(8, low=0.5, high=1.5),
             "many": draw.uniform(10_000),
             "very_many": draw.uniform(1_000_000),
-            "labels": draw.integers(32, high=64),
+            "labels": draw.integers((32,), high=64),
         }
 
 
