@@ -240,6 +240,7 @@ def _index_hint(spec: object) -> str:
 
 
 def _parse_text(text: str) -> Device:
+    """Returns the device that a text names, and keeps it for the next time. Raises `DeviceError` for any other text."""
     import re
 
     match = re.fullmatch(_SPELLING, text, re.IGNORECASE | re.ASCII)

@@ -98,6 +98,7 @@ def join(place: Launch, timeout: float, join_timeout: float) -> Line:
 
 
 def _serve(place: Launch, terms: Terms, timeout: float, join_timeout: float) -> Line:
+    # two connections for each rank, and the program's own files
     _allow_files(2 * place.size + 256)
     hub = Hub(_listener(place, terms), terms, timeout, join_timeout)
     (vote, hubs_vote), (pulse, hubs_pulse) = socket.socketpair(), socket.socketpair()
@@ -150,6 +151,7 @@ def _bind(place: Launch, terms: Terms) -> socket.socket:
                 if os.name == "posix":
                     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 sock.bind(address)
+                # all ranks may connect at once
                 sock.listen(1024)
                 return sock
             except OSError as error:
@@ -163,7 +165,7 @@ def _bind(place: Launch, terms: Terms) -> socket.socket:
     )
 
 
-# what the hub knows of the ranks
+# the state of the ranks
 
 
 class Pending(NamedTuple):
@@ -193,7 +195,7 @@ class Peer:
         self.pid = ""
 
     @property
-    def has_come(self) -> bool:
+    def has_joined(self) -> bool:
         return self.vote is not None and self.pulse is not None
 
 
@@ -248,13 +250,13 @@ class Calls:
         if not counts[key]:
             del counts[key]
 
-    def are_past(self, started: int) -> bool:
+    def has_begun_all(self, started: int) -> bool:
         """Whether a rank that has begun so many calls has begun all those in which others are, so that they do not wait
         for it."""
         latest = max((number for number, _ in self._unvoted), default=-1)
         return len(self.slow) == len(self.waiting) > 0 and latest <= started
 
-    def left_alone(self, peers: Iterable[Peer]) -> tuple[int, int, str] | None:
+    def left_while_needed(self, peers: Iterable[Peer]) -> tuple[int, int, str] | None:
         """The rank that has left the block, and a rank with its call that needs it; None if there are none."""
         left = self.left
         if left is None or left.pending is None:
@@ -270,7 +272,7 @@ class Calls:
             return left.rank, peer.rank, pending.call
         return None
 
-    def differ_unvoted(self) -> bool:
+    def do_unvoted_differ(self) -> bool:
         """Whether a rank is in a call of the engine on which there was no vote (`check=False`), and another rank makes
         a different call."""
         numbers = {number for number, _ in self._unvoted}
@@ -315,8 +317,8 @@ class Hub(threading.Thread):
         peer = self.peers[0]
         peer.vote, peer.pulse = Conn(vote), Conn(pulse)
         self._connected += 2
-        self._register(peer.vote, lambda: self._hear(peer))
-        self._register(peer.pulse, lambda: self._hear_pulse(peer))
+        self._register(peer.vote, lambda: self._read_calls(peer))
+        self._register(peer.pulse, lambda: self._read_answers(peer))
 
     # the loop
 
@@ -338,7 +340,7 @@ class Hub(threading.Thread):
             self._listener.setblocking(False)
             self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
         next_beat = 0.0
-        self._see_who_has_come()
+        self._tell_if_all_joined()
         while not self.ended:
             # while nobody waits, the thread sleeps until a frame comes, and costs nothing
             ready = self._selector.select(self._beat if self._needs_time() else None)
@@ -390,6 +392,7 @@ class Hub(threading.Thread):
             if not one.out:
                 one.finish()
         while not all(map(Conn.is_delivered, conns)) and time.monotonic() < until:
+            # often, because no event tells that a frame has been acknowledged
             for key, events in self._selector.select(0.02):
                 conn = key.fileobj
                 if not isinstance(conn, Conn) or conn not in conns:
@@ -412,7 +415,7 @@ class Hub(threading.Thread):
                     either.close()
         self._selector.close()
 
-    # who comes
+    # joining
 
     def _accept(self) -> None:
         if self._listener is None:
@@ -423,10 +426,10 @@ class Hub(threading.Thread):
             return
         stranger = Stranger(Conn(sock, control.MOST_BEFORE), self._clock.now + _HANDSHAKE)
         self._strangers.append(stranger)
-        self._register(stranger.conn, lambda: self._hear_stranger(stranger))
+        self._register(stranger.conn, lambda: self._read_hello(stranger))
         self._send(stranger.conn, GREETING, control.PROTOCOL + stranger.nonce)
 
-    def _hear_stranger(self, stranger: Stranger) -> None:
+    def _read_hello(self, stranger: Stranger) -> None:
         for kind, text in stranger.conn.frames():
             self._strangers.remove(stranger)
             hello = control.parse(text) if kind == HELLO else {}
@@ -438,7 +441,7 @@ class Hub(threading.Thread):
             if refusal is not None:
                 self._send(stranger.conn, REFUSED, json.dumps(refusal))
                 self._close(stranger.conn)
-                self._note(refusal)
+                self._end_if_one_cannot_join(refusal)
                 return
             self._admit(stranger.conn, hello)
             return
@@ -446,13 +449,13 @@ class Hub(threading.Thread):
             self._strangers.remove(stranger)
             self._close(stranger.conn)
 
-    def _note(self, refusal: dict[str, str]) -> None:
+    def _end_if_one_cannot_join(self, refusal: dict[str, str]) -> None:
         """Ends the world at once if a process of this run cannot join it: then all never will. One that does not know
         the token may be a stranger's, so it ends nothing."""
         if self._joined:
             return
         if refusal["why"] == "said":
-            missing = next(peer.rank for peer in self.peers if not peer.has_come)
+            missing = next(peer.rank for peer in self.peers if not peer.has_joined)
             self._end(
                 missing, "never joined", f"a process of this run cannot join: {refusal['text']}"
             )
@@ -492,16 +495,16 @@ class Hub(threading.Thread):
         peer.pid = str(hello.get("pid"))
         if hello["line"] == "vote":
             peer.vote = conn
-            on_frame = lambda: self._hear(peer)  # noqa: E731
+            on_frame = lambda: self._read_calls(peer)  # noqa: E731
         else:
             peer.pulse = conn
-            on_frame = lambda: self._hear_pulse(peer)  # noqa: E731
+            on_frame = lambda: self._read_answers(peer)  # noqa: E731
         self._connected += 1
         self._selector.modify(conn, selectors.EVENT_READ, on_frame)
         self._send(conn, WELCOME, control.proof(self.terms.key, hello["nonce"], "hub"))
-        self._see_who_has_come()
+        self._tell_if_all_joined()
 
-    def _see_who_has_come(self) -> None:
+    def _tell_if_all_joined(self) -> None:
         if self._joined or self._connected < 2 * len(self.peers):
             return
         self._joined = True
@@ -514,7 +517,7 @@ class Hub(threading.Thread):
             self._close(stranger.conn)
 
     def _end_never_joined(self) -> None:
-        missing = [peer.rank for peer in self.peers if not peer.has_come]
+        missing = [peer.rank for peer in self.peers if not peer.has_joined]
         named = (
             f"rank {missing[0]} has"
             if len(missing) == 1
@@ -531,9 +534,9 @@ class Hub(threading.Thread):
             ),
         )
 
-    # what they say
+    # calls, and answers about signs of life
 
-    def _hear(self, peer: Peer) -> None:
+    def _read_calls(self, peer: Peer) -> None:
         if peer.vote is None:
             return
         for kind, text in peer.vote.frames():
@@ -551,18 +554,20 @@ class Hub(threading.Thread):
         if not peer.vote.is_open:
             self._end_died(peer)
 
-    def _hear_pulse(self, peer: Peer) -> None:
+    def _read_answers(self, peer: Peer) -> None:
         if peer.pulse is None:
             return
         for _, text in peer.pulse.frames():
             answer = control.parse(text)
             peer.answered, peer.at = self._clock.now, str(answer.get("at", ""))
             if answer.get("moved") or (
-                not peer.pending and self._calls.are_past(answer.get("started", 0))
+                not peer.pending and self._calls.has_begun_all(answer.get("started", 0))
             ):
                 peer.still_since = self._clock.now
         if not peer.pulse.is_open and not self.ended:
-            self._hear(peer)  # its other connection may hold the reason why this one was closed
+            self._read_calls(
+                peer
+            )  # its other connection may hold the reason why this one was closed
             self._end_died(peer)
 
     def _decide(self, caller: Peer) -> None:
@@ -572,7 +577,7 @@ class Hub(threading.Thread):
         pending = caller.pending
         if pending is None:
             return
-        if (alone := self._calls.left_alone(self.peers)) is not None:
+        if (alone := self._calls.left_while_needed(self.peers)) is not None:
             left, other, call = alone
             self._end(
                 left, "left", f"rank {left} has left the block, and rank {other} calls {call}"
@@ -580,7 +585,7 @@ class Hub(threading.Thread):
             return
         if pending.kind == PAIR:
             self._decide_pair(caller, pending)
-        elif self._calls.differ_unvoted():
+        elif self._calls.do_unvoted_differ():
             self._close_world(
                 {"calls": {peer.rank: peer.pending.call for peer in self.peers if peer.pending}}
             )
@@ -591,17 +596,18 @@ class Hub(threading.Thread):
         if len(calls) == 1 and pending.kind == VOTE:
             self._go(pending.call == GOODBYE)
         else:
-            self._differ(self.peers)
+            self._report_mismatch(self.peers)
 
     def _go(self, is_last: bool) -> None:
         payloads = [p.pending.payload for p in self.peers if p.pending]
+        # most votes carry no payload, and cost no JSON then
         text = json.dumps(payloads) if any(payloads) else ""
         for peer in self.peers:
             self._calls.settle(peer)
             self._send(peer.vote, GO, text)
         self._calls.left = None
         self.ended = is_last
-        self._rest()
+        self._reset_waiting()
 
     def _decide_pair(self, caller: Peer, pending: Pending) -> None:
         verb, other, what = pending.payload.split(" ", 2)
@@ -616,19 +622,19 @@ class Hub(threading.Thread):
             for one in (caller, peer):
                 self._calls.settle(one)
                 self._send(one.vote, GO)
-            self._rest()
+            self._reset_waiting()
         else:
-            self._differ([caller, peer])
+            self._report_mismatch([caller, peer])
 
-    def _differ(self, peers: Iterable[Peer]) -> None:
+    def _report_mismatch(self, peers: Iterable[Peer]) -> None:
         peers = sorted(peers, key=lambda peer: peer.rank)
         calls = {peer.rank: peer.pending.call for peer in peers if peer.pending}
         for peer in peers:
             self._calls.settle(peer)
             self._send(peer.vote, MISMATCH, json.dumps(calls))
-        self._rest()
+        self._reset_waiting()
 
-    # who does not come
+    # ranks that are late or stuck
 
     def _watch(self, now: float) -> None:
         waiting = list(self._calls.waiting.values())
@@ -645,6 +651,7 @@ class Hub(threading.Thread):
         for peer in absent + in_engine:
             if peer.still_since is None:
                 peer.still_since = peer.answered = now
+            # a rank in a call of the engine is not late by itself: `_is_stuck` looks at all of them
             is_late = not peer.pending and now - peer.still_since > self.timeout
             if is_late or now - peer.answered > self.timeout:
                 self._end_late(peer, [one for one in waiting if one is not peer], now)
@@ -685,7 +692,7 @@ class Hub(threading.Thread):
         )
         return True
 
-    def _rest(self) -> None:
+    def _reset_waiting(self) -> None:
         self._waiting_since = None
         for peer in self.peers:
             peer.still_since = None
@@ -695,6 +702,7 @@ class Hub(threading.Thread):
         calls = f"rank {one.rank} calls {one.pending.call}" if one.pending else ""
         others = f" and {len(waiting) - 1} more wait" if len(waiting) > 1 else ""
         silent = now - peer.answered
+        # its process has answered lately, so that only its program stands still
         if silent <= 4 * self._beat:
             text = f"rank {peer.rank} has not come in {self.timeout:g} s, while nothing moves in it: it is at"
             self._end(peer.rank, "late", f"{text} {peer.at}; {calls}{others}")

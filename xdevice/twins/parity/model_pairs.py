@@ -305,6 +305,8 @@ def _is_target(ours: _LayeredModel, theirs: _LayeredModel) -> bool:
 def _convert(
     path: str, source: _LayeredModel, target: _LayeredModel, skip: Sequence[str]
 ) -> ReadPair:
+    """The leaves of two models, those of `source` in the names and layouts of `target`; under their own names if a
+    parameter has no counterpart."""
     try:
         # on the CPU, because both are compared on the host
         state = convert_state(

@@ -42,10 +42,7 @@ _GRADIENTS: Final = 10
 """A gradient may be off by this many times the limit for outputs."""
 _NAMED: Final = 4
 """How many recorded values a note in the report names at most."""
-_NOTHING: Final = (
-    "recorded nothing, so the others cannot be compared with it; the script says what to compare: "
-    "xdevice.parity.log('loss', loss); or --trace keeps what the layers of its models compute"
-)
+_NOTHING: Final = "recorded nothing, so the others cannot be compared with it; call xdevice.parity.log, or give --trace"
 _UNMOVED: Final = (
     "calibrating has moved nothing that is recorded: the script takes its numbers from elsewhere than xdevice.tensor, "
     "random, load and convert_state, so only the run in float64 says what rounding does"
