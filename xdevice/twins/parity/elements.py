@@ -88,8 +88,9 @@ def _compare_objects(actual: HostLeaf, expected: HostLeaf) -> Comparison:
 
 
 def relation(actual: HostLeaf, expected: HostLeaf, rule: Strictness) -> str:
-    """A note if two leaves that differ are equal once one of them is transposed, moved by one place, put in another order
-    or multiplied by a number: the commonest faults in moving a model or a training script to another framework. Else an empty text."""
+    """A note if two leaves that differ are equal once one of them is transposed, moved by one place, put in another
+    order or multiplied by a number: the commonest faults in moving a model or a training script to another framework.
+    Else an empty text."""
     if not expected.is_number:
         return ""
     allowed = allow(coarser(actual, expected, rule), rule, None)
