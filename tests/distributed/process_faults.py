@@ -97,7 +97,7 @@ def padded():
         y = self.read_only(held)
         if lengths is not None:
             y = self._pad(y, carrying.dtype_of(held), max(lengths))
-        return self._back(self.backend.join(self.engine.all_gather(y)), held.backend)
+        return self._to_framework(self.backend.join(self.engine.all_gather(y)), held.backend)
 
     carrying.Carrier.all_gather = gathered
 

@@ -138,6 +138,8 @@ class Lines:
         self._updated = 0.0
 
     def take(self, read: bytes) -> None:
+        """Takes the next bytes, shows the lines that are complete, and a line that is being overwritten once a
+        second."""
         *lines, self._rest = (self._rest + read).split(b"\n")
         self._show(*map(_last_state, lines))
         if len(self._rest) > _LONGEST:

@@ -44,6 +44,7 @@ class Runner(threading.Thread):
         self._begin.release()
 
     def run(self) -> None:
+        """Runs each job that `begin` hands over, until `stop` hands over none."""
         while True:
             self._begin.acquire()
             job, self._job = self._job, None

@@ -223,6 +223,7 @@ class _Ranks:
                 signal.signal(number, handler or signal.SIG_DFL)
 
     def start(self, command: Sequence[str], environment: Mapping[str, str], rank: int) -> None:
+        """Starts one rank in a process group of its own, and the threads that read its output and wait for its end."""
         # what several processes read at once would be torn apart, and a terminal stops readers in the background
         has_input = rank == 0 and not output.is_terminal(sys.stdin)
         process = subprocess.Popen(
@@ -326,6 +327,7 @@ class _Ranks:
             _send(self._processes[rank].pid, number)
 
     def _first(self) -> Failure:
+        """The failure to report: the first of those that are not only the `PeerError` of another one."""
         failures = [
             Failure(self._first_rank + rank, status, self._outputs[rank].last_lines())
             for rank, status in self._failed.items()

@@ -210,6 +210,8 @@ class TorchEngine(Engine):
     def _wait(
         self, buffer: torch.Tensor, call: Callable[[Any], Any], in_steps: bool = True
     ) -> None:
+        """Starts a call of gloo or NCCL, and waits for it: in steps in the program's thread, or at once in the
+        engine's."""
         if buffer.is_cuda:
             self._wait_on_gpu(buffer, call, in_steps)
             return

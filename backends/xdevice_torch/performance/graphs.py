@@ -77,6 +77,7 @@ class Graph:
 
 @contextmanager
 def _recording(graph: Any, stream: Any) -> Iterator[None]:
+    """A block whose work on the stream is recorded in the graph; if it fails, the recording is ended properly."""
     pool = torch.cuda.graph_pool_handle()
     try:
         # with thread_local, other threads may allocate memory meanwhile

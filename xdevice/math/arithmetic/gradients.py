@@ -161,7 +161,7 @@ def _differentiated(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> Any:
-    """What the function made by `value_and_grad` gives, computed with PyTorch's scopes set aside."""
+    """Returns what the function made by `value_and_grad` gives, computed with PyTorch's scopes set aside."""
     walk = trees.flatten(params)
     with Aside(backend_of(walk)) as aside:
         return _evaluated(aside.inside(f), has_aux, walk, args, kwargs)

@@ -55,6 +55,7 @@ class GradientRow(NamedTuple):
 
     @property
     def cells(self) -> tuple[str, ...]:
+        """The row as the report shows it."""
         if self.errors is None:
             return (self.name, "no gradient of this size", "-", "-", "-")
         numbers = (
@@ -169,7 +170,8 @@ class ParityReport:
         }
 
     def further_partings(self) -> list[str]:
-        """The first operations and gradients that differ, but for what `first` says already."""
+        """Lines about the first operations and gradients that differ, but for the one that is the first divergence
+        itself."""
         said = "" if self.first is None else self.first.value.comparison.text
         return [
             f"{name}, on {row.backend}: {text}"
@@ -352,6 +354,7 @@ def _comparison_json(comparison: Comparison) -> dict[str, Any]:
 
 
 def _value_json(value: Any) -> Any:
+    """The value itself if JSON can express it, and otherwise its text: NaN, an infinity, a shape, a complex number."""
     if (
         value is None
         or isinstance(value, bool | int | str)
@@ -379,6 +382,7 @@ _TO_THE_LEFT: Final = ("backend", "version", "result", "notes", "name", "gradien
 
 
 def backends_table(report: ParityReport) -> ReportTable:
+    """The table of how each backend's run ended, and whether it agrees with the reference."""
     rows = [
         (
             _VERDICTS.get(row.state, ""),
@@ -410,6 +414,7 @@ def gradients_tables(report: ParityReport) -> Iterator[ReportTable]:
 
 
 def _names_table(report: ParityReport) -> ReportTable:
+    """The table of the worst error of each recorded name on each backend."""
     rows = []
     for name in report.names():
         series = report.series(name).values()
@@ -472,6 +477,7 @@ def _notes(row: BackendRow) -> str:
 
 
 def _cell(series: list[ComparedValue]) -> str:
+    """The worst error of a name on one backend, and from which step on it is off."""
     value = worst(series)
     if value is None:
         return "-"

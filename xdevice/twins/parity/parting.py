@@ -99,6 +99,7 @@ def _first_named(runs: tuple[ModelRun, ModelRun], named: list[_Named]) -> Iterat
 
 
 def _by_operations(actual: ModelRun, expected: ModelRun) -> Iterator[str]:
+    """Lines that name the first operation that differs, and the first layer of each side that follows from it."""
     assert actual.log is not None
     assert expected.log is not None
     two = TwoPrograms(actual.log, expected.log)
