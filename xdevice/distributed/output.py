@@ -161,6 +161,7 @@ class Lines:
             self._show(_last_state(self._rest))
 
     def _show(self, *lines: bytes) -> None:
+        """Prints the lines with the rank's prefix, and keeps them for the log and for the report of a failure."""
         if self._kept is not None:
             self._kept.extend(line.decode(errors="replace") for line in lines)
         if self._log is not None:

@@ -189,6 +189,7 @@ class Session:
         if self._line is None and native is not None:
             self._native = None
             native.close()
+        # a forked child leaves nothing: the connections are its parent's
         if self._line is None or os.getpid() != self._pid:
             return
         if native is not None and isinstance(error, Exception) and self._line.failure is None:

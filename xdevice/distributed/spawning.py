@@ -275,6 +275,7 @@ class _Ranks:
             output.say(
                 f"{signal.Signals(self._signal).name}: passed on; processes that do not end are killed"
             )
+        # the rank to blame may be noticed a little later than one that failed because of it
         if self._failed:
             self._collect(time.monotonic() + _ECHO)
         is_cut_off = bool(self._alive)

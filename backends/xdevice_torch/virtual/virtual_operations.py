@@ -330,6 +330,7 @@ def _tensors(values: Any) -> Iterator[torch.Tensor]:
 def _check_devices(
     op: Any, facts: _Facts, tensors: list[torch.Tensor], args: Any, kwargs: dict[str, Any]
 ) -> None:
+    """Raises PyTorch's own error for tensors on two virtual GPUs, or on a GPU and the host, as CUDA does."""
     places = {x.device for x in tensors if x.device.type == NAME}
     places.update(x.device for x in _misplaced(facts, args, kwargs))
     if len(places) > 1:
