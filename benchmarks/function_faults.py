@@ -31,8 +31,8 @@ faults.FAULTS = {
     "two blocks exchanged": ("[str(number)]", "[str(1 - number)]", ("attended0", 0)),
     # embeddings
     "positions from 1": ("jnp.arange(LENGTH)]", "(jnp.arange(LENGTH) + 1)]", ("embedded", 0)),
-    "words scaled": ("p[\"wte\"][\"weight\"][words]", "WIDTH**0.5 * p[\"wte\"][\"weight\"][words]", ("embedded", 0)),
-    "no positions": (" + p[\"wpe\"][\"weight\"][jnp.arange(LENGTH)]", "", ("embedded", 0)),
+    "words scaled": ("p['wte']['weight'][words]", "WIDTH**0.5 * p['wte']['weight'][words]", ("embedded", 0)),
+    "no positions": (" + p['wpe']['weight'][jnp.arange(LENGTH)]", "", ("embedded", 0)),
     # attention
     "scores not scaled": (" / jnp.sqrt(WIDTH // HEADS)", "", ("attended0", 0)),
     "scores scaled by the whole width": ("jnp.sqrt(WIDTH // HEADS)", "jnp.sqrt(WIDTH)", ("attended0", 0)),
@@ -53,11 +53,11 @@ faults.FAULTS = {
     "an exact gelu": ("approximate=True", "approximate=False", ("widened0", 0)),
     "a silu": ("jax.nn.gelu(", "(lambda x, approximate: jax.nn.silu(x))(", ("widened0", 0)),
     "a layer without its bias": (
-        'dense(p["up"], norm(p["norm2"], x))', 'norm(p["norm2"], x) @ p["up"]["weight"].T', ("widened0", 0),
+        "dense(p['up'], norm(p['norm2'], x))", "norm(p['norm2'], x) @ p['up']['weight'].T", ("widened0", 0),
     ),
     "a norm's eps of 1e-6": ("variance + EPS", "variance + 1e-6", ("attended0", 0)),
     "an unbiased variance": ("jnp.sqrt(variance + EPS)", "jnp.sqrt(variance * 16 / 15 + EPS)", ("attended0", 0)),
-    "no last norm": ("norm(p[\"norm\"], x) @", "x @", ("scores", 0)),
+    "no last norm": ("norm(p['norm'], x) @", "x @", ("scores", 0)),
     # the loss
     "no smoothing": ("return (1 - SMOOTHED) * exact - SMOOTHED * logs.mean()", "return exact", ("loss", 0)),
     "sum for mean": ("[..., None], -1).mean()", "[..., None], -1).sum()", ("loss", 0)),
@@ -65,12 +65,12 @@ faults.FAULTS = {
     "no gradient through the norm's variance": (
         "variance + EPS", "jax.lax.stop_gradient(variance) + EPS", ("gradients", 0),
     ),
-    "clipped by value": ("x * jnp.minimum(1.0, CLIP / (size + 1e-6))", "jnp.clip(x, -CLIP, CLIP)", ("clipped", 0)),
+    "clipped by value": ("x * jnp.minimum(1.0, CLIP / (size + 1e-06))", "jnp.clip(x, -CLIP, CLIP)", ("clipped", 0)),
     "clipped at 0.505": ("CLIP / (size", "0.505 / (size", ("clipped", 0)),
     # AdamW
     "decay of every parameter": ("if x.ndim > 1 else x", "", ("weights", 1)),
     "decay in the gradients": (
-        "m, v = first", "g = g + DECAY * x if x.ndim > 1 else g\n            m, v = first", ("weights", 1),
+        "m, v = (first", "g = g + DECAY * x if x.ndim > 1 else g\n            m, v = (first", ("weights", 1),
     ),
     "no bias correction": (" / (1 - first ** (step + 1)) / root", " / root", ("weights", 1)),
     "a second beta of 0.99": ("first, second = BETAS", "first, second = 0.9, 0.99", ("weights", 2)),

@@ -53,6 +53,8 @@ def _patched() -> Callable[[], None]:
 
 
 def _waiting(call: Any) -> Any:
+    """Returns a call of a compiled function that returns when the results are computed."""
+
     def call_and_wait(self: Any, *args: Any) -> Any:
         result = call(self, *args)
         try:

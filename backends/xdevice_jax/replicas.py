@@ -86,6 +86,7 @@ def by_collectives(
 def _reduction(
     natives: tuple[Any, ...], mean: bool
 ) -> tuple[Callable[[jax.Array], jax.Array], NamedSharding]:
+    """Returns the compiled function that sums a spread array over these devices, and how the array is spread."""
     mesh = Mesh(np.array(natives), ("replica",))
 
     def one(x: jax.Array) -> jax.Array:

@@ -76,6 +76,7 @@ def array_of(model: Any) -> Any | None:
 
 
 def _value(name: str, parameter: Any) -> Any:
+    """Returns the array of a parameter. Raises an error if it has none yet, or several."""
     contexts = _contexts(name, parameter)
     if len(contexts) > 1:
         raise UnsupportedError(
@@ -207,6 +208,8 @@ def _spare_compiled(block: Any, memo: dict[int, Any]) -> None:
 
 
 def _refuse_own_store(trainer: Any) -> None:
+    """Raises `UnsupportedError` for a Trainer with a key-value store that the program made, or one of several machines,
+    or with state that cannot be moved."""
     private.require("optimizers")
     store = trainers.store(trainer)
     if store is not None and (
@@ -242,6 +245,8 @@ def _follow(trainer: Any) -> None:
 
 
 def _move_state(trainer: Any, targets: list[Any], contexts: list[Any] | None) -> None:
+    """Moves the state of each of a Trainer's parameters to its target, and lets the Trainer work on these contexts if
+    all are the same."""
     own = trainers.updater(trainer)
     with mx.autograd.pause(), mx.util.np_shape(True):
         for index, state in own.states.items():

@@ -82,6 +82,7 @@ def _address(x: Any, backend: Replicas) -> int:
 
 
 def _is_staged(x: Any, kind: str, backend: Replicas) -> bool:
+    """Whether an array on a device of this kind is copied through the ring."""
     return (
         backend.device_of(x).kind == kind
         and not backend.virtual

@@ -30,6 +30,7 @@ _share_data_with = private.field("paddle.base.core.DenseTensor._share_data_with"
 
 
 def copied(x: paddle.Tensor, place: Any) -> paddle.Tensor:
+    """Returns a copy of a tensor through which gradients flow."""
     if x.stop_gradient or not paddle.is_grad_enabled():
         return plain(x, place)
     if x.is_floating_point() or x.is_complex():
@@ -42,6 +43,7 @@ def copied(x: paddle.Tensor, place: Any) -> paddle.Tensor:
 
 
 def plain(x: paddle.Tensor, place: Any) -> paddle.Tensor:
+    """Returns a copy of a tensor through which no gradient flows."""
     staged = staging.moved(x, place)
     if staged is not None:
         return staged
@@ -66,6 +68,7 @@ def copy_to(x: paddle.Tensor, place: Any, is_blocking: bool = True) -> paddle.Te
 
 
 def _by_layer(x: paddle.Tensor, place: Any) -> paddle.Tensor:
+    """Returns a copy on another device through which gradients flow, as they do not through `_copy_to`."""
     contexts: list[ref[Any]] = []
     result = _Copy.apply(x, place, contexts)
     # changes nothing; `paddle.reshape_` does nothing if the shape is the same

@@ -28,6 +28,7 @@ each of these has memory of its own once it has moved, and nothing reads the old
 
 
 def named_tensors(model: Any) -> Iterable[tuple[str, paddle.Tensor]]:
+    """Yields name and tensor of everything that moves with a layer or an optimizer."""
     if isinstance(model, paddle.nn.Layer):
         yield from model.named_parameters()
         # an LSTM has a buffer without memory, and so without a device
@@ -66,6 +67,8 @@ def _tensors(value: Any) -> Iterator[paddle.Tensor]:
 
 
 def move(model: Any, device: Device, backend: Models) -> None:
+    """Moves the memory of everything that a layer or optimizer has, gradients included. The tensors stay the same
+    objects."""
     if not isinstance(model, paddle.nn.Layer):
         require_known(model, backend)
     moving = []
@@ -91,6 +94,7 @@ def copied(model: paddle.nn.Layer, device: Device, backend: Models) -> paddle.nn
 
 
 def _duplicate(model: paddle.nn.Layer, backend: Models) -> paddle.nn.Layer:
+    """Returns a deep copy of a layer, on the device of the layer."""
     layers = [model, *model.sublayers()]
     # the strategy of a DataParallel cannot be copied, and never changes: the copy shares it
     strategies = [

@@ -45,6 +45,7 @@ def kept(optimizer: Any) -> Iterable[Any]:
 
 
 def variables(optimizer: Any) -> Iterator[tuple[str, paddle.Tensor]]:
+    """Yields name and tensor of each part of the state, named by the number of its parameter."""
     parameters = parameters_of(optimizer)
     if accumulators_holder(optimizer) and not accumulators(optimizer):
         # set_state_dict() has kept the state in the holder for the first step

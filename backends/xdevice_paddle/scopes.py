@@ -30,6 +30,7 @@ _open: list[_Open] = []
 
 @contextmanager
 def scope(name: str) -> Iterator[None]:
+    """A block in which a device is the current one of the process."""
     with _lock:
         own = _Open(paddle.get_device())
         paddle.set_device(name)

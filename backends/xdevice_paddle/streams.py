@@ -84,6 +84,8 @@ def keep(x: paddle.Tensor, stream: Any) -> None:
 
 
 def _let_go() -> None:
+    """Lets go of tensors whose stream has done its work, and marks the end of the work on those that only this module
+    still has."""
     _ending[:] = [entry for entry in _ending if not entry[1].has_happened()]
     still_used = []
     for entry in _used:

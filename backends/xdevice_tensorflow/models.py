@@ -176,6 +176,7 @@ def _require_plain(variable: tf.Variable, backend: Models) -> None:
 
 
 def _swap(variable: tf.Variable, native: str) -> Any:
+    """Gives a variable new memory on a device, and returns the new handle to it. The variable stays the same object."""
     old = variable.handle
     with tf.device(native):
         new = tf.Variable(
@@ -220,9 +221,12 @@ def _refusal(model: Any, why: str, backend: Models) -> UnsupportedError:
 
 
 def _duplicate(model: Any, memo: _Memo) -> Any:
+    """Returns a copy of a model. All its parts get their twin before any attribute is copied, because they refer to
+    each other in circles."""
     owned = parts.owned(model)
     pairs = []
     keys: dict[str, str] = {}
+    # a twin without attributes of each part, so that all others can refer to it
     for part in owned:
         if isinstance(part, tf.Variable):
             memo[id(part)] = _new_variable(part)
@@ -234,12 +238,14 @@ def _duplicate(model: Any, memo: _Memo) -> Any:
             memo[id(part)] = cls.__new__(cls)
             pairs.append((part, memo[id(part)]))
     _keep_foreign(pairs, memo)
+    # then functions whose closures hold parts, and functions that were compiled from such
     for part in owned:
         if isinstance(part, FunctionType):
             memo[id(part)] = _rebound(part, memo)
     for part in owned:
         if isinstance(part, parts.TRACED_FUNCTION):
             memo[id(part)] = _clone(part)(_rebound_inner(part.python_function, memo))
+    # then the attributes, in which each part is replaced by its twin
     for part, new in pairs:
         state = {
             key: None if key in parts.TRACES else _copied(value, memo)
@@ -247,12 +253,14 @@ def _duplicate(model: Any, memo: _Memo) -> Any:
         }
         new.__dict__.clear()
         new.__dict__.update(state)
+    # last what is kept by `id`, which now exists
     for _, new in pairs:
         _renew_ids(new, memo, keys)
     return memo[id(model)]
 
 
 def _new_variable(variable: tf.Variable) -> tf.Variable:
+    """Returns a new variable with the values and the settings of another one."""
     return tf.Variable(
         tf.raw_ops.DeepCopy(x=variable.read_value()),
         trainable=variable.trainable,

@@ -99,6 +99,7 @@ def _layers(thing: Any, name: str, visited: set[int]) -> Iterator[_Named]:
 
 
 def _children(thing: Any) -> Iterable[_Named]:
+    """Returns what is directly in a layer, module, list or dict, with unique names."""
     if isinstance(thing, keras.Layer):
         own = [
             (variable.name, variable)

@@ -44,6 +44,8 @@ _is_wrapped = private["torch._C._functorch.is_functorch_wrapped_tensor"]
 
 
 def require_values(x: torch.Tensor) -> None:
+    """Raises an error for a tensor that has no values: a symbol of a traced function, or a parameter without a
+    shape."""
     # in torch.vmap and torch.func.grad, type() of a tensor is Tensor, so PyTorch has to be asked whether it is wrapped;
     # torch.compile cannot compile that question, and would say so on standard error
     is_exact = type(x) is torch.Tensor

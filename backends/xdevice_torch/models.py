@@ -120,6 +120,7 @@ def move(model: Any, native: torch.device) -> Any:
     if isinstance(model, Module):
         _refuse_script(model, native)
         _refuse_meta(model, native)
+        # `to` makes a tensor of its own for each place of a buffer
         shared = _shared_buffers(model)
         with staging.of_modules(model, native):
             moved = model.to(native)
@@ -130,6 +131,7 @@ def move(model: Any, native: torch.device) -> Any:
         return moved
     _refuse_outside_of_state(model)
     states = [(state, key, x) for state in _states(model) for key, x in state.items()]
+    # all is checked before the first tensor moves
     for _, key, x in states:
         _refuse_unknown(key, x)
     for state, key, x in states:
@@ -196,6 +198,7 @@ def _results(model: Module) -> Iterator[torch.Tensor]:
 
 
 def _refuse_script(model: Module, native: torch.device) -> None:
+    """Raises `UnsupportedError` for a ScriptModule that PyTorch cannot move."""
     for path, module in model.named_modules():
         if not isinstance(module, torch.jit.ScriptModule):
             continue
@@ -215,6 +218,7 @@ def _refuse_script(model: Module, native: torch.device) -> None:
 
 
 def _refuse_meta(model: Module, native: torch.device) -> None:
+    """Raises `UnsupportedError` for a module that is to leave meta, where it has no values."""
     # accelerate sets its own `to`, which says where the values are
     if native.type == "meta" or "to" in vars(model):
         return
@@ -348,6 +352,8 @@ def _inside(x: Any) -> list[tuple[str, Any]]:
 
 
 def _packed(backend: Primitives) -> Way:
+    """Says how a packed sequence is moved. Its batch sizes stay on the host, where PyTorch wants them."""
+
     def copy(x: PackedSequence, device: Device) -> PackedSequence:
         parts: list[Any] = [part if part is None else part.clone() for part in x]
         twin = type(x)(*parts)
@@ -513,6 +519,8 @@ class TorchModels(Models):
 def optimizer_state(
     optimizer: torch.optim.Optimizer, backend: Models
 ) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yields name and tensor of each part of an optimizer's state. Raises `UnsupportedError` for a part that is
+    none."""
     for name, value in _named(optimizer.state_dict()["state"]):
         if isinstance(value, torch.Tensor):
             yield name, value

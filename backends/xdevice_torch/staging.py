@@ -76,6 +76,7 @@ def has_modes() -> bool:
 
 
 def _is_staged(x: torch.Tensor, native: torch.device) -> bool:
+    """Whether a large tensor goes through the ring on its way to a device."""
     if not x.is_cuda and native.type != "cuda":
         return False
     from xdevice.cuda_driver import ring

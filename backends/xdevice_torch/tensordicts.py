@@ -110,6 +110,7 @@ def _items(x: Any) -> dict[str, Any]:
 
 
 def _rebuilt(library: ModuleType, old: Any, inside: dict[str, Any]) -> Any:
+    """Returns a collection like `old` with other contents; a dict if they are not all tensors of PyTorch."""
     if not all(
         isinstance(x, torch.Tensor) or library.is_tensor_collection(x) for x in inside.values()
     ):

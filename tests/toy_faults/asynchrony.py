@@ -12,7 +12,6 @@ import numpy as np
 
 import xdevice
 from xdevice.base import devices
-from xdevice.contract import Memory
 
 from .planting import (
     HOMES,
@@ -386,7 +385,12 @@ swap(
     _MEMORY,
     _memory(lambda m: m._replace(allocated=m.allocated // 4)),
 )
-swap("memory", "counts kilobytes", _MEMORY, _memory(lambda m: Memory(*(n / 1024 for n in m))))
+swap(
+    "memory",
+    "counts kilobytes",
+    _MEMORY,
+    _memory(lambda m: m._replace(allocated=m.allocated // 1024, peak=m.peak // 1024)),
+)
 swap(
     "memory",
     "is that of another device",

@@ -83,6 +83,8 @@ def jitter(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 def _jitter(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Returns a copy of an array of floats in which each number that is not whole is moved to a neighbouring one, up or
+    down by chance. The chance depends on the setting and on the numbers, so that a run can be repeated."""
     name = array.dtype.name
     if name not in _JITTERED or array.size == 0:
         return array

@@ -181,6 +181,7 @@ def answer(name: str, public: list[str]) -> str:
 
 
 def _word(name: str) -> str | None:
+    """Returns what to write instead of another library's name; None for a name that means nothing here."""
     if name in _WORDS:
         word = _WORDS[name]
         return (

@@ -96,6 +96,7 @@ def _differs(old: Any, new: Any) -> bool:
 
 
 def put(new: Any, name: Any, value: Any) -> None:
+    """Sets an attribute without running code of the object's class, which may forbid it or compute something."""
     own, slot = (
         getattr(new, "__dict__", None),
         getattr(type(new), name, None) if isinstance(name, str) else None,

@@ -73,6 +73,7 @@ def rebuild_batch(x: Any, batch: Batch, changed: list[Any]) -> Any:
 
 
 def _rebuild_inner(x: Any, changed: Iterator[Any]) -> Any:
+    """Returns a container of a batch with the next ones of `changed` in the places of its tensors."""
     new = []
     for child in x.values() if type(x) is dict else x:
         if type(child) in _movable:

@@ -98,6 +98,8 @@ def and_keys(keys: Iterable[Any], values: Iterable[Any]) -> tuple[Names, Childre
 
 
 def _read_keyed(x: Any) -> tuple[Names, Children]:
+    """Returns the keys and values of a dict. Raises `ContainerError` for a subclass that shows other values than it
+    stores, if tensors are among them."""
     items = dict(x.items())
     if isinstance(x, dict) and not looks.is_proxy(type(x)):
         stored = dict(dict.items(x))
@@ -123,6 +125,8 @@ def _tensors(x: Any) -> set[int]:
 
 
 def write_keyed(x: Any, keys: Names, children: Children) -> Any:
+    """Returns a copy of a dict with other values and attributes, made by
+    `copy.copy`, which keeps what else the dict has."""
     new = copy.copy(x)
     if new is x or type(new) is not type(x):
         return _write_mapping(x, keys, children)

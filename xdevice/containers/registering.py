@@ -95,6 +95,8 @@ def share_all(backend: Backend) -> None:
 
 
 def _flatten(x: Any) -> tuple[tuple[Any, ...], Static]:
+    """Returns the attributes of an object that hold tensors, as the children of a tree, and everything else, as what is
+    static in it."""
     names, values = attributes.read(x)
     pairs = [
         (attributes.as_name(name), value) for name, value in zip(names, values, strict=True)

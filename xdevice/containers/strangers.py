@@ -137,7 +137,7 @@ class Stranger:
         if self.way is not None and self.way.copy is not None:
             return self.way.copy(self.x, target)
         try:
-            twin = self._duplicate()
+            twin = _duplicate(self.x, self.parts)
         except Exception as error:
             name = type(self.x).__qualname__
             raise ContainerError(
@@ -148,7 +148,11 @@ class Stranger:
         return self._move(twin, target)
 
     def _move(self, x: Any, target: Device) -> Any:
-        homes = self._homes()
+        """Returns an object moved by its own method. Raises `ContainerError` if the method fails, or leaves tensors
+        behind; if they were on one device, an object that moves in place is first moved back."""
+        homes: set[Device] = set()
+        with suppress(UnsupportedError):  # a tensor of it is on several devices
+            homes = {place for _, place in self.places()}
         try:
             moved = self._let_move(x, target)
         except Exception as error:
@@ -166,12 +170,6 @@ class Stranger:
                     self._let_move(x, *homes)
             raise
         return moved
-
-    def _homes(self) -> set[Device]:
-        try:
-            return {place for _, place in self.places()}
-        except UnsupportedError:  # a tensor of it is on several devices
-            return set()
 
     def _refuse_left(self, moved: Any, target: Device) -> None:
         """Raises `ContainerError` if the object's method has not brought all its tensors to a device."""
@@ -214,13 +212,10 @@ class Stranger:
         moved = getattr(x, str(self.mover.moves_by))(self.mover.to_native(target))
         return x if moved is None else moved
 
-    def _duplicate(self) -> Any:
-        """Returns a deep copy of the object. Its tensors are copied by their framework: gradients flow to the old ones,
-        and no storage is shared."""
-        return _duplicate(self.x, self.parts)
-
 
 def _duplicate(x: Any, parts: list[Inner]) -> Any:
+    """Returns a deep copy of an object. The tensors in it are copied by their framework: gradients flow to the old
+    ones, and no storage is shared."""
     memo: dict[int, Any] = {}
     for _, value, backend, kind in parts:
         if kind == "tensor":
@@ -238,6 +233,8 @@ def separate(x: Any, new: Any) -> None:
 
 
 def _copied(value: Any, name: str) -> Any:
+    """Returns a deep copy of what a tensor carries; the same object if it cannot be copied and holds no tensors. `name`
+    is what the error calls it."""
     owned = registry.kind_of(type(value))
     parts = [looks.Inner("", value, *owned)] if owned is not None else looks.search(value)
     try:

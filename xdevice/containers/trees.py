@@ -375,6 +375,8 @@ def stranger(x: Any) -> strangers.Stranger | None:
 def _paths(
     node: _Node, before: tuple[Any, ...], visited: set[int] | None
 ) -> Iterator[tuple[Any, ...]]:
+    """Yields the keys on the way to each leaf below a node. With `visited`, a container that is in several places has
+    leaves in the first of them only."""
     container, _, keys, _, inner = node
     if visited is not None:
         if id(container) in visited:
@@ -498,6 +500,7 @@ def register(
 
 
 def _refuse(cls: object, flatten: object, rebuild: object, move: object) -> None:
+    """Raises `ContainerError` for arguments of `register_container` that say nothing, or contradict each other."""
     if not isinstance(cls, type):
         raise ContainerError(
             f"register_container takes a type, not {shown(cls)}; "

@@ -156,6 +156,7 @@ def extended(cls: type[Backend], product: str) -> type[Backend]:
         raise ContractError(
             f"the adapter {cls.name!r} ({cls.__module__}.{product}) " + "; ".join(wrong)
         )
+    # the core has said how the class is pickled: by the name of its backend
     if cls in copyreg.dispatch_table:
         copyreg.dispatch_table[subclass] = copyreg.dispatch_table[cls]
     return subclass

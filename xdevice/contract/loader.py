@@ -63,6 +63,7 @@ def import_apart(name: str, *, beside: str) -> None:
 
 @contextmanager
 def _own_symbols() -> Iterator[None]:
+    """A block in which shared libraries that are loaded look for symbols in themselves first."""
     if not hasattr(sys, "setdlopenflags"):  # Windows has no such flags
         yield
         return

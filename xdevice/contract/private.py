@@ -126,6 +126,7 @@ class Names:
     def require(self, capability: str, only: Only = "") -> None:
         """Raises `UnsupportedError` if the framework lacks a name that the capability needs; also one of those that it
         has only there. The first call looks each of them up; later ones take 0.1 us."""
+        # kept, because some capabilities are asked for at each move of a model
         if capability not in self._lacking:
             self._lacking[capability] = self.absent(capability, only)
         if lacking := self._lacking[capability]:

@@ -45,6 +45,8 @@ class _Finder:
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
+        """Called by Python for each import: returns the spec of a framework with a loader of xdevice's; None to leave
+        the import to the other finders."""
         framework = _taken.get(name)
         if framework is None or name in sys.modules:
             return None
@@ -72,6 +74,8 @@ class _Loader:
         return getattr(self._loader, name)
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
+        """Imports the framework by its own loader, and lets xdevice make its backend before or, for a library over
+        several frameworks, after that."""
         from importlib import import_module
 
         here = _thread.get_ident(), self._known
@@ -103,6 +107,8 @@ class _Loader:
         return False
 
     def _hand_over(self, name: str) -> None:
+        """Makes the backend of a module that is being imported. Only an error that the program must see now is
+        raised."""
         from xdevice.errors import BackendImportError, SettingError
 
         from . import selection
@@ -122,6 +128,7 @@ _finder: Final = _Finder()
 
 
 def _is_needed(framework: Known) -> bool:
+    """Whether a plain import of a framework may fail, or would miss what environment variables ask for."""
     if f"xdevice_{framework.name}" in sys.modules:  # the adapter itself imports it
         return False
     if (

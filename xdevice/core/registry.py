@@ -84,7 +84,11 @@ def is_installed(name: str) -> bool:
     framework = frameworks.find(name)
     if framework is None:
         return name in entry_points()
-    return _is_imported(framework.modules[0]) or _can_be_found(framework.modules[0])
+    if _is_imported(framework.modules[0]):
+        return True
+    from importlib.util import find_spec
+
+    return find_spec(framework.modules[0]) is not None
 
 
 def install_hint(name: str) -> str:
@@ -102,12 +106,6 @@ def imported_frameworks() -> tuple[str, ...]:
     imported = frameworks.list_imported()
     brought = {name for framework in imported for name in framework.brings}
     return tuple(framework.name for framework in imported if framework.name not in brought)
-
-
-def _can_be_found(module: str) -> bool:
-    from importlib.util import find_spec
-
-    return find_spec(module) is not None
 
 
 def _is_imported(module: str) -> bool:
@@ -149,6 +147,8 @@ def namesake() -> str | None:
 
 
 def _refuse_conflict(new: EntryPoint, old: EntryPoint | None) -> None:
+    """Raises `ContractError` if an adapter claims a name that another one has, or that is an alias of a built-in
+    one."""
     if old is not None and (old.value, _distribution(old)) != (new.value, _distribution(new)):
         raise ContractError(
             f"two adapters claim the backend name {new.name!r}: {_source(old)} and {_source(new)}; uninstall one"
@@ -172,6 +172,7 @@ def _source(point: EntryPoint) -> str:
 
 
 def _nearest(name: str) -> str:
+    """Returns the end of the error for an unknown name: the name that may have been meant."""
     if not name:
         return ", a name is missing: is a variable such as $XDEVICE_BACKEND unset?"
     owner = next(
@@ -215,6 +216,7 @@ def list_loaded() -> tuple[Backend, ...]:
 
 
 def _load(name: str) -> Backend:
+    """Imports the framework of a backend, if it is not imported yet, and makes the backend."""
     if name in _loaded:
         return _loaded[name]
     if not is_installed(name):
@@ -287,6 +289,7 @@ _PLUGINS_VARIABLE: Final = "TORCH_DEVICE_BACKEND_AUTOLOAD"
 
 
 def _import_failed(name: str, error: Exception) -> BackendImportError:
+    """Returns the error for a framework or adapter that does not import, with the way out."""
     if _PLUGINS_VARIABLE in str(error):  # installing the framework again would not fix that
         return BackendImportError(
             f"the backend {name!r} does not import, because another vendor's plugin does not load: {error}; install "
@@ -310,6 +313,7 @@ def _refuse_too_old(backend: Backend) -> None:
 
 
 def _register(backend: Backend) -> None:
+    """Makes a new backend known: from now on types belong to it, and whoever waits for backends hears of it."""
     if _imported_before_fork & set(backend.modules):
         backend.refusal = backend.after_fork()
     devices.KINDS.update(backend.kinds)
@@ -426,6 +430,8 @@ def eagerly(function: Callable[[], Any]) -> Any:
 
 
 def _classify(cls: type) -> Owned | None:
+    """Returns the backend and the kind of a type. A base class of another framework decides where the type's own one
+    has no kind for it."""
     from xdevice.contract.backend import Owned
 
     owner = None
@@ -447,6 +453,7 @@ def _classify(cls: type) -> Owned | None:
 
 
 def _owner_of_module(root: str) -> Backend | None:
+    """Returns the backend to which a top-level module belongs, and loads it if need be; None if there is none."""
     if root == "builtins" or not _is_imported(root):
         return None
     if root in GUESTS:
@@ -484,6 +491,7 @@ called."""
 
 @forks.in_child
 def _after_fork() -> None:
+    """Asks each backend whether it works in this forked child, and forgets the fast ways to those that do not."""
     global _imported_before_fork, _making
     # a thread of the parent that held the old one is not there to release it
     _making = _thread.RLock()

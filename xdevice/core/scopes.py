@@ -72,6 +72,7 @@ def set_default_device(device: object) -> None:
         chosen = backend.require(chosen)
         native = backend.scope(chosen)
     before, _threads.native, _threads.device = _threads.native, None, None
+    # left before the new one is entered, because blocks of a framework nest
     if before is not None:
         before.__exit__(None, None, None)
     if native is not None:
@@ -141,6 +142,8 @@ class Block:
             self._watch = task.get_loop().call_soon(self._undo_at_await)
 
     def end(self, error: BaseException | None) -> None:
+        """Leaves the block. Raises `ScopeError` if its task has waited inside it, unless the block ends by an error
+        anyway."""
         if self._watch is not None:
             self._watch.cancel()
         if not self._has_waited:

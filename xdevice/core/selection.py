@@ -75,6 +75,8 @@ def restore_default(before: Backend | None) -> None:
 
 
 def _resolve() -> Backend:
+    """Chooses a backend by XDEVICE_BACKEND, or else by what is imported and installed. A choice is kept; a variable
+    that was changed afterwards gives a warning."""
     global _resolved, _resolved_from
     if _resolved is not None:
         _resolved_from = _environ.get(_KEY)
@@ -91,6 +93,7 @@ def _resolve() -> Backend:
 
 
 def _from_variable() -> Backend | None:
+    """Returns the backend that XDEVICE_BACKEND names; None if it is not set."""
     name = os.environ.get(VARIABLE, "").strip()
     if not name:
         return None

@@ -123,6 +123,8 @@ def _asked(name: str, kind: Any, *arguments: Any) -> Any:
 
 
 def _done(copy: _Copy) -> bool:
+    """Makes a copy by the ring. Returns whether it could; if not, the framework copies, and reports the error if there
+    is one."""
     global _ring
     if copy.stream == _PER_THREAD:
         return False
@@ -138,6 +140,7 @@ def _done(copy: _Copy) -> bool:
 
 
 def _few_to_host(address: int, target: int, nbytes: int) -> bool:
+    """Copies a few bytes in the caller's thread. Returns whether it could."""
     host, gpu, size = ctypes.c_void_p(target), ctypes.c_uint64(address), ctypes.c_size_t(nbytes)
     try:
         # the stream brings its context along; one that is made current, Ctrl-C could leave so
@@ -150,6 +153,7 @@ def _few_to_host(address: int, target: int, nbytes: int) -> bool:
 
 
 def _place_of(address: int) -> _Place:
+    """Returns the GPU in whose memory an address is. Raises `DriverError` for the memory of the host."""
     pointer = ctypes.c_uint64(address)
     if (
         _asked("cuPointerGetAttribute", ctypes.c_uint, _MEMORY_TYPE, pointer).value
@@ -247,6 +251,7 @@ class _Copy:
             self._ended.put(None)
 
     def _steps(self, slots: SimpleQueue[_Slot], stream: Any) -> None:
+        """Copies chunks, each through a free slot, until none is left or another thread has failed."""
         while self.error is None:
             try:
                 start = self._starts.popleft()

@@ -172,6 +172,7 @@ class Stream:
             self.backend.keep_for(leaf.value, self.native)
 
     def _check(self, x: Any, name: str) -> None:
+        """Raises an error if a tensor is not of this stream's backend and device."""
         owner = registry.owner_of(type(x))
         assert owner is not None
         if owner is not self.backend:
@@ -253,6 +254,7 @@ class Event:
             )
         _same_backend(self, stream)
         if self._native is None:
+            # without a device of its own, it belongs to that of the first stream
             self._make(stream.device)
         elif self.device is not stream.device:
             raise DeviceMismatchError(

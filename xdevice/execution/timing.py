@@ -204,14 +204,9 @@ def measure(
     for _ in range(warmup):
         _once(fn, args, targets)
     place = _only_gpu(targets)
-    return (place and _by_events(fn, args, targets, repeats, place)) or _by_host(
-        fn, args, targets, repeats
-    )
-
-
-def _by_host(
-    fn: Callable[..., Any], args: tuple[Any, ...], targets: tuple[object, ...], repeats: int
-) -> Measurement:
+    measured = _by_events(fn, args, targets, repeats, place) if place is not None else None
+    if measured is not None:
+        return measured
     sync(*targets)
     return _summary([_once(fn, args, targets) for _ in range(repeats)], "host")
 
@@ -252,12 +247,14 @@ def _by_events(
         before = perf_counter()
         sync(*targets)
         del result
+        # the events have happened, and yet the device was busy: on streams that they do not see
         if perf_counter() - before > _IDLE + _MISSED * times[-1]:
             return None
     return _summary(times, "device")
 
 
 def _summary(times: list[float], clock: Literal["device", "host"]) -> Measurement:
+    # a single time is each of its own quartiles
     low, _, high = quantiles(times, n=4, method="inclusive") if len(times) > 1 else times * 3
     return Measurement(median(times), high - low, tuple(times), clock)
 

@@ -47,6 +47,7 @@ def sync(*targets: object) -> None:
 
 
 def _sync_one(target: object) -> None:
+    """Waits for one argument of `sync`."""
     if isinstance(target, Backend):
         registry.load(target.name).synchronize(None)
         return

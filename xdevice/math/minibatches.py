@@ -86,6 +86,7 @@ class Batches:
         return order
 
     def _in_order(self) -> Iterator[Any]:
+        """Yields the parts in order, of tensors that are split once."""
         if not self._sizes:
             return
         # `split` takes lengths that add up to the whole
@@ -96,6 +97,7 @@ class Batches:
             yield rebuilt(self._arrays, self._operands, [part[i] for part in parts])
 
     def _shuffled(self, order: np.ndarray[Any, Any]) -> Iterator[Any]:
+        """Yields the parts in an order of rows, each taken when it is asked for."""
         start = 0
         for size in self._sizes:
             rows = order[start : start + size]

@@ -257,6 +257,7 @@ def logsumexp(x: Any, *, axis: int = -1) -> Any:
 
 
 def _along(function: str, x: Any, axis: int) -> Any:
+    """Runs a kernel along an axis."""
     on, x = _begin(x, function)
     place = on.checks.axis(axis, len(x.shape), function)
     # kernels are promised elements
@@ -442,10 +443,11 @@ def cross_entropy(
     tensors = {"logits": logits, "labels": labels}
     # in one kernel: frameworks have it, and its gradient is one, too
     if reduction == "mean":
-        return on.looked_up("cross_entropy", "cross_entropy", labels, shape[1], tensors)
+        return on.run_with_indices("cross_entropy", "cross_entropy", labels, shape[1], tensors)
     _reduction(reduction, "cross_entropy")
     return _reduced(
-        on.looked_up("cross_entropy", "cross_entropies", labels, shape[1], tensors), reduction
+        on.run_with_indices("cross_entropy", "cross_entropies", labels, shape[1], tensors),
+        reduction,
     )
 
 
@@ -472,7 +474,7 @@ def binary_cross_entropy_with_logits(
         >>> xdevice.to_numpy(made).round(0).tolist()
         [1.0, 200.0]
     """
-    on, logits, labels = _of_pairs(
+    on, logits, labels = _checked_pair(
         logits, labels, reduction, "binary_cross_entropy_with_logits"
     )
     return _reduced(on.kernels.binary_cross_entropies(logits, labels), reduction)
@@ -488,9 +490,9 @@ def mse_loss(x: Any, y: Any, *, reduction: Reduction = "mean") -> Any:
         >>> xdevice.item(xdevice.nn.mse_loss(xdevice.tensor([1.0, 2.0]), xdevice.tensor([1.0, 4.0])))
         2.0
     """
-    on, x, y = _of_pairs(x, y, reduction, "mse_loss")
-    apart = on.checks.kernels.subtract(x, y)
-    return _reduced(on.checks.kernels.multiply(apart, apart), reduction)
+    on, x, y = _checked_pair(x, y, reduction, "mse_loss")
+    difference = on.checks.kernels.subtract(x, y)
+    return _reduced(on.checks.kernels.multiply(difference, difference), reduction)
 
 
 # of indices
@@ -520,7 +522,7 @@ def embedding(indices: Any, table: Any) -> Any:
     shape = shape_of(table)
     if len(shape) != 2 or 0 in shape:
         raise ShapeError(f"embedding takes a table of the shape (rows, features), not {shape}")
-    return on.looked_up(
+    return on.run_with_indices(
         "embedding", "embedding", indices, shape[0], {"indices": indices, "table": table}
     )
 
@@ -611,7 +613,7 @@ def conv2d(
             raise ShapeError(
                 f"conv2d takes a bias of the shape ({filters[0]},), not {shape_of(bias)}"
             )
-    _require_room("conv2d", images, filters[2:], paddings)
+    _require_window_fits("conv2d", images, filters[2:], paddings)
     on.require_together(**tensors)
     return on.kernels.conv2d(x, kernel, bias, strides, paddings)
 
@@ -662,6 +664,7 @@ def avg_pool2d(
 def _pool(
     function: str, x: Any, size: Lengths, stride: Lengths | None, padding: Lengths
 ) -> Any:
+    """`max_pool2d` or `avg_pool2d`."""
     on, x = _begin(x, function)
     sizes = _whole("size", size, 2, 1, function)
     strides = sizes if stride is None else _whole("stride", stride, 2, 1, function)
@@ -670,7 +673,7 @@ def _pool(
         raise ArgumentError(
             f"{function} takes a padding of half of the size {size} at most, not {padding}"
         )
-    _require_room(function, _sizes("x", x, _IMAGES, function), sizes, paddings)
+    _require_window_fits(function, _sizes("x", x, _IMAGES, function), sizes, paddings)
     return getattr(on.kernels, function)(x, sizes, strides, paddings)
 
 
@@ -698,7 +701,7 @@ class _Layers(Functions):
             else result
         )
 
-    def looked_up(
+    def run_with_indices(
         self, function: str, name: str, indices: Any, n: int | None, tensors: dict[str, Any]
     ) -> Any:
         """Runs a kernel on tensors on one device, some of which are indices from 0 to n - 1."""
@@ -765,6 +768,7 @@ class _Layers(Functions):
             self.backend.eagerly(check)
 
     def _require_range(self, indices: Any, n: int, function: str) -> None:
+        """Reads the indices, and raises `IndexError` for one that is out of range."""
         if 0 in indices.shape:
             return
         # one read of two numbers is quicker than one of all
@@ -846,7 +850,9 @@ def _reduced(losses: Any, reduction: Reduction) -> Any:
     )
 
 
-def _of_pairs(x: Any, y: Any, reduction: Reduction, function: str) -> tuple[_Layers, Any, Any]:
+def _checked_pair(
+    x: Any, y: Any, reduction: Reduction, function: str
+) -> tuple[_Layers, Any, Any]:
     """The arguments of a loss of each element, checked."""
     on, x = _begin(x, function)
     y = on.checks.require(y, REAL_FLOATING, function)
@@ -895,6 +901,7 @@ def _normed(
                 raise ShapeError(f"{function}: {name} has the shape {shape}, expected {vector}")
         tensors[name] = part
     on.require_together(**tensors)
+    # kernels are promised elements
     if 0 in parts["x"].shape:
         return on.checks.kernels.copy(parts["x"])
     return on.run(function, *parts.values(), eps=float(eps))
@@ -942,7 +949,10 @@ def _sizes(what: str, x: Any, names: tuple[str, ...], function: str) -> tuple[in
     return shape
 
 
-def _require_room(function: str, images: Any, window: Any, padding: tuple[int, ...]) -> None:
+def _require_window_fits(
+    function: str, images: Any, window: Any, padding: tuple[int, ...]
+) -> None:
+    """Raises `ShapeError` for a window that is larger than the padded images, as far as lengths are known."""
     for length, size, more in zip(images[2:], window, padding, strict=True):
         if length is not None and size is not None and length + 2 * more < size:
             raise ShapeError(

@@ -76,9 +76,15 @@ def init(rule: Callable[..., Any], params: Any) -> dict[str, Any]:
 
 
 def sgd(
-    params: Any, grads: Any, state: Any, *, lr: Any, momentum: float = 0.0, nesterov: bool = False,
+    params: Any,
+    grads: Any,
+    state: Any,
+    *,
+    lr: Any,
+    momentum: float = 0.0,
+    nesterov: bool = False,
     weight_decay: float = 0.0,
-) -> tuple[Any, dict[str, Any]]:  # fmt: skip
+) -> tuple[Any, dict[str, Any]]:
     """A step of gradient descent: with momentum, `m = momentum * m + g` and `p - lr * m`.
 
     Args:
@@ -107,9 +113,15 @@ def sgd(
 
 
 def adam(
-    params: Any, grads: Any, state: Any, *, lr: Any = 1e-3, betas: tuple[float, float] = (0.9, 0.999),
-    eps: float = 1e-8, weight_decay: float = 0.0,
-) -> tuple[Any, dict[str, Any]]:  # fmt: skip
+    params: Any,
+    grads: Any,
+    state: Any,
+    *,
+    lr: Any = 1e-3,
+    betas: tuple[float, float] = (0.9, 0.999),
+    eps: float = 1e-8,
+    weight_decay: float = 0.0,
+) -> tuple[Any, dict[str, Any]]:
     """A step of Adam: `p - lr * m' / (sqrt(v') + eps)`, with the corrected averages of gradients and of their squares.
 
     Arguments, result, errors and costs are those of `sgd`.
@@ -125,9 +137,15 @@ def adam(
 
 
 def adamw(
-    params: Any, grads: Any, state: Any, *, lr: Any = 1e-3, betas: tuple[float, float] = (0.9, 0.999),
-    eps: float = 1e-8, weight_decay: float = 1e-2,
-) -> tuple[Any, dict[str, Any]]:  # fmt: skip
+    params: Any,
+    grads: Any,
+    state: Any,
+    *,
+    lr: Any = 1e-3,
+    betas: tuple[float, float] = (0.9, 0.999),
+    eps: float = 1e-8,
+    weight_decay: float = 1e-2,
+) -> tuple[Any, dict[str, Any]]:
     """A step of Adam from `p * (1 - lr * weight_decay)`: the decay is not part of the gradient.
 
     Arguments, result, errors and costs are those of `sgd`.
@@ -136,9 +154,15 @@ def adamw(
 
 
 def rmsprop(
-    params: Any, grads: Any, state: Any, *, lr: Any = 1e-2, alpha: float = 0.99, eps: float = 1e-8,
+    params: Any,
+    grads: Any,
+    state: Any,
+    *,
+    lr: Any = 1e-2,
+    alpha: float = 0.99,
+    eps: float = 1e-8,
     weight_decay: float = 0.0,
-) -> tuple[Any, dict[str, Any]]:  # fmt: skip
+) -> tuple[Any, dict[str, Any]]:
     """A step of RMSprop: `v = alpha * v + (1 - alpha) * g * g` and `p - lr * g / (sqrt(v) + eps)`.
 
     Arguments, result, errors and costs are those of `sgd`.
@@ -179,17 +203,28 @@ def adagrad(
 
 
 _PARTS: Final = {
-    sgd: ("momentum",), adam: ("mean", "square"), adamw: ("mean", "square"), rmsprop: ("square",), adagrad: ("square",),
-}  # fmt: skip
+    sgd: ("momentum",),
+    adam: ("mean", "square"),
+    adamw: ("mean", "square"),
+    rmsprop: ("square",),
+    adagrad: ("square",),
+}
 """The containers in the state of each optimizer."""
 
 
 def _adam(
-    which: Callable[..., Any], params: Any, grads: Any, state: Any, lr: Any, betas: tuple[float, float], eps: float,
+    which: Callable[..., Any],
+    params: Any,
+    grads: Any,
+    state: Any,
+    lr: Any,
+    betas: tuple[float, float],
+    eps: float,
     weight_decay: float,
-) -> tuple[Any, dict[str, Any]]:  # fmt: skip
-    _require_state(which, state)
-    (beta1, beta2), rate, count = betas, _number_for(lr), _number_for(state["step"])
+) -> tuple[Any, dict[str, Any]]:
+    """A step of `which`, `adam` or `adamw`: by the adapter's kernel where that takes these tensors, else by a rule."""
+    beta1, beta2 = betas
+    rate = _number_for(lr)
 
     def decayed(p: Any, g: Any, *means: Any) -> tuple[Any, ...]:
         # Adam adds the decay to the gradient, AdamW takes it off the parameter first
@@ -199,14 +234,15 @@ def _adam(
 
     @_once_for_each_place
     def numbers(p: Any) -> tuple[Any, ...]:
-        xp, steps = array_namespace(p), count(p) + 1.0
+        """The corrections of both averages, moved into the rate and eps, so that no element is corrected by itself."""
+        xp = array_namespace(p)
+        steps = _number_for(state["step"])(p) + 1.0
         # 1 - beta ** step would lose half of the digits of float32
-        corrected, root = (
-            -xp.expm1(steps * math.log(beta)) if beta else 1.0 for beta in (beta1, beta2)
+        of_mean, of_square = (
+            -xp.expm1(steps * math.log(beta)) if beta else 1.0 for beta in betas
         )
-        root = xp.sqrt(root) if beta2 else 1.0
-        # the corrections of both averages are moved into two numbers, so that they are not applied to each element
-        return rate(p) / corrected * root, eps * root
+        root = xp.sqrt(of_square) if beta2 else 1.0
+        return rate(p) / of_mean * root, eps * root
 
     def rule(p: Any, g: Any, m: Any, v: Any) -> tuple[Any, ...]:
         size, least = numbers(p)
@@ -215,12 +251,14 @@ def _adam(
         return p - size * m / (array_namespace(v).sqrt(v) + least), m, v
 
     def stepped(rows: Rows) -> list[Any]:
-        rows = rows.changed(decayed) if weight_decay else rows
+        if weight_decay:
+            rows = rows.changed(decayed)
         kernel, p = rows.kernel("adam"), rows.leaves[0]
-        result = (
-            kernel(_there(state["step"], p), rate(p), betas, eps) if kernel else NotImplemented
-        )
-        return rows.applied(rule) if result is NotImplemented else result
+        if kernel is not None:
+            result = kernel(_there(state["step"], p), rate(p), betas, eps)
+            if result is not NotImplemented:
+                return result  # type: ignore[no-any-return]
+        return rows.applied(rule)
 
     return _step(which, params, grads, state, stepped)
 
@@ -232,6 +270,8 @@ def _step(
     state: Any,
     stepped: Callable[[Rows], list[tuple[Any, ...]]],
 ) -> tuple[Any, dict[str, Any]]:
+    """The new parameters and state. `stepped` gives for each row (a parameter, its gradient and its parts of the state)
+    the new parameter and parts."""
     _require_state(which, state)
     return registry.eagerly(lambda: _stepped(which, params, grads, state, stepped))  # type: ignore[no-any-return]
 
@@ -254,6 +294,7 @@ def _stepped(
 
 
 def _require_state(which: Callable[..., Any], state: Any) -> None:
+    """Raises `ArgumentError` unless this is a state of the optimizer `which`."""
     if not isinstance(state, dict) or set(state) != {"step", *_PARTS[which]}:
         name = which.__name__
         raise ArgumentError(
@@ -360,6 +401,7 @@ def warmup(step: Any, steps: int) -> Any:
     if isinstance(step, int | float):
         return min((step + 1) / steps, 1.0)
     xp = array_namespace(step)
+    # the step of a state is an int32
     return xp.clip((xp.astype(step, xp.float32) + 1.0) / float(steps), None, 1.0)
 
 

@@ -133,9 +133,8 @@ def examine(
     """
     places = [Path(path) for path in paths]
     root = root or _common_folder(places)
-    examined = Examined(
-        root, only, backend, *sources.read_all(places, root, progress), goal=goal
-    )
+    examined = Examined(root, only, backend, goal=goal)
+    examined.sources += sources.read_each(places, root, examined.unreadable, progress)
     judge(examined, progress)
     return examined
 

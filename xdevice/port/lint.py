@@ -36,13 +36,14 @@ class OptionError(Exception):
 
 
 Place = tuple[int, int]
+"""A line and a column."""
 
 
 class Change(NamedTuple):
     """The characters from `start` to `end` become `text`; lines and columns are from 1."""
 
-    start: tuple[int, int]
-    end: tuple[int, int]
+    start: Place
+    end: Place
     text: str
 
 
@@ -57,7 +58,7 @@ class Finding:
     code: str
     message: str
     text: str
-    end: tuple[int, int]
+    end: Place
     cell: int | None
     lines: range  # of the whole statement
     part: tuple[Place, Place]  # of the expression that `port` would rewrite, in `Source.text`
@@ -286,7 +287,7 @@ def _change(source: Source, edit: Edit) -> Change:
     return Change(_at(source, edit.start), _at(source, edit.end), edit.text)
 
 
-def _at(source: Source, offset: int) -> tuple[int, int]:
+def _at(source: Source, offset: int) -> Place:
     line, col = source.position(offset)
     return line, column(source, line, col)
 

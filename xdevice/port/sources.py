@@ -172,21 +172,14 @@ class Source:
         return mark + text.encode(self.encoding.replace("-sig", ""))
 
 
-def read_all(
-    paths: Iterable[Path], root: Path, progress: Progress = unseen
-) -> tuple[list[Source], list[tuple[str, str]]]:
-    """The files that `files_in` lists, "-" being the standard input; and (path, why) of those that cannot be read."""
-    unreadable: list[tuple[str, str]] = []
-    return list(read_each(paths, root, unreadable, progress)), unreadable
-
-
 def read_each(
     paths: Iterable[Path],
     root: Path,
     unreadable: list[tuple[str, str]],
     progress: Progress = unseen,
 ) -> Iterator[Source]:
-    """Reads the files one after the other; (path, why) of those that cannot be read are added to `unreadable`."""
+    """Reads the files that `files_in` lists, one after the other; "-" is the standard input. (path, why) of those that
+    cannot be read are added to `unreadable`."""
     files = list(files_in(paths))
     for number, path in enumerate(files):
         progress("reading", number, len(files))

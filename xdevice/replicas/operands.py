@@ -138,6 +138,7 @@ def rebuilt(x: Any, row: list[Operand], new: list[Any]) -> Any:
 
 
 def length_of(operands: list[Operand]) -> int:
+    """Returns the length of all operands along their first axis. Raises `ShapeError` if they differ, or have none."""
     first = operands[0]
     for operand in operands:
         shape = tuple(operand.value.shape)
@@ -185,6 +186,7 @@ def bytes_of(operand: Operand) -> int:
 
 
 def check_sum(operand: Operand, op: str) -> None:
+    """Raises `DTypeError` for a dtype of which there is no sum or no mean."""
     dtype = dtype_of(operand)
     if dtype == "bool":
         raise DTypeError(f"{operand.name} is bool, which has no {op}; make it int32 first")
@@ -213,6 +215,7 @@ def first_overlap(operands: list[Operand]) -> tuple[str, str] | None:
         tensor = read(operand)
         block = _block(operand, tensor) if operand.backend.can_write(tensor) else None
         if block is not None:
+            # the same address on two devices is not the same memory
             blocks.setdefault((operand.backend, operand.backend.device_of(tensor)), {})[
                 id(operand.value)
             ] = block
@@ -225,6 +228,7 @@ def first_overlap(operands: list[Operand]) -> tuple[str, str] | None:
 
 def _block(operand: Operand, tensor: Any) -> overlaps.Block | None:
     shape = shape_of(operand)
+    # a tensor without elements shares no byte with any other
     memory = operand.backend.memory_of(tensor) if 0 not in shape else None
     if memory is None:
         return None

@@ -3,8 +3,6 @@ memory."""
 
 from __future__ import annotations
 
-from functools import partial
-from itertools import takewhile
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
@@ -47,14 +45,12 @@ def first_overlap(blocks: Iterable[Block]) -> tuple[Block, Block] | None:
     """The first two of these blocks that share a byte; None if no two do."""
     row = sorted(blocks, key=lambda block: block.first)
     for i, one in enumerate(row):
-        for other in takewhile(partial(_begins_within, one), row[i + 1 :]):
+        for other in row[i + 1 :]:
+            if other.first > one.last:
+                break
             if _overlap(one, other):
                 return one, other
     return None
-
-
-def _begins_within(one: Block, other: Block) -> bool:
-    return other.first <= one.last
 
 
 def _overlap(one: Block, other: Block) -> bool:

@@ -81,6 +81,7 @@ def split_batch(x: Any, devices: Iterable[object], even: bool = True) -> list[An
     sizes = sizes_of(length_of(operands), len(places), even)
     pieces: dict[int, list[Any]] = {}
     for operand in operands:
+        # once for a tensor in two places, which is one tensor in each part, too
         if id(operand.value) not in pieces:
             parts = operand.backend.split(operand.value, sizes)
             pieces[id(operand.value)] = [
@@ -270,6 +271,8 @@ def all_reduce(tensors: Iterable[Any], op: str = "sum") -> list[Any]:
 
 
 def _places(devices: Iterable[object]) -> list[Device]:
+    """Returns the devices that a list of spellings names. Raises `DeviceError` for one device or tensor in the place of
+    the list."""
     if (
         isinstance(devices, str | Device)
         or registry.owner_of(type(devices))
@@ -288,6 +291,8 @@ def _places(devices: Iterable[object]) -> list[Device]:
 
 
 def _as_list(things: Iterable[Any], name: str) -> list[Any]:
+    """Returns the arguments for the devices as a list, which they must be: a single tensor would be taken apart along
+    its first axis."""
     if (
         isinstance(things, str | dict)
         or registry.owner_of(type(things))
@@ -330,6 +335,7 @@ def _ids(column: Iterable[Operand]) -> tuple[int, ...]:
 
 
 def _check_structures(listed: list[Any], rows: list[list[Operand]], name: str) -> None:
+    """Raises `ContainerError` if one of several containers has its tensors at other paths than the first."""
     paths = [
         [operand.name.removeprefix(f"{name}[{i}]") for operand in row]
         for i, row in enumerate(rows)
@@ -449,6 +455,8 @@ def _variables(operand: Operand) -> Iterable[tuple[str, Any]]:
 
 
 def _replica(x: Any, operands: list[Operand], models: list[Operand], place: Device) -> Any:
+    """Returns a copy of a model, or of parameters, on a device. Models are copied first, and parameters of
+    theirs in the same container are those of the copies."""
     new: dict[int, Any] = {}
     for operand in models:
         twin = leaves.copy(operand.backend, operand.kind, operand.value, place)
@@ -466,6 +474,8 @@ def _replica(x: Any, operands: list[Operand], models: list[Operand], place: Devi
 
 
 def _reduce(column: Sequence[Operand], op: str) -> list[Any]:
+    """Returns the sum or mean of a column of operands, one tensor for each. Of a variable it is written into the
+    variable."""
     tensors = [read(operand) for operand in column]
     results = column[0].backend.all_reduce(tensors, op == "mean")
     for operand, tensor, result in zip(column, tensors, results, strict=True):

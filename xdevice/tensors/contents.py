@@ -200,6 +200,7 @@ class _Sorted:
             for _, value, backend, kind in self.owned
             if backend.is_host_only or (kind == "tensor" and backend.is_host_bound(value))
         }
+        # data alone is what the caller means
         is_alone = not self.strangers and all(
             id(value) in data for _, value, _, _ in self.owned
         )
@@ -236,6 +237,7 @@ class _Sorted:
                 self.strangers.append((i, stranger))
 
     def _require_container(self, verb: str) -> None:
+        """Raises `NotATensorError` for something that is neither a container nor can move itself."""
         if self.tree.root is not None or any(stranger.moves for _, stranger in self.strangers):
             return
         [x] = self.tree.leaves
@@ -279,7 +281,9 @@ class _Sorted:
             elif is_copy:
                 raise stranger.refusal(tree.path(i) or "it", place)
             elif not stranger.is_on(place):
-                left = stranger.without(self._ids_of_models())
+                # models move in place, and so do their parts
+                moving = {id(one) for leaf in self._models for one in (leaf[1], *_parts(leaf))}
+                left = stranger.without(moving)
                 if not left.is_on(place):
                     raise left.refusal(tree.path(i) or "it", place)
         inside = {part.backend for _, stranger in self.strangers for part in stranger.parts}
@@ -290,10 +294,6 @@ class _Sorted:
         elif away and self._models:
             tree.check_rebuilding({id(x) for tensors in away.values() for x in tensors})
         return away
-
-    def _ids_of_models(self) -> set[int]:
-        """The `id`s of the models in the container, which move in place, and of their parts."""
-        return {id(one) for leaf in self._models for one in (leaf[1], *_parts(leaf))}
 
     def _refuse_shared(self) -> None:
         """Raises `UnsupportedError` if two models share a part: they are copied one by one, and their copies would not

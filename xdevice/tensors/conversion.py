@@ -187,6 +187,8 @@ def _elsewhere(
 
 
 def _convert(source: Backend, kind: str, x: Any, target: Backend, copy: bool | None) -> Any:
+    """Converts one tensor on the device where it is: in the same memory if that is allowed and possible, else by a
+    copy."""
     _refuse_non_tensor(source, kind, x)
     device = source.device_of(x)
     plain = source.detached(x)
@@ -194,10 +196,12 @@ def _convert(source: Backend, kind: str, x: Any, target: Backend, copy: bool | N
         return source.copy(plain, device) if copy else plain
     dtype = dtype_of(source, x)
     _require(target, device, dtype)
+    # there is no memory to share
     if 0 in x.shape:
         import numpy
 
         return target.from_numpy(numpy.empty(tuple(x.shape), host_dtype(dtype)), device)
+    # no other framework waits for work that this one has not done yet
     source.finish(plain)
     if copy is False or (copy is None and not _is_hopeless(source, plain, target)):
         try:
@@ -276,6 +280,8 @@ def _taken_over(
     device: Device,
     dtype: str,
 ) -> Any:
+    """Returns a tensor of the target in lent memory. Raises `BufferError` if the target could not work in it, or takes
+    it for that of another device."""
     hindrance = _hindrance(lent, takes, device, dtype)
     if hindrance is not None:
         raise BufferError(f"{hindrance}, and {target.name} could not work in it")

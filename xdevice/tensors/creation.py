@@ -229,6 +229,7 @@ def as_numbers(
 
 
 def _read(backend: Backend, x: Any) -> np.ndarray[Any, Any]:
+    """Returns the values of a tensor in an array that shares memory with nothing."""
     import copy
 
     import numpy
@@ -355,6 +356,8 @@ def _refuse_symbol(owned: Owned, cls: type) -> None:
 
 
 def _host_array(data: Any) -> np.ndarray[Any, Any]:
+    """Returns data as a NumPy array of numbers, in the byte order of the host. Raises `DTypeError` for anything
+    else."""
     import numpy
 
     owned = registry.kind_of(type(data))
@@ -394,6 +397,8 @@ def _usual_for(backend: Backend, place: Device, data: Any, array: np.ndarray[Any
 
 
 def _default_dtype(data: Any, array: np.ndarray[Any, Any]) -> str:
+    """Returns the dtype of a tensor of this data where none is named. Raises `DTypeError` for ints that int64 does not
+    hold."""
     name = name_of(array.dtype)
     # NumPy makes floats of ints that neither int64 nor uint64 holds together
     is_huge = name == "float64" and array.size and abs(array).max() >= 2.0**63
@@ -458,6 +463,8 @@ def _exact(data: Any, array: np.ndarray[Any, Any], name: str) -> np.ndarray[Any,
 
 
 def _cast(array: np.ndarray[Any, Any], name: str) -> np.ndarray[Any, Any]:
+    """Returns an array in another dtype. Raises `DTypeError` where a value would become infinite, lose its imaginary
+    part, or leave the range."""
     import numpy
 
     if name_of(array.dtype) == name:

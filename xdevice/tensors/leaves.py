@@ -36,6 +36,7 @@ def dtype_of(backend: Backend, x: Any) -> str:
 
 
 def move(backend: Backend, kind: str, x: Any, target: Device) -> Any:
+    """Returns a tensor, symbol or model on a device; the same object if it is there already."""
     if kind == "tensor":
         return (
             x
@@ -48,12 +49,14 @@ def move(backend: Backend, kind: str, x: Any, target: Device) -> Any:
 
 
 def start_move(backend: Backend, kind: str, x: Any, target: Device) -> Any:
+    """Does what `move` does, but may return before the values of a tensor have arrived."""
     if kind == "tensor" and not is_on(backend, x, target):
         return another(backend, x, backend.start_move(x, target), "moving")
     return move(backend, kind, x, target)
 
 
 def is_on(backend: Backend, x: Any, target: Device) -> bool:
+    """Whether a tensor is on a device; False for one that is on several."""
     try:
         return backend.device_of(x) is target
     except UnsupportedError:
@@ -61,6 +64,7 @@ def is_on(backend: Backend, x: Any, target: Device) -> bool:
 
 
 def copy(backend: Backend, kind: str, x: Any, target: Device) -> Any:
+    """Returns a copy of a tensor, symbol or model on a device."""
     if kind == "symbol":
         return backend.copy(x, target)
     if kind == "model":
@@ -82,6 +86,7 @@ def _may_carry(cls: type) -> bool:
 
 
 def _separate(x: Any, new: Any) -> Any:
+    """Returns `new`, a copy of `x`; of a user's own class of tensors it gets its own copy of what it carries."""
     if _may_carry(type(x)):
         strangers.separate(x, new)
     return new
@@ -106,8 +111,4 @@ def places(backend: Backend, kind: str, x: Any, name: Callable[[], str]) -> Iter
         raise traced(backend, name() or type(x).__qualname__)
     else:
         for inner, place in unlisted.WholeModel(backend, x).places():
-            yield lambda inner=inner: _name_inside(name, inner), place, ""  # type: ignore[misc]
-
-
-def _name_inside(name: Callable[[], str], inner: str) -> str:
-    return f"{name()}.{inner}".lstrip(".")
+            yield lambda inner=inner: f"{name()}.{inner}".lstrip("."), place, ""  # type: ignore[misc]

@@ -144,6 +144,7 @@ def _dtype_in(x: Any) -> str | None:
 
 
 def _lack(backend: Backend, dtype: str, place: Device, what: str, write: str) -> DTypeError:
+    """Returns the error for a dtype that a device cannot hold. `write` says how to get the narrower one."""
     hardware = ("virtual",) if backend.virtual else sorted(backend.hardware())
     words = f" ({'/'.join(hardware)})" if place.kind == "gpu" else ""
     other = NARROWER.get(dtype)

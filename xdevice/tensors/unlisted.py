@@ -91,6 +91,7 @@ class WholeModel:
         self._known.update(map(id, (model, *parts)))
 
     def _search(self, name: str, backend: Backend, model: Any) -> None:
+        """Notes what the attributes of a model hold. Models in them are added to `models`, and so are searched next."""
         attributes = [
             _Attribute(".".join(filter(None, (name, path, key))), vars(part), key, value)
             for path, part, own in backend.attributes_of(model)
@@ -170,6 +171,7 @@ class WholeModel:
         return moved
 
     def copy(self, target: Device) -> Any:
+        """Returns a copy of the model, and of what it holds, on a device."""
         twin = self._backend.copy_model(self._model, target)
         self._check(target)  # only now: the line above refuses an optimizer by the right words
         if twin is not self._model:

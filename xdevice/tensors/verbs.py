@@ -158,6 +158,7 @@ def _counted() -> Backend:
 
 
 def _index(i: object) -> int:
+    """Returns an index of a device as an int. Raises `DeviceError` for anything else."""
     if isinstance(i, bool) or not hasattr(type(i), "__index__"):
         raise DeviceError(
             f"a device index must be an int of 0 or more, not {shown(i)} of type {type(i).__qualname__}"
@@ -278,6 +279,7 @@ def device_of(x: object) -> Device:
 
 
 def _device_of(x: object) -> Device:
+    """Does what `device_of` does, for all but tensors of known types."""
     owned = None
     if trees.walks.get(id(type(x))) is None:
         x = registry.as_array(x)

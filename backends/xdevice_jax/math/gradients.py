@@ -38,7 +38,7 @@ class JaxGradients(Gradients):
         (loss, rest), gradients = jax.value_and_grad(traced, has_aux=True)(leaves)
         if not depends:
             return loss, [None] * len(leaves), rest
-        return loss, [_beside(x, g) for x, g in zip(leaves, gradients, strict=True)], rest
+        return loss, [_on_device_of(x, g) for x, g in zip(leaves, gradients, strict=True)], rest
 
     def stop_gradient(self, x: Any) -> Any:
         return jax.lax.stop_gradient(x)
@@ -49,7 +49,7 @@ class JaxGradients(Gradients):
         return [rule(*row) for row in rows]
 
 
-def _beside(x: Any, g: Any) -> Any:
+def _on_device_of(x: Any, g: Any) -> Any:
     """Returns `g`, the gradient for the input `x`, on the device of `x`; unchanged if one of them is traced, and so has
     no device."""
     if (

@@ -95,6 +95,7 @@ def _pooled(
     stride: Pair,
     padding: Pair,
 ) -> Array:
+    """Reduces each window of the padded images, beginning with `start`."""
     around = [(0, 0), (0, 0), *_around(padding)]
     return lax.reduce_window(x, start, reduce, (1, 1, *size), (1, 1, *stride), around)
 

@@ -58,6 +58,7 @@ leave = semantics.leave
 
 
 def _kernel(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Makes a kernel that first switches NumPy's semantics on, where this thread has not."""
     is_on, switch = mx.util.is_np_shape, semantics.require
 
     @wraps(function)
@@ -70,6 +71,7 @@ def _kernel(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _beside_numbers(name: str) -> Callable[..., Any]:
+    """Makes a kernel of two arrays, or of an array and a float."""
     own = getattr(_np, name)
     of_number = operator("npi", name, "scalar", own=lambda x, scalar: own(x, scalar))
 
@@ -95,6 +97,7 @@ def _refusing(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _is_recorded(x: Any) -> bool:
+    """Whether `x` is an array that MXNet would compute a gradient for."""
     if not isinstance(x, mx.nd.NDArray):
         return False
     try:
@@ -280,6 +283,8 @@ def _nothing(shape: tuple[int, ...], like: Any) -> Any:
 
 
 def _reducing(function: Callable[..., Any], of_nothing: Any) -> Callable[..., Any]:
+    """Makes a kernel of a reduction, which gives `of_nothing` where there are no elements."""
+
     @wraps(function)
     def kernel(x: Any, axes: tuple[int, ...] | None, keepdims: bool) -> Any:
         if x.size:
@@ -326,23 +331,10 @@ _sum_of_nothing = _reducing(_np.sum, 0)
 
 
 def _linked_sum_of_nothing(x: Any, axes: tuple[int, ...] | None, keepdims: bool) -> Any:
-    """Returns the sum of `x`, which has no elements, computed by operations on `x`, so that a loss that contains the
-    sum has a gradient. For that, zeros are appended to `x` and summed, and cut off where the result has to be empty."""
-    left = [axis for axis in range(len(x.shape)) if axes is not None and axis not in axes]
-    empty = [axis for axis, length in enumerate(x.shape) if not length]
-    for axis in empty:
-        blank = _np.zeros((*x.shape[:axis], 1, *x.shape[axis + 1 :]), dtype=x.dtype, ctx=x.ctx)
-        x = _np.concatenate([x, blank], axis)
-    total = sum(x, axes, keepdims)
-    axes_of_total = range(len(x.shape)) if keepdims else left
-    return total[
-        tuple(
-            [
-                slice(0) if axis in empty and axis in left else slice(None)
-                for axis in axes_of_total
-            ]
-        )
-    ]
+    """Returns the sum of `x`, which has no elements, with a gradient to it: MXNet raises for a loss that depends on no
+    input. So the sum of `x` and one zero, joined, is added."""
+    joined = _np.concatenate([x.reshape((-1,)), _np.zeros(1, dtype=x.dtype, ctx=x.ctx)])
+    return _sum_of_nothing(x, axes, keepdims) + sum(joined, None, False)
 
 
 argsort = _by_numpy(tables.argsort)
@@ -451,6 +443,7 @@ view = reshape
 
 @_kernel
 def _svd(x: Any, full_matrices: bool) -> tuple[Any, Any, Any]:
+    """The kernel `svd`: MXNet's own takes matrices with no more rows than columns."""
     rows, columns = x.shape[-2:]
     if full_matrices and rows != columns:
         raise UnsupportedError(

@@ -91,7 +91,9 @@ def one_hot(indices: Any, n: int, name: str) -> Any:
     return _npx.one_hot(indices, n, dtype=name)
 
 
-def _of_some(kernel: Callable[..., Any]) -> Callable[..., Any]:
+def _with_an_image(kernel: Callable[..., Any]) -> Callable[..., Any]:
+    """Makes a kernel that takes empty batches too: an image of zeros is added, and its result cut off."""
+
     @wraps(kernel)
     def run(x: Any, *rest: Any) -> Any:
         if x.shape[0]:
@@ -102,7 +104,7 @@ def _of_some(kernel: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
-@_of_some
+@_with_an_image
 def conv2d(x: Any, kernel: Any, bias: Any, stride: Pair, padding: Pair) -> Any:
     filters, _, *size = kernel.shape
     arrays = (x, kernel) if bias is None else (x, kernel, bias)
@@ -116,12 +118,12 @@ def conv2d(x: Any, kernel: Any, bias: Any, stride: Pair, padding: Pair) -> Any:
     )
 
 
-@_of_some
+@_with_an_image
 def max_pool2d(x: Any, size: Pair, stride: Pair, padding: Pair) -> Any:
     return _pooling(x, kernel=size, stride=stride, pad=padding, pool_type="max")
 
 
-@_of_some
+@_with_an_image
 def avg_pool2d(x: Any, size: Pair, stride: Pair, padding: Pair) -> Any:
     return _pooling(x, kernel=size, stride=stride, pad=padding, pool_type="avg")
 
@@ -175,8 +177,11 @@ def adam(
         scale = sqrt((1 - betas[1]) / (1 - float(float32(betas[1]))))
         settings = {
             "lr": rate / corrected * sqrt(root) / scale,
-            "rescale_grad": scale, "beta1": betas[0], "beta2": betas[1], "epsilon": eps * sqrt(root),
-        }  # fmt: skip
+            "rescale_grad": scale,
+            "beta1": betas[0],
+            "beta2": betas[1],
+            "epsilon": eps * sqrt(root),
+        }
         result = []
         for p, g, m, v in rows:
             m, v = arithmetic.copy(m), arithmetic.copy(v)

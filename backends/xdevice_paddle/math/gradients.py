@@ -57,6 +57,7 @@ def _inputs(leaves: list[Any], goes_on: bool) -> list[Any]:
 
 
 def _gradients(loss: Any, inputs: list[Any], goes_on: bool, backend: Gradients) -> list[Any]:
+    """Returns the gradient for each input; None for those that the loss does not depend on."""
     try:
         with _one_at_a_time:
             if not _HAS_KERNEL:

@@ -1,7 +1,8 @@
 """Paddle's kernels for `xdevice.nn`. `xdevice.math.contract.nn` says with which arguments the core calls them, and what
 they have to return.
 
-Paddle's own kernels for the CPU have these faults (3.3.1), which the functions here correct:
+Paddle's own kernels for the CPU have these faults (3.3.1). The functions here correct the first and the last; the core
+reads labels and indices before, as there are no `guards` here:
 - In `log_softmax` and `cross_entropy`, the logarithm of a probability is never below -64.
 - `cross_entropy` takes labels modulo 2**32, and passes over those that are its label to ignore.
 - `embedding` reads outside its memory for the index -1, and raises for all others that do not exist.
@@ -21,7 +22,7 @@ from xdevice.contract.patching import listening
 from xdevice_paddle.private import private
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
 Pair = tuple[int, int]
 
@@ -47,23 +48,12 @@ def log_softmax(x: Any, axis: int) -> Any:
     return x - paddle.logsumexp(x, axis, keepdim=True)
 
 
-def refuses(labels: Any) -> bool:
-    # then the core reads the labels itself, so that `transfers` sees the read
-    if listening.get():
-        return False
-    return paddle.in_dynamic_mode() and labels.place.is_cpu_place()
-
-
 def cross_entropy(logits: Any, labels: Any) -> Any:
     if paddle.in_dynamic_mode():
         column = paddle.unsqueeze(labels, 1)
         losses = _losses(logits, column)
-        # no bound at -64 here, and the core has checked the labels
-        if losses.place.is_gpu_place():
-            return paddle.mean(losses)
-        # raises for each label that is no class
-        _checked(paddle.index_sample, logits.detach(), column)
-        if not _may_be_at_the_bound(losses):
+        # a GPU's kernel has no bound
+        if losses.place.is_gpu_place() or not _may_be_at_the_bound(losses):
             return paddle.mean(losses)
     # the loss for the most probable classes, which is never near the bound, plus how far the labels' logits are off
     top = paddle.argmax(logits, 1, keepdim=True)
@@ -80,12 +70,7 @@ def _losses(logits: Any, column: Any) -> Any:
     return _losses_and_softmax(logits, column, False, True, True, _NO_LABEL, -1)[1]
 
 
-def embedding(indices: Any, table: Any) -> Any:
-    if refuses(indices) and indices.size and _value(paddle.min(indices)) < 0:
-        raise IndexError("an index below 0")
-    return _checked(functional.embedding, indices, table)
-
-
+embedding = functional.embedding
 gelu = functional.gelu
 
 
@@ -146,14 +131,6 @@ def adam(
                 *_ADAM,
             )
     return [(p, m, v) for p, _, m, v in result]
-
-
-def _checked(kernel: Callable[..., Any], *arguments: Any) -> Any:
-    """Returns what a kernel gives that raises ValueError for an index that does not exist; then raises IndexError."""
-    try:
-        return kernel(*arguments)
-    except ValueError as error:
-        raise IndexError(str(error)) from error
 
 
 def _may_be_at_the_bound(losses: Any) -> bool:

@@ -179,12 +179,12 @@ argmin = _placed(tf.argmin)
 
 @_placed
 def argsort(x: Any, axis: int, descending: bool) -> Any:
-    keys = _last(_keys(x), axis)
+    keys = _exchanged_with_last(_keys(x), axis)
     # top_k puts the first of equal values first; the complement reverses the order of integers
     places = tf.math.top_k(
         keys if descending else tf.bitwise.invert(keys), tf.shape(keys)[-1]
     ).indices
-    return _last(places, axis)
+    return _exchanged_with_last(places, axis)
 
 
 def _keys(x: Any) -> Any:
@@ -203,7 +203,7 @@ def _keys(x: Any) -> Any:
     return tf.where(is_nan, whole.max, keys)
 
 
-def _last(x: Any, axis: int) -> Any:
+def _exchanged_with_last(x: Any, axis: int) -> Any:
     """Returns `x` with `axis` and the last axis exchanged."""
     order = list(range(len(x.shape)))
     order[axis], order[-1] = order[-1], order[axis]
@@ -240,8 +240,14 @@ def put(x: Any, indices: Any, values: Any) -> Any:
 @_placed
 def take_along_axis(x: Any, indices: Any, axis: int) -> Any:
     last = len(x.shape) - 1
-    return _last(
-        tf.gather(_last(x, axis), _last(indices, axis), axis=last, batch_dims=last), axis
+    return _exchanged_with_last(
+        tf.gather(
+            _exchanged_with_last(x, axis),
+            _exchanged_with_last(indices, axis),
+            axis=last,
+            batch_dims=last,
+        ),
+        axis,
     )
 
 
@@ -284,7 +290,7 @@ def _transform(
 
     @_placed
     def kernel(x: Any, n: int, axis: int, norm: str) -> Any:
-        x, length = _last(x, axis), of_length(n)
+        x, length = _exchanged_with_last(x, axis), of_length(n)
         # TensorFlow's transforms take the length that there is
         x = x[..., :length]
         missing = length - x.shape[-1]
@@ -297,7 +303,7 @@ def _transform(
         is_inverse = function in (tf.signal.ifft, tf.signal.irfft)
         power = {"backward": 0.0, "ortho": 0.5, "forward": 1.0}[norm]
         scale = float(n) ** (power if is_inverse else -power)
-        return _last(result * tf.cast(scale, result.dtype), axis)
+        return _exchanged_with_last(result * tf.cast(scale, result.dtype), axis)
 
     return kernel
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from xdevice.math.contract.gradients import Call, Outcome
 
 
-def _beside(x: Any) -> AbstractContextManager[Any]:
+def _device_scope(x: Any) -> AbstractContextManager[Any]:
     """Returns a scope with the device of `x`. For a traced tensor, which has no device, it changes nothing."""
     place = getattr(x, "backing_device", None)
     # what is traced runs where the whole function does
@@ -30,11 +30,11 @@ def _beside(x: Any) -> AbstractContextManager[Any]:
 
 
 def _input(x: Any) -> Any:
-    with _beside(x):
+    with _device_scope(x):
         return tf.identity(x)
 
 
-def _settled(g: Any, x: Any, backend: Gradients) -> Any:
+def _dense_gradient(g: Any, x: Any, backend: Gradients) -> Any:
     """Returns `g`, the gradient for the input `x`, made dense and on the device of `x`; None if `g` is None."""
     if g is None:
         return None
@@ -47,7 +47,7 @@ def _settled(g: Any, x: Any, backend: Gradients) -> Any:
 
 class TensorflowGradients(Gradients):
     def value_and_grad(self, leaves: list[Any], call: Call, nested: bool) -> Outcome:
-        with _beside(leaves[0]):
+        with _device_scope(leaves[0]):
             # variables that the function reads are constants to it
             with tf.GradientTape(watch_accessed_variables=False) as tape:
                 inputs = [_input(x) for x in leaves]
@@ -56,12 +56,12 @@ class TensorflowGradients(Gradients):
             gradients = tape.gradient(loss, inputs)
         return (
             loss,
-            [_settled(g, x, self) for g, x in zip(gradients, leaves, strict=True)],
+            [_dense_gradient(g, x, self) for g, x in zip(gradients, leaves, strict=True)],
             rest,
         )
 
     def stop_gradient(self, x: Any) -> Any:
-        with _beside(x):
+        with _device_scope(x):
             return tf.stop_gradient(x)
 
     def update(
@@ -69,6 +69,6 @@ class TensorflowGradients(Gradients):
     ) -> list[Any]:
         new = []
         for row in rows:
-            with _beside(row[0]):
+            with _device_scope(row[0]):
                 new.append(rule(*row))
         return new

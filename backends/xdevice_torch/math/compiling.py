@@ -196,6 +196,8 @@ class Recorder(Mode):
     # what another call might have to do differently
 
     def _require_repeatable(self, func: Any, args: Any) -> None:
+        """Raises `UnsupportedError` for an operation that gives a value, or whose result has a shape that depends on
+        values."""
         if func.namespace != "aten":
             raise self._refuse(
                 f"compiling {func}, which is not its own operation", "call it outside"
@@ -214,6 +216,8 @@ class Recorder(Mode):
             )
 
     def _require_own(self, func: Any, args: Any, kwargs: Any) -> None:
+        """Raises `UnsupportedError` for writing into a tensor that is neither an argument nor made by the function.
+        Keeps the values of arguments that are written into, for `undo`."""
         outside = {*map(_memory, self.outside)}
         for x in _written_into(func, args, kwargs):
             if type(x) is not Symbol or _memory(x.value) in outside:
@@ -272,6 +276,7 @@ class Recorder(Mode):
         return symbol
 
     def _called(self, func: Any, args: Any, kwargs: Any) -> str:
+        """Returns the call of an operation as it is written in the program."""
         arguments = [
             *map(self._text, args),
             *(f"{name}={self._text(x)}" for name, x in kwargs.items()),
@@ -282,6 +287,7 @@ class Recorder(Mode):
         return f"{self._text(own)}({', '.join(arguments)})"
 
     def _text(self, x: Any) -> str:
+        """Returns an argument as it is written in the program: a variable, a literal, or the name of a constant."""
         if type(x) is Symbol:
             self._last[x.variable] = len(self._lines)
             return x.variable

@@ -84,6 +84,7 @@ class TorchGradients(Gradients):
     def _gradients(
         self, loss: torch.Tensor, inputs: list[torch.Tensor], goes_on: bool
     ) -> list[Any]:
+        """Returns the gradient for each input; None for those that the loss does not depend on."""
         try:
             # otherwise a thread of the engine launches the kernels: to wake it takes 0.15 ms of a step on an H100
             with set_multithreading_enabled(False) if loss.is_cuda else nullcontext():

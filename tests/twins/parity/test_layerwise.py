@@ -143,13 +143,12 @@ def test_an_activation_a_dropout_and_a_pool_are_named_as_gaps():
     assert "in paddle 2 (LeakyReLU), " in text
     text = told(*pair("paddle", mode="downscale_in_infer"))
     assert (
-        "off by 1 of its largest value; between them are in torch 4 (Dropout), and in paddle 4 (Dropout)"
+        "the first layer that differs is 4 (Dropout): it is given the same, and its output is off by 1"
         in text
     ), text
     text = told(*pair("paddle", ceil=True))
     assert (
-        "between them are in torch 3 (MaxPool2d), 4 (Dropout), and in paddle 3 (MaxPool2D), 4 (Dropout)"
-        in text
+        "the first layer that differs is 3 (MaxPool2d) of torch with 3 (MaxPool2D)" in text
     ), text
     assert "of the shape (2, 4, 8, 8), expected (2, 4, 9, 9)" in text
     text = told(
@@ -157,7 +156,48 @@ def test_an_activation_a_dropout_and_a_pool_are_named_as_gaps():
             "paddle", ours={"activation": torch_nn.GELU()}, activation=nn.GELU(approximate=True)
         )
     )
-    assert "between them are in torch 2 (GELU)" in text, text
+    assert "the first layer that differs is 2 (GELU)" in text, text
+
+
+def scaled(module, linear, dropout, factor):
+    """A model that calls a function between a layer with parameters and one without."""
+
+    class Scaled(module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.dropout, self.last = linear(17, 4), dropout(0.5), linear(4, 2)
+
+        def forward(self, x):
+            return self.last(self.dropout(self.first(x) * factor))
+
+    return Scaled()
+
+
+def test_a_function_before_a_layer_without_parameters_is_not_taken_for_it():
+    import torch
+    from paddle import nn
+
+    here = scaled(torch.nn.Module, torch.nn.Linear, torch.nn.Dropout, 1.0)
+    there = scaled(nn.Layer, nn.Linear, nn.Dropout, 0.5)
+    xdevice.load(xdevice.models.convert_state(here, "paddle", like=there), into=there)
+    text = told(here, there)
+    assert "behind first (Linear): what dropout (Dropout) is given is off by 1 of" in text, text
+
+
+def test_an_initial_state_that_one_side_alone_is_given_is_named():
+    import torch
+
+    class Begun(torch.nn.Module):
+        def __init__(self, state):
+            super().__init__()
+            self.rnn, self.state = torch.nn.GRU(17, 4, batch_first=True), state
+
+        def forward(self, x):
+            return self.rnn(x.flatten(1, 2), self.state)[0]
+
+    here, there = Begun(torch.full((1, 2, 4), 0.5)), Begun(None)
+    there.load_state_dict(here.state_dict())
+    assert "its first input agrees, not float32 (1, 2, 4) of torch" in told(here, there)
 
 
 def test_a_fault_behind_the_last_layer_is_in_the_last_gap():

@@ -13,6 +13,7 @@ import time
 from html.parser import HTMLParser
 from pathlib import Path
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 from helpers.environment import ROOT, needs, python
@@ -659,6 +660,59 @@ record('weights', {'w': numpy.float32([0.5, 0.1 + 0.1 * here('jax')]), 'b': nump
     )
     assert "weights, step 1" in out
     assert "zero but for rounding" not in out, "of 'w', whose gradient is not small"
+
+
+def test_one_element_of_a_gradient_that_is_rounding_is_explained(compared):
+    code = """
+record('gradients', {'w': numpy.float32([0.5, 3e-9 * (1 + here('jax'))])})
+record('weights', {'w': numpy.float32([0.5, 0.01 * (1 + here('jax'))])})
+"""
+    _, out = compared(code)
+    assert "gradients, step 0, has at most 3e-09 there, and 0.5 elsewhere" in out
+    _, out = compared(code.replace("3e-9", "3e-6"))
+    assert "elsewhere" not in out, "an eps that differs shows at small gradients, too"
+
+
+def test_weights_that_one_side_does_not_train_are_said_not_to_change(compared):
+    code = """
+for step in range(3):
+    record('weights', {'w': numpy.float32([1, 2, 4]) * 0.9**(step * here('torch'))})
+"""
+    status, out = compared(code)
+    assert (status, "weights, step 1" in out) == (1, True)
+    assert "it has not changed since step 0 in actual, and has in the other" in out
+    assert "has not changed" not in compared(code.replace("step * here", "1 + step + here"))[1]
+
+
+@pytest.mark.parametrize(
+    ("change", "note"),
+    [
+        ("2.5 * x", "actual is 2.5 times expected"),
+        ("-x", "actual is -1 times expected"),
+        ("x[::-1].copy()", "they are the same numbers in another order, along axis 0"),
+        ("x[:, [0, 2, 1, 3, 4]]", "they are the same numbers in another order, along axis 1"),
+        ("x[::-1, ::-1].copy()", "they are the same numbers in another order\n"),
+        ("whole[:, 1:]", "actual is one place ahead of expected, along axis 1"),
+        (
+            "numpy.stack([x[0] * 0, *x[:-1]])",
+            "actual is one place behind expected, along axis 0",
+        ),
+        ("x * x", ""),
+        ("x.sum()", ""),
+        ("numpy.float32(4) * x[0, 0]", "actual is 4 times expected"),
+        ("x[0, 0] / numpy.float32(4)", "actual is 0.25 times expected"),
+        ("numpy.float32(1.37) * x[0, 0]", ""),
+        ("x.T.copy()", "they are equal where one is transposed"),
+    ],
+)
+def test_faults_that_explain_each_element_are_named(change, note):
+    whole = np.random.default_rng(0).normal(size=(5, 6)).astype("float32")
+    x = whole[:, :-1]
+    actual = eval(change, {"x": x, "whole": whole, "numpy": np})
+    comparison = xdevice.parity.compare(actual, x if np.ndim(actual) else x[0, 0])
+    assert not comparison.ok
+    assert note in f"{comparison.text}\n"
+    assert note or "note" not in comparison.text
 
 
 def test_a_variance_that_differs_between_frameworks_is_explained(compared):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import sys
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from xdevice.twins.parity.recording import recording_to
 from xdevice.twins.parity.tolerances import Strictness
 
 OTHERS = ("paddle", "tensorflow", "mxnet", "jax")
+BENCHMARKS = Path(__file__).parents[3] / "benchmarks"
 SAMPLE = list(planted.FAULTS)[::5]
 
 
@@ -139,8 +141,17 @@ def test_every_subtle_fault_is_found_in_float64_on_every_backend(
 # calibrated, by the command, in a script with attention, an LSTM, clipping and AdamW
 
 
+def test_each_fault_fits_its_script(monkeypatch):
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    faults = importlib.import_module("faults")
+    for of_others in (None, "function_faults"):
+        if of_others:
+            importlib.import_module(of_others)  # puts its own script and faults there
+        assert len([faults.planted(fault) for fault in faults.FAULTS]) == 33
+
+
 @pytest.mark.long
 def test_each_fault_of_a_tagger_is_found_at_its_place():
     needs("torch", "paddle")
-    done = python(Path(__file__).parents[3] / "benchmarks" / "faults.py")
+    done = python(BENCHMARKS / "faults.py")
     assert done.returncode == 0, done.stdout + done.stderr

@@ -165,7 +165,7 @@ def test_runs_are_paired_by_their_inputs(tmp_path, torch, slope, is_equal):
     assert [comparison.ok for _, _, comparison in found] == [is_equal] * 3
     if not is_equal:
         assert (
-            "between them are in torch 1 (LeakyReLU), and in torch 1 (LeakyReLU)"
+            "the first layer that differs is 1 (LeakyReLU): it is given the same"
             in found[0][2].text
         )
 

@@ -63,10 +63,10 @@ def batch_norm(
     nn: Any, x: Any, mean: Any, variance: Any, weight: Any, bias: Any, eps: float
 ) -> Any:
     xp = array_namespace(x)
-    beside = (1, -1, *[1] * (len(x.shape) - 2))
+    along_channels = (1, -1, *[1] * (len(x.shape) - 2))
 
     def of_channels(vector: Any) -> Any:
-        return xp.reshape(vector, beside)
+        return xp.reshape(vector, along_channels)
 
     root = xp.sqrt(xp.add(of_channels(variance), eps))
     scale = xp.reciprocal(root) if weight is None else xp.divide(of_channels(weight), root)
@@ -79,8 +79,7 @@ def binary_cross_entropies(nn: Any, logits: Any, labels: Any) -> Any:
     is_positive = xp.greater(logits, 0.0)  # `abs` and `maximum` have other gradients at 0
     small = xp.where(is_positive, xp.negative(logits), logits)
     above = xp.where(is_positive, logits, 0.0)
-    apart = xp.subtract(above, xp.multiply(logits, labels))
-    return xp.add(apart, xp.log1p(xp.exp(small)))
+    return xp.add(xp.subtract(above, xp.multiply(logits, labels)), xp.log1p(xp.exp(small)))
 
 
 def cross_entropies(nn: Any, logits: Any, labels: Any) -> Any:
@@ -111,8 +110,8 @@ def gelu(nn: Any, x: Any, approximate: bool) -> Any:
 def layer_norm(nn: Any, x: Any, weight: Any, bias: Any, eps: float) -> Any:
     xp = array_namespace(x)
     # not E(x * x) - E(x) ** 2, which loses all digits where the mean is large
-    apart = xp.subtract(x, xp.mean(x, axis=-1, keepdims=True))
-    variance = xp.mean(xp.multiply(apart, apart), axis=-1, keepdims=True)
-    result = xp.divide(apart, xp.sqrt(xp.add(variance, eps)))
+    deviation = xp.subtract(x, xp.mean(x, axis=-1, keepdims=True))
+    variance = xp.mean(xp.multiply(deviation, deviation), axis=-1, keepdims=True)
+    result = xp.divide(deviation, xp.sqrt(xp.add(variance, eps)))
     result = result if weight is None else xp.multiply(result, weight)
     return result if bias is None else xp.add(result, bias)

@@ -50,7 +50,7 @@ def _completed(kernels: Any) -> Any:
 
 
 def _wide(kernels: Any, function: str, wider: Mapping[str, str]) -> Callable[..., Any]:
-    """A kernel that computes the dtypes in `wider` in those beside them there."""
+    """The kernel `function`, which computes each dtype in `wider` in the wider one that it names, or on the host."""
     kernel = getattr(kernels, function)
     first = int(function == "where")  # its condition comes before its operands
 
@@ -68,6 +68,7 @@ def _wide(kernels: Any, function: str, wider: Mapping[str, str]) -> Callable[...
                 for x in arguments
             ]
         )
+        # indices are no values of this dtype, and comparisons give bool
         is_wide = function not in PLACES and dtype_name(result.dtype) == wide
         return kernels.astype(result, name) if is_wide else result
 
@@ -75,6 +76,7 @@ def _wide(kernels: Any, function: str, wider: Mapping[str, str]) -> Callable[...
 
 
 def _on_host(kernels: Any, function: str, arguments: Sequence[Any]) -> Any:
+    """Computes a kernel by NumPy, and puts the result where the first argument is."""
     import numpy as np
 
     host = registry.load(HOST).namespace()
@@ -152,6 +154,7 @@ class Checks:
         return x
 
     def _tensor_of_variable(self, x: Any, function: str) -> Any:
+        """The tensor in a variable, such as `tf.Variable`. Raises `NotATensorError` for any other model."""
         tensor = self.backend.tensor_of(x)
         if tensor is None:
             raise NotATensorError(
@@ -414,6 +417,7 @@ class Checks:
         axes = [self.axis(one, ndim, function) for one in listed(axis)]
         if len(set(axes)) != len(axes):
             raise ShapeError(f"{function}: an axis is named twice in {shown(axis)}")
+        # kernels are promised ascending axes
         return tuple(sorted(axes))
 
 

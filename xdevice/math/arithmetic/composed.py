@@ -17,6 +17,7 @@ def cross(checks: Checks, x1: Any, x2: Any, axis: int) -> Any:
 
 
 def _cross_product(checks: Checks, x1: Any, x2: Any, axis: int) -> Any:
+    """The three differences of products along the axis."""
     multiply, subtract = checks.kernels.multiply, checks.kernels.subtract
     a, b = (checks.kernels.unstack(x, axis) for x in (x1, x2))
 

@@ -9,6 +9,7 @@ from xdevice.base import floats as float_dtypes
 from xdevice.base.dtypes import DTYPES, FLOATS, host_dtype
 from xdevice.errors import DTypeError, shown
 
+# the order of promotion: of two kinds the higher one wins
 _KINDS: Final = {"b": 0, "i": 1, "u": 1, "f": 2, "c": 3}
 
 BOOL: Final = "b"
@@ -68,6 +69,7 @@ def with_number(name: str, value: complex) -> str:
         or (isinstance(value, float) and kind >= 2)
     ):
         return name
+    # a tensor of bool and an int: the standard's default for integers
     if isinstance(value, int):
         return "int64"
     if isinstance(value, float):
@@ -95,6 +97,8 @@ def require_fits(value: complex, name: str) -> None:
 
 
 def _require_float(value: complex, name: str) -> None:
+    """Raises `DTypeError` for an int that is too large for a float: `torch.full` and others raise an error of their
+    own."""
     try:
         complex(value)
     except OverflowError:
@@ -107,6 +111,7 @@ def can_cast(source: str, target: str) -> bool:
     """Whether values of dtype `source` may become dtype `target`: whether the two promote to `target`."""
     try:
         return promoted(source, target) == target
+    # uint64 and signed integers have no common dtype
     except DTypeError:
         return False
 
@@ -151,6 +156,8 @@ def integers(name: str, dtype: object = None) -> IInfo:
 
 
 def _of_integers(low: str, high: str) -> str:
+    """The common dtype of two integers: the longer one, or for a signed and an unsigned one a signed one that holds
+    both."""
     if kind_of(low) == kind_of(high):
         return high
     bits = _bits(low if kind_of(low) == "u" else high)

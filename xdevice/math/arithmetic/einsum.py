@@ -123,6 +123,7 @@ def _written_out(subscripts: Any, shapes: Sequence[tuple[int, ...]]) -> tuple[li
 def _require_lengths(
     text: str, terms: Sequence[str], shapes: Sequence[tuple[int, ...]]
 ) -> None:
+    """Raises `ShapeError` if axes of one letter differ in length."""
     # some frameworks broadcast an axis of length 1, others raise
     lengths: dict[str, int] = {}
     for term, shape in zip(terms, shapes, strict=True):

@@ -95,6 +95,7 @@ def _unary(
             if cached is not None:
                 try:
                     return cached(x)
+                # a look at the tensor before each call would take as long as a small operation
                 except Exception:
                     checks.require_fit(name, x)
                     raise
@@ -147,6 +148,8 @@ def _binary(checks: Checks, name: str, kinds: str) -> Callable[..., Any]:
 
 
 def _pow(checks: Checks, power: Callable[..., Any]) -> Callable[..., Any]:
+    """`power`, which refuses integers to the power of a number below 0."""
+
     def pow(x1: Any, x2: Any, /) -> Any:
         # the frameworks differ here, and no integer is right
         if (
@@ -163,47 +166,49 @@ def _pow(checks: Checks, power: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _clip(checks: Checks) -> Callable[..., Any]:
-    kernels, own = checks.kernels, checks.kernels.clip
-
-    def bound(value: Any, name: str) -> Any:
-        if value is None:
-            return None
-        if type(value) in NUMBERS:
-            kind = dtypes.kind_of(name)
-            if (kind == "f" and type(value) is not complex) or type(value) is int:
-                dtypes.require_fits(value, name)
-                return value
-            raise DTypeError(
-                f"clip of {name} at {shown(value)}: bounds must be of the kind of the tensor; cast it first"
-            )
-        value = checks.tensor(value, "clip")
-        if dtypes.kind_of(checks.name(value)) != dtypes.kind_of(name):
-            raise DTypeError(
-                f"clip of {name} at bounds of {checks.name(value)}: they must be of one kind; cast one"
-            )
-        return checks.cast(value, name)
+    """The standard's `clip`: by the adapter's kernel for numbers, by `maximum` and `minimum` for tensors."""
+    kernels = checks.kernels
 
     def clip(x: Any, /, min: Any = None, max: Any = None) -> Any:
         x = checks.require(x, REAL, "clip")
         if min is None and max is None:
             return kernels.copy(x)
         name = checks.name(x)
-        low, high = bound(min, name), bound(max, name)
-        # the adapters' own take numbers; bounds that are tensors have to broadcast
-        if own is not None and not hasattr(low, "dtype") and not hasattr(high, "dtype"):
-            return own(x, low, high)
-        x = x if low is None else bounded(kernels.maximum, x, low, name)
-        return x if high is None else bounded(kernels.minimum, x, high, name)
-
-    def bounded(kernel: Callable[[Any, Any], Any], x: Any, value: Any, name: str) -> Any:
-        if type(value) in NUMBERS:
-            value = checks.number(value, name, x)
-        elif checks.compares_devices:
-            checks.require_one_device("clip", x, value)
+        low, high = _bound(checks, min, name), _bound(checks, max, name)
+        tensors = [bound for bound in (low, high) if hasattr(bound, "dtype")]
+        if kernels.clip is not None and not tensors:
+            return kernels.clip(x, low, high)
+        if checks.compares_devices:
+            checks.require_one_device("clip", x, *tensors)
+        low, high = (
+            checks.number(bound, name, x) if type(bound) in NUMBERS else bound
+            for bound in (low, high)
+        )
         try:
-            return kernel(x, value)
+            x = x if low is None else kernels.maximum(x, low)
+            return x if high is None else kernels.minimum(x, high)
         except Exception:
-            checks.require_fit("clip", x, value)
+            checks.require_fit("clip", x, *tensors)
             raise
 
     return clip
+
+
+def _bound(checks: Checks, value: Any, name: str) -> Any:
+    """A bound of `clip`: None, a number that fits into the dtype `name`, or a tensor of it."""
+    kind = dtypes.kind_of(name)
+    if value is None:
+        return None
+    if type(value) in NUMBERS:
+        if type(value) is not int and (kind != "f" or type(value) is complex):
+            raise DTypeError(
+                f"clip of {name} at {shown(value)}: bounds must be of the kind of the tensor; cast it first"
+            )
+        dtypes.require_fits(value, name)
+        return value
+    value = checks.tensor(value, "clip")
+    if dtypes.kind_of(checks.name(value)) != kind:
+        raise DTypeError(
+            f"clip of {name} at bounds of {checks.name(value)}: they must be of one kind; cast one"
+        )
+    return checks.cast(value, name)

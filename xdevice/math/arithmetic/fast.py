@@ -21,6 +21,7 @@ def functions(checks: Checks) -> dict[str, Callable[..., Any]]:
 
 
 def _matmul(checks: Checks) -> Callable[..., Any]:
+    """The standard's `matmul`."""
     # written without a lock, as in `elementwise`
     kernels: dict[Any, Callable[[Any, Any], Any]] = {}  # for the dtypes seen so far
 
@@ -44,15 +45,16 @@ def _matmul(checks: Checks) -> Callable[..., Any]:
 
 
 def _require_fit(x1: Any, x2: Any) -> None:
+    """Raises `ShapeError` for shapes that have no product."""
     shapes = shape_of(x1), shape_of(x2)
     if not shapes[0] or not shapes[1]:
         raise ShapeError(
             f"matmul takes vectors and matrices, not the shapes {shapes[0]} and {shapes[1]}"
         )
-    inner = shapes[0][-1], shapes[1][-2 if len(shapes[1]) > 1 else 0]
-    if None not in inner and inner[0] != inner[1]:
+    columns, rows = shapes[0][-1], shapes[1][max(len(shapes[1]) - 2, 0)]
+    if None not in (columns, rows) and columns != rows:
         raise ShapeError(
-            f"matmul: {shapes[0]} and {shapes[1]} do not fit: {inner[0]} is not {inner[1]}"
+            f"matmul: {shapes[0]} and {shapes[1]} do not fit: {columns} is not {rows}"
         )
 
 
@@ -71,6 +73,7 @@ def _product(checks: Checks, x1: Any, x2: Any) -> Any:
 
 
 def _sum(checks: Checks) -> Callable[..., Any]:
+    """The standard's `sum`, with a short way for all elements of a tensor of floats."""
     # for floats seen so far, whose sums have the dtype of the tensor
     kernels: dict[Any, Callable[..., Any]] = {}
 

@@ -135,6 +135,7 @@ def stop_gradient(x: Any) -> Any:
 
 
 def _stopped(leaves: list[Any]) -> list[Any]:
+    """The leaves of a container, with each tensor as a constant. Raises `NotATensorError` if there is none."""
     stopped = []
     has_tensor = False
     for x in leaves:
@@ -160,6 +161,7 @@ def _differentiated(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> Any:
+    """The result of a function made by `value_and_grad`, computed with PyTorch's scopes set aside."""
     walk = trees.flatten(params)
     with Aside(backend_of(walk)) as aside:
         return _evaluated(aside.inside(f), has_aux, walk, args, kwargs)
@@ -172,6 +174,8 @@ def _evaluated(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> Any:
+    """The value and the gradients: the adapter calls `f` on tensors in place of the parameters, and differentiates
+    it."""
     backend, leaves = parameters(walk, "params", has_floats=True)
     others: list[Tree] = []
 
@@ -234,6 +238,7 @@ def _parameters_one_by_one(
     leaves = []
     for i, x in enumerate(tree.leaves):
         owned = registry.kind_of(type(x))
+        # a variable counts as the tensor in it
         if owned is not None and owned.kind == "model":
             x = owned.backend.tensor_of(x)
         if owned is None or x is None:
@@ -264,6 +269,7 @@ def _parameters_one_by_one(
 
 
 def _no_parameter(name: str, tree: Tree, i: int) -> NotATensorError:
+    """The error for a leaf that is no tensor, with what to do about it."""
     x = tree.leaves[i]
     owned = registry.kind_of(type(x))
     how = "pass it as another argument of the function"
@@ -285,6 +291,7 @@ def two_backends(name: str, backend: Backend, other: str, owner: Backend) -> Arg
 
 
 def _are_floats(tensors: list[Any]) -> bool:
+    """Whether all tensors have dtypes that gradients are computed for."""
     last: Any = None
     for x in tensors:
         if x.dtype is not last:  # telling what a dtype is takes Paddle a microsecond
@@ -306,6 +313,7 @@ def _parted(result: Any) -> tuple[Any, Any]:
 
 
 def _require_loss(loss: Any, backend: Backend) -> None:
+    """Raises an error unless the function has returned one float of the parameters' backend."""
     owned = registry.kind_of(type(loss))
     if owned is None or owned.kind == "model":
         raise NotATensorError(

@@ -80,6 +80,7 @@ class Where:
 
 
 def _changed(x: Any, index: Any, values: Any, what: str) -> Any:
+    """The tensor with `values` set or added (`what`) at the index."""
     function = f"at(x)[...].{what}"
     checks = checks_of(x, function)
     x = checks.tensor(x, function) if what == "set" else checks.require(x, NUMERIC, function)
@@ -101,6 +102,7 @@ def _changed(x: Any, index: Any, values: Any, what: str) -> Any:
 
 
 def _values(checks: Checks, x: Any, values: Any, function: str) -> Any:
+    """The values for `at`, as a tensor of the dtype of `x`. Raises `DTypeError` if that dtype cannot hold them."""
     name = checks.name(x)
     if type(values) in NUMBERS:
         if dtypes.with_number(name, values) != name:
@@ -238,6 +240,7 @@ def _is_int(part: Any) -> bool:
 
 
 def _sliced(checks: Checks, x: Any, parts: tuple[Any, ...]) -> Any:
+    """`x[parts]` for slices, ints, None and `...`, by one kernel for each axis."""
     named = sum(part is not None and part is not ... for part in parts)
     others = len(x.shape) - named
     if others < 0 or sum(part is ... for part in parts) > 1:
@@ -312,5 +315,6 @@ def top_k(x: Any, k: int) -> tuple[Any, Any]:
     import numpy as np
 
     xp = array_namespace(x)
-    chosen = xp.take(xp.argsort(x, descending=True), checks.constant(np.arange(k), x), axis=-1)
+    order = xp.argsort(x, descending=True)
+    chosen = xp.take(order, checks.constant(np.arange(k), x), axis=-1)
     return xp.take_along_axis(x, chosen, axis=-1), chosen

@@ -18,8 +18,11 @@ if TYPE_CHECKING:
     Axis = int | tuple[int, ...] | None
 
 _COMPLEX = {
-    "float32": "complex64", "float64": "complex128", "complex64": "complex64", "complex128": "complex128",
-}  # fmt: skip
+    "float32": "complex64",
+    "float64": "complex128",
+    "complex64": "complex64",
+    "complex128": "complex128",
+}
 """The dtypes of matrices, each with the complex one of its precision. Shorter floats are refused: no framework has
 kernels for them everywhere."""
 
@@ -127,6 +130,7 @@ def _factor(checks: Checks, function: str, x: Any, is_square: bool, *settings: A
 
 
 def _kernel(checks: Checks, function: str) -> Callable[..., Any]:
+    """The adapter's factorization of a name. Raises `UnsupportedError` if it has none."""
     kernel: Callable[..., Any] | None = getattr(checks.kernels.linalg, function, None)
     if kernel is None:
         raise checks.backend.unsupported(
@@ -136,6 +140,7 @@ def _kernel(checks: Checks, function: str) -> Callable[..., Any]:
 
 
 def _matrix(checks: Checks, x: Any, function: str, is_square: bool = False) -> Any:
+    """`x` as a matrix or a stack of matrices. Raises `DTypeError` or `ShapeError` for anything else."""
     x = checks.require(x, FLOATING, f"linalg.{function}")
     name, shape = checks.name(x), shape_of(x)
     if name not in _COMPLEX:
@@ -156,6 +161,7 @@ def matrix_power(checks: Checks, x: Any, n: int, /) -> Any:
     x, n = _matrix(checks, x, "matrix_power", True), index(n)
     # also for a matrix that has no inverse
     if n == 0:
+        # ones on the diagonal only
         return checks.xp.tril(checks.xp.triu(checks.xp.ones_like(x)))
     return checks.fused(_power, (x if n > 0 else inv(checks, x),), abs(n))
 
@@ -183,6 +189,7 @@ def pinv(checks: Checks, x: Any, /, *, rtol: Any = None) -> Any:
 
 
 def _pseudo_inverse(checks: Checks, x: Any, rtol: Any) -> Any:
+    """`pinv` by the singular values: those that count are inverted."""
     xp = checks.xp
     u, values, vh = svd(checks, x, full_matrices=False)
     counts = _counts(checks, values, x, rtol)

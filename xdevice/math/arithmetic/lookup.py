@@ -69,6 +69,7 @@ class Lookup(Generic[F]):
 
 
 def _checks(backend: Backend) -> Checks:
+    """The `Checks` of a backend, which its namespace and its functions of layers share."""
     checks = _all_checks.get(backend.name)
     if checks is None or checks.backend is not backend:
         checks = _all_checks[backend.name] = Checks(backend)

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from types import TracebackType
 
     from typing_extensions import Self
 
@@ -31,15 +30,7 @@ class Aside:
             self._taken = self._scopes.set_aside()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._put_back()
-
-    def _put_back(self) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._scopes is not None and self._taken:
             self._scopes.put_back(self._taken)
 

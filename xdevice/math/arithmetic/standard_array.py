@@ -40,14 +40,29 @@ VERSIONS: Final = ("2021.12", "2022.12", "2023.12", "2024.12", VERSION)
 UNARY: Final = {"abs": "abs", "invert": "bitwise_invert", "neg": "negative", "pos": "positive"}
 
 COMPARING: Final = {
-    "eq": "equal", "ge": "greater_equal", "gt": "greater", "le": "less_equal", "lt": "less", "ne": "not_equal",
-}  # fmt: skip
+    "eq": "equal",
+    "ge": "greater_equal",
+    "gt": "greater",
+    "le": "less_equal",
+    "lt": "less",
+    "ne": "not_equal",
+}
 
 COMPUTING: Final = {
-    "add": "add", "and": "bitwise_and", "floordiv": "floor_divide", "lshift": "bitwise_left_shift", "matmul": "matmul",
-    "mod": "remainder", "mul": "multiply", "or": "bitwise_or", "pow": "pow", "rshift": "bitwise_right_shift",
-    "sub": "subtract", "truediv": "divide", "xor": "bitwise_xor",
-}  # fmt: skip
+    "add": "add",
+    "and": "bitwise_and",
+    "floordiv": "floor_divide",
+    "lshift": "bitwise_left_shift",
+    "matmul": "matmul",
+    "mod": "remainder",
+    "mul": "multiply",
+    "or": "bitwise_or",
+    "pow": "pow",
+    "rshift": "bitwise_right_shift",
+    "sub": "subtract",
+    "truediv": "divide",
+    "xor": "bitwise_xor",
+}
 """The functions of Python's operators, which also have the forms `__radd__` and `__iadd__`."""
 
 
@@ -81,11 +96,13 @@ def standard_array(x: Any) -> Any:
 
 
 class Array:
-    """The standard's array object: a tensor, with the operators and methods that the standard asks for."""
+    """The standard's array object: a tensor, with the operators and methods that the standard asks for. An array with a
+    `base` is a view of the part `index` of another array: it is computed anew once the base has another tensor."""
 
     __slots__ = ("_base", "_checks", "_index", "_seen", "_tensor")
 
     __array_ufunc__ = None  # so that NumPy's arrays and scalars leave operators to this class
+    # `==` gives an array, so equal arrays could not be told to be one key
     __hash__ = None  # type: ignore[assignment]
 
     def __init__(
@@ -193,6 +210,7 @@ class Array:
         )
 
     def _capsule(self, copy: bool) -> Any:
+        """The memory of the tensor, or of a copy, for DLPack."""
         backend = self._checks.backend
         if not backend.shares(self.device):
             raise SharingError(
@@ -251,6 +269,8 @@ class Array:
         self._write(at(self.tensor)[_bare(index)].set(_bare(values)))
 
     def _become(self, result: Array) -> Array:
+        """Gives the array the result of an operator in place. Raises `DTypeError` if that has another shape or
+        dtype."""
         here, there = (
             f"{self._checks.name(x.tensor)} of the shape {x.shape}" for x in (self, result)
         )
@@ -271,6 +291,8 @@ def _of_one(function: str) -> Callable[[Array], Any]:
 
 
 def _of_two(function: str, reflected: bool = False) -> Callable[[Array, Any], Any]:
+    """Makes Python's operator of two operands of a function of the namespace."""
+
     def operator(self: Array, other: Any) -> Any:
         if not isinstance(other, Array):
             other = _bare(other)
@@ -284,6 +306,7 @@ def _of_two(function: str, reflected: bool = False) -> Callable[[Array, Any], An
 
 
 def _in_place(function: str) -> Callable[[Array, Any], Any]:
+    """Makes an operator such as `__iadd__`, which gives the array another tensor."""
     compute = _of_two(function)
 
     def operator(self: Array, other: Any) -> Any:
@@ -294,6 +317,7 @@ def _in_place(function: str) -> Callable[[Array, Any], Any]:
 
 
 def _give_operators() -> None:
+    """Sets all of Python's operators on `Array`."""
     for name, function in UNARY.items():
         setattr(Array, f"__{name}__", _of_one(function))
     for name, function in (COMPARING | COMPUTING).items():
@@ -338,6 +362,8 @@ _namespaces: dict[Namespace, Wrapped] = {}
 
 
 def _wrapped(checks: Checks, function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of the namespace of tensors, as one of arrays."""
+
     @wraps(function)
     def computed(*args: Any, **settings: Any) -> Any:
         result = function(
@@ -377,6 +403,7 @@ def _bare(value: Any) -> Any:
 
 
 def _dressed(checks: Checks, result: Any) -> Any:
+    """A result of a function: each tensor in it as an `Array`."""
     if isinstance(result, tuple | list):
         # a named tuple takes its parts one by one
         make: Any = getattr(result, "_make", type(result))

@@ -112,6 +112,7 @@ class Rows:
         )
 
     def _paired(self, name: str, other: Tree, leaves: list[Any]) -> list[Any]:
+        """The leaves of `other` by the paths of the parameters. Raises `ContainerError` if one has no partner."""
         places, others = self.tree.paths(), other.paths()
         by_place = dict(zip(others, leaves, strict=True))
         for i, place in enumerate(places):
@@ -178,6 +179,7 @@ class Rows:
         leaves = list(parameters)
         for i, x in enumerate(self.leaves):
             new = leaves[i]
+            # mostly nothing differs, and no closer look is needed
             if (
                 backends.get(type(new)) is not self._backend
                 or new.shape != x.shape

@@ -110,6 +110,8 @@ class Outside:
         return ""
 
     def _visit(self, value: Any, name: str) -> None:
+        """Watches a value, and all that can be read in it. Raises `UnsupportedError` for what is not in the table
+        above."""
         if value is _GONE or id(value) in self._visited:
             return
         self._visited[id(value)] = value
@@ -135,6 +137,7 @@ class Outside:
             raise _unseen(name, value)
 
     def _visit_function(self, function: FunctionType, name: str) -> None:
+        """Watches what a function reads: its defaults, attributes, cells, and the globals that its code names."""
         variables = function.__globals__
         module = variables.get("__name__", "")
         if module.partition(".")[0] == "xdevice":
@@ -291,6 +294,7 @@ def _imports(code: CodeType) -> list[str]:
 
 
 def _is_dtype(value: Any) -> bool:
+    """Whether a value names a dtype, in any framework's form."""
     if registry.kind_of(type(value)) is not None:
         return False
     try:

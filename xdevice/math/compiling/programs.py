@@ -127,7 +127,7 @@ class _Arguments:
                 "compile takes a function of tensors, and there is none among its arguments"
             )
         # what a container has beside its tensors, such as numbers in attributes of a subclass of list
-        beside = trees.Tree([*map(_beside, _nodes(self.walk[0]))])
+        beside = trees.Tree([*map(_besides_items, _nodes(self.walk[0]))])
         self.structure.append(_structure(beside.root))
         self.beside = [
             leaf
@@ -300,6 +300,7 @@ class _Programs:
         return result
 
     def _warn(self, numbers: list[int]) -> None:
+        """Warns once that a function is compiled again and again."""
         self._count += 1
         # said once, where it begins to be many
         if self._count != _MANY:
@@ -353,6 +354,7 @@ class _Program:
         return build(iter(tensors))
 
     def _trace(self, tensors: list[Any]) -> tuple[Build, list[Any]]:
+        """Calls the function, mostly with symbols, and refuses what a program could not repeat."""
         args, kwargs = call = _Arguments(self._now.call).put(tensors)
         before, random = trees.flatten(call)[1], random_states()
         result = self._function(*args, **kwargs)
@@ -455,8 +457,9 @@ def _nodes(root: Any) -> list[Any]:
     )
 
 
-def _beside(node: Any) -> dict[str, Any]:
-    """The parts of a container that are not walked."""
+def _besides_items(node: Any) -> dict[str, Any]:
+    """The parts of a container besides the items that were walked, by name: attributes of a subclass of list, the
+    factory of a defaultdict, the `maxlen` of a deque."""
     x, _, _, children, _ = node
     walked = {*map(id, children)}
     kind = type(x).__qualname__
@@ -472,6 +475,7 @@ def _beside(node: Any) -> dict[str, Any]:
 
 
 def _structure(node: Any) -> Any:
+    """The types and keys of a container and of all containers in it, as a key."""
     if node is None:
         return None
     x, _, keys, _, inner = node

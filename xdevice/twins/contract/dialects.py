@@ -283,6 +283,7 @@ def linen_cells(names: Collection[str]) -> Iterator[tuple[str, str]]:
 
 
 def flax(kind: str, settings: Settings) -> tuple[Part, ...]:
+    """The parts of a layer in Flax, whose kernels have their axes in the order of Keras."""
     if kind in FLAX_CELLS:
         return FLAX_CELLS[kind]
     if kind == layouts.ATTENTION:

@@ -15,7 +15,7 @@ from xdevice.twins.tracing import functions
 
 from . import structures
 from .comparison import Comparison, difference
-from .elements import compare_elements
+from .elements import compare_elements, relation
 from .explaining import is_statistic
 from .host_leaves import leaves, unique_paths
 from .model_pairs import read_pair, read_settings, run_pair
@@ -261,14 +261,13 @@ def compare_leaves(
         comparisons.append(
             compare_elements(one, other, of_statistics if is_statistic(path) else rule, noise)
         )
-    return _worst_of(comparisons)
-
-
-def _worst_of(comparisons: list[Comparison]) -> Comparison:
     if not comparisons:
         return Comparison(True, abs=0.0, rel=0.0, ulp=0)
-    # leaves have sizes and dtypes of their own, so their errors compare only as multiples of what is allowed
-    worst = max(comparisons, key=lambda one: one.excess)
+    worst, pair = max(
+        zip(comparisons, pairs, strict=True), key=lambda compared: compared[0].excess
+    )
+    if not worst.ok:
+        worst = worst._replace(text=worst.text + relation(*pair, rule))
     off = [one.leaf for one in comparisons if not one.ok]
     if len(off) < 2:
         return worst

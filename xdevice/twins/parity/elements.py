@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 _ROUNDING: Final = 3.0
 """An error of up to this multiple of what is allowed may be due to rounding alone: correct runs of deep models reached
 2.3."""
+_WHOLE: Final = 256
+"""The largest number by which one single number is said to be multiplied, such as a sum over a batch for its mean."""
 _DIGITS: Final = {"float16": 5, "bfloat16": 4, "float32": 9, "complex64": 9}
 """How many digits tell numbers of a dtype apart; 17 for any other."""
 
@@ -30,6 +32,8 @@ _DIGITS: Final = {"float16": 5, "bfloat16": 4, "float32": 9, "complex64": 9}
 def compare_elements(
     actual: HostLeaf, expected: HostLeaf, rule: Strictness, noise: float | None
 ) -> Comparison:
+    """Compares two leaves of one shape, and describes the element that is furthest off. `noise` is the error that
+    rounding alone makes in them, if it was measured."""
     if not expected.is_number:
         return _compare_objects(actual, expected)
     # flat, because the shapes agree already and one number then names an element
@@ -64,8 +68,6 @@ def compare_elements(
     if not off:
         return comparison
     text = _message(comparison, actual, expected, dtype, allowed)
-    if _is_transposed(actual, expected, allowed, rule.equal_nan):
-        text += "\n  note      they are equal where one is transposed"
     is_usual = rule.rtol is None and rule.atol is None and rule.noise is None
     if is_usual and dtype not in (None, "float64") and comparison.excess <= _ROUNDING:
         text += (
@@ -85,17 +87,63 @@ def _compare_objects(actual: HostLeaf, expected: HostLeaf) -> Comparison:
     )
 
 
-def _is_transposed(
-    actual: HostLeaf, expected: HostLeaf, allowed: Allowed | None, equal_nan: bool
-) -> bool:
-    """Whether two leaves, such as square matrices, are equal once one of them is transposed: the commonest fault in
-    moving a model to another framework."""
-    if len(expected.shape) < 2 or expected.shape != expected.shape[::-1]:
-        return False
-    error, limit = _errors_of(
-        actual.value.T.ravel(), expected.value.ravel(), allowed, equal_nan
+def relation(actual: HostLeaf, expected: HostLeaf, rule: Strictness) -> str:
+    """A note if two leaves that differ are equal once one of them is transposed, moved by one place, put in another
+    order or multiplied by a number: the commonest faults in moving a model or a training script to another framework.
+    Else an empty text."""
+    if not expected.is_number:
+        return ""
+    allowed = allow(coarser(actual, expected, rule), rule, None)
+    x, y = numpy.asarray(actual.value), numpy.asarray(expected.value)
+
+    def agree(one: Any, other: Any) -> bool:
+        error, limit = _errors_of(one.ravel(), other.ravel(), allowed, rule.equal_nan)
+        return not (error > limit).any()
+
+    if y.ndim > 1 and y.shape == y.shape[::-1] and agree(x.T, y):
+        return "\n  note      they are equal where one is transposed"
+    for axis, size in enumerate(y.shape):
+        # of fewer places, or of equal ones, nothing can be said
+        if size < 3 or (y == y.take([0], axis)).all():
+            continue
+        first, last = (range(size - 1), axis), (range(1, size), axis)
+        for place, mine, its in (("ahead of", first, last), ("behind", last, first)):
+            if agree(x.take(*mine), y.take(*its)):
+                return f"\n  note      actual is one place {place} expected, along axis {axis}"
+    if allowed is None:
+        return ""
+    if numpy.array_equal(numpy.sort(x, axis=None), numpy.sort(y, axis=None)):
+        axes = [axis for axis in range(y.ndim) if _slices(x, axis) == _slices(y, axis)]
+        along = f", along axis {axes[0]}" if axes else ""
+        return f"\n  note      they are the same numbers in another order{along}"
+    ratio = _ratio(x, y)
+    if ratio is None or not agree(x, ratio * y):
+        return ""
+    return f"\n  note      actual is {ratio:.6g} times expected"
+
+
+def _slices(x: Any, axis: int) -> list[bytes]:
+    return sorted(part.tobytes() for part in numpy.moveaxis(x, axis, 0))
+
+
+def _ratio(x: Any, y: Any) -> float | None:
+    """The number by which `y` must be multiplied to come closest to `x`; None if it is zero or not known. Of single
+    numbers, any two have one, so there it must be a whole number, or one divided by that."""
+    if "c" in (x.dtype.kind, y.dtype.kind):
+        return None
+    one, other = x.astype("float64").ravel(), y.astype("float64").ravel()
+    with numpy.errstate(all="ignore"):
+        ratio = float(numpy.dot(one, other) / numpy.dot(other, other))
+    if not math.isfinite(ratio) or not ratio:
+        return None
+    if y.size > 1:
+        return ratio
+    whole = round(max(abs(ratio), 1 / abs(ratio)))
+    return (
+        math.copysign(whole if abs(ratio) > 1 else 1 / whole, ratio)
+        if whole <= _WHOLE
+        else None
     )
-    return not (error > limit).any()
 
 
 # errors

@@ -264,7 +264,8 @@ def _unconverted(
 
 
 def _optimizer_settings(actual: Any, expected: Any) -> list[str]:
-    """What differs between two optimizers. Empty for other values, and for optimizers whose formula is not known."""
+    """Returns what differs between two optimizers. Empty for other values, and for optimizers whose formula is not
+    known."""
     kinds = [registry.kind_of(type(x)) for x in (actual, expected)]
     if not all(kind is not None and kind.kind == "model" for kind in kinds):
         return []
@@ -305,6 +306,8 @@ def _is_target(ours: _LayeredModel, theirs: _LayeredModel) -> bool:
 def _convert(
     path: str, source: _LayeredModel, target: _LayeredModel, skip: Sequence[str]
 ) -> ReadPair:
+    """The leaves of two models, those of `source` in the names and layouts of `target`; under their own names if a
+    parameter has no counterpart."""
     try:
         # on the CPU, because both are compared on the host
         state = convert_state(

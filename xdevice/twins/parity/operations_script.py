@@ -62,6 +62,7 @@ def read(folder: Path) -> Log | None:
 
 
 def _write(log: Log, folder: Path) -> None:
+    """Writes the operations into a folder, which `read` reads. JSON has no tuples, so `read` makes them again."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / _ARRAYS).open("wb") as file:
         numpy.savez(file, *log.arrays.values())
@@ -77,12 +78,15 @@ def _naming(backend: Backend, writer: LogWriter) -> Callable[..., Any]:
     done: dict[int, Any] = {}
 
     def around(model: Any, arguments: Any, call: Callable[[], Any]) -> Any:
-        result = call()  # which builds a model of Keras
+        # first, because the first call builds a model of Keras, whose parameters do not exist before
+        result = call()
+        # once, and with the model kept alive, because its id is its own only as long as it lives
         if id(model) not in done:
             done[id(model)] = model
             try:
                 writer.name_all(backend.variables(model))
-            except XDeviceError:  # such as a loss, which has none
+            except XDeviceError:
+                # such as a loss, which has no parameters
                 return result
         return result
 

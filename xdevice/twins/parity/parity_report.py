@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from .comparing import compare_leaves
 from .comparison import Comparison, difference
-from .explaining import explain, vanishing
+from .explaining import element_of, explain, unchanged_on_one_side, vanishing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -55,6 +55,7 @@ class GradientRow(NamedTuple):
 
     @property
     def cells(self) -> tuple[str, ...]:
+        """The row as the report shows it."""
         if self.errors is None:
             return (self.name, "no gradient of this size", "-", "-", "-")
         numbers = (
@@ -169,7 +170,8 @@ class ParityReport:
         }
 
     def further_partings(self) -> list[str]:
-        """The first operations and gradients that differ, but for what `first` says already."""
+        """Lines about the first operations and gradients that differ, but for the one that is the first divergence
+        itself."""
         said = "" if self.first is None else self.first.value.comparison.text
         return [
             f"{name}, on {row.backend}: {text}"
@@ -224,7 +226,7 @@ def compare_recordings(
     tolerance of float64, and later steps have that of float32, because Paddle's Momentum, Keras and Gluon hold their
     hyperparameters in float32.
     """
-    ours = {call.key: call for call in actual}
+    ours, theirs = ({call.key: call for call in calls} for calls in (actual, expected))
     places = {call.key: place for place, call in enumerate(expected)}
     values = []
     for place, call in enumerate(expected):
@@ -242,13 +244,19 @@ def compare_recordings(
             elif noise is not None:
                 own = rule._replace(noise=noise[call.key])
             comparison = compare_leaves(mine.read(), call.read(), own)
+            if comparison.problem == "values" and (call.name, 0) in ours:
+                pairs = [(of[call.name, 0], of[call.key]) for of in (ours, theirs)]
+                note = unchanged_on_one_side(comparison.leaf, pairs)
+                comparison = comparison._replace(text=comparison.text + note)
         line = mine.where if mine is not None else ""
         values.append(
             ComparedValue(call.name, call.step, (place,), comparison, line, call.where)
         )
     # reading the reference again is worth it only where something is to be explained
-    if any(value.comparison.problem == "values" for value in values):
-        notes = vanishing(expected)
+    if off := {
+        element_of(value.comparison) for value in values if value.comparison.problem == "values"
+    }:
+        notes = vanishing(expected, off)
         values = [
             value._replace(comparison=explain(value.comparison, notes)) for value in values
         ]
@@ -346,6 +354,7 @@ def _comparison_json(comparison: Comparison) -> dict[str, Any]:
 
 
 def _value_json(value: Any) -> Any:
+    """The value itself if JSON can express it, and otherwise its text: NaN, an infinity, a shape, a complex number."""
     if (
         value is None
         or isinstance(value, bool | int | str)
@@ -373,6 +382,7 @@ _TO_THE_LEFT: Final = ("backend", "version", "result", "notes", "name", "gradien
 
 
 def backends_table(report: ParityReport) -> ReportTable:
+    """The table of how each backend's run ended, and whether it agrees with the reference."""
     rows = [
         (
             _VERDICTS.get(row.state, ""),
@@ -404,6 +414,7 @@ def gradients_tables(report: ParityReport) -> Iterator[ReportTable]:
 
 
 def _names_table(report: ParityReport) -> ReportTable:
+    """The table of the worst error of each recorded name on each backend."""
     rows = []
     for name in report.names():
         series = report.series(name).values()
@@ -466,6 +477,7 @@ def _notes(row: BackendRow) -> str:
 
 
 def _cell(series: list[ComparedValue]) -> str:
+    """The worst error of a name on one backend, and from which step on it is off."""
     value = worst(series)
     if value is None:
         return "-"

@@ -99,6 +99,7 @@ def _first_named(runs: tuple[ModelRun, ModelRun], named: list[_Named]) -> Iterat
 
 
 def _by_operations(actual: ModelRun, expected: ModelRun) -> Iterator[str]:
+    """Lines that name the first operation that differs, and the first layer of each side that follows from it."""
     assert actual.log is not None
     assert expected.log is not None
     two = TwoPrograms(actual.log, expected.log)
@@ -122,13 +123,14 @@ def text_of(place: Parting, ours: str, theirs: str) -> str:
         return f"the first operation that only {ours} computes is {place.actual}"
     if place.actual is None:
         return f"the first operation that only {theirs} computes is {place.expected}"
-    text = f"the first operation that differs is {place.actual} of {ours}, where {theirs} has {place.expected}"
-    if place.closest is None:
-        return text
-    mine, its = place.closest
-    if (mine, its) == (place.actual, place.expected):
-        return f"{text}; {place.errors}"
-    return f"{text}; from there on {mine} of {ours} and {its} of {theirs} are closest: {place.errors}"
+    first, last = (place.actual, place.expected), place.closest or (None, None)
+    # one operation of the one side may do what several of the other do, of which the first may well be right
+    mine, its = (
+        f"{one}" if end in (None, one) else f"one of {one} to {end}"
+        for one, end in zip(first, last, strict=True)
+    )
+    errors = f"; {place.errors}" if place.errors else ""
+    return f"the first operation that differs is {mine} of {ours}, where {theirs} has {its}{errors}"
 
 
 def _first_layer(run: ModelRun, judge: Judge, limit: float) -> str:

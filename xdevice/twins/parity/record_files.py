@@ -170,6 +170,7 @@ def _header() -> dict[str, Any]:
 
 
 def _refuse_unknown(name: str, leaf: HostLeaf) -> None:
+    """Raises an error for a value that a later comparison could not compare, while its line in the program is known."""
     if leaf.owner != PYTHON:
         if leaf.dtype not in DTYPES:
             raise DTypeError(

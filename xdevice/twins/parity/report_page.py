@@ -91,6 +91,7 @@ def _verdict(report: ParityReport) -> str:
 
 
 def _name(name: str, report: ParityReport) -> str:
+    """The part of the page about one recorded name: a table of the backends, and the plot."""
     series = report.series(name)
     cut = {row.backend for row in report.rows if row.state == "did not run"}
     rows: list[tuple[str, Sequence[str]]] = []

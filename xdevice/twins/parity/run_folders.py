@@ -42,10 +42,7 @@ _GRADIENTS: Final = 10
 """A gradient may be off by this many times the limit for outputs."""
 _NAMED: Final = 4
 """How many recorded values a note in the report names at most."""
-_NOTHING: Final = (
-    "recorded nothing, so the others cannot be compared with it; the script says what to compare: "
-    "xdevice.parity.log('loss', loss); or --trace keeps what the layers of its models compute"
-)
+_NOTHING: Final = "recorded nothing, so the others cannot be compared with it; call xdevice.parity.log, or give --trace"
 _UNMOVED: Final = (
     "calibrating has moved nothing that is recorded: the script takes its numbers from elsewhere than xdevice.tensor, "
     "random, load and convert_state, so only the run in float64 says what rounding does"
@@ -110,7 +107,7 @@ class BackendFolder(NamedTuple):
 
 
 class RunFolder(NamedTuple):
-    """What `load` has read from a folder: all backends of a run, or a single one."""
+    """The contents of a folder that `load` has read: all backends of a run, or a single one."""
 
     folder: Path
     reference: BackendFolder
@@ -118,11 +115,11 @@ class RunFolder(NamedTuple):
     has_gradients: bool
     """Whether the gradients were asked for."""
     calibration: dict[str, list[RecordedCall]]
-    """What the reference's further runs have recorded, by the value of XDEVICE_FLOATS that each run had."""
+    """The recordings of the reference's further runs, by the value of XDEVICE_FLOATS that each run had."""
 
     def noise(self, backend: BackendFolder) -> Noise | None:
-        """What rounding alone does to the reference's values. None for any other backend, and if no calibration run
-        measured it."""
+        """Returns what rounding alone does to the reference's values. None for any other backend, and if no calibration
+        run measured it."""
         if not self.calibration or backend is not self.reference or not backend.calls:
             return None
         return measure(backend.calls, self.calibration)
@@ -279,23 +276,24 @@ def _compare_operations(
     """Adds to a row the first operations from which the two programs part, and the gradients, if they were asked
     for."""
     two, before = TwoPrograms(ours, theirs), row.first
-    if has_gradients:
-        limit = _GRADIENTS * two.limit
-        row.gradients = [
-            GradientRow(name, errors, _is_off(errors, limit))
-            for name, errors in two.gradients()
-        ]
+    gradients = [
+        GradientRow(name, errors, _is_off(errors, _GRADIENTS * two.limit))
+        for name, errors in two.gradients()
+    ]
+    row.gradients = gradients if has_gradients else []
     # what gives right values is right: only where something else says that the two part is there a place to look for
     if before is None and row.values and not any(one.is_off for one in row.gradients):
         return
     for what, is_backward in (("operations", False), ("operations, backward", True)):
+        if is_backward and gradients and not any(one.is_off for one in gradients):
+            continue  # optimizers compute with gradients, too, and may amplify their rounding
         place = two.part(is_backward)
         # at a smaller limit than the usual one rounding may look like a fault, so something recorded must differ too
         if place is None or (place.share < 1 and not row.values):
             continue
         text = text_of(place, row.backend, reference)
-        # the operation is the cause, so it comes right before the value that shows it
-        order = (-1.0,) if before is None else (before.value.order[0] - 0.5,)
+        # behind the value that shows it: that one's text has the numbers, and notes that may explain them
+        order = (-1.0,) if before is None else (before.value.order[0] + 0.5,)
         error = place.errors.abs if place.errors else None
         comparison = difference("values", text)._replace(abs=error)
         row.values.append(ComparedValue(what, 0, order, comparison))

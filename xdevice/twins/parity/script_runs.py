@@ -269,11 +269,8 @@ def count(folder: Path) -> int:
     """How many values a backend has recorded in its folder so far."""
     try:
         with (folder / INDEX).open("rb") as file:
-            # the first line says which versions wrote it
-            return max(
-                0,
-                sum(block.count(b"\n") for block in iter(lambda: file.read(1 << 20), b"")) - 1,
-            )
+            # the first line says which versions wrote it, and a crash may have cut the last one short
+            return max(0, sum(line.endswith(b"\n") for line in file) - 1)
     except FileNotFoundError:
         return 0
 

@@ -90,10 +90,11 @@ def allow(dtype: str | None, rule: Strictness, noise: float | None) -> Allowed |
     """The tolerance for two leaves of this dtype; None if they must be equal, as ints and bools must. `noise` is the
     error that rounding alone makes in these leaves, if it was measured."""
     if noise is not None and dtype in (None, "float32"):
-        does = f"{_NOISES:g} * {noise:.3g} that rounding alone does up to this step"
+        words = f"{_NOISES:g} * {noise:.3g} that rounding alone does up to this step"
         if dtype is None:
-            return Allowed(0.0, lambda size: _NOISES * noise, does) if noise else None
-        text = f"{does}, + {_FLOOR:.2g} * max|expected|"
+            # numbers that were counted from floats, as how many predictions are right, may change by rounding
+            return Allowed(0.0, lambda size: _NOISES * noise, words) if noise else None
+        text = f"{words}, + {_FLOOR:.2g} * max|expected|"
         return Allowed(0.0, lambda size: _NOISES * noise + _FLOOR * size, text)
     if dtype is None:
         return None

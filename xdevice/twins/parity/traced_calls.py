@@ -126,14 +126,10 @@ def compare(actual: Traces, expected: Traces) -> Iterator[tuple[str, TracedCall,
         first = theirs[0]
         name = f"model {model + 1}, {first.type}"
         pairs = list(_pair_calls(ours, theirs))
-        if not ours:
-            yield (
-                name,
-                first,
-                difference("structure", f"{actual.backend} has traced no call of such a model"),
-            )
-        elif not pairs:
-            yield name, first, difference("structure", _other_inputs(ours[0], first))
+        if not pairs:
+            none = f"{actual.backend} has traced no call of such a model"
+            why = _other_inputs(ours[0], first) if ours else none
+            yield name, first, difference("structure", why)
         for mine, its in pairs:
             yield name, its, _compare(mine, actual.backend, its, expected.backend)
 

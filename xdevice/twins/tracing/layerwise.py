@@ -186,7 +186,21 @@ class TwoRuns:
 
     def _layer(self, calls: CallPair, error: float) -> FirstDifference:
         far = _error_text(error, calls.actual.outputs, calls.expected.outputs)
-        text = f"the first layer that differs is {self._name(calls)}: it is given the same, and its output is {far}"
+        others = [
+            f"{x.dtype} {x.shape} of {run.owner}"
+            for run, call, other in (
+                (self._actual, calls.actual, calls.expected),
+                (self._expected, calls.expected, calls.actual),
+            )
+            for x in call.inputs[1:]
+            if not any(self._agree([x], [y]) for y in other.inputs)
+        ]
+        same = (
+            f"its first input agrees, not {' and '.join(others)}"
+            if others
+            else "it is given the same"
+        )
+        text = f"the first layer that differs is {self._name(calls)}: {same}, and its output is {far}"
         if settings := self._settings(calls.expected.path):
             text += f"; {settings}"
         return FirstDifference(calls.expected.path, text, error)
@@ -194,7 +208,12 @@ class TwoRuns:
     def _settings(self, path: str) -> str:
         """A text that names the settings in which the two layers differ, with both values."""
         ours, theirs = next(
-            (one.settings, other.settings) for one, other in self._pairs if other.path == path
+            (
+                (one.settings, other.settings)
+                for one, other in self._pairs
+                if other.path == path
+            ),
+            ({}, {}),
         )
         return ", ".join(
             f"{name} is {value} in {self._actual.owner}, {theirs[name]} in {self._expected.owner}"
@@ -213,6 +232,17 @@ class TwoRuns:
             if behind is None or step.calls.expected is not behind.expected
         ]
         before = earlier[-1] if earlier else None
+        for calls in self._alike(before, behind):
+            taken, returned = (
+                _error(calls.actual.inputs, calls.expected.inputs),
+                _error(calls.actual.outputs, calls.expected.outputs),
+            )
+            if taken is not None and taken > self.limit:
+                behind, error = calls, taken
+                break
+            if returned is not None and returned > self.limit:
+                return self._layer(calls, returned)
+            before = calls
         start = f"behind {self._name(before)}" if before else "at the beginning"
         if behind:
             path, what = behind.expected.path, f"what {self._name(behind)} is given"
@@ -228,9 +258,11 @@ class TwoRuns:
             error,
         )
 
-    def _between(self, before: CallPair | None, behind: CallPair | None) -> tuple[Calls, Calls]:
-        """The calls in a gap that come after the last calls in it whose outputs agree."""
-        ours, theirs = (
+    def _unpaired(
+        self, before: CallPair | None, behind: CallPair | None
+    ) -> list[list[LayerCall]]:
+        """The calls of unpaired layers in a gap, of both runs."""
+        return [
             _between(
                 run,
                 before and before[side],
@@ -238,8 +270,18 @@ class TwoRuns:
                 {pair[side].path for pair in self._pairs},
             )
             for side, run in enumerate((self._actual, self._expected))
-        )
-        left = theirs
+        ]
+
+    def _alike(self, before: CallPair | None, behind: CallPair | None) -> list[CallPair]:
+        """The calls in a gap, in pairs, if both runs call layers of the same types in it."""
+        ours, theirs = self._unpaired(before, behind)
+        types = [[call.type.lower() for call in calls] for calls in (ours, theirs)]
+        return list(map(CallPair, ours, theirs)) if types[0] == types[1] else []
+
+    def _between(self, before: CallPair | None, behind: CallPair | None) -> tuple[Calls, Calls]:
+        """The calls in a gap that come after the last calls in it whose outputs agree."""
+        ours, theirs = self._unpaired(before, behind)
+        left: Calls = theirs
         for number, call in enumerate(theirs):
             same = (
                 place

@@ -105,8 +105,9 @@ class Log:
         last output."""
         if self.roots or not self.operations:
             return self.roots
-        turns = zip(self.operations, self.operations[1:], strict=False)
-        losses = [one for one, other in turns if other.is_backward and not one.is_backward]
+        # going backward begins right behind the loss
+        neighbors = zip(self.operations, self.operations[1:], strict=False)
+        losses = [one for one, other in neighbors if other.is_backward and not one.is_backward]
         return [
             key for operation in losses or self.operations[-1:] for key in operation.outputs
         ]
@@ -138,7 +139,9 @@ class LogWriter:
         # with the object itself, since an id is one object's only as long as the object lives
         self._names: dict[int, tuple[str, Any]] = {}
         self._users: dict[str, list[int]] = {}
+        """By a tensor's key, the numbers of the operations that took it."""
         self._gradients: dict[int, list[str]] = {}
+        """By an operation's number, the keys of the gradients that reached its outputs."""
 
     def run(
         self,
@@ -195,17 +198,20 @@ class LogWriter:
         self._log.add(operation)
 
     def _followed(self, result: Any, follow: Any) -> Any:
+        """Has the gradients of the last operation's outputs kept as operations of their own when they come, and returns
+        the result."""
         number = len(self._log.operations) - 1
         operation = self._log.operations[number]
 
         def put(place: int, gradient: Any) -> None:
             if self._log.is_full or place >= len(operation.outputs):
                 return
+            # going backward, a gradient is made of those of the operations that took the output
             users = self._users.get(operation.outputs[place], [])
-            behind = tuple(key for user in users for key in self._gradients.get(user, []))
+            inputs = tuple(key for user in users for key in self._gradients.get(user, []))
             keys = self._keys(gradient)
             self._gradients.setdefault(number, []).extend(keys)
-            self._log.add(operation._replace(inputs=behind, outputs=keys, is_backward=True))
+            self._log.add(operation._replace(inputs=inputs, outputs=keys, is_backward=True))
 
         return follow(result, put)
 
@@ -366,12 +372,14 @@ class TwoPrograms:
 
 
 def errors(actual: Array, expected: Array) -> Errors:
+    """How far an array is from the expected one, which has the same shape."""
     ours, theirs = distances.wide(actual), distances.wide(expected)
     off, size = numpy.abs(ours - theirs), numpy.abs(theirs)
     with numpy.errstate(all="ignore"):
         rel = float(numpy.nanmax(numpy.where(off > 0, off / size, 0.0), initial=0.0))
         norms = numpy.linalg.norm(ours) * numpy.linalg.norm(theirs)
         cosine = float(numpy.vdot(ours, theirs).real / norms) if norms else float(not off.any())
+    # the rule of `assert_parity` for float32, which a user knows; `share` decides
     allowed = 1e-5 * size + 1e-6 * max(1.0, float(size.max(initial=0.0)))
     most = float(off.max(initial=0.0))
     return Errors(
@@ -390,10 +398,13 @@ class Judge:
         self._log = log
         self._other = _Index(other.arrays.values())
         self._distances: dict[str, float] = {}
+        """By a tensor's key, how far the closest tensor of the other program is from it."""
         self._right: dict[float, list[bool]] = {}
+        """By the limit, whether each operation is right."""
         self._makers: dict[str, int] = {
             key: n for n, one in enumerate(log.operations) for key in one.outputs
         }
+        """By a tensor's key, the number of the operation that gave it."""
 
     def first(self, limit: float, is_backward: bool) -> Operation | None:
         """The first operation that is not right, among those that lead to what the program gives."""
