@@ -82,11 +82,11 @@ def _rectangular(twin: Twin, layers: list[Layer]) -> list[Layer]:
     another layer of their class."""
     classes = classes_of(twin.sequence)
     sizes = {layer.path: set(twin.shapes(layer)["weight"]) for layer in layers}
-    told = {classes.get(path) for path, size in sizes.items() if len(size) == 2} - {None}
+    certain = {classes.get(path) for path, size in sizes.items() if len(size) == 2} - {None}
     return [
         layer
         for layer in layers
-        if len(sizes[layer.path]) == 2 or classes.get(layer.path) in told
+        if len(sizes[layer.path]) == 2 or classes.get(layer.path) in certain
     ]
 
 
