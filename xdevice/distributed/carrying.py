@@ -183,6 +183,7 @@ class Carrier:
             self._admitted.add(key)
 
     def _require_dtype(self, operand: Operand, verb: str, op: str | None) -> None:
+        """Raises if the engine, or the framework whose tensors it takes, lacks this dtype for the method `verb`."""
         require_dtype(operand, op)
         dtype, target = dtype_of(operand), self.backend
         reason = (
@@ -293,6 +294,8 @@ class Carrier:
         return self._store(operand, y, is_shared, self.engine.broadcast(y, root))
 
     def all_gather(self, operand: Operand, lengths: list[int] | None) -> Any:
+        """Returns the tensors of all ranks, joined along the first axis. `lengths` are those of that axis by rank, if
+        they may differ: shorter tensors travel padded, because engines take one shape only."""
         y = self.read_only(operand)
         if lengths is None:
             parts = self._gathered(y)

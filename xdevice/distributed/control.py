@@ -299,6 +299,8 @@ class Line:
         return [json.loads(payload) for payload in self.vote("exchange", json.dumps(text))]
 
     def _ask(self, kind: bytes, call: str, payload: str) -> list[str]:
+        """Sends a call to the hub, and waits for its GO. Returns the payloads that came with it; raises if the calls
+        differ."""
         if self.failure is not None:
             raise self.failure
         with self._lock:
@@ -583,6 +585,8 @@ def addresses(host: str, port: int, passive: bool = False) -> list[Any]:
 
 
 def reach(place: Launch, terms: Terms, timeout: float, join_timeout: float) -> Line:
+    """Connects a rank other than 0 to the hub, on whichever of the launch's ports it listens. Tries for `join_timeout`
+    seconds, because rank 0 may start later."""
     until = time.monotonic() + join_timeout
     while True:
         for port in place.ports():

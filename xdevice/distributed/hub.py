@@ -140,6 +140,7 @@ def _listener(place: Launch, terms: Terms) -> socket.socket:
 
 
 def _bind(place: Launch, terms: Terms) -> socket.socket:
+    """Opens the socket that rank 0 listens on, at the first of the launch's ports that is free."""
     refused: OSError | None = None
     for port in place.ports():
         for family, kind, protocol, _, address in control.addresses(
@@ -323,6 +324,8 @@ class Hub(threading.Thread):
     # the loop
 
     def run(self) -> None:
+        """The thread: serves the ranks until the world ends. An error of the hub's own ends it too, or all ranks would
+        wait for ever."""
         try:
             self._serve()
         except Exception as error:
@@ -335,6 +338,7 @@ class Hub(threading.Thread):
         self._linger()
 
     def _serve(self) -> None:
+        """The loop: waits for frames, reads them, and at each beat looks for ranks that are late, silent or missing."""
         begun = self._clock.tick()
         if self._listener is not None:
             self._listener.setblocking(False)
@@ -418,6 +422,7 @@ class Hub(threading.Thread):
     # joining
 
     def _accept(self) -> None:
+        """Takes a new connection, and greets it with the nonce that its proof has to include."""
         if self._listener is None:
             return
         try:
@@ -430,6 +435,7 @@ class Hub(threading.Thread):
         self._send(stranger.conn, GREETING, control.PROTOCOL + stranger.nonce)
 
     def _read_hello(self, stranger: Stranger) -> None:
+        """Reads what a new connection says about itself, and admits or refuses it."""
         for kind, text in stranger.conn.frames():
             self._strangers.remove(stranger)
             hello = control.parse(text) if kind == HELLO else {}
@@ -466,6 +472,8 @@ class Hub(threading.Thread):
             )
 
     def _refusal(self, hello: dict[str, Any], nonce: str) -> dict[str, str] | None:
+        """Why a process cannot be the rank that it says it is, for REFUSED; None if it can. The proof comes first: a
+        stranger learns nothing else."""
         terms = self.terms
         proven = [hello.get(name) for name in PROVEN]
         if not control.is_proof(hello.get("proof"), terms.key, nonce, *proven):
@@ -490,6 +498,7 @@ class Hub(threading.Thread):
         return None
 
     def _admit(self, conn: Conn, hello: dict[str, Any]) -> None:
+        """Makes a connection one of a rank's two, and proves to it that this is the hub of its run."""
         peer = self.peers[hello["rank"]]
         conn.most = control.MOST  # only now: a stranger could fill the memory
         peer.pid = str(hello.get("pid"))
@@ -517,6 +526,7 @@ class Hub(threading.Thread):
             self._close(stranger.conn)
 
     def _end_never_joined(self) -> None:
+        """Ends the world because ranks are missing after `join_timeout`, and names them."""
         missing = [peer.rank for peer in self.peers if not peer.has_joined]
         named = (
             f"rank {missing[0]} has"
@@ -537,6 +547,7 @@ class Hub(threading.Thread):
     # calls, and answers about signs of life
 
     def _read_calls(self, peer: Peer) -> None:
+        """Reads what a rank has sent on "vote": its calls, the end of a slow one, or its failure."""
         if peer.vote is None:
             return
         for kind, text in peer.vote.frames():
@@ -555,6 +566,7 @@ class Hub(threading.Thread):
             self._end_died(peer)
 
     def _read_answers(self, peer: Peer) -> None:
+        """Reads a rank's answers on "pulse", and notes when it last worked."""
         if peer.pulse is None:
             return
         for _, text in peer.pulse.frames():
@@ -610,6 +622,8 @@ class Hub(threading.Thread):
         self._reset_waiting()
 
     def _decide_pair(self, caller: Peer, pending: Pending) -> None:
+        """Called for a `send` or `recv`. If the other rank of the pair waits with its part, tells both to go on, or
+        that their tensors differ; if not, the caller waits for it."""
         verb, other, what = pending.payload.split(" ", 2)
         peer = self.peers[int(other)]
         theirs = peer.pending
@@ -637,6 +651,8 @@ class Hub(threading.Thread):
     # ranks that are late or stuck
 
     def _watch(self, now: float) -> None:
+        """Called at each beat. Tells the waiting ranks that rank 0 is alive, asks those that they wait for whether they
+        work, and ends the world if one of these has been late or silent for `timeout`."""
         waiting = list(self._calls.waiting.values())
         if not waiting or not self._joined:
             return
@@ -698,6 +714,8 @@ class Hub(threading.Thread):
             peer.still_since = None
 
     def _end_late(self, peer: Peer, waiting: list[Peer], now: float) -> None:
+        """Ends the world because of a rank that others wait for: "late" if its process still answers, "silent" if
+        not."""
         one = waiting[0] if waiting else peer
         calls = f"rank {one.rank} calls {one.pending.call}" if one.pending else ""
         others = f" and {len(waiting) - 1} more wait" if len(waiting) > 1 else ""

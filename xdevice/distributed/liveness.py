@@ -103,6 +103,7 @@ class Liveness:
         return f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}"
 
     def _read(self) -> _Reading:
+        """Reads the processor times of this moment, and where the program's thread is."""
         frame = sys._current_frames().get(self.thread.ident or 0)
         program = _time_of(self.thread)
         reaped = os.times()

@@ -109,6 +109,8 @@ class Session:
     # joining and leaving
 
     def join(self) -> None:
+        """Enters the world when its block begins. Raises the failure of an earlier world: the other ranks have
+        ended."""
         if _failed is not None:
             raise _failed
         if self.size > 1:
@@ -122,6 +124,8 @@ class Session:
         self.is_open = True
 
     def _connect(self) -> None:
+        """Opens the control connection, agrees with the other ranks on the options and the engine, and starts the
+        engine."""
         self._line = join(self.place, self.options.timeout, self.options.join_timeout)
         self._runner = Runner()
         self._line.liveness.engine_threads.append(self._runner)
@@ -180,10 +184,12 @@ class Session:
             self._leave(error)
 
     def _leave(self, error: BaseException | None) -> None:
+        """Votes that this rank leaves, and closes the engine; after an error, tells the other ranks instead."""
         native = self._native
         if self._line is None and native is not None:
             self._native = None
             native.close()
+        # a forked child leaves nothing: the connections are its parent's
         if self._line is None or os.getpid() != self._pid:
             return
         if native is not None and isinstance(error, Exception) and self._line.failure is None:

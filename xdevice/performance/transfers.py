@@ -223,6 +223,8 @@ workers.at_exit(_end_all)
 
 
 def _report(transfer: Transfer) -> None:
+    """Called for each transfer: records it with the user's line, and then refuses it or warns of it as the blocks
+    ask."""
     logs = [log for log in _logs.get() if log._open]
     if not logs:
         return

@@ -197,6 +197,7 @@ def _at_memory(storage: torch.UntypedStorage) -> torch.Tensor:
 
 
 def _template(device: torch.device, dtype: torch.dtype) -> torch.Tensor:
+    """Makes the empty tensor from which tensors of this dtype on this device are made."""
     if str(dtype) in _QUANTIZED:
         raise _unsupported("quantized")
     limits.refuse_lacking(device.index, [str(dtype).removeprefix("torch.")])
@@ -271,6 +272,7 @@ _NoOverrides = private["torch._C.DisableTorchFunctionSubclass"]
 
 
 def _computed(op: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    """Computes an operation on the host, in the memory of its tensors, and returns its results on their virtual GPU."""
     facts = _facts.get(op)
     if facts is None:
         facts = _facts[op] = _Facts(op)
@@ -328,6 +330,7 @@ def _tensors(values: Any) -> Iterator[torch.Tensor]:
 def _check_devices(
     op: Any, facts: _Facts, tensors: list[torch.Tensor], args: Any, kwargs: dict[str, Any]
 ) -> None:
+    """Raises PyTorch's own error for tensors on two virtual GPUs, or on a GPU and the host, as CUDA does."""
     places = {x.device for x in tensors if x.device.type == NAME}
     places.update(x.device for x in _misplaced(facts, args, kwargs))
     if len(places) > 1:
@@ -349,6 +352,7 @@ def _misplaced(facts: _Facts, args: Any, kwargs: dict[str, Any]) -> Iterator[tor
 
 
 def _check_generator(kwargs: dict[str, Any], place: torch.device | None) -> None:
+    """Raises PyTorch's error for a generator of the host, as CUDA does."""
     for value in kwargs.values():  # PyTorch's operations take generators as keywords only
         if (
             place is not None
@@ -448,6 +452,7 @@ set_data = torch.Tensor.data.__set__  # type: ignore[attr-defined]
 
 
 def _placed_sparse(host: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """As `placed`, for a sparse COO tensor: its indices and values are placed."""
     if host.layout is not torch.sparse_coo:
         raise _unsupported(str(host.layout).removeprefix("torch."))
     parts = [placed(part, device) for part in (_indices.default(host), _values.default(host))]
@@ -586,6 +591,7 @@ def _composed() -> Iterator[str]:
 
 
 def _kernel_by_name(name: str) -> Callable[..., Any]:
+    """The kernel for an operation by its name, such as "add.Tensor", which is looked up at the first call."""
     packet, _, overload = name.partition(".")
     op = None
 
