@@ -199,11 +199,8 @@ def port(name):
     state = xdevice.models.convert_state(theirs.net, name, like=ours.net)
     xdevice.load(state, into=ours.net)
     xdevice.assert_parity(state, ours.net)
-    print(
-        f"1. weights: {len(state)} tensors are equal; differences:",
-        *state.differences or ["none"],
-        sep="\n   ",
-    )
+    print(f"1. weights: {len(state)} tensors are equal; differences:", end="\n   ")
+    print(*state.differences or ["none"], sep="\n   ")
 
     (images, noise), *_ = data = list(batches())
     xdevice.assert_parity(ours.loss_of(images, noise), theirs.loss_of(images, noise))

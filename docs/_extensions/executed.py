@@ -68,9 +68,12 @@ QUIET = {
     "PYDEVD_DISABLE_FILE_VALIDATION": "1",
 }
 INFORMED = re.compile(
-    r"^(?:I\d{4} |WARNING: All log messages before absl::InitializeLog).*\n?", re.MULTILINE
+    r"^(?:I\d{4} |INFO:|\[[^]]*\] \[ *INFO\] |WARNING: All log messages before absl::InitializeLog|"
+    r"probing .*: each imports its framework).*\n?",
+    re.MULTILINE,
 )
-"""What TensorFlow 2.21 writes when it is imported, whatever the level of its log."""
+"""What TensorFlow 2.21 writes when it is imported, whatever the level of its log; what JAX logs of a missing TPU once
+Paddle has set the root logger to INFO; and the progress of `xdevice info`."""
 LIMIT = 900  # seconds that one cell may take
 logger = logging.getLogger(__name__)
 

@@ -12,9 +12,10 @@ TESTS = str(ROOT / "tests")
 LOCKS = """
 import os, threading
 import xdevice
+from xdevice.base import devices
 from xdevice.contract import backend, patching
 from xdevice.core import blocks
-locks = [blocks._lock, backend._extending, patching.lock]
+locks = [blocks._lock, devices._lock, backend._extending, patching.lock]
 threads = [threading.Thread(target=lock.acquire) for lock in locks]
 for thread in threads:
     thread.start()

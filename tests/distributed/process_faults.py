@@ -97,7 +97,7 @@ def padded():
         y = self.read_only(held)
         if lengths is not None:
             y = self._pad(y, carrying.dtype_of(held), max(lengths))
-        return self._back(self.backend.join(self.engine.all_gather(y)), held.backend)
+        return self._to_framework(self.backend.join(self.engine.all_gather(y)), held.backend)
 
     carrying.Carrier.all_gather = gathered
 
@@ -187,9 +187,9 @@ def nobody_asks_for_nones():
 def old_plans_are_kept():
     make = gradients._plan
 
-    def keep(session, verb, model, *given):
+    def keep(session, verb, backend, model, *given):
         plans = session.plans.get(model, {})
-        return plans[verb][1] if verb in plans else make(session, verb, model, *given)
+        return plans[verb][1] if verb in plans else make(session, verb, backend, model, *given)
 
     gradients._plan = keep
 

@@ -51,7 +51,7 @@ def watched(waiting=1):
     for thread in threads:
         thread.start()
     liveness = Liveness()
-    liveness.thread, liveness.ours = threads[0], [threading.current_thread()]
+    liveness.thread, liveness.own_threads = threads[0], [threading.current_thread()]
     try:
         yield liveness
     finally:
@@ -75,7 +75,7 @@ def looks(name):
 def test_looking_is_no_sign_of_life(waiting):
     """A process with a GPU has hundreds of threads, and looking at them takes milliseconds."""
     with watched(waiting) as liveness:
-        readings = [liveness._read().rest for _ in range(20)]
+        readings = [liveness._read().others for _ in range(20)]
     assert max(readings) - min(readings) < 1e-3
 
 

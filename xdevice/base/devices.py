@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from _thread import allocate_lock  # threading imports more
+
 from xdevice.errors import DeviceError, shown
+
+from . import forks
 
 TYPE_CHECKING = False  # importing typing would take a third of the time of `import xdevice`
 if TYPE_CHECKING:
@@ -187,6 +191,11 @@ def plain(device: Device) -> Device:
 
 
 _interned: dict[tuple[str, int], Device] = {}
+_interned_weakly: Any = None
+_lock = forks.renewed(allocate_lock())
+_MOST_KEPT: Final = 1024
+"""Devices of this index or a higher one, which no machine has, are interned only for as long as someone holds them, so
+that a program which names ever new ones does not keep all of them."""
 spelled: Final[dict[str, Device]] = {}
 """The devices of the texts that were parsed before."""
 
@@ -196,9 +205,22 @@ def of(kind: str, index: int = 0) -> Device:
     device = _interned.get((kind, index))
     if device is None:
         device = _new(Device, kind=kind, index=index, _text=f"{kind}:{index}")
+        if index >= _MOST_KEPT:
+            return _intern_weakly(device)
         # atomic: of two threads that come here at once, both get the first one's
         device = _interned.setdefault((kind, index), device)
     return device
+
+
+def _intern_weakly(device: Device) -> Device:
+    global _interned_weakly
+    with _lock:
+        if _interned_weakly is None:
+            from weakref import WeakValueDictionary
+
+            _interned_weakly = WeakValueDictionary()
+        first: Device = _interned_weakly.setdefault((device.kind, device.index), device)
+        return first
 
 
 CPU: Final = of("cpu")
@@ -255,7 +277,7 @@ def _parse_text(text: str) -> Device:
         )
     index = int(match["index"] or match["ordinal"] or 0)
     device = of(name, index) if name in KINDS else named(name, index)
-    if len(spelled) < 1024:
+    if len(spelled) < 1024 and device.index < _MOST_KEPT:
         spelled[text] = device
     return device
 

@@ -81,16 +81,16 @@ def require_dtype(operand: Operand, op: str | None) -> None:
         )
 
 
-def require_here(operand: Operand, verb: str, own: Callable[[], Device]) -> None:
-    """Raises if no engine could take this tensor from a process whose device is `own()`, which is asked only for a
-    tensor on a GPU: the answer may need a framework that a program on the CPU has not imported."""
+def require_here(operand: Operand, verb: str, own_device: Callable[[], Device]) -> None:
+    """Raises if no engine could take this tensor from a process whose device is `own_device()`, which is called only
+    for a tensor on a GPU: it may need a framework that a program on the CPU has not imported."""
     if operand.kind != "model":
         refuse_symbol(operand)
         refuse_sparse(operand, verb)
     x = read(operand)
     operand.backend.detached(x)  # raises for the stand-ins for tensors inside torch.func.grad
     place = operand.backend.device_of(x)
-    if place.kind != "cpu" and place is not (device := own()):
+    if place.kind != "cpu" and place is not (device := own_device()):
         raise DeviceMismatchError(
             f"{operand.name} is on {place}, and this process works on {device}, as world.device says; move it"
         )
@@ -183,6 +183,7 @@ class Carrier:
             self._admitted.add(key)
 
     def _require_dtype(self, operand: Operand, verb: str, op: str | None) -> None:
+        """Raises if the engine, or the framework whose tensors it takes, lacks this dtype for the method `verb`."""
         require_dtype(operand, op)
         dtype, target = dtype_of(operand), self.backend
         reason = (
@@ -225,19 +226,20 @@ class Carrier:
     def all_reduce(self, operand: Operand, op: str, weight: Weight | None) -> Any:
         if _is_empty(operand):
             return operand.value
-        y, is_own = self._lend(operand)
+        y, is_shared = self._as_writable(operand)
         total = self.reduce(y, dtype_of(operand), op, weight, "all_reduce")
-        return self._give(operand, y, is_own, total)
+        return self._store(operand, y, is_shared, total)
 
     def reduce_scatter(self, operand: Operand, op: str) -> Any:
-        y, is_own = self._lend(operand)
+        y, is_shared = self._as_writable(operand)
         if _is_empty(operand):
             lengths = [shape_of(operand)[0] // self.size] * self.size
-            return self._back(self.backend.split(y, lengths)[0], operand.backend)
-        if is_own:  # the engine may write into y, and this verb must leave x as it is
+            return self._to_framework(self.backend.split(y, lengths)[0], operand.backend)
+        # the engine may write into y, and this verb must leave the caller's tensor as it is
+        if is_shared:
             y = self.backend.copy(y, self.backend.device_of(y))
         part = self.reduce(y, dtype_of(operand), op, None, "reduce_scatter")
-        return self._back(part, operand.backend)
+        return self._to_framework(part, operand.backend)
 
     def start_mean(self, y: Any, dtype: str, weight: Weight | None) -> Callable[[], Any]:
         """Starts the mean of `y` over the ranks, and returns a function that waits for it and returns it; an engine
@@ -288,10 +290,12 @@ class Carrier:
     def broadcast(self, operand: Operand, root: int) -> Any:
         if _is_empty(operand):
             return operand.value
-        y, is_own = self._lend(operand)
-        return self._give(operand, y, is_own, self.engine.broadcast(y, root))
+        y, is_shared = self._as_writable(operand)
+        return self._store(operand, y, is_shared, self.engine.broadcast(y, root))
 
     def all_gather(self, operand: Operand, lengths: list[int] | None) -> Any:
+        """Returns the tensors of all ranks, joined along the first axis. `lengths` are those of that axis by rank, if
+        they may differ: shorter tensors travel padded, because engines take one shape only."""
         y = self.read_only(operand)
         if lengths is None:
             parts = self._gathered(y)
@@ -303,7 +307,7 @@ class Carrier:
                 self.backend.split(part, [n, longest - n])[0] if n < longest else part
                 for part, n in pairs
             ]
-        return self._back(self.backend.join(parts), operand.backend)
+        return self._to_framework(self.backend.join(parts), operand.backend)
 
     def _gathered(self, y: Any) -> list[Any]:
         return [y] * self.size if 0 in y.shape else self.engine.all_gather(y)
@@ -323,8 +327,8 @@ class Carrier:
     def recv(self, operand: Operand, source: int) -> Any:
         if _is_empty(operand):
             return operand.value
-        y, is_own = self._lend(operand)
-        return self._give(operand, y, is_own, self.engine.recv(y, source))
+        y, is_shared = self._as_writable(operand)
+        return self._store(operand, y, is_shared, self.engine.recv(y, source))
 
     # in and out
 
@@ -335,7 +339,7 @@ class Carrier:
         operand.backend.finish(x)
         return convert(x, self.backend)
 
-    def _lend(self, operand: Operand) -> tuple[Any, bool]:
+    def _as_writable(self, operand: Operand) -> tuple[Any, bool]:
         """The operand, the caller's tensor, as a tensor of the engine's framework that may be written, and whether the
         two share memory."""
         backend, x = operand.backend, read(operand)
@@ -353,11 +357,11 @@ class Carrier:
     def _copy_of(self, x: Any) -> Any:
         return self._copying(lambda: convert(x, self.backend, copy=True))
 
-    def _give(self, operand: Operand, y: Any, is_own: bool, new: Any) -> Any:
+    def _store(self, operand: Operand, y: Any, is_shared: bool, new: Any) -> Any:
         """Returns the result of a collective to the caller: the caller's tensor with the new values in it, or a new
-        tensor if the caller's cannot be written. `y` and `is_own` are what `_lend` returned, `new` is the engine's
-        result."""
-        if is_own:
+        tensor if the caller's cannot be written. `y` and `is_shared` are what `_as_writable` returned, and `new` is
+        the engine's result."""
+        if is_shared:
             if new is not y:
                 self.backend.write(y, new)
             return operand.value
@@ -365,7 +369,7 @@ class Carrier:
 
     def pack(self, operands: list[Operand]) -> Any:
         """The elements of the operands as one new vector of the engine's framework."""
-        own = self._own(operands)
+        own = self._native_values(operands)
         packed = None if own is None else self.engine.pack(own)
         if packed is not None:
             return packed
@@ -376,7 +380,7 @@ class Carrier:
     def unpack(self, means: Any, operands: list[Operand]) -> bool:
         """Writes the elements of a vector of the engine into the operands, if the engine can do so at once. Returns
         whether it has."""
-        own = self._own(operands)
+        own = self._native_values(operands)
         return (
             own is not None
             and all(map(self.backend.can_write, own))
@@ -394,7 +398,7 @@ class Carrier:
             for operand, part in zip(operands, parts, strict=True)
         }
 
-    def _own(self, operands: list[Operand]) -> list[Any] | None:
+    def _native_values(self, operands: list[Operand]) -> list[Any] | None:
         """The operands, if all are tensors of the engine's framework."""
         if any(
             operand.backend is not self.backend or operand.kind == "model"
@@ -406,7 +410,7 @@ class Carrier:
     def place(self, operand: Operand, new: Any) -> Any:
         """Writes `new`, a tensor of the engine's framework, into the operand, the caller's tensor, and returns that. If
         the operand cannot be written, returns `new`, converted to the operand's framework."""
-        back = self._back(new, operand.backend)
+        back = self._to_framework(new, operand.backend)
         if operand.kind != "model" and not operand.backend.can_write(
             operand.backend.detached(operand.value)
         ):
@@ -414,5 +418,5 @@ class Carrier:
         operand.backend.write(operand.value, back)
         return operand.value
 
-    def _back(self, new: Any, backend: Backend) -> Any:
+    def _to_framework(self, new: Any, backend: Backend) -> Any:
         return new if backend is self.backend else convert(new, backend)

@@ -43,6 +43,8 @@ _NO_OP: Final = "none"
 
 
 def all_reduce(session: Session, x: Any, op: str, weight: float | None) -> Any:
+    """Checks what `World.all_reduce` was given, votes on it, and reduces each tensor; many small ones in one call of
+    the engine."""
     _require_op("all_reduce", op)
     if (
         session.is_free
@@ -83,6 +85,8 @@ def all_reduce(session: Session, x: Any, op: str, weight: float | None) -> Any:
 
 
 def broadcast(session: Session, x: Any, root: int) -> Any:
+    """Checks what `World.broadcast` was given, votes on it, and sends each variable and tensor; many small ones in one
+    call of the engine."""
     session.require_rank(root, "root")
     if session.is_free and _is_checked(session, x, _NO_OP):
         return x
@@ -118,6 +122,7 @@ def broadcast(session: Session, x: Any, root: int) -> Any:
 
 
 def all_gather(session: Session, x: Any, even: bool) -> Any:
+    """Checks what `World.all_gather` was given, votes on it, and gathers the tensors one by one."""
     if session.is_free and _is_checked(session, x, _NO_OP):
         return x
     x = registry.as_array(x)
@@ -162,6 +167,7 @@ def _exchange_lengths(
 
 
 def reduce_scatter(session: Session, x: Any, op: str) -> Any:
+    """Checks what `World.reduce_scatter` was given, votes on it, and reduces the tensors one by one."""
     _require_op("reduce_scatter", op)
     if session.is_free and _is_checked(session, x, op):
         return x
@@ -201,6 +207,8 @@ def recv(session: Session, like: Any, source: int) -> Any:
 
 
 def _pair(session: Session, verb: str, x: Any, other: int, name: str) -> Any:
+    """`send` or `recv`, by `verb`. Only the two ranks vote, and always: a tensor that only one of them expects would
+    leave it waiting."""
     session.require_rank(other, name)
     if other == session.rank:
         raise ArgumentError(f"{name} is {other}, which is this rank; {verb} is between two")
@@ -228,6 +236,7 @@ def _pair(session: Session, verb: str, x: Any, other: int, name: str) -> Any:
 
 
 def split_batch(session: Session, x: Any, even: bool) -> Any:
+    """This rank's part of each tensor. Nothing is sent, and so nothing is voted on."""
     if session.is_free and _is_checked(session, x, _NO_OP):
         return x
     x = registry.as_array(x)

@@ -150,6 +150,7 @@ class Conn:
                 self.is_open = False
                 break
             self._in += data
+            # less than was asked for, so that nothing more has arrived: another call would only say so
             if len(data) < 65536:
                 break
         while len(self._in) >= _HEAD.size:
@@ -261,18 +262,19 @@ class Line:
         self._poll = _poller(self._vote)
         self._pulse = Conn(pulse)
         thread = threading.Thread(target=self._answer, name="xdevice pulse", daemon=True)
-        self.liveness.ours += [thread, *([hub] if hub is not None else [])]
+        self.liveness.own_threads += [thread, *([hub] if hub is not None else [])]
         thread.start()
 
     def wait_for_all(self, join_timeout: float) -> None:
         """Waits until the hub says that all ranks have joined. Raises `PeerError` if one has not joined in time."""
+        # the hub sends no ALIVE before all have joined, so that its silence is no sign of a failure yet
         self._timeout += join_timeout
         self._last_frame = self._clock.tick()
         while not any(kind == JOINED for kind, _ in self._frames(self._beat)):
             pass
         self._timeout -= join_timeout
 
-    # what is said
+    # sending
 
     def vote(self, call: str, payload: str = "") -> list[str]:
         """Tells the hub what this rank is about to call, and waits until all ranks have said the same. Returns the
@@ -297,6 +299,8 @@ class Line:
         return [json.loads(payload) for payload in self.vote("exchange", json.dumps(text))]
 
     def _ask(self, kind: bytes, call: str, payload: str) -> list[str]:
+        """Sends a call to the hub, and waits for its GO. Returns the payloads that came with it; raises if the calls
+        differ."""
         if self.failure is not None:
             raise self.failure
         with self._lock:
@@ -322,7 +326,7 @@ class Line:
                 self._poll(0.05)
                 self._vote.flush()
 
-    # what is heard
+    # receiving
 
     def _frames(self, seconds: float) -> list[tuple[bytes, str]]:
         """The messages that the hub sends within `seconds`. Raises if one of them closes the world after a failure, or
@@ -436,6 +440,7 @@ class Line:
         self._vote.close()
         if self.hub is not None:
             self.hub.join(3)
+        # wakes the thread in `_answer`, which closes the socket itself: closed here, its number could be another file's
         with suppress(OSError):
             self._pulse.sock.shutdown(socket.SHUT_RDWR)
         self._pulse.is_open = False
@@ -459,7 +464,7 @@ def _poller(conn: Conn) -> Callable[[float | None], bool]:
     return poll
 
 
-# the texts
+# texts of errors
 
 
 def _error(message: dict[str, Any]) -> PeerError | CollectiveMismatchError:
@@ -580,6 +585,8 @@ def addresses(host: str, port: int, passive: bool = False) -> list[Any]:
 
 
 def reach(place: Launch, terms: Terms, timeout: float, join_timeout: float) -> Line:
+    """Connects a rank other than 0 to the hub, on whichever of the launch's ports it listens. Tries for `join_timeout`
+    seconds, because rank 0 may start later."""
     until = time.monotonic() + join_timeout
     while True:
         for port in place.ports():

@@ -50,6 +50,7 @@ def candidates(request: str, own: Backend, device: Device) -> list[str]:
 
 
 def _automatic(own: Backend, device: Device) -> list[str]:
+    """The engines that `engine='auto'` may take, the best first; `candidates` says why in that order."""
     names = [own.name]
     if own.name != "torch" and registry.is_installed("torch"):
         names = ["torch", own.name] if device.kind == "cpu" else [own.name, "torch"]

@@ -41,6 +41,7 @@ def arm(error: BaseException | None) -> None:
         kind: type[BaseException], value: BaseException, where: TracebackType | None
     ) -> Any:
         previous(kind, value, where)
+        # an interactive session goes on after an error
         if _armed_in == os.getpid() and not sys.flags.interactive and not hasattr(sys, "ps1"):
             _exit(130 if issubclass(kind, KeyboardInterrupt) else 1)
 

@@ -44,6 +44,8 @@ _COMPARED: Final = "weights"
 
 
 def average_gradients(session: Session, model_or_gradients: Any, weight: float | None) -> Any:
+    """Checks what `World.average_gradients` was given, votes on it, sends the gradients in buckets, and writes the
+    means."""
     own = None if weight is None else weight_of(weight)
     backend = network_backend(model_or_gradients)
     rows = (
@@ -211,6 +213,8 @@ def _require_written(gradients: list[Operand], placed: dict[int, Any], instead: 
 
 @contextmanager
 def averaging(session: Session, model: Any, weight: float | None) -> Iterator[None]:
+    """The block of `World.averaging`: votes, has the framework report each gradient of the pass, and sends each bucket
+    once it is full."""
     own = None if weight is None else weight_of(weight)
     backend = network_backend(model)
     if backend is None:
@@ -368,6 +372,8 @@ class _Sending:
             wait()
 
     def _take(self, i: int, gradient: Any) -> None:
+        """Notes a gradient that is there. One that cannot be averaged is kept as an error for after the pass: raised
+        here, it would end this rank alone."""
         if i in self._gradients:
             raise ScopeError(
                 f"{self.parameters[i].name} got a gradient twice in one block of averaging(), and the first may be "

@@ -32,6 +32,8 @@ def barrier(session: Session) -> None:
 
 @contextmanager
 def first(session: Session) -> Iterator[bool]:
+    """Two votes: the others wait in theirs until rank 0 has left its block, which votes then, with its error if it has
+    raised one."""
     session.ready("first")
     if session.size == 1:
         with session.inside(_SIDE):
@@ -62,6 +64,8 @@ def first(session: Session) -> Iterator[bool]:
 def split_range(
     session: Session, count: int, pad: bool, seed: int | None
 ) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """Cuts the indices, or a permutation of them that each rank draws from the same seed. The vote is on the arguments
+    alone."""
     _require_whole("count", count)
     if type(pad) is not bool:
         raise ArgumentError(f"pad must be True or False, not {shown(pad)}")
@@ -90,6 +94,8 @@ def _require_whole(name: str, value: object) -> None:
 
 
 def all_gather_object(session: Session, value: Any) -> list[Any]:
+    """The values travel as the payloads of one vote, since they are small and the hub passes payloads on in any
+    case."""
     _require_json(value, "value")
     text = json.dumps(value)
     if len(text) * session.size > _MOST:

@@ -98,6 +98,7 @@ def join(place: Launch, timeout: float, join_timeout: float) -> Line:
 
 
 def _serve(place: Launch, terms: Terms, timeout: float, join_timeout: float) -> Line:
+    # two connections for each rank, and the program's own files
     _allow_files(2 * place.size + 256)
     hub = Hub(_listener(place, terms), terms, timeout, join_timeout)
     (vote, hubs_vote), (pulse, hubs_pulse) = socket.socketpair(), socket.socketpair()
@@ -139,6 +140,7 @@ def _listener(place: Launch, terms: Terms) -> socket.socket:
 
 
 def _bind(place: Launch, terms: Terms) -> socket.socket:
+    """Opens the socket that rank 0 listens on, at the first of the launch's ports that is free."""
     refused: OSError | None = None
     for port in place.ports():
         for family, kind, protocol, _, address in control.addresses(
@@ -150,6 +152,7 @@ def _bind(place: Launch, terms: Terms) -> socket.socket:
                 if os.name == "posix":
                     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 sock.bind(address)
+                # all ranks may connect at once
                 sock.listen(1024)
                 return sock
             except OSError as error:
@@ -163,7 +166,7 @@ def _bind(place: Launch, terms: Terms) -> socket.socket:
     )
 
 
-# what the hub knows of the ranks
+# the state of the ranks
 
 
 class Pending(NamedTuple):
@@ -193,7 +196,7 @@ class Peer:
         self.pid = ""
 
     @property
-    def has_come(self) -> bool:
+    def has_joined(self) -> bool:
         return self.vote is not None and self.pulse is not None
 
 
@@ -248,13 +251,13 @@ class Calls:
         if not counts[key]:
             del counts[key]
 
-    def are_past(self, started: int) -> bool:
+    def has_begun_all(self, started: int) -> bool:
         """Whether a rank that has begun so many calls has begun all those in which others are, so that they do not wait
         for it."""
         latest = max((number for number, _ in self._unvoted), default=-1)
         return len(self.slow) == len(self.waiting) > 0 and latest <= started
 
-    def left_alone(self, peers: Iterable[Peer]) -> tuple[int, int, str] | None:
+    def left_while_needed(self, peers: Iterable[Peer]) -> tuple[int, int, str] | None:
         """The rank that has left the block, and a rank with its call that needs it; None if there are none."""
         left = self.left
         if left is None or left.pending is None:
@@ -270,7 +273,7 @@ class Calls:
             return left.rank, peer.rank, pending.call
         return None
 
-    def differ_unvoted(self) -> bool:
+    def do_unvoted_differ(self) -> bool:
         """Whether a rank is in a call of the engine on which there was no vote (`check=False`), and another rank makes
         a different call."""
         numbers = {number for number, _ in self._unvoted}
@@ -315,12 +318,14 @@ class Hub(threading.Thread):
         peer = self.peers[0]
         peer.vote, peer.pulse = Conn(vote), Conn(pulse)
         self._connected += 2
-        self._register(peer.vote, lambda: self._hear(peer))
-        self._register(peer.pulse, lambda: self._hear_pulse(peer))
+        self._register(peer.vote, lambda: self._read_calls(peer))
+        self._register(peer.pulse, lambda: self._read_answers(peer))
 
     # the loop
 
     def run(self) -> None:
+        """The thread: serves the ranks until the world ends. An error of the hub's own ends it too, or all ranks would
+        wait for ever."""
         try:
             self._serve()
         except Exception as error:
@@ -333,12 +338,13 @@ class Hub(threading.Thread):
         self._linger()
 
     def _serve(self) -> None:
+        """The loop: waits for frames, reads them, and at each beat looks for ranks that are late, silent or missing."""
         begun = self._clock.tick()
         if self._listener is not None:
             self._listener.setblocking(False)
             self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
         next_beat = 0.0
-        self._see_who_has_come()
+        self._tell_if_all_joined()
         while not self.ended:
             # while nobody waits, the thread sleeps until a frame comes, and costs nothing
             ready = self._selector.select(self._beat if self._needs_time() else None)
@@ -390,6 +396,7 @@ class Hub(threading.Thread):
             if not one.out:
                 one.finish()
         while not all(map(Conn.is_delivered, conns)) and time.monotonic() < until:
+            # often, because no event tells that a frame has been acknowledged
             for key, events in self._selector.select(0.02):
                 conn = key.fileobj
                 if not isinstance(conn, Conn) or conn not in conns:
@@ -412,9 +419,10 @@ class Hub(threading.Thread):
                     either.close()
         self._selector.close()
 
-    # who comes
+    # joining
 
     def _accept(self) -> None:
+        """Takes a new connection, and greets it with the nonce that its proof has to include."""
         if self._listener is None:
             return
         try:
@@ -423,10 +431,11 @@ class Hub(threading.Thread):
             return
         stranger = Stranger(Conn(sock, control.MOST_BEFORE), self._clock.now + _HANDSHAKE)
         self._strangers.append(stranger)
-        self._register(stranger.conn, lambda: self._hear_stranger(stranger))
+        self._register(stranger.conn, lambda: self._read_hello(stranger))
         self._send(stranger.conn, GREETING, control.PROTOCOL + stranger.nonce)
 
-    def _hear_stranger(self, stranger: Stranger) -> None:
+    def _read_hello(self, stranger: Stranger) -> None:
+        """Reads what a new connection says about itself, and admits or refuses it."""
         for kind, text in stranger.conn.frames():
             self._strangers.remove(stranger)
             hello = control.parse(text) if kind == HELLO else {}
@@ -438,7 +447,7 @@ class Hub(threading.Thread):
             if refusal is not None:
                 self._send(stranger.conn, REFUSED, json.dumps(refusal))
                 self._close(stranger.conn)
-                self._note(refusal)
+                self._end_if_one_cannot_join(refusal)
                 return
             self._admit(stranger.conn, hello)
             return
@@ -446,13 +455,13 @@ class Hub(threading.Thread):
             self._strangers.remove(stranger)
             self._close(stranger.conn)
 
-    def _note(self, refusal: dict[str, str]) -> None:
+    def _end_if_one_cannot_join(self, refusal: dict[str, str]) -> None:
         """Ends the world at once if a process of this run cannot join it: then all never will. One that does not know
         the token may be a stranger's, so it ends nothing."""
         if self._joined:
             return
         if refusal["why"] == "said":
-            missing = next(peer.rank for peer in self.peers if not peer.has_come)
+            missing = next(peer.rank for peer in self.peers if not peer.has_joined)
             self._end(
                 missing, "never joined", f"a process of this run cannot join: {refusal['text']}"
             )
@@ -463,6 +472,8 @@ class Hub(threading.Thread):
             )
 
     def _refusal(self, hello: dict[str, Any], nonce: str) -> dict[str, str] | None:
+        """Why a process cannot be the rank that it says it is, for REFUSED; None if it can. The proof comes first: a
+        stranger learns nothing else."""
         terms = self.terms
         proven = [hello.get(name) for name in PROVEN]
         if not control.is_proof(hello.get("proof"), terms.key, nonce, *proven):
@@ -487,21 +498,22 @@ class Hub(threading.Thread):
         return None
 
     def _admit(self, conn: Conn, hello: dict[str, Any]) -> None:
+        """Makes a connection one of a rank's two, and proves to it that this is the hub of its run."""
         peer = self.peers[hello["rank"]]
         conn.most = control.MOST  # only now: a stranger could fill the memory
         peer.pid = str(hello.get("pid"))
         if hello["line"] == "vote":
             peer.vote = conn
-            on_frame = lambda: self._hear(peer)  # noqa: E731
+            on_frame = lambda: self._read_calls(peer)  # noqa: E731
         else:
             peer.pulse = conn
-            on_frame = lambda: self._hear_pulse(peer)  # noqa: E731
+            on_frame = lambda: self._read_answers(peer)  # noqa: E731
         self._connected += 1
         self._selector.modify(conn, selectors.EVENT_READ, on_frame)
         self._send(conn, WELCOME, control.proof(self.terms.key, hello["nonce"], "hub"))
-        self._see_who_has_come()
+        self._tell_if_all_joined()
 
-    def _see_who_has_come(self) -> None:
+    def _tell_if_all_joined(self) -> None:
         if self._joined or self._connected < 2 * len(self.peers):
             return
         self._joined = True
@@ -514,7 +526,8 @@ class Hub(threading.Thread):
             self._close(stranger.conn)
 
     def _end_never_joined(self) -> None:
-        missing = [peer.rank for peer in self.peers if not peer.has_come]
+        """Ends the world because ranks are missing after `join_timeout`, and names them."""
+        missing = [peer.rank for peer in self.peers if not peer.has_joined]
         named = (
             f"rank {missing[0]} has"
             if len(missing) == 1
@@ -531,9 +544,10 @@ class Hub(threading.Thread):
             ),
         )
 
-    # what they say
+    # calls, and answers about signs of life
 
-    def _hear(self, peer: Peer) -> None:
+    def _read_calls(self, peer: Peer) -> None:
+        """Reads what a rank has sent on "vote": its calls, the end of a slow one, or its failure."""
         if peer.vote is None:
             return
         for kind, text in peer.vote.frames():
@@ -551,18 +565,21 @@ class Hub(threading.Thread):
         if not peer.vote.is_open:
             self._end_died(peer)
 
-    def _hear_pulse(self, peer: Peer) -> None:
+    def _read_answers(self, peer: Peer) -> None:
+        """Reads a rank's answers on "pulse", and notes when it last worked."""
         if peer.pulse is None:
             return
         for _, text in peer.pulse.frames():
             answer = control.parse(text)
             peer.answered, peer.at = self._clock.now, str(answer.get("at", ""))
             if answer.get("moved") or (
-                not peer.pending and self._calls.are_past(answer.get("started", 0))
+                not peer.pending and self._calls.has_begun_all(answer.get("started", 0))
             ):
                 peer.still_since = self._clock.now
         if not peer.pulse.is_open and not self.ended:
-            self._hear(peer)  # its other connection may hold the reason why this one was closed
+            self._read_calls(
+                peer
+            )  # its other connection may hold the reason why this one was closed
             self._end_died(peer)
 
     def _decide(self, caller: Peer) -> None:
@@ -572,7 +589,7 @@ class Hub(threading.Thread):
         pending = caller.pending
         if pending is None:
             return
-        if (alone := self._calls.left_alone(self.peers)) is not None:
+        if (alone := self._calls.left_while_needed(self.peers)) is not None:
             left, other, call = alone
             self._end(
                 left, "left", f"rank {left} has left the block, and rank {other} calls {call}"
@@ -580,7 +597,7 @@ class Hub(threading.Thread):
             return
         if pending.kind == PAIR:
             self._decide_pair(caller, pending)
-        elif self._calls.differ_unvoted():
+        elif self._calls.do_unvoted_differ():
             self._close_world(
                 {"calls": {peer.rank: peer.pending.call for peer in self.peers if peer.pending}}
             )
@@ -591,19 +608,22 @@ class Hub(threading.Thread):
         if len(calls) == 1 and pending.kind == VOTE:
             self._go(pending.call == GOODBYE)
         else:
-            self._differ(self.peers)
+            self._report_mismatch(self.peers)
 
     def _go(self, is_last: bool) -> None:
         payloads = [p.pending.payload for p in self.peers if p.pending]
+        # most votes carry no payload, and cost no JSON then
         text = json.dumps(payloads) if any(payloads) else ""
         for peer in self.peers:
             self._calls.settle(peer)
             self._send(peer.vote, GO, text)
         self._calls.left = None
         self.ended = is_last
-        self._rest()
+        self._reset_waiting()
 
     def _decide_pair(self, caller: Peer, pending: Pending) -> None:
+        """Called for a `send` or `recv`. If the other rank of the pair waits with its part, tells both to go on, or
+        that their tensors differ; if not, the caller waits for it."""
         verb, other, what = pending.payload.split(" ", 2)
         peer = self.peers[int(other)]
         theirs = peer.pending
@@ -616,21 +636,23 @@ class Hub(threading.Thread):
             for one in (caller, peer):
                 self._calls.settle(one)
                 self._send(one.vote, GO)
-            self._rest()
+            self._reset_waiting()
         else:
-            self._differ([caller, peer])
+            self._report_mismatch([caller, peer])
 
-    def _differ(self, peers: Iterable[Peer]) -> None:
+    def _report_mismatch(self, peers: Iterable[Peer]) -> None:
         peers = sorted(peers, key=lambda peer: peer.rank)
         calls = {peer.rank: peer.pending.call for peer in peers if peer.pending}
         for peer in peers:
             self._calls.settle(peer)
             self._send(peer.vote, MISMATCH, json.dumps(calls))
-        self._rest()
+        self._reset_waiting()
 
-    # who does not come
+    # ranks that are late or stuck
 
     def _watch(self, now: float) -> None:
+        """Called at each beat. Tells the waiting ranks that rank 0 is alive, asks those that they wait for whether they
+        work, and ends the world if one of these has been late or silent for `timeout`."""
         waiting = list(self._calls.waiting.values())
         if not waiting or not self._joined:
             return
@@ -645,6 +667,7 @@ class Hub(threading.Thread):
         for peer in absent + in_engine:
             if peer.still_since is None:
                 peer.still_since = peer.answered = now
+            # a rank in a call of the engine is not late by itself: `_is_stuck` looks at all of them
             is_late = not peer.pending and now - peer.still_since > self.timeout
             if is_late or now - peer.answered > self.timeout:
                 self._end_late(peer, [one for one in waiting if one is not peer], now)
@@ -685,16 +708,19 @@ class Hub(threading.Thread):
         )
         return True
 
-    def _rest(self) -> None:
+    def _reset_waiting(self) -> None:
         self._waiting_since = None
         for peer in self.peers:
             peer.still_since = None
 
     def _end_late(self, peer: Peer, waiting: list[Peer], now: float) -> None:
+        """Ends the world because of a rank that others wait for: "late" if its process still answers, "silent" if
+        not."""
         one = waiting[0] if waiting else peer
         calls = f"rank {one.rank} calls {one.pending.call}" if one.pending else ""
         others = f" and {len(waiting) - 1} more wait" if len(waiting) > 1 else ""
         silent = now - peer.answered
+        # its process has answered lately, so that only its program stands still
         if silent <= 4 * self._beat:
             text = f"rank {peer.rank} has not come in {self.timeout:g} s, while nothing moves in it: it is at"
             self._end(peer.rank, "late", f"{text} {peer.at}; {calls}{others}")

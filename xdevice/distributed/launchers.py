@@ -192,6 +192,7 @@ def _refuse_cluster() -> None:
 
 
 def _launch(launcher: _Launcher) -> Launch:
+    """Reads the variables of the launcher that has started this process, checks them, and says where rank 0 is."""
     rank, size = _number(launcher.rank), _number(launcher.size)
     local_rank = _number(launcher.local_rank) if _text(launcher.local_rank) else None
     if launcher is _SRUN:  # which gives lists of all nodes
@@ -222,6 +223,7 @@ def _launch(launcher: _Launcher) -> Launch:
 def _check_numbers(
     launcher: _Launcher, rank: int, size: int, local_rank: int | None, local_size: int | None
 ) -> None:
+    """Raises `LaunchError` if the numbers contradict each other; the error names the variables."""
     if size < 1 or rank >= size:
         raise LaunchError(
             f"{launcher.rank} is {rank} and {launcher.size} is {size}: ranks are 0 to {launcher.size} - 1"
@@ -281,6 +283,7 @@ def _parent_of(pid: int) -> int:
 
 
 def _address() -> tuple[str | None, int | None]:
+    """The host and port in XDEVICE_ADDRESS, which may leave out the port; None for what is not there."""
     text = _text("XDEVICE_ADDRESS")
     if text is None:
         return None, None

@@ -34,11 +34,11 @@ class _Reading(NamedTuple):
     when: float
     place: tuple[int, int]
     """The innermost frame of the program's thread, and the instruction that it is at."""
-    own: float
+    program: float
     """The processor time of the program's thread, in seconds."""
     engine: float
     """That of the engine's thread."""
-    rest: float
+    others: float
     """That of all other threads and of the child processes, without xdevice's own threads and the GPU's driver."""
 
 
@@ -49,9 +49,9 @@ class Liveness:
     def __init__(self) -> None:
         self.thread = threading.current_thread()
         """The thread of the program that calls the collectives."""
-        self.ours: list[threading.Thread] = []
+        self.own_threads: list[threading.Thread] = []
         """xdevice's own threads: that they work is no sign that the program does."""
-        self.engine: list[threading.Thread] = []
+        self.engine_threads: list[threading.Thread] = []
         """The thread in which the engine is called. Its work is none of the program's, and some of the engine's."""
         self._last: _Reading | None = None
         self._lately: list[_Reading] = []
@@ -62,7 +62,11 @@ class Liveness:
         """Whether the process has done any work since the last call; True at the first call."""
         reading = self._read()
         last, self._last = self._last, reading
-        if last is None or reading.place != last.place or reading.own - last.own > _STILL:
+        if (
+            last is None
+            or reading.place != last.place
+            or reading.program - last.program > _STILL
+        ):
             self._lately = [reading]
             return True
         # what a framework does in the background comes in pulses, of which one look may see a whole one
@@ -72,7 +76,7 @@ class Liveness:
         first = self._lately[0]
         self._lately.append(reading)
         return (
-            reading.rest - first.rest > BUSY * max(_SPAN, reading.when - first.when)
+            reading.others - first.others > BUSY * max(_SPAN, reading.when - first.when)
             or self._waits_for_disk()
         )
 
@@ -82,7 +86,7 @@ class Liveness:
         last, self._last = self._last, reading
         if last is None:
             return True
-        worked = reading.rest + reading.engine - last.rest - last.engine
+        worked = reading.others + reading.engine - last.others - last.engine
         return worked > BUSY * (reading.when - last.when)
 
     def program_line(self) -> str:
@@ -99,20 +103,24 @@ class Liveness:
         return f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}"
 
     def _read(self) -> _Reading:
+        """Reads the processor times of this moment, and where the program's thread is."""
         frame = sys._current_frames().get(self.thread.ident or 0)
-        own = _time_of(self.thread)
+        program = _time_of(self.thread)
         reaped = os.times()
         children = reaped.children_user + reaped.children_system + _children_time(os.getpid())
         driver = self._time_of_driver()
         # last and at once: the thread that looks works meanwhile, and takes milliseconds for what is above
-        engine, ours = sum(map(_time_of, self.engine)), sum(map(_time_of, self.ours))
-        rest = children + time.process_time() - own - engine - ours - driver
+        engine, ours = (
+            sum(map(_time_of, self.engine_threads)),
+            sum(map(_time_of, self.own_threads)),
+        )
+        others = children + time.process_time() - program - engine - ours - driver
         return _Reading(
             time.monotonic(),
             (id(frame), frame.f_lasti if frame is not None else 0),
-            own,
+            program,
             engine,
-            rest,
+            others,
         )
 
     def _time_of_driver(self) -> float:

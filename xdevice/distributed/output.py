@@ -138,6 +138,8 @@ class Lines:
         self._updated = 0.0
 
     def take(self, read: bytes) -> None:
+        """Takes the next bytes, shows the lines that are complete, and a line that is being overwritten once a
+        second."""
         *lines, self._rest = (self._rest + read).split(b"\n")
         self._show(*map(_last_state, lines))
         if len(self._rest) > _LONGEST:
@@ -159,6 +161,7 @@ class Lines:
             self._show(_last_state(self._rest))
 
     def _show(self, *lines: bytes) -> None:
+        """Prints the lines with the rank's prefix, and keeps them for the log and for the report of a failure."""
         if self._kept is not None:
             self._kept.extend(line.decode(errors="replace") for line in lines)
         if self._log is not None:

@@ -72,9 +72,8 @@ def local_device() -> Device:
 
 
 def _rank(name: str, text: str) -> int:
-    first = text.split(",")[
-        0
-    ].strip()  # Paddle lists all the GPUs of a process that has several
+    # Paddle lists all the GPUs of a process that has several
+    first = text.partition(",")[0].strip()
     if not (first.isascii() and first.isdigit()):
         raise SettingError(
             f"{name} is {shown(text)}; it should be the number of this process on its machine: 0, 1, 2, ..."

@@ -16,6 +16,7 @@ class Runner(threading.Thread):
 
     def __init__(self) -> None:
         super().__init__(name="xdevice engine", daemon=True)
+        # each is acquired by the side that waits for a job or its end, and released by the other
         self._begin, self._end = threading.Lock(), threading.Lock()
         self._begin.acquire()
         self._end.acquire()
@@ -44,6 +45,7 @@ class Runner(threading.Thread):
         self._begin.release()
 
     def run(self) -> None:
+        """Runs each job that `begin` hands over, until `stop` hands over none."""
         while True:
             self._begin.acquire()
             job, self._job = self._job, None

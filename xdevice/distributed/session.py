@@ -93,7 +93,7 @@ class Session:
         self._carrier: Carrier | None = None
         self._runner: Runner | None = None
         self._native: NativeGroup | None = None
-        self._waits: tuple[Callable[[], str], list[Operand]] = str, []
+        self._current_call: tuple[Callable[[], str], list[Operand]] = str, []
         self._busy = threading.Lock()
         self._verb = ""
         self._pid = os.getpid()
@@ -109,6 +109,8 @@ class Session:
     # joining and leaving
 
     def join(self) -> None:
+        """Enters the world when its block begins. Raises the failure of an earlier world: the other ranks have
+        ended."""
         if _failed is not None:
             raise _failed
         if self.size > 1:
@@ -122,10 +124,12 @@ class Session:
         self.is_open = True
 
     def _connect(self) -> None:
+        """Opens the control connection, agrees with the other ranks on the options and the engine, and starts the
+        engine."""
         self._line = join(self.place, self.options.timeout, self.options.join_timeout)
         self._runner = Runner()
-        self._line.liveness.engine.append(self._runner)
-        self._line.lost = self._lost
+        self._line.liveness.engine_threads.append(self._runner)
+        self._line.lost = self._on_lost_hub
         try:
             self._line.vote(f"processes({self.options})")
             engine_names = engines.candidates(
@@ -140,12 +144,12 @@ class Session:
                 "", lambda: f"the start of {self.engine}", self._start, []
             )
         except BaseException as error:
-            self._shut(error)
+            self._close_after_failure(error)
             raise
 
     def _start(self) -> Carrier:
         backend, engine = engines.start(self.engine, self._group())
-        return Carrier(backend, engine, self.size, self.device, self._copying)
+        return Carrier(backend, engine, self.size, self.device, self._run_copy)
 
     def _group(self) -> Group:
         place, line = self.place, self._line
@@ -180,31 +184,33 @@ class Session:
             self._leave(error)
 
     def _leave(self, error: BaseException | None) -> None:
+        """Votes that this rank leaves, and closes the engine; after an error, tells the other ranks instead."""
         native = self._native
         if self._line is None and native is not None:
             self._native = None
             native.close()
+        # a forked child leaves nothing: the connections are its parent's
         if self._line is None or os.getpid() != self._pid:
             return
         if native is not None and isinstance(error, Exception) and self._line.failure is None:
-            self._explain(error)
+            self._raise_reason(error)
         is_quiet = error is None or (isinstance(error, SystemExit) and error.code in (None, 0))
         if not is_quiet or self._line.failure is not None:
-            self._shut(error)
+            self._close_after_failure(error)
             return
         try:
             self._line.vote(LEAVE)
         except BaseException as failure:
-            self._shut(failure)
+            self._close_after_failure(failure)
             raise
         self._close()
 
-    def _explain(self, error: Exception) -> None:
+    def _raise_reason(self, error: Exception) -> None:
         """Raises `PeerError` in place of the error, if that is what the framework's own group made of it."""
         try:
             self.line.raise_reason()
         except PeerError as reason:
-            self._shut(error)
+            self._close_after_failure(error)
             raise reason from error
 
     def _close(self) -> None:
@@ -233,7 +239,7 @@ class Session:
         finally:
             line.close()
 
-    def _shut(self, error: BaseException | None) -> None:
+    def _close_after_failure(self, error: BaseException | None) -> None:
         """Closes the world after a failure of this rank or of another one."""
         global _failed
         line = self._line
@@ -246,7 +252,7 @@ class Session:
         line.close()
         _failed = line.failure
 
-    def _lost(self) -> None:
+    def _on_lost_hub(self) -> None:
         """Called in another thread when the hub has ended. If that is a failure, the program may be waiting for a GPU
         which waits for means that never come."""
         if self.is_open:
@@ -401,18 +407,18 @@ class Session:
         engine's method."""
         if self.size == 1:
             return job()
-        self._waits = call, tensors
+        self._current_call = call, tensors
         try:
             if self._carrier is not None and verb in self._carrier.engine.in_steps:
                 return job()
-            return self._aside(job, verb in _COUNTED)
+            return self._run_in_engine_thread(job, verb in _COUNTED)
         except PeerError:
             raise
         except Exception:
             self.line.raise_reason()  # raises instead if another rank's failure is the reason
             raise
 
-    def _aside(self, job: Callable[[], Any], is_counted: bool) -> Any:
+    def _run_in_engine_thread(self, job: Callable[[], Any], is_counted: bool) -> Any:
         """Runs `job` in the engine's thread, while this one watches the other ranks."""
         runner, line = self._runner, self.line
         if runner is None:
@@ -421,17 +427,17 @@ class Session:
         line.wait(runner.ends_within, self._describe_call, is_counted)
         return runner.result()
 
-    def _copying(self, job: Callable[[], Any]) -> Any:
+    def _run_copy(self, job: Callable[[], Any]) -> Any:
         """Runs `job`, which copies the tensors of the current call: aside if that may take long, as the first touch of
         a gigabyte of new memory does."""
-        is_short = _bytes_of(self._waits[1]) < _LARGE or self.device.kind != "cpu"
+        is_short = _bytes_of(self._current_call[1]) < _LARGE or self.device.kind != "cpu"
         if is_short or threading.current_thread() is self._runner:
             return job()
-        return self._aside(job, True)
+        return self._run_in_engine_thread(job, True)
 
     def _describe_call(self) -> tuple[str, float]:
         """The text of the current call of the engine, and the seconds that it may take."""
-        call, tensors = self._waits
+        call, tensors = self._current_call
         return call(), self.options.timeout + _bytes_of(tensors) * self.size / _SLOWEST
 
     def _wait(self, done: Callable[[float], bool]) -> None:

@@ -223,6 +223,7 @@ class _Ranks:
                 signal.signal(number, handler or signal.SIG_DFL)
 
     def start(self, command: Sequence[str], environment: Mapping[str, str], rank: int) -> None:
+        """Starts one rank in a process group of its own, and the threads that read its output and wait for its end."""
         # what several processes read at once would be torn apart, and a terminal stops readers in the background
         has_input = rank == 0 and not output.is_terminal(sys.stdin)
         process = subprocess.Popen(
@@ -274,6 +275,7 @@ class _Ranks:
             output.say(
                 f"{signal.Signals(self._signal).name}: passed on; processes that do not end are killed"
             )
+        # the rank to blame may be noticed a little later than one that failed because of it
         if self._failed:
             self._collect(time.monotonic() + _ECHO)
         is_cut_off = bool(self._alive)
@@ -326,6 +328,7 @@ class _Ranks:
             _send(self._processes[rank].pid, number)
 
     def _first(self) -> Failure:
+        """The failure to report: the first of those that are not only the `PeerError` of another one."""
         failures = [
             Failure(self._first_rank + rank, status, self._outputs[rank].last_lines())
             for rank, status in self._failed.items()

@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import random
 import sys
-from functools import cache
 from operator import index
 
 from xdevice.base import floats, spellings
@@ -63,6 +62,13 @@ def __dir__() -> list[str]:
 
 
 _INTEGERS: Final = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
+_LARGEST: Final = {
+    "float16": 65504.0,
+    "bfloat16": 2.0**128 - 2.0**120,
+    "float32": 2.0**128 - 2.0**104,
+    "float64": sys.float_info.max,
+}
+"""The largest finite number of each float dtype."""
 _FARTHEST: Final = 16
 """How many standard deviations a number may be away from the mean: NumPy's ziggurat ends at 13.8."""
 _FARTHEST_SUM: Final = 1e-3
@@ -111,7 +117,7 @@ def uniform(
             f"uniform draws from low to below high; low={shown(low)} is not below high={shown(high)} in {name}"
         )
     work = _work(name)
-    if most - least > _largest(work):
+    if most - least > _LARGEST[work]:
         raise ArgumentError(
             f"the range from low={shown(low)} to high={shown(high)} is too wide for {name}; name a wider dtype"
         )
@@ -162,7 +168,7 @@ def normal(
             f"a standard deviation must be 0 or more, and scale is {shown(scale)}"
         )
     # infinity would only show where a rare number is drawn
-    if abs(mean) + _FARTHEST * deviation > _largest(name):
+    if abs(mean) + _FARTHEST * deviation > _LARGEST[name]:
         raise ArgumentError(
             f"numbers with loc={shown(loc)} and scale={shown(scale)} do not fit into {name}; name a wider dtype"
         )
@@ -222,7 +228,7 @@ def integers(
         raise ArgumentError(
             f"integers draws from low to below high, and low={least} is not below high={end}"
         )
-    _require_room(backend, name, least, end - 1)
+    _require_bounds_fit(backend, name, least, end - 1)
     drawn = _draw(backend, lambda generator: generator.integers(least, end, sizes, name))
     return backend.from_numpy(drawn, place)
 
@@ -255,7 +261,7 @@ def permutation(
     if length < 0:
         raise ArgumentError(f"permutation takes a number of 0 or more, not n={n}")
     _sizes(backend, (length,), name)
-    _require_room(backend, name, 0, length - 1)
+    _require_bounds_fit(backend, name, 0, length - 1)
     # drawn as int64, so that the order does not depend on the dtype
     drawn = _draw(backend, lambda generator: generator.permutation(length))
     return backend.from_numpy(drawn.astype(name, copy=False), place)
@@ -290,6 +296,7 @@ def bernoulli(
     if spelling:
         spellings.refuse("random.bernoulli", spelling, "p=, device=, dtype=")
     backend, place, name = _begin("bernoulli", device, dtype, "bool", None)
+    # all is checked before the first draw, so that an error takes no numbers from the generator
     sizes = _sizes(backend, shape, name)
     probability = _number("p", p, "float64")
     if not 0 <= probability <= 1:
@@ -332,7 +339,7 @@ def choice(
     backend, place, name = _begin("choice", device, dtype, "int64", _INTEGERS)
     sizes = _sizes(backend, shape, name)
     ends = _probabilities(p).cumsum()
-    _require_room(backend, name, 0, len(ends) - 1)
+    _require_bounds_fit(backend, name, 0, len(ends) - 1)
     drawn = _draw(backend, lambda generator: generator.random(sizes))
     # by division, so that the last end is exactly 1, and no number is beyond it
     return backend.from_numpy(
@@ -648,12 +655,12 @@ def _number(what: str, value: Any, dtype: str) -> float:
             f"{what} must be a number, not {shown(value)} of type {type(value).__qualname__}"
         ) from None
     # written so that NaN is refused
-    if not abs(number) <= _largest(dtype):
+    if not abs(number) <= _LARGEST[dtype]:
         raise ArgumentError(f"{what} must be a number that {dtype} holds, not {shown(value)}")
     return float(host_dtype(dtype).type(number))
 
 
-def _require_room(backend: Backend, dtype: str, least: int, most: int) -> None:
+def _require_bounds_fit(backend: Backend, dtype: str, least: int, most: int) -> None:
     """Raises `DTypeError` if the dtype, or what this backend now has in its place, does not hold these ints."""
     import numpy
 
@@ -668,21 +675,6 @@ def _require_room(backend: Backend, dtype: str, least: int, most: int) -> None:
 def _work(dtype: str) -> str:
     """The dtype in which floats of a dtype are drawn: float32 for 16-bit floats."""
     return dtype if dtype == "float64" else "float32"
-
-
-@cache
-def _largest(dtype: str) -> float:
-    """The largest finite number of a float dtype."""
-    import numpy
-
-    host = host_dtype(dtype)
-    if host.kind == "f":
-        return float(numpy.finfo(host).max)
-    # NumPy's finfo knows no bfloat16
-    import ml_dtypes
-
-    finfo: Any = ml_dtypes.finfo
-    return float(finfo(host).max)
 
 
 def _spread(

@@ -137,6 +137,7 @@ def _rehearse(task: Callable[[], Any], stream: streams.Stream) -> None:
 
 
 def _record(task: Callable[[], Any], graph: Any, stream: streams.Stream) -> Any:
+    """Records the task's work in the graph, and gives a framework's error the name of what may be wrong."""
     try:
         with stream:
             return stream.backend.capture(graph, stream.native, task)

@@ -141,6 +141,8 @@ class _Run:
         rejoin(self._states)
 
     def _run(self) -> None:
+        """Runs the task on this thread's streams and in the caller's state, and marks where its work ends on each
+        stream."""
         with ExitStack() as stack:
             streams = [self._branch(fork, stack) for fork in self._forks]
             # entering a stream can change the current device, so these come after
@@ -189,6 +191,7 @@ MXNet."""
 
 
 def _run_all(runs: Sequence[_Run], backend: Backend) -> None:
+    """Runs the tasks, and returns when all have ended."""
     if backend.threads == "many":
         with _short_turns(backend):
             pool.threads.run(pool.Call(runs))
@@ -202,6 +205,7 @@ def _run_all(runs: Sequence[_Run], backend: Backend) -> None:
 
 
 def _raise_first(runs: Sequence[_Run]) -> None:
+    """Raises the error of the first task in order that failed, with notes about the others; nothing if none did."""
     failed = [(number, run.error) for number, run in enumerate(runs) if run.error is not None]
     if not failed:
         return

@@ -107,6 +107,8 @@ class Pool:
                 return
 
     def _submit(self, call: Call, is_nested: bool) -> bool:
+        """Gives the next task to an idle thread, or to a new one. Returns False if no task is left, or no thread may be
+        taken."""
         with self._lock:
             # an outermost call gets its threads in any case, because its own thread only waits
             if (is_nested and self._busy >= MOST) or workers.must_park():

@@ -165,6 +165,7 @@ class _Lane:
             self._start = mark(backend, place, backend.current_stream(place))
 
     def enter(self, stack: ExitStack) -> None:
+        """Makes the lane's stream current for copies until `stack` is closed; only the first call does anything."""
         if self._stream is not None:
             return
         streams = _idle_streams.setdefault(
@@ -235,6 +236,7 @@ class _Producer(workers.Worker):
         self._free.put(None)
 
     def stop(self) -> None:
+        """Tells the thread to end, and waits for it some seconds. Called when the consumer leaves its loop."""
         self.tell_to_stop()
         # at the program's end `_end_all` has waited for the thread; a generator may be closed later still, when the
         # modules that `join` needs are gone
@@ -273,6 +275,7 @@ class _Producer(workers.Worker):
         )
 
     def _produce(self) -> None:
+        """Takes the caller's state into this thread, copies all batches, and then closes the source's iterator."""
         with ExitStack() as stack:
             if self.is_ours:
                 stack.callback(getattr(self._iterator, "close", lambda: None))
@@ -300,6 +303,7 @@ class _Producer(workers.Worker):
             del batch
 
     def _stage_batch(self, batch: Any, stack: ExitStack) -> _Staged:
+        """Copies the tensors of one batch, each once, and marks the streams on which that was done."""
         owners: dict[str, Backend] = {}
 
         from xdevice.containers import trees
@@ -317,6 +321,7 @@ class _Producer(workers.Worker):
     def _stage(
         self, value: Any, path: Callable[[], str], stack: ExitStack, owners: dict[str, Backend]
     ) -> Any:
+        """Copies one leaf of a batch if it is a tensor or an array of numbers; other leaves are returned or refused."""
         # by the class alone: that is asked for every leaf of every batch
         owner_and_kind = registry.kind_of(type(value))
         if owner_and_kind is None:

@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Sequence
 from contextlib import ExitStack
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Literal, overload
+from typing import TYPE_CHECKING, Literal, get_args, overload
 
 from xdevice.contract.patching import listening
 from xdevice.core import registry
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from xdevice.contract import Backend
 
 Mode = Literal["allow", "log", "log_explicit", "disallow", "disallow_explicit"]
-_MODES: tuple[Mode, ...] = ("allow", "log", "log_explicit", "disallow", "disallow_explicit")
 
 
 class Record(Transfer):
@@ -148,9 +147,9 @@ class transfers:
     """
 
     def __init__(self, mode: Mode = "allow") -> None:
-        if mode not in _MODES:
+        if mode not in (modes := get_args(Mode)):
             raise ArgumentError(
-                f"transfers takes one of {', '.join(map(repr, _MODES))}, not {shown(mode)}"
+                f"transfers takes one of {', '.join(map(repr, modes))}, not {shown(mode)}"
             )
         self._mode: Mode = mode
         self._entered = Entered("transfers()")
@@ -224,6 +223,8 @@ workers.at_exit(_end_all)
 
 
 def _report(transfer: Transfer) -> None:
+    """Called for each transfer: records it with the user's line, and then refuses it or warns of it as the blocks
+    ask."""
     logs = [log for log in _logs.get() if log._open]
     if not logs:
         return

@@ -382,6 +382,7 @@ def _show_needs(examined: Examined) -> bool:
         needed = examined.needed_torch(source)
         if needed is not None:
             newest.setdefault(needed, []).append(source.path)
+        # by vendor and name, so that a name comes once with all its lines
         names: dict[str, dict[str, list[str]]] = {}
         for site in examined.vendor_sites(source):
             line, _ = source.place(site.line)

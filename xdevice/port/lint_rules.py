@@ -287,6 +287,7 @@ def _cuda_method(view: _View, call: ast.Call) -> Found:
     match call.func:
         # else a function, as tvm.cuda()
         case ast.Attribute(attr="cuda", value=receiver) if not view.full(receiver):
+            # code that has a branch for each vendor is meant so
             if not tells_vendors_apart(call, view.parents):
                 yield "XD218", f"`.cuda()` is CUDA-only; use {ROWS['x.cuda()'].advice}"
             if _is_bare(call) and view.words & _SEVERAL and "set_device" not in view.words:
@@ -302,6 +303,7 @@ def _is_bare(call: ast.Call) -> bool:
 
 def _load(view: _View, call: ast.Call) -> Found:
     """XD205."""
+    # `**options` may have it
     has_place = len(call.args) > 1 or any(
         keyword.arg in ("map_location", None) for keyword in call.keywords
     )
@@ -337,6 +339,7 @@ def _one_of_several(view: _View, call: ast.Call) -> Found:
 
 def _host_read(view: _View, call: ast.Call) -> Found:
     """XD208 in the loop that trains, and XD402 if it is read in some steps only."""
+    # without a framework `.item()` is one of NumPy, and waits for nothing
     if _method(call) not in _READS or call.args or not view.framework():
         return
     if isinstance(call.func, ast.Attribute) and _is_on_host(call.func.value):
@@ -345,6 +348,7 @@ def _host_read(view: _View, call: ast.Call) -> Found:
     for outer, _ in view.above(call):
         if isinstance(outer, ast.If | ast.IfExp):
             code = "XD402"
+        # the innermost loop decides, in which the value is read
         if isinstance(outer, _LOOPS):
             if _trains(outer):
                 yield (
@@ -433,6 +437,7 @@ def _is_on_purpose(view: _View, node: ast.AST) -> bool:
 
 
 def _is_annotation(view: _View, node: ast.AST) -> bool:
+    """Whether a name stands in an annotation, which needs no GPU."""
     parent = view.parents[node]
     while isinstance(parent, ast.Subscript | ast.BinOp | ast.Tuple):
         node, parent = parent, view.parents[parent]

@@ -20,7 +20,8 @@ def shown_on_terminal() -> Iterator[Progress]:
     from rich.progress import Progress as Bars
 
     console = Console(stderr=True)
-    if not console.is_terminal:
+    # not `is_terminal`: that is True of Jupyter's pipes, where FORCE_COLOR is set
+    if not console.file.isatty():
         yield unseen
         return
     with Bars(console=console, transient=True) as bars:

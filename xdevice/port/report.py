@@ -87,6 +87,7 @@ def by_code(sites: Iterable[Site]) -> list[tuple[str, list[Site]]]:
 
 
 def _file(examined: Examined, source: Source) -> dict[str, Any]:
+    """The entry of one file, whose sites are in the order of the text."""
     sites = sorted(examined.of(source))
     return {
         "path": source.path,

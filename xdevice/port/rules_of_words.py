@@ -214,6 +214,7 @@ def _is_plain(use: Use) -> bool:
     end = use.find(b"(", use.span(use.node.func)[1]) + 1
     for argument in use.args:
         start, next_end = use.span(argument)
+        # `f((x))` would become `f((name=x))`
         if use.module.source.text[end:start].strip(b" \t\r\n,"):
             return False
         end = next_end
@@ -296,6 +297,7 @@ def _is_seeded_before(use: Use, seed: ast.expr) -> bool:
                     is_all = use.full_name(func) == "torch.manual_seed"
                     if is_all and ast.dump(argument) == ast.dump(seed):
                         return True
+                # the seeds of Python and NumPy leave this one alone
                 case ast.Expr(value=ast.Call(func=func)) if "seed" in ast.unparse(func):
                     continue
                 case ast.Expr(value=ast.Constant()):

@@ -79,6 +79,7 @@ def _states(examined: Examined) -> dict[str, list[str]]:
     states: dict[str, list[str]] = {state: [] for state in STATES}
     for source in sorted(examined.sources, key=lambda source: source.path):
         verdicts = {site.verdict for site in examined.of(source)}
+        # one open site is enough for a person to be needed
         if "open" in verdicts:
             states["person"].append(source.path)
         elif "rewritten" in verdicts:

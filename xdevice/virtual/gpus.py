@@ -101,6 +101,7 @@ def _give_all(text: str, force: bool) -> None:
 
 
 def _refuse(backend: Backend, n: int, force: bool) -> None:
+    """Raises `UnsupportedError` if a backend has real GPUs that may not be hidden, or cannot have `n` virtual ones."""
     real = 0 if force or "gpu" not in backend.kinds else backend.count("gpu")
     if real:
         raise UnsupportedError(

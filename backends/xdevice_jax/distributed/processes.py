@@ -125,6 +125,7 @@ class JaxEngine(Engine):
     def _called(
         self, verb: Any, how: object, x: jax.Array, natives: tuple[Any, ...] | None = None
     ) -> Any:
+        """Runs a collective as a program over one device of each rank, and returns this rank's part of the results."""
         with _64_bit(x):
             function, sharding = _compiled(verb, how, natives or self._natives)
             count = len(natives or self._natives)

@@ -42,6 +42,7 @@ def leave() -> None:
 
 
 def _accept(listener: socket.socket, there: tuple[str, int]) -> None:
+    """Accepts JAX's connections, and connects each to the service; after `leave`, keeps new ones open without."""
     kept = []
     while True:
         near, _ = listener.accept()

@@ -67,7 +67,6 @@ _NORMS: Final = (*_BY_MODE, *_INSTANCE_NORMS, nn.GroupNorm, nn.PReLU)
 _COMPAT: Any = getattr(getattr(paddle, "compat", None), "nn", None)  # from 3.3 on
 _COMPAT_LINEAR: Final = () if _COMPAT is None else (_COMPAT.Linear,)
 """Paddle's Linear whose weight is laid out as PyTorch's."""
-_SPECTRAL: Final = ("weight_orig", "weight_u", "weight_v")
 _BLOCKS: Final = (nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)
 
 
@@ -116,12 +115,12 @@ def _layers(model: Any, blocks: dict[str, tuple[str, ...]]) -> Iterator[Layer]:
         if norm is not None:
             axes = range(layer.weight_v.ndim)
             shape = [layer.weight_v.shape[axis] if axis == norm.dim else 1 for axis in axes]
-            own = layouts.normed(own, layouts.NORMED, shape, layer.weight_g.shape)
+            own = layouts.normed(own, layouts.NORM_NAMES[0], shape, layer.weight_g.shape)
         spectral = next(
             (hook for hook in _pre_hooks(layer).values() if _is_spectral(hook)), None
         )
         if spectral is not None:
-            own = layouts.spectral(own, _SPECTRAL)
+            own = layouts.spectral(own, layouts.SPECTRAL_NAMES[0])
             # the weight of a Linear is transposed
             axis = 1 - spectral.dim if kind == "linear" else spectral.dim
             settings = {**settings, layouts.SPECTRAL_AXIS: axis}

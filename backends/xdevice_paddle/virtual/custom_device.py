@@ -83,6 +83,7 @@ def _variables() -> dict[str, str]:
 
 
 def _register(n: int, kind: str) -> None:
+    """Hands Paddle's library the table of C functions. Raises if this version of Paddle is not laid out as expected."""
     spec = find_spec("paddle")
     assert spec is not None, "the adapter is loaded only where Paddle is installed"
     root = Path(str(spec.origin)).parent

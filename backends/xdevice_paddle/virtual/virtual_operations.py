@@ -59,6 +59,8 @@ _Method = type(paddle.Tensor.clone)
 
 
 def _checked(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+    """Wraps an operation of Paddle: operands on two virtual GPUs are refused, and empty results stay on the GPU."""
+
     def checked(*args: Any, **kwargs: Any) -> Any:
         first = there = None
         operands = []

@@ -181,6 +181,8 @@ def _unpacked(result: Any, x: Any, table: Mapping[str, As]) -> Any:
 
 
 def _join(group: Group, name: str, is_started: bool) -> None:
+    """Tells TensorFlow the cluster, unless it is that of an earlier group. Raises `LaunchError` if it has run
+    before."""
     here = address(group.host, free_port(group.host))
     is_ready = _cluster == [(group.rank, group.size)]
     answers = [

@@ -26,11 +26,6 @@ class TorchProcesses(Processes):
     def start_engine(self, name: str, group: Group) -> Engine:
         from . import processes
 
-        if name not in self.engines():
-            raise self.unsupported(
-                f"an engine {name!r} here",
-                f"choose one of {', '.join(self.engines()) or 'none'}",
-            )
         return processes.TorchEngine(name, group, self.to_native(group.device))
 
     def start_native_group(self, group: Group) -> NativeGroup:

@@ -176,9 +176,8 @@ class TorchEngine(Engine):
     def unpack(self, x: torch.Tensor, tensors: list[torch.Tensor]) -> bool:
         parts = x.split([one.numel() for one in tensors])
         shaped = [part.view_as(one) for part, one in zip(parts, tensors, strict=True)]
-        if _copy_each is not None and not any(
-            one.is_conj() or one.is_neg() for one in tensors
-        ):  # lazy views it refuses
+        # one call for all of them, which refuses tensors that are conjugated or negated lazily
+        if _copy_each is not None and not any(one.is_conj() or one.is_neg() for one in tensors):
             _copy_each(tensors, shaped)
             return True
         for one, part in zip(tensors, shaped, strict=True):
@@ -210,6 +209,8 @@ class TorchEngine(Engine):
     def _wait(
         self, buffer: torch.Tensor, call: Callable[[Any], Any], in_steps: bool = True
     ) -> None:
+        """Starts a call of gloo or NCCL, and waits for it: in steps in the program's thread, or at once in the
+        engine's."""
         if buffer.is_cuda:
             self._wait_on_gpu(buffer, call, in_steps)
             return

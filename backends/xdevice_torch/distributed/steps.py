@@ -34,14 +34,14 @@ class TorchSteps(Steps):
     def hyperparameters(self, optimizer: Any) -> str:
         if not isinstance(optimizer, torch.optim.Optimizer):
             return ""
-        groups = [
-            {name: value for name, value in group.items() if name != "params"}
-            for group in optimizer.param_groups
-        ]
         return str(
             [
-                {name: _number(value) for name, value in sorted(group.items())}
-                for group in groups
+                {
+                    name: _number(value)
+                    for name, value in sorted(group.items())
+                    if name != "params"
+                }
+                for group in optimizer.param_groups
             ]
         )
 

@@ -77,6 +77,7 @@ class Graph:
 
 @contextmanager
 def _recording(graph: Any, stream: Any) -> Iterator[None]:
+    """A block whose work on the stream is recorded in the graph; if it fails, the recording is ended properly."""
     pool = torch.cuda.graph_pool_handle()
     try:
         # with thread_local, other threads may allocate memory meanwhile
@@ -90,6 +91,7 @@ def _recording(graph: Any, stream: Any) -> Iterator[None]:
 
 
 def _abandon(graph: Any, stream: Any, pool: Any) -> None:
+    """Ends a recording that has failed, and gives its memory back, which PyTorch would keep."""
     with torch.cuda.stream(stream), suppress(RuntimeError):
         # another thread's wait broke the recording while it began
         if torch.cuda.is_current_stream_capturing():

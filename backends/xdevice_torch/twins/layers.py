@@ -81,9 +81,9 @@ def _norm_of(module: Any) -> tuple[str, str] | None:
     """Returns the names of the parameters g (magnitude) and v (direction) of a module with a weight norm, either the
     one that PyTorch has since 2.0 or the older one; None for a module without."""
     if _only_parametrization(module, _WeightNorm) is not None:
-        return "parametrizations.weight.original0", "parametrizations.weight.original1"
+        return layouts.NORM_NAMES[1]
     # the older torch.nn.utils.weight_norm
-    return layouts.NORMED if hasattr(module, "weight_g") else None
+    return layouts.NORM_NAMES[0] if hasattr(module, "weight_g") else None
 
 
 def _spectral_of(module: Any) -> tuple[Sequence[str], int] | None:
@@ -91,14 +91,13 @@ def _spectral_of(module: Any) -> tuple[Sequence[str], int] | None:
     PyTorch has since 1.9 or the older one, and the axis of its rows; None for a module without."""
     norm = _only_parametrization(module, _SpectralNorm)
     if norm is not None and norm.dim is not None:
-        inside = "parametrizations.weight"
-        return (f"{inside}.original", f"{inside}.0._u", f"{inside}.0._v"), norm.dim
+        return layouts.SPECTRAL_NAMES[1], norm.dim
     # the older torch.nn.utils.spectral_norm registers this buffer with its hook
     if not hasattr(module, "weight_u"):
         return None
     hooks = [hook for hook in _pre_hooks(module).values() if isinstance(hook, SpectralNorm)]
     dims = [hook.dim for hook in hooks if hook.name == "weight"]
-    return (("weight_orig", "weight_u", "weight_v"), dims[0]) if dims else None
+    return (layouts.SPECTRAL_NAMES[0], dims[0]) if dims else None
 
 
 def _only_parametrization(module: Any, cls: type) -> Any:

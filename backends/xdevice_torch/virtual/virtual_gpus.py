@@ -334,6 +334,8 @@ _get_data = torch.Tensor.data.__get__  # type: ignore[attr-defined]
 
 
 def _set_data(x: torch.Tensor, new: torch.Tensor) -> None:
+    """Sets `x.data = new`. Across devices PyTorch refuses that, so the two tensors swap their contents, and `x` stays
+    the object that it is."""
     if (x.device.type == NAME) == (new.device.type == NAME):
         operations.set_data(x, new)
         return

@@ -33,7 +33,7 @@ Rows without a link have no upstream issue that is known.
 from __future__ import annotations
 
 import ctypes
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -197,6 +197,7 @@ def _at_memory(storage: torch.UntypedStorage) -> torch.Tensor:
 
 
 def _template(device: torch.device, dtype: torch.dtype) -> torch.Tensor:
+    """Makes the empty tensor from which tensors of this dtype on this device are made."""
     if str(dtype) in _QUANTIZED:
         raise _unsupported("quantized")
     limits.refuse_lacking(device.index, [str(dtype).removeprefix("torch.")])
@@ -233,19 +234,7 @@ _pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)
 
 
 class _Facts:
-    """The facts that `run` needs about an operation at each call. It is read from the operation's schema once."""
-
-    __slots__ = (
-        "changes",
-        "checks",
-        "from_host",
-        "generators",
-        "is_copy",
-        "is_put",
-        "is_view",
-        "names",
-        "written",
-    )
+    """The facts that `run` needs about an operation at each call, read from the operation's schema once."""
 
     def __init__(self, op: Any) -> None:
         name, schema = op.overloadpacket.__name__, _schema(op)
@@ -283,6 +272,7 @@ _NoOverrides = private["torch._C.DisableTorchFunctionSubclass"]
 
 
 def _computed(op: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    """Computes an operation on the host, in the memory of its tensors, and returns its results on their virtual GPU."""
     facts = _facts.get(op)
     if facts is None:
         facts = _facts[op] = _Facts(op)
@@ -340,6 +330,7 @@ def _tensors(values: Any) -> Iterator[torch.Tensor]:
 def _check_devices(
     op: Any, facts: _Facts, tensors: list[torch.Tensor], args: Any, kwargs: dict[str, Any]
 ) -> None:
+    """Raises PyTorch's own error for tensors on two virtual GPUs, or on a GPU and the host, as CUDA does."""
     places = {x.device for x in tensors if x.device.type == NAME}
     places.update(x.device for x in _misplaced(facts, args, kwargs))
     if len(places) > 1:
@@ -361,6 +352,7 @@ def _misplaced(facts: _Facts, args: Any, kwargs: dict[str, Any]) -> Iterator[tor
 
 
 def _check_generator(kwargs: dict[str, Any], place: torch.device | None) -> None:
+    """Raises PyTorch's error for a generator of the host, as CUDA does."""
     for value in kwargs.values():  # PyTorch's operations take generators as keywords only
         if (
             place is not None
@@ -460,6 +452,7 @@ set_data = torch.Tensor.data.__set__  # type: ignore[attr-defined]
 
 
 def _placed_sparse(host: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """As `placed`, for a sparse COO tensor: its indices and values are placed."""
     if host.layout is not torch.sparse_coo:
         raise _unsupported(str(host.layout).removeprefix("torch."))
     parts = [placed(part, device) for part in (_indices.default(host), _values.default(host))]
@@ -538,12 +531,8 @@ def register() -> list[torch.library.Library]:
     everything.fallback(_refusing("strided nested"), "NestedTensorPrivateUse1")
     everything.fallback(_refusing("quantized"), "QuantizedPrivateUse1")
     everything.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
-    by_name = {
-        # the zero of forward-mode derivatives has no memory, which the host's kernels need
-        _zero.__name__: _kernel(_aten.zeros.default),
-        _pin.__name__: _refuse_pinning,
-        "is_pinned": lambda x, device=None: False,
-        _packed.__name__: _pack,
+    # a sparse tensor has no storage, so that it has none of these
+    of_storages = {
         "as_strided": _as_strided,
         "view": _view,
         "set_.source_Storage_storage_offset": _set,
@@ -554,12 +543,20 @@ def register() -> list[torch.library.Library]:
             x, y.untyped_storage(), y.storage_offset(), y.size(), y.stride()
         ),
     }
+    by_name = {
+        # the zero of forward-mode derivatives has no memory, which the host's kernels need
+        _zero.__name__: partial(run, _aten.zeros.default),
+        _pin.__name__: _refuse_pinning,
+        "is_pinned": lambda x, device=None: False,
+        _packed.__name__: _pack,
+        **of_storages,
+    }
     for name in _composed():
         if name not in by_name:
             by_name[name] = _kernel_by_name(name)
     for name, kernel in by_name.items():
         aten.impl(name, kernel, "PrivateUse1")
-        if name not in _OF_STORAGES:
+        if name not in of_storages:
             aten.impl(name, kernel, "SparsePrivateUse1")
     for name in ("indices", "values"):
         aten.impl(name, _kernel_by_name(name), "SparsePrivateUse1")
@@ -579,13 +576,6 @@ def register() -> list[torch.library.Library]:
 
 
 _COMPOSED = ("CompositeExplicitAutograd", "CompositeExplicitAutogradNonFunctional")
-_OF_STORAGES = (
-    "as_strided",
-    "view",
-    "set_.source_Storage_storage_offset",
-    "set_.source_Storage",
-    "set_.source_Tensor",
-)
 
 
 def _composed() -> Iterator[str]:
@@ -601,6 +591,7 @@ def _composed() -> Iterator[str]:
 
 
 def _kernel_by_name(name: str) -> Callable[..., Any]:
+    """The kernel for an operation by its name, such as "add.Tensor", which is looked up at the first call."""
     packet, _, overload = name.partition(".")
     op = None
 
@@ -633,10 +624,6 @@ def _view(x: torch.Tensor, size: Any) -> Any:
 
 
 _set_shape = _aten.view.default.redispatch
-
-
-def _kernel(op: Any) -> Callable[..., Any]:
-    return lambda *args, **kwargs: run(op, *args, **kwargs)
 
 
 def _refuse_pinning(x: torch.Tensor, device: Any = None) -> torch.Tensor:

@@ -45,7 +45,8 @@ def of_torch(i):
     return {
         "softmax": f.softmax(x, 1), "log_softmax": f.log_softmax(x, 1), "log_softmax, wide": f.log_softmax(wide, 1),
         "gelu": f.gelu(x), "gelu by tanh": f.gelu(x, approximate="tanh"), "layer_norm": f.layer_norm(x, (64,)),
-        "layer_norm, far": f.layer_norm(i["far"], (256,)), "matmul": i["a"] @ i["b"],
+        "layer_norm, far": f.layer_norm(i["far"], (256,)), "group_norm, far": f.group_norm(i["far"], 4),
+        "matmul": i["a"] @ i["b"],
         "conv2d": f.conv2d(i["images"], i["kernel"], padding=1), "max_pool": f.max_pool2d(i["images"], 2),
         "avg_pool": f.avg_pool2d(i["images"], 2),
         "batch_norm": f.batch_norm(i["images"], i["mean"], i["variance"], i["scale"], i["shift"]),
@@ -71,7 +72,8 @@ def of_paddle(i):
     return {
         "softmax": f.softmax(x, 1), "log_softmax": f.log_softmax(x, 1), "log_softmax, wide": f.log_softmax(wide, 1),
         "gelu": f.gelu(x), "gelu by tanh": f.gelu(x, approximate=True), "layer_norm": f.layer_norm(x, (64,)),
-        "layer_norm, far": f.layer_norm(i["far"], (256,)), "matmul": i["a"] @ i["b"],
+        "layer_norm, far": f.layer_norm(i["far"], (256,)), "group_norm, far": f.group_norm(i["far"], 4),
+        "matmul": i["a"] @ i["b"],
         "conv2d": f.conv2d(i["images"], i["kernel"], padding=1), "max_pool": f.max_pool2d(i["images"], 2),
         "avg_pool": f.avg_pool2d(i["images"], 2),
         "batch_norm": f.batch_norm(i["images"], i["mean"], i["variance"], i["scale"], i["shift"]),
@@ -206,6 +208,10 @@ EQUIVALENTS = {
 }  # fmt: skip
 OTHERWISE = {
     ("paddle", "log_softmax, wide"): "clamps at -64",
+    (
+        "paddle",
+        "group_norm, far",
+    ): "the variance is the mean of squares less the square of the mean",
     ("paddle", "cumsum, many"): "adds one by one",
     ("tensorflow", "cumsum, many"): "adds one by one",
     ("mxnet", "cumsum, many"): "adds one by one",

@@ -197,6 +197,8 @@ class Hooks(Patches):
         self.replace(owner, name, make)
 
     def _hook(self, original: Any, describe: Describe) -> Any:
+        """The function that stands in place of `original`: in a thread that listens, it reports the transfer and then
+        calls it."""
         report = self._report
 
         @wraps(original)

@@ -74,6 +74,7 @@ class DeviceChecks(Suite):
         assert len(set(there)) == len(there)
         natives = [device.native for device in there]
         for device, native in zip(there, natives, strict=True):
+            # texts are read by the core, which asks no adapter
             assert isinstance(native, str) or self.adapter.from_native(native) is device
             assert xdevice.device(native) is device
             assert native == self.adapter.to_native(device)
@@ -293,6 +294,7 @@ class DeviceChecks(Suite):
         before = xdevice.device_of(self.native_ones())
         with self.second() or self.here:
             assert self.in_thread(self.placed_by_default) is devices.CPU
+        # the framework's own default may be set for all threads, and then the adapter says so
         other = next((place for place in self.all_places()[::-1] if place is not before), None)
         there = need(other, "another device")
         with there:

@@ -40,6 +40,7 @@ class ModelChecks(Suite):
         for name, model in self.build():
             before = self.addresses(model)
             self.assert_all_on(self.here, model, name)
+            # whatever refers to its tensors, such as an optimizer, must go on with them
             assert xdevice.to_device(model, self.home) is model, name
             assert self.addresses(model) == before, name
 

@@ -38,6 +38,7 @@ def _verbs() -> tuple[Any, Any]:
 class MovingChecks(Suite):
     def test_to_device_gives_the_same_object_where_it_is_there(self) -> None:
         for name, x in self.odd_tensors().items():
+            # a copy would take memory, and optimizers would go on with the old tensor
             for spelling in (self.here, self.home, self.here.native):
                 assert xdevice.to_device(x, spelling) is x, name
         batch = {"x": [self.make()]}
@@ -63,6 +64,7 @@ class MovingChecks(Suite):
             "twice": [shared, shared],
             "marked": marked,
         }
+        # one tensor in two places has to stay one
         moved = xdevice.to_device(batch, there)
         for name, x in moved["odd"].items():
             self.assert_on(there, x, arrays[name], name)

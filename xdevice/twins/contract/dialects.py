@@ -249,6 +249,7 @@ FLAX_CELL: Final = (
 
 
 def flax(kind: str, settings: Settings) -> tuple[Part, ...]:
+    """The parts of a layer in Flax, whose kernels have their axes in the order of Keras."""
     if kind == "lstm":
         return FLAX_CELL
     if kind == layouts.ATTENTION:

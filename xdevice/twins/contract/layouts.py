@@ -86,6 +86,20 @@ each axis that |v| sums over."""
 SPECTRAL: Final = ("weight_orig", "spectral_u", "spectral_v")
 """The parameters that a spectral norm has in place of a weight, which is `weight_orig / (u W v)`. W is `weight_orig` as
 a matrix, with one row for each number of u."""
+NORM_NAMES: Final = (
+    NORMED,
+    ("parametrizations.weight.original0", "parametrizations.weight.original1"),
+)
+"""The names of g and v in PyTorch's older weight norm, which are Paddle's too, and in its newer one."""
+SPECTRAL_NAMES: Final = (
+    ("weight_orig", "weight_u", "weight_v"),
+    (
+        "parametrizations.weight.original",
+        "parametrizations.weight.0._u",
+        "parametrizations.weight.0._v",
+    ),
+)
+"""The same of a spectral norm: weight, u and v."""
 SPECTRAL_AXIS: Final = "axis of the spectral norm"
 """The setting that says which axis of PyTorch's weight gives the rows of W."""
 COMPUTES_IN: Final = "compute_dtype"

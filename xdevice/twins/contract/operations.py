@@ -250,9 +250,10 @@ class _Lines:
         """Names the line of each layer in `module`, which calls its children one after another. Returns the line that
         goes on behind it."""
         for path, child, inside, *_ in self._inside(module):
-            # it is listed once, so the order of the list does not show both of its calls
+            # it is listed once, so the order of the list does not show both of its calls; with the line before it in
+            # its name, each line behind it has a name of its own
             if self._uses[id(child)] > 1:
-                line = f"behind {path}"
+                line = f"behind {path} of {line}"
             elif self._table.is_line(child):
                 line = self._in_line(child, line)
             elif path in self._known or not inside:

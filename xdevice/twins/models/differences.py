@@ -139,7 +139,7 @@ class Lister:
         for line in self._doubts(agree):
             self._add_lines([line.removesuffix(_RUN_BOTH) if has_inputs else line])
         if runs is not None and agree and not self._knows_activations():
-            self._state.differences += runs.unexercised()
+            self._state.differences += runs.gelu_in_doubt()
 
     def _add(self, difference: SettingDifference) -> str:
         line = difference.line(self._source.name, self._target.name)

@@ -303,6 +303,7 @@ def _remedy(
         if argument is not None:
             value = settings[name]
             text = _number(value) if isinstance(value, float) else repr(value)
+            # where no argument sets it, an adapter gives a sentence in place of its name
             return (
                 argument if " " in argument else f"{argument}={text} in {side} makes them equal"
             )

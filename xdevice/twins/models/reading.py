@@ -430,21 +430,6 @@ def laid_out(way: PartsOf, path: str, kind: str, variables: Variables) -> Layer 
     return max(every, key=lambda layer: len(layer.parts), default=None)
 
 
-_NORMS: Final = (
-    layouts.NORMED,
-    tuple(f"parametrizations.weight.original{number}" for number in range(2)),
-)
-_SPECTRAL: Final = (
-    ("weight_orig", "weight_u", "weight_v"),
-    (
-        "parametrizations.weight.original",
-        "parametrizations.weight.0._u",
-        "parametrizations.weight.0._v",
-    ),
-)
-"""The names of the parameters that norms of weights of PyTorch, older and newer, and Paddle have in a state."""
-
-
 def _with_norm(parts: Sequence[Part], start: str, variables: Variables) -> Sequence[Part]:
     """The parts with those of a norm of the weight, if `variables` has them at `start`; or with the kernel of a
     depthwise convolution of Keras."""
@@ -454,13 +439,13 @@ def _with_norm(parts: Sequence[Part], start: str, variables: Variables) -> Seque
             part._replace(name=DEPTHWISE, rule=rule) if part.of == ("weight",) else part
             for part in parts
         ]
-    for g, v in _NORMS:
+    for g, v in layouts.NORM_NAMES:
         if start + g in variables and start + v in variables:
             own, axes = tuple(variables[start + g].shape), len(variables[start + v].shape)
             # a flat g has one number for each row, unless the weight was built with another dim
             shape = own if len(own) == axes else (*own, *(1,) * (axes - len(own)))
             return layouts.normed(parts, (g, v), shape, own)
-    for names in _SPECTRAL:
+    for names in layouts.SPECTRAL_NAMES:
         if all(start + name in variables for name in names):
             return layouts.spectral(parts, names)
     return parts

@@ -88,8 +88,9 @@ def _compare_objects(actual: HostLeaf, expected: HostLeaf) -> Comparison:
 
 
 def relation(actual: HostLeaf, expected: HostLeaf, rule: Strictness) -> str:
-    """A note if two leaves that differ are equal once one of them is transposed, moved by one place or multiplied by a
-    number: the commonest faults in moving a model or a training script to another framework. Else an empty text."""
+    """A note if two leaves that differ are equal once one of them is transposed, moved by one place, put in another
+    order or multiplied by a number: the commonest faults in moving a model or a training script to another framework.
+    Else an empty text."""
     if not expected.is_number:
         return ""
     allowed = allow(coarser(actual, expected, rule), rule, None)
@@ -109,10 +110,20 @@ def relation(actual: HostLeaf, expected: HostLeaf, rule: Strictness) -> str:
         for place, mine, its in (("ahead of", first, last), ("behind", last, first)):
             if agree(x.take(*mine), y.take(*its)):
                 return f"\n  note      actual is one place {place} expected, along axis {axis}"
-    ratio = _ratio(x, y) if allowed is not None else None
+    if allowed is None:
+        return ""
+    if numpy.array_equal(numpy.sort(x, axis=None), numpy.sort(y, axis=None)):
+        axes = [axis for axis in range(y.ndim) if _slices(x, axis) == _slices(y, axis)]
+        along = f", along axis {axes[0]}" if axes else ""
+        return f"\n  note      they are the same numbers in another order{along}"
+    ratio = _ratio(x, y)
     if ratio is None or not agree(x, ratio * y):
         return ""
     return f"\n  note      actual is {ratio:.6g} times expected"
+
+
+def _slices(x: Any, axis: int) -> list[bytes]:
+    return sorted(part.tobytes() for part in numpy.moveaxis(x, axis, 0))
 
 
 def _ratio(x: Any, y: Any) -> float | None:

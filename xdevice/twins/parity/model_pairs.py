@@ -264,7 +264,8 @@ def _unconverted(
 
 
 def _optimizer_settings(actual: Any, expected: Any) -> list[str]:
-    """What differs between two optimizers. Empty for other values, and for optimizers whose formula is not known."""
+    """Returns what differs between two optimizers. Empty for other values, and for optimizers whose formula is not
+    known."""
     kinds = [registry.kind_of(type(x)) for x in (actual, expected)]
     if not all(kind is not None and kind.kind == "model" for kind in kinds):
         return []

@@ -107,7 +107,7 @@ class BackendFolder(NamedTuple):
 
 
 class RunFolder(NamedTuple):
-    """What `load` has read from a folder: all backends of a run, or a single one."""
+    """The contents of a folder that `load` has read: all backends of a run, or a single one."""
 
     folder: Path
     reference: BackendFolder
@@ -115,11 +115,11 @@ class RunFolder(NamedTuple):
     has_gradients: bool
     """Whether the gradients were asked for."""
     calibration: dict[str, list[RecordedCall]]
-    """What the reference's further runs have recorded, by the value of XDEVICE_FLOATS that each run had."""
+    """The recordings of the reference's further runs, by the value of XDEVICE_FLOATS that each run had."""
 
     def noise(self, backend: BackendFolder) -> Noise | None:
-        """What rounding alone does to the reference's values. None for any other backend, and if no calibration run
-        measured it."""
+        """Returns what rounding alone does to the reference's values. None for any other backend, and if no calibration
+        run measured it."""
         if not self.calibration or backend is not self.reference or not backend.calls:
             return None
         return measure(backend.calls, self.calibration)

@@ -71,7 +71,7 @@ class Subject(NamedTuple):
         return answer
 
     def infer(self, tensors: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
-        """What the subject returns, with all its models in evaluation mode."""
+        """Returns what the subject returns, with all its models in evaluation mode."""
         if not self.is_function:
             return self.backend.infer(self.itself, tensors, **named)
         with ExitStack() as stack:

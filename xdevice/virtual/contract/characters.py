@@ -88,6 +88,7 @@ def parse(text: str) -> tuple[Character, ...]:
 
 
 def _character(words: str) -> Character:
+    """The character that the words after a colon describe. Raises `ValueError` for a word that is none."""
     lacks: set[str] = set()
     memory = None
     is_float32_default = False

@@ -131,7 +131,7 @@ class Runs:
         # a tenth, so that an honest model with a small answer is not called blind
         return max(apart, default=math.inf) < self.limit / 10
 
-    def unexercised(self) -> Iterator[str]:
+    def gelu_in_doubt(self) -> Iterator[str]:
         """A line for a batch on which gelu in place of its tanh form would change the source's outputs by no more than
         rounding; none for any other, and for a model without layers that widen their input. The source runs once
         more."""
