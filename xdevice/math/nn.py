@@ -613,7 +613,7 @@ def conv2d(
             raise ShapeError(
                 f"conv2d takes a bias of the shape ({filters[0]},), not {shape_of(bias)}"
             )
-    _require_room("conv2d", images, filters[2:], paddings)
+    _require_window_fits("conv2d", images, filters[2:], paddings)
     on.require_together(**tensors)
     return on.kernels.conv2d(x, kernel, bias, strides, paddings)
 
@@ -673,7 +673,7 @@ def _pool(
         raise ArgumentError(
             f"{function} takes a padding of half of the size {size} at most, not {padding}"
         )
-    _require_room(function, _sizes("x", x, _IMAGES, function), sizes, paddings)
+    _require_window_fits(function, _sizes("x", x, _IMAGES, function), sizes, paddings)
     return getattr(on.kernels, function)(x, sizes, strides, paddings)
 
 
@@ -901,6 +901,7 @@ def _normed(
                 raise ShapeError(f"{function}: {name} has the shape {shape}, expected {vector}")
         tensors[name] = part
     on.require_together(**tensors)
+    # kernels are promised elements
     if 0 in parts["x"].shape:
         return on.checks.kernels.copy(parts["x"])
     return on.run(function, *parts.values(), eps=float(eps))
@@ -948,7 +949,10 @@ def _sizes(what: str, x: Any, names: tuple[str, ...], function: str) -> tuple[in
     return shape
 
 
-def _require_room(function: str, images: Any, window: Any, padding: tuple[int, ...]) -> None:
+def _require_window_fits(
+    function: str, images: Any, window: Any, padding: tuple[int, ...]
+) -> None:
+    """Raises `ShapeError` for a window that is larger than the padded images, as far as lengths are known."""
     for length, size, more in zip(images[2:], window, padding, strict=True):
         if length is not None and size is not None and length + 2 * more < size:
             raise ShapeError(

@@ -76,9 +76,15 @@ def init(rule: Callable[..., Any], params: Any) -> dict[str, Any]:
 
 
 def sgd(
-    params: Any, grads: Any, state: Any, *, lr: Any, momentum: float = 0.0, nesterov: bool = False,
+    params: Any,
+    grads: Any,
+    state: Any,
+    *,
+    lr: Any,
+    momentum: float = 0.0,
+    nesterov: bool = False,
     weight_decay: float = 0.0,
-) -> tuple[Any, dict[str, Any]]:  # fmt: skip
+) -> tuple[Any, dict[str, Any]]:
     """A step of gradient descent: with momentum, `m = momentum * m + g` and `p - lr * m`.
 
     Args:
@@ -107,9 +113,15 @@ def sgd(
 
 
 def adam(
-    params: Any, grads: Any, state: Any, *, lr: Any = 1e-3, betas: tuple[float, float] = (0.9, 0.999),
-    eps: float = 1e-8, weight_decay: float = 0.0,
-) -> tuple[Any, dict[str, Any]]:  # fmt: skip
+    params: Any,
+    grads: Any,
+    state: Any,
+    *,
+    lr: Any = 1e-3,
+    betas: tuple[float, float] = (0.9, 0.999),
+    eps: float = 1e-8,
+    weight_decay: float = 0.0,
+) -> tuple[Any, dict[str, Any]]:
     """A step of Adam: `p - lr * m' / (sqrt(v') + eps)`, with the corrected averages of gradients and of their squares.
 
     Arguments, result, errors and costs are those of `sgd`.
@@ -125,9 +137,15 @@ def adam(
 
 
 def adamw(
-    params: Any, grads: Any, state: Any, *, lr: Any = 1e-3, betas: tuple[float, float] = (0.9, 0.999),
-    eps: float = 1e-8, weight_decay: float = 1e-2,
-) -> tuple[Any, dict[str, Any]]:  # fmt: skip
+    params: Any,
+    grads: Any,
+    state: Any,
+    *,
+    lr: Any = 1e-3,
+    betas: tuple[float, float] = (0.9, 0.999),
+    eps: float = 1e-8,
+    weight_decay: float = 1e-2,
+) -> tuple[Any, dict[str, Any]]:
     """A step of Adam from `p * (1 - lr * weight_decay)`: the decay is not part of the gradient.
 
     Arguments, result, errors and costs are those of `sgd`.
@@ -136,9 +154,15 @@ def adamw(
 
 
 def rmsprop(
-    params: Any, grads: Any, state: Any, *, lr: Any = 1e-2, alpha: float = 0.99, eps: float = 1e-8,
+    params: Any,
+    grads: Any,
+    state: Any,
+    *,
+    lr: Any = 1e-2,
+    alpha: float = 0.99,
+    eps: float = 1e-8,
     weight_decay: float = 0.0,
-) -> tuple[Any, dict[str, Any]]:  # fmt: skip
+) -> tuple[Any, dict[str, Any]]:
     """A step of RMSprop: `v = alpha * v + (1 - alpha) * g * g` and `p - lr * g / (sqrt(v) + eps)`.
 
     Arguments, result, errors and costs are those of `sgd`.
@@ -179,8 +203,12 @@ def adagrad(
 
 
 _PARTS: Final = {
-    sgd: ("momentum",), adam: ("mean", "square"), adamw: ("mean", "square"), rmsprop: ("square",), adagrad: ("square",),
-}  # fmt: skip
+    sgd: ("momentum",),
+    adam: ("mean", "square"),
+    adamw: ("mean", "square"),
+    rmsprop: ("square",),
+    adagrad: ("square",),
+}
 """The containers in the state of each optimizer."""
 
 
@@ -373,6 +401,7 @@ def warmup(step: Any, steps: int) -> Any:
     if isinstance(step, int | float):
         return min((step + 1) / steps, 1.0)
     xp = array_namespace(step)
+    # the step of a state is an int32
     return xp.clip((xp.astype(step, xp.float32) + 1.0) / float(steps), None, 1.0)
 
 

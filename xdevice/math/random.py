@@ -228,7 +228,7 @@ def integers(
         raise ArgumentError(
             f"integers draws from low to below high, and low={least} is not below high={end}"
         )
-    _require_room(backend, name, least, end - 1)
+    _require_bounds_fit(backend, name, least, end - 1)
     drawn = _draw(backend, lambda generator: generator.integers(least, end, sizes, name))
     return backend.from_numpy(drawn, place)
 
@@ -261,7 +261,7 @@ def permutation(
     if length < 0:
         raise ArgumentError(f"permutation takes a number of 0 or more, not n={n}")
     _sizes(backend, (length,), name)
-    _require_room(backend, name, 0, length - 1)
+    _require_bounds_fit(backend, name, 0, length - 1)
     # drawn as int64, so that the order does not depend on the dtype
     drawn = _draw(backend, lambda generator: generator.permutation(length))
     return backend.from_numpy(drawn.astype(name, copy=False), place)
@@ -296,6 +296,7 @@ def bernoulli(
     if spelling:
         spellings.refuse("random.bernoulli", spelling, "p=, device=, dtype=")
     backend, place, name = _begin("bernoulli", device, dtype, "bool", None)
+    # all is checked before the first draw, so that an error takes no numbers from the generator
     sizes = _sizes(backend, shape, name)
     probability = _number("p", p, "float64")
     if not 0 <= probability <= 1:
@@ -338,7 +339,7 @@ def choice(
     backend, place, name = _begin("choice", device, dtype, "int64", _INTEGERS)
     sizes = _sizes(backend, shape, name)
     ends = _probabilities(p).cumsum()
-    _require_room(backend, name, 0, len(ends) - 1)
+    _require_bounds_fit(backend, name, 0, len(ends) - 1)
     drawn = _draw(backend, lambda generator: generator.random(sizes))
     # by division, so that the last end is exactly 1, and no number is beyond it
     return backend.from_numpy(
@@ -659,7 +660,7 @@ def _number(what: str, value: Any, dtype: str) -> float:
     return float(host_dtype(dtype).type(number))
 
 
-def _require_room(backend: Backend, dtype: str, least: int, most: int) -> None:
+def _require_bounds_fit(backend: Backend, dtype: str, least: int, most: int) -> None:
     """Raises `DTypeError` if the dtype, or what this backend now has in its place, does not hold these ints."""
     import numpy
 

@@ -331,23 +331,10 @@ _sum_of_nothing = _reducing(_np.sum, 0)
 
 
 def _linked_sum_of_nothing(x: Any, axes: tuple[int, ...] | None, keepdims: bool) -> Any:
-    """Returns the sum of `x`, which has no elements, computed by operations on `x`, so that a loss that contains the
-    sum has a gradient. For that, zeros are appended to `x` and summed, and cut off where the result has to be empty."""
-    left = [axis for axis in range(len(x.shape)) if axes is not None and axis not in axes]
-    empty = [axis for axis, length in enumerate(x.shape) if not length]
-    for axis in empty:
-        blank = _np.zeros((*x.shape[:axis], 1, *x.shape[axis + 1 :]), dtype=x.dtype, ctx=x.ctx)
-        x = _np.concatenate([x, blank], axis)
-    total = sum(x, axes, keepdims)
-    axes_of_total = range(len(x.shape)) if keepdims else left
-    return total[
-        tuple(
-            [
-                slice(0) if axis in empty and axis in left else slice(None)
-                for axis in axes_of_total
-            ]
-        )
-    ]
+    """Returns the sum of `x`, which has no elements, with a gradient to it: MXNet raises for a loss that depends on no
+    input. So the sum of `x` and one zero, joined, is added."""
+    joined = _np.concatenate([x.reshape((-1,)), _np.zeros(1, dtype=x.dtype, ctx=x.ctx)])
+    return _sum_of_nothing(x, axes, keepdims) + sum(joined, None, False)
 
 
 argsort = _by_numpy(tables.argsort)

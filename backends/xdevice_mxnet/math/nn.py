@@ -177,8 +177,11 @@ def adam(
         scale = sqrt((1 - betas[1]) / (1 - float(float32(betas[1]))))
         settings = {
             "lr": rate / corrected * sqrt(root) / scale,
-            "rescale_grad": scale, "beta1": betas[0], "beta2": betas[1], "epsilon": eps * sqrt(root),
-        }  # fmt: skip
+            "rescale_grad": scale,
+            "beta1": betas[0],
+            "beta2": betas[1],
+            "epsilon": eps * sqrt(root),
+        }
         result = []
         for p, g, m, v in rows:
             m, v = arithmetic.copy(m), arithmetic.copy(v)

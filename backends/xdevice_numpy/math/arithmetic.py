@@ -154,6 +154,7 @@ argmin = _array(np.argmin)
 
 def cumulative_prod(x: Array, axis: int) -> Array:
     with np.errstate(all="ignore"):
+        # NumPy's default for small integers is a wider dtype
         return np.cumprod(x, axis=axis, dtype=x.dtype)
 
 
@@ -224,6 +225,7 @@ triu = np.triu
 
 
 def unstack(x: Array, axis: int) -> tuple[Array, ...]:
+    # of a vector NumPy would give scalars
     return tuple(np.moveaxis(x, axis, 0) if x.ndim > 1 else map(np.asarray, x))
 
 

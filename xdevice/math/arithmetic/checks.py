@@ -68,6 +68,7 @@ def _wide(kernels: Any, function: str, wider: Mapping[str, str]) -> Callable[...
                 for x in arguments
             ]
         )
+        # indices are no values of this dtype, and comparisons give bool
         is_wide = function not in PLACES and dtype_name(result.dtype) == wide
         return kernels.astype(result, name) if is_wide else result
 
@@ -416,6 +417,7 @@ class Checks:
         axes = [self.axis(one, ndim, function) for one in listed(axis)]
         if len(set(axes)) != len(axes):
             raise ShapeError(f"{function}: an axis is named twice in {shown(axis)}")
+        # kernels are promised ascending axes
         return tuple(sorted(axes))
 
 

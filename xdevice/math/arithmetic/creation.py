@@ -12,7 +12,7 @@ from xdevice.tensors import conversion, creation, verbs
 from xdevice.tensors.refusals import require_dtype
 
 from . import dtypes
-from .checks import NUMBERS, Checks, shape_of
+from .checks import NUMBERS, Checks, shape_of, with_lengths
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -83,6 +83,7 @@ def full(
 ) -> Any:
     if type(fill_value) not in NUMBERS:
         fill_value = creation.item(fill_value)
+    # without a dtype the kind of the number decides, as beside a tensor of bool
     name = _named(checks, dtype, dtypes.with_number("bool", fill_value), device)
     dtypes.require_fits(fill_value, name)
     return _filled(checks, shape, fill_value, name, device)
@@ -251,7 +252,8 @@ def meshgrid(checks: Checks, *arrays: Any, indexing: str = "xy") -> tuple[Any, .
 def _along_axes(checks: Checks, *arguments: Any) -> list[Any]:
     """Vectors, each along one of the axes (`places`) of a shape, and broadcast to it."""
     *tensors, places, shape = arguments
-    rows = [(*(1,) * place, shape[place], *(1,) * (len(shape) - place - 1)) for place in places]
+    ones = (1,) * len(shape)
+    rows = [with_lengths(ones, place, shape[place]) for place in places]
     pairs = zip(tensors, rows, strict=True)
     return [
         checks.kernels.broadcast_to(checks.kernels.reshape(x, row), shape) for x, row in pairs

@@ -9,6 +9,7 @@ from xdevice.base import floats as float_dtypes
 from xdevice.base.dtypes import DTYPES, FLOATS, host_dtype
 from xdevice.errors import DTypeError, shown
 
+# the order of promotion: of two kinds the higher one wins
 _KINDS: Final = {"b": 0, "i": 1, "u": 1, "f": 2, "c": 3}
 
 BOOL: Final = "b"
@@ -68,6 +69,7 @@ def with_number(name: str, value: complex) -> str:
         or (isinstance(value, float) and kind >= 2)
     ):
         return name
+    # a tensor of bool and an int: the standard's default for integers
     if isinstance(value, int):
         return "int64"
     if isinstance(value, float):
@@ -109,6 +111,7 @@ def can_cast(source: str, target: str) -> bool:
     """Whether values of dtype `source` may become dtype `target`: whether the two promote to `target`."""
     try:
         return promoted(source, target) == target
+    # uint64 and signed integers have no common dtype
     except DTypeError:
         return False
 

@@ -95,6 +95,7 @@ def _unary(
             if cached is not None:
                 try:
                     return cached(x)
+                # a look at the tensor before each call would take as long as a small operation
                 except Exception:
                     checks.require_fit(name, x)
                     raise

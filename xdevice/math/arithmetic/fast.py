@@ -51,10 +51,10 @@ def _require_fit(x1: Any, x2: Any) -> None:
         raise ShapeError(
             f"matmul takes vectors and matrices, not the shapes {shapes[0]} and {shapes[1]}"
         )
-    inner = shapes[0][-1], shapes[1][-2 if len(shapes[1]) > 1 else 0]
-    if None not in inner and inner[0] != inner[1]:
+    columns, rows = shapes[0][-1], shapes[1][max(len(shapes[1]) - 2, 0)]
+    if None not in (columns, rows) and columns != rows:
         raise ShapeError(
-            f"matmul: {shapes[0]} and {shapes[1]} do not fit: {inner[0]} is not {inner[1]}"
+            f"matmul: {shapes[0]} and {shapes[1]} do not fit: {columns} is not {rows}"
         )
 
 

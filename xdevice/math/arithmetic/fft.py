@@ -17,8 +17,11 @@ if TYPE_CHECKING:
 
 _OPPOSITE: Final = {"backward": "forward", "ortho": "ortho", "forward": "backward"}
 _STEPS: Final = {
-    "fftn": ("fft", "fft"), "ifftn": ("ifft", "ifft"), "irfftn": ("irfft", "ifft"), "rfftn": ("rfft", "fft"),
-}  # fmt: skip
+    "fftn": ("fft", "fft"),
+    "ifftn": ("ifft", "ifft"),
+    "irfftn": ("irfft", "ifft"),
+    "rfftn": ("rfft", "fft"),
+}
 """For each transform along several axes, the transform along the last axis and the one along the other axes."""
 _OF_REAL: Final = ("rfft", "ihfft", "rfftn")
 _TO_REAL: Final = ("irfft", "hfft", "irfftn")
@@ -54,6 +57,7 @@ def _along_axes(function: str) -> Callable[..., Any]:
     ) -> Any:
         x = _operand(checks, function, x)
         ndim = len(checks.full_shape(x, f"fft.{function}"))
+        # by the standard the last axes, as many as there are lengths
         if axes is None:
             axes = range(0 if s is None else ndim - len(s), ndim)
         places = tuple([checks.axis(axis, ndim, f"fft.{function}") for axis in listed(axes)])
@@ -96,6 +100,7 @@ def _operand(checks: Checks, function: str, x: Any) -> Any:
     if function in _OF_REAL:
         return checks.require(x, REAL_FLOATING, f"fft.{function}")
     x = checks.require(x, FLOATING, f"fft.{function}")
+    # kernels are promised complex numbers
     return checks.cast(x, _COMPLEX.get(checks.name(x), "complex64"))
 
 
@@ -164,8 +169,8 @@ def _axis_by_axis(
     """Transforms along one axis after the other. The last axis comes first, unless its transform gives real
     numbers, which only the final step may do."""
     last, others = _STEPS[function]
-    steps = [(others, n, axis) for n, axis in zip(lengths[:-1], axes[:-1], strict=True)]
-    steps.insert(len(steps) if last == "irfft" else 0, (last, lengths[-1], axes[-1]))
+    *steps, (_, length, axis) = [(others, *pair) for pair in zip(lengths, axes, strict=True)]
+    steps.insert(len(steps) if last == "irfft" else 0, (last, length, axis))
     for step, n, axis in steps:
         x = _apply(checks, x, step, (n,), (axis,), norm)
     return x
@@ -191,6 +196,7 @@ def rfftfreq(
 
 
 def _frequencies(checks: Checks, values: Any, dtype: Any, device: object) -> Any:
+    # computed by NumPy, so that the bits are the same on every backend
     name = "float32" if dtype is None else dtype_name(dtype)
     return checks.xp.asarray(values.astype(name), dtype=name, device=device)
 

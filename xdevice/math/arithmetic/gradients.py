@@ -161,7 +161,7 @@ def _differentiated(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> Any:
-    """Returns what the function made by `value_and_grad` gives, computed with PyTorch's scopes set aside."""
+    """The result of a function made by `value_and_grad`, computed with PyTorch's scopes set aside."""
     walk = trees.flatten(params)
     with Aside(backend_of(walk)) as aside:
         return _evaluated(aside.inside(f), has_aux, walk, args, kwargs)
@@ -238,6 +238,7 @@ def _parameters_one_by_one(
     leaves = []
     for i, x in enumerate(tree.leaves):
         owned = registry.kind_of(type(x))
+        # a variable counts as the tensor in it
         if owned is not None and owned.kind == "model":
             x = owned.backend.tensor_of(x)
         if owned is None or x is None:

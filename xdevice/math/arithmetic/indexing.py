@@ -315,5 +315,6 @@ def top_k(x: Any, k: int) -> tuple[Any, Any]:
     import numpy as np
 
     xp = array_namespace(x)
-    chosen = xp.take(xp.argsort(x, descending=True), checks.constant(np.arange(k), x), axis=-1)
+    order = xp.argsort(x, descending=True)
+    chosen = xp.take(order, checks.constant(np.arange(k), x), axis=-1)
     return xp.take_along_axis(x, chosen, axis=-1), chosen

@@ -41,8 +41,11 @@ class Info:
     def default_dtypes(self, *, device: object = None) -> dict[str, Any]:
         place = creation.place_for(self._backend, device)
         usual = {
-            "real floating": "float32", "complex floating": "complex64", "integral": "int64", "indexing": "int64",
-        }  # fmt: skip
+            "real floating": "float32",
+            "complex floating": "complex64",
+            "integral": "int64",
+            "indexing": "int64",
+        }
         names = {
             kind: self._checks.supported(creation.usual(self._backend, place, name))
             for kind, name in usual.items()

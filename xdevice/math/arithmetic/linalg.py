@@ -18,8 +18,11 @@ if TYPE_CHECKING:
     Axis = int | tuple[int, ...] | None
 
 _COMPLEX = {
-    "float32": "complex64", "float64": "complex128", "complex64": "complex64", "complex128": "complex128",
-}  # fmt: skip
+    "float32": "complex64",
+    "float64": "complex128",
+    "complex64": "complex64",
+    "complex128": "complex128",
+}
 """The dtypes of matrices, each with the complex one of its precision. Shorter floats are refused: no framework has
 kernels for them everywhere."""
 
@@ -158,6 +161,7 @@ def matrix_power(checks: Checks, x: Any, n: int, /) -> Any:
     x, n = _matrix(checks, x, "matrix_power", True), index(n)
     # also for a matrix that has no inverse
     if n == 0:
+        # ones on the diagonal only
         return checks.xp.tril(checks.xp.triu(checks.xp.ones_like(x)))
     return checks.fused(_power, (x if n > 0 else inv(checks, x),), abs(n))
 

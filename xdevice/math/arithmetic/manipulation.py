@@ -26,6 +26,7 @@ def broadcast_to(checks: Checks, x: Any, /, shape: Sequence[int]) -> Any:
     wanted = _sizes(shape, "broadcast_to")
     shape = shape_of(x)
     pairs = zip(reversed(shape), reversed(wanted), strict=False)
+    # None is a length that is not known while a function is traced
     fits = [length in (1, None, new) for length, new in pairs]
     if len(shape) > len(wanted) or not all(fits):
         raise ShapeError(f"broadcast_to: {shape} does not broadcast to {wanted}")
@@ -56,6 +57,7 @@ def expand_dims(
     places = sorted([checks.axis(one, ndim, "expand_dims") for one in axis])
     if len({*places}) != len(places):
         raise ShapeError(f"expand_dims takes each axis once, not {shown(axis)}")
+    # in ascending order each new axis gets its place in the result
     for place in places:
         x = checks.kernels.expand_dims(x, place)
     return x
@@ -122,10 +124,9 @@ def repeat(
     if spelling:
         spellings.refuse("xp.repeat", spelling, "repeats=, axis=")
     x = checks.tensor(x, "repeat")
-    if axis is None:
-        x, place = checks.kernels.reshape(x, (-1,)) if len(x.shape) != 1 else x, 0
-    else:
-        place = checks.axis(axis, len(x.shape), "repeat")
+    if axis is None and len(x.shape) != 1:
+        x = checks.kernels.reshape(x, (-1,))
+    place = 0 if axis is None else checks.axis(axis, len(x.shape), "repeat")
     # one number needs no places from the host
     if hasattr(type(repeats), "__index__") and not hasattr(repeats, "dtype"):
         if repeats < 0:
@@ -231,6 +232,7 @@ def squeeze(
     axes = checks.axes(axis, len(shape), "squeeze")
     if any(shape[one] not in (1, None) for one in axes):
         raise ShapeError(f"squeeze takes axes of the length 1, not {axis} of the shape {shape}")
+    # kernels are promised at least one axis
     return checks.kernels.squeeze(x, axes) if axes else checks.kernels.copy(x)
 
 
@@ -251,7 +253,8 @@ def tile(checks: Checks, x: Any, repetitions: Sequence[int], /) -> Any:
     shape = checks.full_shape(x, "tile")
     ndim = max(len(shape), len(times))
     # repeated in new axes of their own, which are then merged: no framework has to have `tile`
-    shape, times = (1,) * (ndim - len(shape)) + shape, (1,) * (ndim - len(times)) + times
+    shape = (1,) * (ndim - len(shape)) + shape
+    times = (1,) * (ndim - len(times)) + times
     wide = checks.kernels.reshape(x, tuple(part for length in shape for part in (1, length)))
     wide = checks.kernels.broadcast_to(
         wide, tuple(part for pair in zip(times, shape, strict=True) for part in pair)
@@ -318,13 +321,16 @@ def tensordot(
         checks.full_shape(x2, "tensordot"),
     )
     first, second = _contracted(checks, shapes, axes)
+    # one product of matrices: of all axes that stay by those that are summed over
     left = [axis for axis in range(len(shapes[0])) if axis not in first]
     right = [axis for axis in range(len(shapes[1])) if axis not in second]
+    left_lengths = [shapes[0][axis] for axis in left]
+    right_lengths = [shapes[1][axis] for axis in right]
     inner = prod([shapes[0][axis] for axis in first])
-    outer = [shapes[0][axis] for axis in left], [shapes[1][axis] for axis in right]
-    rows = _as_matrix(checks, x1, (*left, *first), (prod(outer[0]), inner))
-    columns = _as_matrix(checks, x2, (*second, *right), (inner, prod(outer[1])))
-    return checks.kernels.reshape(checks.kernels.matmul(rows, columns), (*outer[0], *outer[1]))
+    rows = _as_matrix(checks, x1, (*left, *first), (prod(left_lengths), inner))
+    columns = _as_matrix(checks, x2, (*second, *right), (inner, prod(right_lengths)))
+    product = checks.kernels.matmul(rows, columns)
+    return checks.kernels.reshape(product, (*left_lengths, *right_lengths))
 
 
 def _as_matrix(checks: Checks, x: Any, order: tuple[int, ...], shape: tuple[int, int]) -> Any:

@@ -81,6 +81,7 @@ class Namespace:
             }
         )
         self.__array_namespace_info__ = partial(Info, checks)
+        # for functions that are written on others, as those of `linalg`
         checks.xp = self
         if checks.kernels.linalg is not None:
             shared = {

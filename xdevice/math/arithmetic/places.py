@@ -87,6 +87,7 @@ def take(
     x, indices = checks.tensor(x, "take"), checks.require(indices, INTEGER, "take")
     checks.require_one_device("take", x, indices)
     ndim = len(x.shape)
+    # by the standard the axis may be left out for vectors only
     if axis is None and ndim != 1:
         raise ShapeError(f"take from the shape {shape_of(x)} needs an axis")
     if len(indices.shape) != 1:
@@ -144,7 +145,8 @@ def _indices_in_range(checks: Checks, x: Any, indices: Any, axis: int, function:
     values = checks.backend.peek(indices)
     # seen as unsigned, a negative index is in the upper half: one pass over the values finds both kinds of wrong ones
     unsigned = values.view(values.dtype.str.replace("i", "u"))
-    if values.size and int(unsigned.max()) >= min(length, 1 << (8 * values.itemsize - 1)):
+    half = 1 << (8 * values.itemsize - 1)
+    if values.size and int(unsigned.max()) >= min(length, half):
         low, high = int(values.min()), int(values.max())
         if low < -length or high >= length:
             wrong = low if low < -length else high
@@ -226,6 +228,7 @@ def searchsorted(
     # kernels are promised a sorted vector: `sorter` is the order that sorts this one
     if sorter is not None:
         x1 = take(checks, x1, sorter)
+    # nothing is searched, or in nothing
     if 0 in shape or 0 in shape_of(x1):
         return checks.kernels.full_like(x2, 0, checks.supported("int64"))
     places = _insertion_points(checks, x1, checks.kernels.reshape(x2, (-1,)), side)

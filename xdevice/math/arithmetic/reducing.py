@@ -33,6 +33,7 @@ def _accumulated(checks: Checks, function: str, x: Any, dtype: Any) -> str:
             raise checks.refused(function, NUMERIC, wanted)
         return wanted
     name = checks.name(x)
+    # MXNet and Paddle have no uint64
     if dtypes.kind_of(name) == "u" and "uint64" in checks.backend.dtypes:
         return checks.supported("uint64")
     return checks.supported("int64") if dtypes.kind_of(name) in "biu" else name
@@ -59,6 +60,7 @@ def _accumulation(function: str) -> Callable[..., Any]:
         if not axes:
             return checks.kernels.copy(x)
         result = getattr(checks.kernels, function)(x, axes, bool(keepdims))
+        # some frameworks add up integers in a wider dtype
         return checks.cast(result, checks.name(x))
 
     return accumulation
@@ -91,6 +93,7 @@ min = reduction("min", _extreme)
 def _average(checks: Checks, function: str, x: Any, axis: Axis, keepdims: bool) -> Any:
     x = checks.require(x, dtypes.FLOATING, function)
     axes = checks.axes(axis, len(x.shape), function)
+    # `axis=()` reduces nothing, and kernels are promised axes
     return checks.kernels.mean(x, axes, bool(keepdims)) if axes else checks.kernels.copy(x)
 
 

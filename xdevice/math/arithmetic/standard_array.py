@@ -40,14 +40,29 @@ VERSIONS: Final = ("2021.12", "2022.12", "2023.12", "2024.12", VERSION)
 UNARY: Final = {"abs": "abs", "invert": "bitwise_invert", "neg": "negative", "pos": "positive"}
 
 COMPARING: Final = {
-    "eq": "equal", "ge": "greater_equal", "gt": "greater", "le": "less_equal", "lt": "less", "ne": "not_equal",
-}  # fmt: skip
+    "eq": "equal",
+    "ge": "greater_equal",
+    "gt": "greater",
+    "le": "less_equal",
+    "lt": "less",
+    "ne": "not_equal",
+}
 
 COMPUTING: Final = {
-    "add": "add", "and": "bitwise_and", "floordiv": "floor_divide", "lshift": "bitwise_left_shift", "matmul": "matmul",
-    "mod": "remainder", "mul": "multiply", "or": "bitwise_or", "pow": "pow", "rshift": "bitwise_right_shift",
-    "sub": "subtract", "truediv": "divide", "xor": "bitwise_xor",
-}  # fmt: skip
+    "add": "add",
+    "and": "bitwise_and",
+    "floordiv": "floor_divide",
+    "lshift": "bitwise_left_shift",
+    "matmul": "matmul",
+    "mod": "remainder",
+    "mul": "multiply",
+    "or": "bitwise_or",
+    "pow": "pow",
+    "rshift": "bitwise_right_shift",
+    "sub": "subtract",
+    "truediv": "divide",
+    "xor": "bitwise_xor",
+}
 """The functions of Python's operators, which also have the forms `__radd__` and `__iadd__`."""
 
 
@@ -87,6 +102,7 @@ class Array:
     __slots__ = ("_base", "_checks", "_index", "_seen", "_tensor")
 
     __array_ufunc__ = None  # so that NumPy's arrays and scalars leave operators to this class
+    # `==` gives an array, so equal arrays could not be told to be one key
     __hash__ = None  # type: ignore[assignment]
 
     def __init__(

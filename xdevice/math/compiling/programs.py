@@ -458,7 +458,7 @@ def _nodes(root: Any) -> list[Any]:
 
 
 def _besides_items(node: Any) -> dict[str, Any]:
-    """Returns what a container has besides the items that were walked, by name: attributes of a subclass of list, the
+    """The parts of a container besides the items that were walked, by name: attributes of a subclass of list, the
     factory of a defaultdict, the `maxlen` of a deque."""
     x, _, _, children, _ = node
     walked = {*map(id, children)}

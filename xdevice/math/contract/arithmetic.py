@@ -147,7 +147,7 @@ OPTIONAL: Final = {
     # returns it as a tensor
     "settled": None,
 }
-"""Further members that a namespace may have, each with its value where it is left out."""
+"""Other names that a namespace may have, each with its value where it is left out."""
 
 OF_NUMBERS: Final = (
     *ELEMENTWISE, *REDUCING, *PLACES, "cumulative_prod", "cumulative_sum", "flip", "matmul", "roll", "sort", "take",

@@ -68,7 +68,7 @@ OPTIONAL: Final = {
     # adapter guards nothing that would not raise at once
     "guards": None,
 }
-"""Further members that there may be, each with its value where it is left out."""
+"""Other names that there may be, each with its value where it is left out."""
 
 STEPS: Final = (
     "adam",  # adam(rows, step, rate, betas, eps): new (p, m, v) for each row (p, g, m, v); not recorded
