@@ -130,6 +130,7 @@ def _size(one: Any, two: Any) -> float:
     """The largest difference between elements, among those whose difference is finite."""
     a, b = numpy.asarray(one), numpy.asarray(two)
     wide = "complex128" if "c" in (a.dtype.kind, b.dtype.kind) else "float64"
+    # infinities give NaN or an infinity, which does not count below
     with numpy.errstate(all="ignore"):
         size = abs(a.astype(wide) - b.astype(wide))
     return float(size.max(where=numpy.isfinite(size), initial=0.0))

@@ -140,6 +140,7 @@ class ParityReport:
         """The exit status of the command: 2 if a backend did not run or was not compared, else 1 if one diverges, else
         0."""
         states = {row.state for row in self.rows}
+        # what was not compared may diverge too, so it counts before a divergence
         return (
             NOT_RUN
             if states & {"did not run", "not compared"}

@@ -150,6 +150,7 @@ def load(folder: Path) -> RunFolder:
     if (folder / INDEX).exists():
         header = Recording(folder).header
         versions = list(header["versions"])
+        # a program that has selected no backend is named by the only framework that it has loaded
         name = header["backend"] or (versions[0] if len(versions) == 1 else folder.name)
         only = _read_backend(folder, Ended(name, None, "", ""))
         return RunFolder(folder, only, {name: only}, False, {})
@@ -234,6 +235,7 @@ def report_of_two(first: Path, second: Path, rule: Strictness) -> ParityReport:
         unused.pop(reference.name, None)
         rows.append(_row(actual, one, expected, reference, rule))
     notes = [f"{name} of {first} was compared with nothing" for name in unused]
+    # in a dict, because two runs often have the same notes
     return ParityReport(rows, [*notes, *dict.fromkeys([*expected.notes(), *actual.notes()])])
 
 

@@ -128,6 +128,7 @@ def run(plan: RunPlan, folder: Path, watcher: Watcher) -> list[Ended]:
     finally:
         ended = list(processes.ended.values())
         rows = [one._asdict() for one in ended]
+        # the calibration runs come after the usual ones
         count = len(plan.backends)
         about = {
             "gradients": plan.keeps_gradients,

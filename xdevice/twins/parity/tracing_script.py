@@ -102,6 +102,7 @@ class Tracer:
         except XDeviceError as error:
             self._refuse(traced, str(error))
             return call()
+        # a watch of no layers, for its way of copying: the program may write into the tensors
         copies = layer_calls.Watch(self._backend, {}).copies
         line = {
             "model": traced.number, "type": type(model).__name__, "run": traced.count - 1, "time": time.time(),

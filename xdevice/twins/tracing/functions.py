@@ -168,6 +168,7 @@ class _ModelSearch:
             owner.name for x in self.models if (owner := owners.backend_of_model(x)) is not None
         )
         for names in (owned, self._mentioned):
+            # programs of every framework use NumPy too
             others = [name for name in names if name != "numpy"]
             if len(others) > 1:
                 raise ArgumentError(
@@ -227,6 +228,7 @@ class _ModelSearch:
             return [] if not hasattr(x, "__wrapped__") else [x.__wrapped__]
         if isinstance(x, FunctionType):
             return [*_named(x), x.__defaults__, x.__kwdefaults__]
+        # a compiler, and `functools.wraps`, keep the function that they have wrapped there
         if hasattr(x, "__wrapped__"):
             return [x.__wrapped__]
         return vars(x).values() if hasattr(x, "__dict__") else ()

@@ -82,6 +82,7 @@ def run_both(first: Any, second: Any, inputs: Any) -> tuple[ModelRun, ModelRun]:
     """Runs two models, or functions, on the same inputs. The inputs have the layout that the first takes."""
     arrays = arrays_of(inputs)
     one, other = subject_of(first), subject_of(second)
+    # before the other, because its layers show which inputs are images
     ours = _run_whole(one, arrays)
     return ours, _run_whole(other, taken_by(other, arrays, ours))
 

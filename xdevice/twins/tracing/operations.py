@@ -125,6 +125,7 @@ class Log:
         ).hexdigest()
         key = f"{key}{array.shape}{array.dtype}"
         if key not in self.arrays:
+            # a copy, because the program may write into the array
             self.arrays[key] = array.copy()
             self._bytes += array.nbytes
         return key
@@ -163,6 +164,7 @@ class LogWriter:
         finally:
             self._is_inside = False
         outputs = self._keys(result)
+        # it gave no tensor, but for example a shape, which says nothing about the numbers
         if not outputs:
             return result
         self._add(Operation(name, program_line(), inputs, outputs, is_backward))

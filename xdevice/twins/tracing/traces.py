@@ -178,6 +178,7 @@ def trace_of(itself: Any, backend: Backend, model: Any) -> Iterator[Trace]:
 def _listener_to_log(backend: Backend, traced: Trace) -> Callable[[str, object], None]:
     """A function that adds each value that `xdevice.parity.log` names on this thread to the trace, as the output of a
     layer of that name."""
+    # a watch of no layers, for its way of copying
     watch, thread = Watch(backend, {}), threading.get_ident()
 
     def note(name: str, value: object) -> None:
