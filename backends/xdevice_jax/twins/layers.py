@@ -5,20 +5,21 @@ Facts that the code depends on:
 - nnx and linen have the layouts of Keras: kernels are (inputs, outputs), those of convolutions have the window first,
   and an attention's are (inputs, heads, numbers of a head). Their `momentum` is the weight of the old value.
 - Equinox has PyTorch's layouts, but the bias of a convolution has an axis of length 1 for each axis of the window.
-- nnx's OptimizedLSTMCell has one bias where PyTorch has two. Its GRUCell has none for the state, and its LSTMCell has
-  an array for each gate.
+- nnx's OptimizedLSTMCell has one bias where PyTorch has two, and its LSTMCell has an array for each gate.
+- All GRU cells have PyTorch's formula, in which r multiplies what the state gives for n, its bias too; but nnx has no
+  such bias.
 - The batch norm of Equinox keeps its statistics outside the module.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import jax
 
 from xdevice.twins.contract import dialects, layouts
 from xdevice.twins.contract.layers import Layers
-from xdevice.twins.contract.layouts import Layer, Part, Settings
+from xdevice.twins.contract.layouts import Layer, Part, Rule, Settings
 
 from . import linen
 from .modules import equinox, is_equinox, is_nnx, nnx, variables, walk
@@ -69,7 +70,9 @@ def _of_nnx(module: Any) -> _Kind | None:
                 _of_attention(module),
             )
         case library.RNN if isinstance(module.cell, library.OptimizedLSTMCell):
-            return "lstm", dialects.FLAX_CELL, _of_recurrent(module)
+            return "lstm", dialects.flax("lstm", {}), _of_recurrent(module)
+        case library.RNN if isinstance(module.cell, library.GRUCell):
+            return "gru", dialects.flax("gru", {}), _of_recurrent(module)
         case _:
             return None
     return kind, dialects.flax(kind, settings), settings
@@ -167,9 +170,16 @@ def _of_attention(module: Any) -> dict[str, object]:
 
 
 def _of_recurrent(module: Any) -> dict[str, object]:
-    return {
-        "layers": 1, "bidirectional": False, "projection": 0, "batch_first": not module.time_major, "dropout": 0.0,
-    }  # fmt: skip
+    cell = module.cell
+    functions = {
+        "activation": (cell.activation_fn, "tanh"),
+        "recurrent_activation": (cell.gate_fn, "sigmoid"),
+    }
+    names = {
+        key: (getattr(f, "__name__", str(f)), usual) for key, (f, usual) in functions.items()
+    }
+    changed = {key: name for key, (name, usual) in names.items() if name != usual}
+    return {**layouts.ONE_CELL, "batch_first": not module.time_major, **changed}
 
 
 def _of_equinox(module: Any) -> _Kind | None:
@@ -195,31 +205,32 @@ def _of_equinox(module: Any) -> _Kind | None:
         kind, settings = "group_norm", {"eps": module.eps, "num_groups": module.groups}
     elif isinstance(module, library.Embedding):
         kind, settings = "embedding", {"padding_idx": None, "max_norm": None}
-    elif isinstance(module, library.LSTMCell):
-        return (
-            "lstm",
-            _OF_CELL,
-            {"layers": 1, "bidirectional": False, "projection": 0, "dropout": 0.0},
-        )
+    elif isinstance(module, library.LSTMCell | library.GRUCell):
+        is_gru = isinstance(module, library.GRUCell)
+        bias = layouts.BIASES_OF_GRU if is_gru else layouts.SUMMED
+        return "gru" if is_gru else "lstm", _of_cell(bias), layouts.ONE_CELL
     else:
         return None
     return kind, layouts.parts(kind, settings), settings
 
 
-_OF_CELL: Final = (
-    Part("weight_ih", ("weight_ih_l0",), layouts.SAME),
-    Part("weight_hh", ("weight_hh_l0",), layouts.SAME),
-    Part("bias", ("bias_ih_l0", "bias_hh_l0"), layouts.SUMMED),
-)
+def _of_cell(bias: Rule) -> tuple[Part, ...]:
+    return (
+        Part("weight_ih", ("weight_ih_l0",), layouts.SAME),
+        Part("weight_hh", ("weight_hh_l0",), layouts.SAME),
+        Part("bias", ("bias_ih_l0", "bias_hh_l0"), bias),
+    )
 
 
 def _described(model: Any) -> Iterator[Layer]:
     """Yields the layers of a module of nnx or Equinox that have parameters, with all parts that their kinds may
     have."""
+    cell = None
     for path, module in walk(model):
         description = (_of_nnx if is_nnx(module) else _of_equinox)(module)
-        if description is None:
-            continue
+        if description is None or (cell is not None and path.startswith(cell)):
+            continue  # the linear layers of a cell are parts of it
+        cell = f"{path}.cell." if description[0] in layouts.RECURRENT else cell
         kind, own, settings = description
         # nnx casts the parameters to `dtype` before it computes
         dtype, own_dtype = (getattr(module, name, None) for name in ("dtype", "param_dtype"))

@@ -5,8 +5,8 @@ Facts that the code depends on:
   except those of collections that are declared mutable, which it copies.
 - Most modules make their layers anew in each call, which needs inputs. So the kind of a layer is recognized by the
   names and shapes of its parameters, and its settings are unknown.
-- The cell of an LSTM has a kernel for each gate and side: `ii`, `if`, `ig`, `io` for the inputs and `hi` to `ho`, with
-  biases, for the state. Here those of a side are one variable, with the names that nnx has.
+- The cell of an LSTM or GRU has a kernel for each gate and side, as `ii`, `if`, `ig`, `io` for the inputs of an LSTM.
+  Here those of a side are one variable, with the names that nnx has; and so are the four biases of a GRU.
 """
 
 from __future__ import annotations
@@ -28,9 +28,6 @@ if TYPE_CHECKING:
 _COLLECTIONS: Final = ("params", "batch_stats")
 _PASSING: Final = ("intermediates", "perturbations", "cache")
 """State that each run makes again."""
-_GATES: Final = "ifgo"
-_CELL: Final = frozenset(side + gate for side in "ih" for gate in _GATES)
-_GRU: Final = ("ir", "iz", "in", "hr", "hz", "hn")
 _PROJECTIONS: Final = ("query", "key", "value", "out")
 
 
@@ -46,43 +43,53 @@ def is_frozen(module: Any) -> bool:
 def arrays(module: Any) -> Iterator[tuple[str, jax.Array, Callable[[jax.Array], None]]]:
     """Yields name, value and writer of each array of a bound module."""
     groups = _groups(module)
+    cells = _cells(groups)
+    joined: set[str] = set()
     for path, leaves in groups.items():
         owner, _, last = path.rpartition(".")
+        if _is_gate(last, cells.get(owner)):
+            if owner not in joined:
+                yield from _joined(owner, cells[owner], groups)
+            joined.add(owner)
+            continue
         for name, holder in leaves.items():
-            if last not in _CELL or not _is_cell(owner, groups):
-                yield layouts.join(path, name), holder[name], _into([holder], name)
-            elif last[1] == _GATES[0]:
-                holders = [groups[layouts.join(owner, last[0] + gate)][name] for gate in _GATES]
-                whole = jax.numpy.concatenate([one[name] for one in holders], axis=-1)
-                yield (
-                    layouts.join(owner, f"dense_{last[0]}.{name}"),
-                    whole,
-                    _into(holders, name),
-                )
+            yield layouts.join(path, name), holder[name], _into([holder], name)
+
+
+def _joined(
+    cell: str, kind: str, groups: Mapping[str, Any]
+) -> Iterator[tuple[str, jax.Array, Callable[[jax.Array], None]]]:
+    for name, gates in dialects.LINEN_CELLS[kind].items():
+        own = name.rpartition(".")[2]
+        holders = [groups[layouts.join(cell, gate.partition(".")[0])][own] for gate in gates]
+        whole = jax.numpy.concatenate([one[own] for one in holders], axis=-1)
+        yield layouts.join(cell, name), whole, _into(holders, own)
 
 
 def layers(module: Any) -> Iterator[Layer]:
     """Yields the layers whose kind the names and shapes of their parameters tell, without settings that these do not
     show."""
     groups = _groups(module)
+    cells = _cells(groups)
+    listed: set[str] = set()
     # names tell the kind of parameters only
     own = module.variables.keys() - {*_COLLECTIONS, *_PASSING}
     for path, leaves in groups.items():
         owner, _, last = path.rpartition(".")
         if path.partition(".")[0] in own:
             continue
-        if last in _CELL and _is_cell(owner, groups):
-            if last == "ii":
+        if _is_gate(last, cells.get(owner)):
+            # all gates of a cell are one layer
+            if owner not in listed:
                 path = owner.removesuffix(".cell")
                 cell = "" if path == owner else "cell."
                 parts = tuple(
                     part._replace(name=cell + part.name.removeprefix("cell."))
-                    for part in dialects.FLAX_CELL
+                    for part in dialects.FLAX_CELLS[cells[owner]]
                 )
                 one = {"layers": 1, "bidirectional": False, "projection": 0}
-                yield Layer(path, "lstm", parts, one)
-        elif last in _GRU and all(layouts.join(owner, name) in groups for name in _GRU):
-            continue  # which has a bias less than a GRU elsewhere
+                yield Layer(path, cells[owner], parts, one)
+            listed.add(owner)
         elif last in _PROJECTIONS and _is_attention(owner, groups):
             if last == "query":
                 heads, size = leaves["kernel"]["kernel"].shape[1:]
@@ -97,7 +104,7 @@ def intercepting(
     layer_paths: Container[str], run: Callable[..., Any]
 ) -> AbstractContextManager[None]:
     """Returns a context manager. While its block is open, `run` makes the calls of the layers at `layer_paths`, but not
-    those in a `scan`, as of the cell of an LSTM, where there are no values."""
+    those in a `scan`, as of a recurrent cell, where there are no values."""
 
     def intercept(go: Callable[..., Any], args: Any, kwargs: Any, call: Any) -> Any:
         path = ".".join(call.module.path)
@@ -133,8 +140,18 @@ def _kind_of(name: str, leaves: Mapping[str, Any]) -> str:
     return ""
 
 
-def _is_cell(owner: str, groups: Mapping[str, Any]) -> bool:
-    return all(layouts.join(owner, name) in groups for name in _CELL)
+def _cells(groups: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+    """The kind of each cell, by its path."""
+    names = {layouts.join(path, name) for path, leaves in groups.items() for name in leaves}
+    return dict(dialects.linen_cells(names))
+
+
+def _is_gate(name: str, kind: str | None) -> bool:
+    return kind is not None and any(
+        name == gate.partition(".")[0]
+        for gates in dialects.LINEN_CELLS[kind].values()
+        for gate in gates
+    )
 
 
 def _is_attention(owner: str, groups: Mapping[str, Any]) -> bool:

@@ -8,6 +8,7 @@ Facts that the code depends on:
 - Equinox keeps arrays as attributes of frozen dataclasses, and means a module to be replaced and not changed. Writing
   an array into it is seen by everyone who holds the module, as with any other framework's model.
 - A module of Equinox takes one example, without an axis for the batch.
+- The GRUCell of Equinox keeps three of its biases in one array and the fourth in another. Here they are one variable.
 - nnx's `eval()` sets two attributes of the modules that have them.
 """
 
@@ -104,7 +105,8 @@ def variables(model: Any) -> Iterator[Variable]:
         return
     for path, module in walk(model):
         if not _is_initial(module):
-            yield from _inside(path, module, lambda value: None)
+            every = _inside(path, module, lambda value: None)
+            yield from _with_one_bias(every) if _is_gru(module) else every
 
 
 def _inside(path: str, thing: Any, put: Callable[[Any], None]) -> Iterator[Variable]:
@@ -167,6 +169,23 @@ def _is_initial(module: Any) -> bool:
     """Whether a module only holds what a state of Equinox begins with."""
     library = equinox()
     return library is not None and isinstance(module, library.nn.StateIndex)
+
+
+def _is_gru(module: Any) -> bool:
+    library = equinox()
+    return library is not None and isinstance(module, library.nn.GRUCell) and module.use_bias
+
+
+def _with_one_bias(every: Iterable[Variable]) -> Iterator[Variable]:
+    *weights, first, second = every
+    size = len(first.value)
+
+    def write(value: jax.Array) -> None:
+        first.write(value[:size])
+        second.write(value[size:])
+
+    whole = jax.numpy.concatenate([first.value, second.value])
+    yield from (*weights, Variable(first.name, whole, write))
 
 
 class JaxModels(Models):

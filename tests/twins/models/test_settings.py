@@ -161,6 +161,25 @@ def test_zeros_put_around_an_image_are_padding():
     ) == ["conv2d: padding is (1, 1) in torch, ((0, 1), (0, 1)) in tensorflow"]
 
 
+def test_zeros_are_those_of_their_own_branch():
+    nn, keras = _torch(), _keras()
+    kl = keras.layers
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.short = nn.Conv2d(3, 4, 3, 1, 1), nn.Conv2d(3, 4, 1)
+
+        def forward(self, x):
+            return self.first(x) + self.short(x)
+
+    image = keras.Input((8, 8, 3))
+    padded = kl.ZeroPadding2D(1)(image)
+    short = kl.Conv2D(4, 1, name="short")(image)
+    whole = kl.Add()([kl.Conv2D(4, 3, name="first")(padded), short])
+    assert _differences(Net(), "tensorflow", keras.Model(image, whole)) == []
+
+
 def test_what_stands_beside_nothing_is_counted():
     nn, other = _torch(), _paddle()
 

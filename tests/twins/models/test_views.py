@@ -326,6 +326,153 @@ def test_a_norm_of_ones_own_is_a_norm(told):
     assert not xdevice.models.convert_state(source, "torch", like=target, inputs=x).settings
 
 
+def own_linear(torch, is_transposed):
+    class Product(torch.nn.Module):
+        def __init__(self, inputs, outputs):
+            super().__init__()
+            sizes = (inputs, outputs) if is_transposed else (outputs, inputs)
+            self.weight = torch.nn.Parameter(torch.ones(sizes))
+
+        def forward(self, x):
+            return x @ (self.weight if is_transposed else self.weight.T)
+
+    return Product
+
+
+def graph_net(torch, make):
+    """Three graph convolutions over a ring, with the bias behind the sum over the neighbours."""
+
+    class Convolution(torch.nn.Module):
+        def __init__(self, inputs, outputs):
+            super().__init__()
+            self.lin = make(inputs, outputs)
+            self.bias = torch.nn.Parameter(torch.ones(outputs))
+
+        def forward(self, x):
+            y = self.lin(x)
+            return y + y.roll(1, 1) + self.bias
+
+    return torch.nn.Sequential(Convolution(4, 8), Convolution(8, 8), Convolution(8, 3))
+
+
+@pytest.mark.parametrize("is_transposed", [False, True])
+def test_linear_layers_of_ones_own_and_biases_that_the_code_adds(is_transposed):
+    torch, paddle = pytest.importorskip("torch"), pytest.importorskip("paddle")
+    nn = paddle.nn
+
+    class Twin(nn.Layer):
+        def __init__(self):
+            super().__init__()
+            self.fc1, self.fc2, self.fc3 = nn.Linear(4, 8), nn.Linear(8, 8), nn.Linear(8, 3)
+
+        def forward(self, x):
+            for fc in (self.fc1, self.fc2, self.fc3):
+                y = x @ fc.weight
+                x = y + y.roll(1, 1) + fc.bias
+            return x
+
+    net = scattered(torch, graph_net(torch, own_linear(torch, is_transposed)))
+    twin, x = Twin(), torch.tensor(RANDOM.standard_normal((2, 5, 4)).astype("float32"))
+    state = xdevice.models.convert_state(net, "paddle", like=twin)
+    assert not state.unmapped
+    told = "\n".join(state.settings)
+    assert "computation and settings of fc1, fc2, fc3" in told
+    assert "where the bias of fc1, fc2, fc3 is added" in told
+    xdevice.load(state, into=twin)
+    xdevice.assert_parity(net, twin, inputs=x)
+    assert not xdevice.models.convert_state(net, "paddle", like=twin, inputs=x).settings
+    back = graph_net(torch, own_linear(torch, is_transposed))
+    xdevice.load(xdevice.models.convert_state(twin, "torch", like=back), into=back)
+    xdevice.assert_parity(back, net)
+
+
+def test_square_weights_of_an_unknown_class_are_not_taken_for_linear_layers():
+    torch, paddle = pytest.importorskip("torch"), pytest.importorskip("paddle")
+    net = torch.nn.Sequential(own_linear(torch, is_transposed=True)(8, 8))
+    like = paddle.nn.Sequential(paddle.nn.Linear(8, 8, bias_attr=False))
+    assert xdevice.models.convert_state(net, "paddle", like=like).unmapped
+
+
+def test_linear_layers_of_ones_own_on_both_sides():
+    torch, keras = pytest.importorskip("torch"), pytest.importorskip("keras")
+
+    class Product(keras.layers.Layer):
+        def build(self, shape):
+            self.kernel = self.add_weight(shape=(shape[-1], 3), name="kernel")
+
+        def call(self, x):
+            return x @ self.kernel
+
+    twin = keras.Sequential([keras.Input((4,)), Product()])
+    net = scattered(torch, torch.nn.Sequential(own_linear(torch, is_transposed=False)(4, 3)))
+    x = torch.ones(2, 4)
+    state = xdevice.models.convert_state(net, "tensorflow", like=twin, inputs=x)
+    assert not state.unmapped
+    xdevice.load(state, into=twin)
+    xdevice.assert_parity(net, twin, inputs=x)
+
+
+def test_a_frozen_batch_norm_of_ones_own_is_a_batch_norm():
+    torch, paddle = pytest.importorskip("torch"), pytest.importorskip("paddle")
+
+    class Frozen(torch.nn.Module):
+        def __init__(self, size):
+            super().__init__()
+            for name in ("weight", "bias", "running_mean", "running_var"):
+                self.register_buffer(name, torch.rand(size) + 0.5)
+
+        def forward(self, x):
+            y = (x - self.running_mean[:, None]) * (self.running_var[:, None] + 1e-5).rsqrt()
+            return y * self.weight[:, None] + self.bias[:, None]
+
+    nn = torch.nn
+    net = nn.Sequential(nn.Conv1d(3, 4, 1), Frozen(4))
+    nn = paddle.nn
+    twin = nn.Sequential(nn.Conv1D(3, 4, 1), nn.BatchNorm1D(4))
+    x = torch.rand(2, 3, 5)
+    state = xdevice.models.convert_state(net, "paddle", like=twin, inputs=x)
+    assert not state.unmapped
+    assert not state.differences
+    xdevice.load(state, into=twin)
+    back = nn.Sequential(nn.Conv1D(3, 4, 1), nn.BatchNorm1D(4))
+    xdevice.load(xdevice.models.convert_state(twin, "paddle", like=back), into=back)
+    xdevice.load(xdevice.models.convert_state(back, "torch", like=net), into=net)
+    xdevice.assert_parity(net, twin, inputs=x)
+
+
+def test_pixels_along_one_axis_are_those_of_an_image():
+    torch, paddle = pytest.importorskip("torch"), pytest.importorskip("paddle")
+
+    class Net(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.b, self.a = torch.nn.GroupNorm(2, 4), torch.nn.GroupNorm(2, 4)
+            self.conv = torch.nn.Conv2d(4, 4, 3)
+
+        def forward(self, x):
+            y = self.conv(self.a(x.flatten(2)).view(x.shape))
+            return self.b(y.flatten(2)).view(y.shape)
+
+    class Twin(paddle.nn.Layer):
+        def __init__(self):
+            super().__init__()
+            nn = paddle.nn
+            self.x, self.y = nn.GroupNorm(2, 4), nn.GroupNorm(2, 4)
+            self.conv = nn.Conv2D(4, 4, 3)
+
+        def forward(self, x):
+            return self.y(self.conv(self.x(x)))
+
+    net, twin = scattered(torch, Net()), Twin()
+    x = torch.tensor(RANDOM.standard_normal((2, 4, 6, 6)).astype("float32"))
+    state = xdevice.models.convert_state(net, "paddle", like=twin, inputs=x)
+    assert state.pairs == {"b": "y", "a": "x", "conv": "conv"}
+    xdevice.load(state, into=twin)
+    xdevice.assert_parity(net, twin, inputs=x)
+    state = xdevice.models.convert_state(twin, "torch", like=net, inputs=x)
+    assert state.pairs == {"x": "a", "y": "b", "conv": "conv"}
+
+
 def test_a_kind_of_a_class_that_is_not_there_is_an_error():
     torch = pytest.importorskip("torch")
     with pytest.raises(xdevice.errors.StateError, match="kinds says rms_norm of 'OtherNorm'"):

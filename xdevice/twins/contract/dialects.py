@@ -21,7 +21,7 @@ from . import layouts
 from .layouts import Part, Settings
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterator, Mapping
+    from collections.abc import Collection, Container, Iterator, Mapping
 
     Names = Mapping[str, Mapping[str, str | None]]
 
@@ -241,17 +241,51 @@ _FLAX: Final[Names] = {
     "group_norm": _SCALE,
 }
 _FLAX_RULES: Final = _KERNELS | {"conv_transpose": {"weight": layouts.FLIPPED_KERNEL}}
-FLAX_CELL: Final = (
+_FLAX_KERNELS: Final = (
     Part("cell.dense_i.kernel", ("weight_ih_l0",), layouts.TRANSPOSED),
     Part("cell.dense_h.kernel", ("weight_hh_l0",), layouts.TRANSPOSED),
-    Part("cell.dense_h.bias", ("bias_ih_l0", "bias_hh_l0"), layouts.SUMMED),
 )
+_BIASES: Final = ("bias_ih_l0", "bias_hh_l0")
+FLAX_CELLS: Final[Mapping[str, tuple[Part, ...]]] = MappingProxyType(
+    {
+        "lstm": (*_FLAX_KERNELS, Part("cell.dense_h.bias", _BIASES, layouts.SUMMED)),
+        "gru": (
+            *_FLAX_KERNELS,
+            Part("cell.dense_i.bias", _BIASES, layouts.BIAS_OF_INPUT),  # of nnx
+            Part("cell.bias", _BIASES, layouts.BIASES_OF_GRU),  # of linen
+        ),
+    }
+)
+"""The parts of a cell in an RNN. One of the two biases of a GRU is there."""
+LINEN_CELLS: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = MappingProxyType(
+    {
+        "lstm": {
+            "dense_i.kernel": ("ii.kernel", "if.kernel", "ig.kernel", "io.kernel"),
+            "dense_h.kernel": ("hi.kernel", "hf.kernel", "hg.kernel", "ho.kernel"),
+            "dense_h.bias": ("hi.bias", "hf.bias", "hg.bias", "ho.bias"),
+        },
+        "gru": {
+            "dense_i.kernel": ("ir.kernel", "iz.kernel", "in.kernel"),
+            "dense_h.kernel": ("hr.kernel", "hz.kernel", "hn.kernel"),
+            "bias": ("ir.bias", "iz.bias", "in.bias", "hn.bias"),
+        },
+    }
+)
+"""The arrays of the gates in a cell of linen, by the name that they have joined along their last axis."""
+
+
+def linen_cells(names: Collection[str]) -> Iterator[tuple[str, str]]:
+    """Yields path and kind of each cell of linen of which all arrays are among `names`."""
+    for path in dict.fromkeys(name.rpartition(".")[0].rpartition(".")[0] for name in names):
+        for kind, joins in LINEN_CELLS.items():
+            if all(layouts.join(path, name) in names for own in joins.values() for name in own):
+                yield path, kind
 
 
 def flax(kind: str, settings: Settings) -> tuple[Part, ...]:
     """The parts of a layer in Flax, whose kernels have their axes in the order of Keras."""
-    if kind == "lstm":
-        return FLAX_CELL
+    if kind in FLAX_CELLS:
+        return FLAX_CELLS[kind]
     if kind == layouts.ATTENTION:
         return projections(int(str(settings.get("num_heads", -1))), -1, "out")
     return layouts.parts(

@@ -114,6 +114,8 @@ ZEROS: Final = "zeros"
 ROW: Final = "the row of the weight, which is not zeros"
 FLATTENS: Final = "flattens"
 """The setting of a linear layer that is a convolution over a whole image, where the other model flattens the image."""
+ADDED: Final = "bias_added"
+"""The setting of a layer whose bias is a tensor of no layer, which the model's code adds where it likes."""
 AXIS: Final = "axis_in_doubt"
 """The setting that says which axis a norm works over, if the norm that it is paired with may work over another."""
 STATED_BY_BOTH: Final = (
@@ -121,6 +123,7 @@ STATED_BY_BOTH: Final = (
     "block_dropout",
     ASSEMBLED,
     FLATTENS,
+    ADDED,
     AXIS,
     PADDED,
     SPECTRAL_AXIS,
@@ -241,6 +244,34 @@ CHANNELS_LAST: Final = _one(lambda x: np.moveaxis(x, -1, 0), lambda x: np.moveax
 """The rule for an array that is (*rows and columns, C) in the framework and (C, *rows and columns) in PyTorch."""
 SUMMED: Final = Rule(lambda x: (x, np.zeros_like(x)), lambda ih, hh: ih + hh, is_lossy=True)
 """The rule for one bias where PyTorch has two: for PyTorch it becomes the first, and the second is 0."""
+
+
+def _of_gru(x: Array) -> tuple[Array, Array]:
+    r_and_z, new, of_state = np.split(x, (len(x) // 4 * 2, len(x) // 4 * 3))
+    return np.concatenate([r_and_z, new]), np.concatenate([np.zeros_like(r_and_z), of_state])
+
+
+def _to_gru(ih: Array, hh: Array) -> Array:
+    number = len(ih) // 3 * 2
+    return np.concatenate([(ih + hh)[:number], ih[number:], hh[number:]])
+
+
+BIASES_OF_GRU: Final = Rule(_of_gru, _to_gru, is_lossy=True)
+"""The rule for the biases of a GRU that has one for each of r and z, and two for n, of the inputs and of the state: r
+multiplies the second of these."""
+
+
+def _to_input_bias(ih: Array, hh: Array) -> Array:
+    biases = _to_gru(ih, hh)
+    if biases[len(ih) :].any():
+        raise UnfitError(
+            "a GRU of Flax's nnx has no bias for the state of n, and this one is not 0"
+        )
+    return biases[: len(ih)]
+
+
+BIAS_OF_INPUT: Final = Rule(lambda x: (x, np.zeros_like(x)), _to_input_bias, is_lossy=True)
+"""The rule for the biases of a GRU that has them for the inputs only."""
 GATES_ZRN: Final = _one(lambda x: _swapped_gates(x.T), lambda x: _swapped_gates(x).T)
 BIASES_ZRN: Final = Rule(
     lambda x: (_swapped_gates(x[0]), _swapped_gates(x[1])),

@@ -228,6 +228,7 @@ class Lister:
         yield from self._single_tensors()
         if has_model:
             yield from self._flattened_images()
+            yield from self._added_biases()
             yield from self._uncounted()
             yield from self._axes()
 
@@ -287,6 +288,18 @@ class Lister:
                     f"not compared: the order in which the image is flattened for {other.path}, a convolution over "
                     f"the whole of it in {twin.name}; channels first is taken"
                 )
+
+    def _added_biases(self) -> Iterator[str]:
+        paths = [
+            other.path
+            for _, layer, other in self._both_ways()
+            if layouts.ADDED in layer.settings
+        ]
+        if paths:
+            yield (
+                f"not compared: where the bias of {some_of(paths)} is added, which in one model is a tensor that "
+                "belongs to no layer"
+            )
 
     def _uncounted(self, only: Collection[str] = ()) -> Iterator[str]:
         """A line that counts the layers that could not be compared; if `only` is not empty, just those of the kinds in
@@ -655,16 +668,19 @@ def _with_axis(layer: Layer, other: Layer) -> Settings:
 
 
 def with_pads(sequence: Iterable[Layer]) -> Iterator[Layer]:
-    """The layers, with each layer that only adds zeros merged into the padding of the convolution or pool behind it."""
-    before: list[Layer] = []
+    """The layers, with each layer that only adds zeros merged into the padding of the convolution or pool behind it, in
+    its own line: a layer of another branch may come between the two."""
+    every: list[Layer | None] = []
+    places: dict[str, list[int]] = {}
     for layer in sequence:
-        if before and before[-1].kind == "pad":
-            padded = _merge_pad(before[-1], layer, before[-2] if len(before) > 1 else None)
-            if padded is not None:
-                before[-1] = padded
-                continue
-        before.append(layer)
-    yield from before
+        line = places.setdefault(layer.line, [])
+        pad, behind = (every[line[-n]] if len(line) >= n else None for n in (1, 2))
+        padded = _merge_pad(pad, layer, behind) if pad and pad.kind == "pad" else None
+        if padded is not None:
+            every[line.pop()] = None
+        line.append(len(every))
+        every.append(padded or layer)
+    yield from filter(None, every)
 
 
 def _merge_pad(pad: Layer, layer: Layer, behind: Layer | None) -> Layer | None:

@@ -9,13 +9,15 @@ from collections import Counter
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
+
 from xdevice.core import registry
 from xdevice.errors import NotATensorError, StateError, shown
-from xdevice.twins.contract import layouts
+from xdevice.twins.contract import dialects, layouts
 from xdevice.twins.weights.added_parameters import advice, require_merged
 from xdevice.twins.weights.checkpoints import open_checkpoint
 from xdevice.twins.weights.disk import path_text
-from xdevice.twins.weights.format import Header
+from xdevice.twins.weights.format import FileTensor, Header, OpenedTensor
 from xdevice.twins.weights.nested import state_in
 
 from . import recognition
@@ -69,7 +71,7 @@ def _plain_state(source: Any, paths: Collection[str], done: list[str]) -> Mappin
         done.append(_TAKEN.format(nested.key))
     elif nested.left:
         done.append(f"left out {some_of(nested.left)}, which are no tensors of the state")
-    state = plain_names(_unwrapped(nested.state, done), done)
+    state = _with_cells(plain_names(_unwrapped(nested.state, done), done), done)
     return _renamed(_with_lists(state, paths, done), paths, done)
 
 
@@ -86,6 +88,34 @@ def _with_lists(
         f"read the numbers in {sum(name != one for name, one in new.items())} names as those of lists"
     )
     return {new[name]: value for name, value in source.items()}
+
+
+def _with_cells(source: Mapping[str, Any], done: list[str]) -> Mapping[str, Any]:
+    """The state with one array for all gates of a recurrent cell, as nnx has them, where linen has one for each."""
+    joins: dict[str, tuple[str, list[str]]] = {}
+    for path, kind in dialects.linen_cells(source):
+        cell = path if path.rpartition(".")[2] == "cell" else layouts.join(path, "cell")
+        for name, own in dialects.LINEN_CELLS[kind].items():
+            gates = [layouts.join(path, gate) for gate in own]
+            joins |= dict.fromkeys(gates, (layouts.join(cell, name), gates))
+        done.append(f"joined the gates of {path or 'the state'}, a {kind} of Flax's linen")
+    new: dict[str, Any] = {}
+    for name, value in source.items():
+        whole, gates = joins.get(name, (name, []))
+        if whole not in new:
+            new[whole] = _concatenated([source[gate] for gate in gates]) if gates else value
+    return new
+
+
+def _concatenated(tensors: Sequence[Any]) -> Any:
+    """The tensors joined along their last axis, on the device of the first; those of a file in memory."""
+    first = tensors[0]
+    if isinstance(first, FileTensor):
+        x = np.concatenate([one.read() for one in tensors], axis=-1)
+        return OpenedTensor(first.dtype, x.shape, x.nbytes, registry.load("numpy"), x)
+    backend = _backend_of({"": first})
+    x = np.concatenate([backend.peek(one) for one in tensors], axis=-1)
+    return backend.from_numpy(x, backend.device_of(first))
 
 
 def plain_names(source: Mapping[str, Any], done: list[str]) -> Mapping[str, Any]:
@@ -225,12 +255,12 @@ def read_state(source: Any, wanted: Twin | None, request: Request, state: State)
         if not is_skipped(path, request.skip)
     }
     origin = header.origin if header else backend.name
-    dialects = recognition.dialects_of(origin, request.layout)
-    every = recognition.readings(dialects, variables, kinds, wanted, back)
+    ways = recognition.dialects_of(origin, request.layout)
+    every = recognition.readings(ways, variables, kinds, wanted, back)
     # a dict of NumPy's or JAX's is laid out as PyTorch's, unless its names say otherwise
     is_torch_assumed = header is None or origin in ("numpy", "jax")
     reading = recognition.chosen_reading(every, is_torch_assumed)
-    _require_stated(reading, stated, dialects[reading.dialect], variables)
+    _require_stated(reading, stated, ways[reading.dialect], variables)
     # before the errors below, which would hide that the shapes do not fit
     settled_layers = [settled(layer, variables) for layer in reading.layers]
     layers = [

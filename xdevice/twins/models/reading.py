@@ -315,7 +315,7 @@ def check_kinds_fit(kinds: Names, names: Names, source: Twin, target: Twin | Non
             (twin.name, layer.kind)
             for twin, place in places
             for layer in twin.layers
-            if _is_meant(layer.path, _classes(twin.sequence), with_dots(place))
+            if _is_meant(layer.path, classes_of(twin.sequence), with_dots(place))
         ]
         # in one of the two is enough: the other may be a class that is known anyway
         if any(own == kind for _, own in of_classes):
@@ -360,7 +360,7 @@ def spelled_out(
     """`kinds` with each pattern and each name of a class replaced by the paths that it matches: those of modules, or of
     tensors if the kind is "same". `names` are those of the variables that no known layer has."""
     kind_of: dict[str, str] = {}
-    classes = _classes(sequence)
+    classes = classes_of(sequence)
     owners = dict.fromkeys(map(module_of, names))
     for key, kind in kinds.items():
         paths = names if kind == "same" else owners
@@ -373,7 +373,7 @@ def spelled_out(
     return kind_of
 
 
-def _classes(sequence: Iterable[Layer] | None) -> dict[str, object]:
+def classes_of(sequence: Iterable[Layer] | None) -> dict[str, object]:
     """The classes of the modules whose code is not read, by their paths."""
     return {
         layer.path: layer.settings["type"]

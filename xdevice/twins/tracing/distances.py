@@ -114,6 +114,18 @@ def layouts(x: Array) -> Iterator[Array]:
         yield numpy.moveaxis(x, -1, 1)
 
 
+def regrouped(x: Array, shape: Sequence[int]) -> Iterator[Array]:
+    """Yields an image in this shape, if rows and columns are one axis in one of the two shapes, as an attention over
+    the pixels has them, and if the channels are an axis of both."""
+    if x.ndim == len(shape) or min(x.ndim, len(shape)) < 3 or x.size != math.prod(shape):
+        return
+    for way in layouts(x):
+        if way.shape[0] == shape[0] and (
+            way.shape[1] == shape[1] or way.shape[-1] == shape[-1]
+        ):
+            yield way.reshape(shape)
+
+
 def _orders(x: Array, shape: tuple[int, ...]) -> Iterator[Array]:
     """Yields the array in each order of axes that frameworks use, if it then has the given shape."""
     wanted = tuple(size for size in shape if size != 1)

@@ -12,6 +12,7 @@ These facts make it harder:
 
 from __future__ import annotations
 
+import math
 from itertools import chain, permutations
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -178,7 +179,7 @@ class ForcedRun:
         own_input = as_input([backend.to_numpy(x) for x in call.inputs[:1]])
         # the answers of the call before were about another input
         self._same.clear()
-        own = self._choose(call.path, own_input, _sizes(call.outputs))
+        own = self._choose(call.path, own_input, _size(call.outputs))
         expected = self._next_call(call.path, own, own_input)
         if expected is None:
             return result
@@ -241,22 +242,22 @@ class ForcedRun:
 
     # which layer it is
 
-    def _choose(self, path: str, own_input: LayerInput | None, sizes: list[int]) -> str:
+    def _choose(self, path: str, own_input: LayerInput | None, size: int) -> str:
         """The path of the source's layer that is the counterpart of the target's layer at `path`, which was called with
-        this input and gave an output of these sizes; "" if nothing tells which layer it is."""
+        this input and gave an output of this size; "" if nothing tells which layer it is."""
         if path in self.chosen:
             return self.chosen[path]
         if path in self._fixed:
             own = self.sure[path] = self._fixed[path]
         else:
-            own = self._pick(path, own_input, sizes)
+            own = self._pick(path, own_input, size)
         if own:
             self.chosen[path] = own
         else:
             self.open.append(path)
         return own
 
-    def _pick(self, path: str, own_input: LayerInput | None, sizes: list[int]) -> str:
+    def _pick(self, path: str, own_input: LayerInput | None, size: int) -> str:
         """Chooses among the layers of the source with the kind and shape of the target's layer at `path`: by input,
         then by the guess, then by likeness."""
         alike = [
@@ -265,7 +266,7 @@ class ForcedRun:
             if signature == self._wanted[path]
         ]
         # a shortcut may have the kind, the shape and the input of the layer that it bypasses, but not its stride
-        alike = [own for own in alike if _sizes(self._calls[own][0].outputs) == sizes] or alike
+        alike = [own for own in alike if _size(self._calls[own][0].outputs) == size] or alike
         same = [
             own for own in alike if any(self._has(call, own_input) for call in self._calls[own])
         ]
@@ -277,9 +278,10 @@ class ForcedRun:
         # the only one, and still free: whatever the other layers turn out to be
         if len(same) == len(close) == 1:
             self.sure[path] = close[0]
-        if close:
-            return guess if guess in close else max(close, key=lambda own: likeness(own, path))
-        if guess in free:
+        if close and guess not in close:
+            near = [own for own in self._called_next(same) if own in close]
+            return max(near or close, key=lambda own: likeness(own, path))
+        if guess in free:  # or in close, which is a part of it
             return guess
         if len(free) < 2:
             return free[0] if free else ""
@@ -289,6 +291,19 @@ class ForcedRun:
         )
         (first, best), (second, _) = ranked[:2]
         return best if first > _LIKELY and first - second > (1 - first) / 2 + 0.05 else ""
+
+    def _called_next(self, same: Sequence[str]) -> list[str]:
+        """Those of the source's layers `same` that it calls next to the counterpart of the layer called last. Each
+        block of a U-Net has a layer that takes the one embedding of the time."""
+        order, last = list(self._calls), self.chosen.get(self._before)
+        if last not in self._calls:
+            return []
+        first = end = order.index(last) + 1
+        while end < len(order) and order[end] in same:
+            end += 1
+        while first and order[first - 1] in same:
+            first -= 1
+        return order[first:end]
 
 
 def _groups(ties: dict[str, frozenset[str]]) -> list[list[str]]:
@@ -304,9 +319,9 @@ def _groups(ties: dict[str, frozenset[str]]) -> list[list[str]]:
     return [paths for paths, _ in groups if len(paths) > 1]
 
 
-def _sizes(outputs: Sequence[Any]) -> list[int]:
-    """The sizes of the axes of a layer's first output, wherever its channels are."""
-    return sorted(outputs[0].shape) if outputs else []
+def _size(outputs: Sequence[Any]) -> int:
+    """How many numbers a layer's first output has, in whatever axes."""
+    return math.prod(outputs[0].shape) if outputs else 0
 
 
 def _time_exchanged(x: Array, there: Array) -> Array:
@@ -320,9 +335,11 @@ def _laid_out(
     """The source's output `x` in the layout of the target's output `there`. `ends` says, first for the source and then
     for the target, whether channels are last."""
     here, last = ends
+    is_image = kind in model_runs.IMAGES
+    if is_image and x.ndim != there.ndim:
+        return next(distances.regrouped(x, there.shape), x)
     if kind == "linear" and x.size == there.size and x.ndim != there.ndim:
         return x.reshape(there.shape)  # with an axis for heads, or a pooled image's
-    is_image = kind in model_runs.IMAGES
     if not is_image and x.shape != there.shape:
         return next((way for way in distances.layouts(x) if way.shape == there.shape), x)
     if x.ndim < 3 or x.ndim != there.ndim or here is None or last is None or here == last:

@@ -1,6 +1,6 @@
 """Compares the inputs of two layers in two frameworks. Inputs also count as the same if one has its channels first and
 the other last, if a flattened image has its numbers in another order, if one has its padding already, or if one has all
-steps of all sequences along one axis."""
+steps of all sequences, or all pixels of an image, along one axis."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
-from xdevice.twins.tracing.distances import layouts, trimmed
+from xdevice.twins.tracing.distances import layouts, regrouped, trimmed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -46,7 +46,8 @@ def is_same(one: LayerInput | None, other: LayerInput | None) -> bool:
     if one is None or other is None:
         return one is other
     x, y = _with_equal_axes(one.x, other.x)
-    if x.ndim != y.ndim or not x.size or not y.size:
+    images = list(regrouped(y, x.shape))
+    if (x.ndim != y.ndim and not images) or not x.size or not y.size:
         return x.shape == y.shape
     tolerance = _SAME * max(one.largest, _TINY)
     # two numbers tell most pairs apart in microseconds; reading the arrays takes milliseconds
@@ -54,7 +55,7 @@ def is_same(one: LayerInput | None, other: LayerInput | None) -> bool:
         one.total - other.total
     ) > tolerance * max(x.size, y.size):
         return False
-    candidates = list(layouts(y))
+    candidates = images or list(layouts(y))
     of_one_shape = [(x, candidate) for candidate in candidates if candidate.shape == x.shape]
     pairs = of_one_shape or (_without_zeros(x, candidate) for candidate in candidates)
     if any(_is_close(*pair, tolerance) for pair in pairs):

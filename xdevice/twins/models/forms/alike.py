@@ -28,7 +28,8 @@ def alike(source: Twin, target: Twin) -> tuple[Twin, Twin]:
         _with_channels,
         _with_instances,
         _with_stacks,
-        single_tensors.with_norms,
+        single_tensors.with_own_classes,
+        single_tensors.with_biases,
         single_tensors.with_kinds,
     )
     # in this order, because each counts what those before it have left

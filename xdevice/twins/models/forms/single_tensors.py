@@ -1,5 +1,6 @@
-"""Finds what one model has in another form than the other: a parameter that belongs to no known layer, a norm of the
-user's own class, a convolution in place of a linear layer, an embedding in place of a plain tensor.
+"""Finds what one model has in another form than the other: a parameter that belongs to no known layer, a norm or a
+linear layer of the user's own class, a bias that the model's code adds, a convolution in place of a linear layer, an
+embedding in place of a plain tensor.
 
 Each is the same array in another shape, so only its `Layer` is rewritten, with a rule for the shape. That is done
 where the counts of both models say that it is meant, and only if the shapes fit. The code around it is not read, which
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from xdevice.errors import StateError
 from xdevice.twins.contract import layouts
 from xdevice.twins.models.name_likeness import crossings, guess
-from xdevice.twins.models.reading import declared_layer, parent_of, ways_of
+from xdevice.twins.models.reading import classes_of, declared_layer, parent_of, ways_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -23,54 +24,107 @@ if TYPE_CHECKING:
     from xdevice.twins.contract.layouts import Layer
     from xdevice.twins.models.reading import Names, Pairs, Twin
 
-_NORMS: Final = ("rms_norm", "layer_norm")
-"""Kinds that an own class with no more than a weight, or a weight and a bias, is taken for."""
+_OWN: Final = ("rms_norm", "layer_norm", "batch_norm", "linear")
+"""Kinds that a module of an unknown class is taken for, if it has the parameters of that kind and no more."""
 
 
-def with_norms(twin: Twin, other: Twin) -> Twin:
-    """Takes modules of unknown classes for norms, where the other model has exactly so many more norms of their shape
-    and parameters."""
+def with_own_classes(twin: Twin, other: Twin) -> Twin:
+    """Takes modules of unknown classes for norms and linear layers, where the other model has exactly so many more of
+    their shape and parameters. For a linear layer its modules of unknown classes count, too."""
+    for kind in _OWN:
+        lacking = _forms(twin=other, kind=kind) - _forms(twin, kind)
+        candidates = _candidates(twin, kind)
+        if kind == "linear":
+            both = Counter(_form(other, layer) for layer in _candidates(other, kind))
+            twin = _with_layers(
+                twin, _rectangular(twin, _fitting(twin, candidates, lacking + both))
+            )
+            # some write `x @ weight`, with a weight of (I, O)
+            lacking = _forms(other, kind) - _forms(twin, kind)
+            turned = [_transposed(layer) for layer in _candidates(twin, kind)]
+            candidates = _rectangular(twin, _fitting(twin, turned, lacking))
+        else:
+            candidates = _fitting(twin, candidates, lacking)
+        twin = _with_layers(twin, candidates)
+    return twin
+
+
+def _candidates(twin: Twin, kind: str) -> list[Layer]:
+    """The modules of unknown classes as layers of this kind, if they have its parameters and no more."""
     modules: dict[str, dict[str, Any]] = {}
     for layer, name in zip(twin.singles, twin.single_names, strict=True):
         modules.setdefault(parent_of(layer.path), {})[name] = twin.variables[name]
     # tensors of the model itself are in no module that could be a norm
     modules.pop("", None)
     ways = ways_of(twin.backend)
-    for kind in _NORMS:
-        lacking = _norms(other, kind) - _norms(twin, kind)
-        candidates = [
-            declared_layer(ways, path, kind, variables) for path, variables in modules.items()
-        ]
-        norms = [(layer, _form(twin, layer)) for layer in candidates if layer is not None]
-        counts = Counter(form for _, form in norms)
-        # one more or one less would be a guess
-        taken = [layer for layer, form in norms if counts[form] == lacking[form]]
-        twin = _with_norms(twin, taken)
-        for layer in taken:
-            del modules[layer.path]
-    return twin
+    layers = []
+    for path, variables in modules.items():
+        try:
+            new = declared_layer(ways, path, kind, variables)
+        except StateError:  # the shapes do not fit
+            continue
+        names = {part.of[0]: part.name for part in new.parts} if new is not None else {}
+        if new is not None and "weight" in names and {*names.values()} == variables.keys():
+            layers.append(new)
+    return layers
 
 
-def _norms(twin: Twin, kind: str) -> Counter[object]:
+def _fitting(twin: Twin, layers: list[Layer], lacking: Counter[object]) -> list[Layer]:
+    counts = Counter(_form(twin, layer) for layer in layers)
+    # one more or one less would be a guess
+    return [
+        layer for layer in layers if counts[_form(twin, layer)] == lacking[_form(twin, layer)]
+    ]
+
+
+def _rectangular(twin: Twin, layers: list[Layer]) -> list[Layer]:
+    """Those of the linear layers of which the shape tells which axis is that of the inputs: their own, or that of
+    another layer of their class."""
+    classes = classes_of(twin.sequence)
+    sizes = {layer.path: set(twin.shapes(layer)["weight"]) for layer in layers}
+    certain = {classes.get(path) for path, size in sizes.items() if len(size) == 2} - {None}
+    return [
+        layer
+        for layer in layers
+        if len(sizes[layer.path]) == 2 or classes.get(layer.path) in certain
+    ]
+
+
+def _transposed(layer: Layer) -> Layer:
+    def turned(rule: layouts.Rule) -> layouts.Rule:
+        return layouts.TRANSPOSED if rule is layouts.SAME else layouts.SAME
+
+    parts = [
+        part._replace(rule=turned(part.rule)) if part.of == ("weight",) else part
+        for part in layer.parts
+    ]
+    return layer._replace(parts=tuple(parts))
+
+
+def _forms(twin: Twin, kind: str) -> Counter[object]:
     return Counter(_form(twin, layer) for layer in twin.layers if layer.kind == kind)
 
 
 def _form(twin: Twin, layer: Layer) -> object:
-    return twin.signature(layer), frozenset(name for part in layer.parts for name in part.of)
+    names = {name for part in layer.parts for name in part.of} - {layouts.COUNTER}
+    # the code around a linear layer may add its bias
+    return twin.signature(layer), frozenset(
+        names - {"bias"} if layer.kind == "linear" else names
+    )
 
 
-def _with_norms(twin: Twin, norms: Sequence[Layer]) -> Twin:
-    """The twin with `norms` among its layers, each at the place of its first variable, and no longer among the
+def _with_layers(twin: Twin, new: Sequence[Layer]) -> Twin:
+    """The twin with the layers `new` among its own, each at the place of its first variable, and no longer among the
     single tensors."""
-    if not norms:
+    if not new:
         return twin
-    names = {part.name for layer in norms for part in layer.parts}
+    names = {part.name for layer in new for part in layer.parts}
     places = {name: place for place, name in enumerate(twin.variables)}
 
     def place(layer: Layer) -> int:
         return places[layer.parts[0].name]
 
-    layers = [*twin.layers, *norms]
+    layers = [*twin.layers, *new]
     in_order = list(map(place, twin.layers))
     # a model that does not define its layers in the order of its variables keeps its own order
     if in_order == sorted(in_order):
@@ -78,6 +132,50 @@ def _with_norms(twin: Twin, norms: Sequence[Layer]) -> Twin:
     return twin._replace(
         layers=layers, singles=[one for one in twin.singles if one.parts[0].name not in names]
     )
+
+
+def with_biases(twin: Twin, other: Twin) -> Twin:
+    """Gives layers without a bias the tensor of no layer beside them that fits as one, where the other model has
+    exactly so many more layers of that shape with a bias. A graph convolution adds its bias behind the sum over the
+    neighbours."""
+    lacking = Counter(map(other.signature, filter(_has_bias, other.layers)))
+    lacking.subtract(map(twin.signature, filter(_has_bias, twin.layers)))
+    biases: dict[object, list[Layer]] = {}
+    for single in twin.singles:
+        biases.setdefault((parent_of(single.path), twin.signature(single)[1]), []).append(
+            single
+        )
+    owners: dict[object, list[Layer]] = {}
+    for layer in twin.layers:
+        if layer.kind in _BIASED and not _has_bias(layer):
+            rows: Any = twin.signature(layer)[1]
+            owners.setdefault((parent_of(layer.path), rows[:1]), []).append(layer)
+    pairs = [
+        (owners[place][0], biases[place][0])
+        for place in owners
+        if len(owners[place]) == 1 == len(biases.get(place, ()))
+    ]
+    counts = Counter(twin.signature(layer) for layer, _ in pairs)
+    joined = {
+        id(layer): layer._replace(
+            parts=(*layer.parts, bias.parts[0]._replace(of=("bias",))),
+            settings={**layer.settings, layouts.ADDED: True},
+        )
+        for layer, bias in pairs
+        if counts[twin.signature(layer)] == lacking[twin.signature(layer)]
+    }
+    names = {layer.parts[-1].name for layer in joined.values()}
+    twin = twin.with_layers([joined.get(id(layer), layer) for layer in twin.layers])
+    return twin._replace(
+        singles=[one for one in twin.singles if one.parts[0].name not in names]
+    )
+
+
+_BIASED: Final = ("linear", "conv")
+
+
+def _has_bias(layer: Layer) -> bool:
+    return layer.kind in _BIASED and any(part.of == ("bias",) for part in layer.parts)
 
 
 def with_kinds(twin: Twin, other: Twin) -> Twin:
