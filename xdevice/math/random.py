@@ -656,7 +656,9 @@ def _number(what: str, value: Any, dtype: str) -> float:
         ) from None
     # written so that NaN is refused
     if not abs(number) <= _LARGEST[dtype]:
-        raise ArgumentError(f"{what} must be a number that {dtype} holds, not {shown(value)}")
+        raise ArgumentError(
+            f"{what} must be a number that {dtype} can hold, not {shown(value)}"
+        )
     return float(host_dtype(dtype).type(number))
 
 

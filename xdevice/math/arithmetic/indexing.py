@@ -245,7 +245,8 @@ def _sliced(checks: Checks, x: Any, parts: tuple[Any, ...]) -> Any:
     others = len(x.shape) - named
     if others < 0 or sum(part is ... for part in parts) > 1:
         raise IndexError(
-            f"x[...] of the shape {shape_of(x)} takes as many parts and one ellipsis, not {shown(parts)}"
+            f"x[...] of the shape {shape_of(x)} takes at most one part for each axis and one "
+            f"ellipsis, not {shown(parts)}"
         )
     axis = 0
     for part in parts:
