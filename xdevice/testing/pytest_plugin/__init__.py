@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from xdevice.contract import Backend
 
 _BODY, _FIXTURES = 0, 1
-"""The seeds of random numbers: of those that a test itself draws, and of those that its fixtures draw."""
+"""The seeds of random numbers: for those that a test itself draws, and for those that its fixtures draw."""
 
 _guarded: Final = pytest.StashKey[bool]()
 
@@ -194,7 +194,7 @@ def _prepare(backend: Backend) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """Puts back the default backend and the generator of random numbers after each test."""
+    """Restores the default backend and the generator of random numbers after each test."""
     if backend_of(item) is None:
         return (yield)
     before = selection.default()
@@ -264,8 +264,8 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
 
 
 def _tell_kernels(item: pytest.Item, when: Literal["enter", "leave"]) -> None:
-    """Calls what the backend's arithmetic functions need to be called in this thread: `enter` before a test's first
-    fixture, `leave` at the test's end, so that the next test is not affected."""
+    """Calls the function that the backend's kernels need in this thread: `enter` before a test's first fixture, `leave`
+    at the test's end, so that the next test is not affected."""
     for backend in registry.list_loaded():
         if backend.name == backend_of(item):
             # no kernels, or this thread cannot be prepared for them
@@ -314,7 +314,7 @@ def pytest_runtest_makereport(
 
 
 def _is_named(error: pytest.ExceptionInfo[BaseException]) -> bool:
-    """Whether an error speaks of the line that called xdevice, and not of one in it."""
+    """Whether an error names the line that called xdevice, and not a line inside xdevice."""
     return isinstance(error.value, XDeviceError)
 
 
@@ -334,7 +334,8 @@ def xd(request: pytest.FixtureRequest) -> Backend:
 
     The functions of `xdevice` use this backend by default, in every thread of the test. Tests may want `xd.name`,
     `xd.framework` and `xd.version`. Fixtures of any scope may use `xd`: the tests are sorted by backend. Each test
-    draws from `xdevice.random` as after `seed(0)`, and the fixtures that are made for the test as after `seed(1)`.
+    draws from `xdevice.random` as if after `seed(0)`, and the fixtures that are made for the test as if after
+    `seed(1)`.
     """
     if not hasattr(request, "param"):
         pytest.fail(
@@ -408,8 +409,8 @@ def _second_device(backend: Backend) -> Device | None:
 def assert_parity(request: pytest.FixtureRequest) -> Callable[..., None]:
     """`xdevice.assert_parity` with the tolerances of the test's `xd_tol` markers.
 
-    With --xd-record it also keeps the values that it is given, and with --xd-compare it compares them with those kept.
-    The transfers to the host that it makes itself are allowed in a test with `no_transfer`.
+    With --xd-record it also saves the values that it is given, and with --xd-compare it compares them with the saved
+    ones. The transfers to the host that it makes itself are allowed in a test with `no_transfer`.
     """
     defaults = tolerances(request.node)
     recordings = request.config.stash[settings_key].recordings
