@@ -157,7 +157,7 @@ class PaddleStreams(Streams):
             keep(x, stream)
 
     def _require_gpu(self, device: Device, what: str) -> None:
-        """Raises `UnsupportedError` for a device without streams. Paddle would crash by a segmentation fault (3.3.1,
+        """Raises `UnsupportedError` for a device without streams. Paddle would crash with a segmentation fault (3.3.1,
         built for the CPU)."""
         if device.kind != "gpu" or self._gpu != "gpu":
             how = "xdevice.Timer waits and reads the host's clock, and xdevice.parallel.run() runs tasks side by side"

@@ -21,7 +21,7 @@ def leaves(tree: Any) -> Iterator[Any]:
 
 
 def replaced(kind: type, function: Callable[[Any], Any], tree: Any) -> Any:
-    """Returns nested lists, tuples and dicts with `function` applied to each object of a kind in them."""
+    """Returns nested lists, tuples and dicts with `function` applied to each object of type `kind` in them."""
     if isinstance(tree, kind):
         return function(tree)
     if isinstance(tree, tuple):

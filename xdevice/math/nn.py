@@ -1,6 +1,6 @@
 """Neural-network functions: the frameworks' own fast functions, with the same arguments, numbers and errors on each.
 
-Young: it may change in a minor version.
+Experimental: it may change in a minor version.
 
 Images are (N, C, H, W): batch, channels, height, width. Kernels of convolutions are (O, C, height, width). `size`,
 `stride` and `padding` are an int for height and width, or a pair (height, width); padding is the same on both sides.

@@ -59,6 +59,9 @@ if TYPE_CHECKING:
 _State = private["jax._src.distributed.State"]
 _global_state = private["jax._src.distributed.global_state"]
 _SPREAD = PartitionSpec("rank")
+_START: Final = 300
+"""How many seconds JAX's ranks may take to meet, at least: when they are over, JAX ends the process by SIGABRT, without
+an error that could be reported. A rank that is missing is named by the world's own timeout, which may be shorter."""
 _REDUCED_BY: Final = {"sum": jax.lax.psum, "max": jax.lax.pmax, "min": jax.lax.pmin}
 
 
@@ -186,7 +189,7 @@ def _initialize(group: Group) -> bool:
             group.size,
             group.rank,
             cluster_detection_method="deactivate",
-            initialization_timeout=max(1, int(group.timeout)),
+            initialization_timeout=max(_START, int(group.timeout)),
             coordinator_bind_address=coordinator if group.rank == 0 else None,
         )
         return True

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 def update(params: Any, grads: Any, rule: Callable[[Any, Any], Any]) -> Any:
     """Returns a new container of parameters, with `rule(parameter, gradient)` in place of each parameter.
 
-    Young: it may change in a minor version.
+    Experimental: it may change in a minor version.
 
     Args:
         params: a tensor or a container of tensors, as `value_and_grad` takes it.

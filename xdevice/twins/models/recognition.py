@@ -275,7 +275,7 @@ def _by_names(
 
 
 def _attention(way: PartsOf, path: str, variables: Variables) -> Layer | None:
-    """An attention that the names alone tell from four linear layers."""
+    """An attention layer that packed weights or an axis of heads tell from four linear layers, or None."""
     layer = laid_out(way, path, layouts.ATTENTION, variables)
     if layer is None:
         return None

@@ -200,7 +200,7 @@ def _require_array(name: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> N
         np.broadcast_to(np.zeros((), dtype), shape)
     except ValueError as error:
         raise ValueError(
-            f"{name} has a shape of {len(shape)} axes that no array can have: {error}"
+            f"{name} has {len(shape)} axes and a shape that no array can have: {error}"
         ) from error
 
 

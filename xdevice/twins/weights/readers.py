@@ -3,7 +3,7 @@
 None of it runs code from a file: Paddle's is a pickle, of which only dicts and arrays of NumPy are taken.
 
 Facts that the code depends on:
-- Keras 3 numbers the variables of a layer, under a path of the names of classes. The name of the layer is an attribute,
+- Keras 3 numbers the variables of a layer, under a path that is made of class names. The layer's name is an attribute,
   and the class tells what the numbers are, as far as a layer has all of its usual variables. HDF5 has the layers in
   alphabetical order. Keras 2 and `.h5` of a whole model write names.
 - Paddle writes bfloat16 as uint16, which it does not have otherwise, and a tensor as an array or as (name, array).
