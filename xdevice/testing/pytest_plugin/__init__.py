@@ -264,11 +264,11 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
 
 
 def _tell_kernels(item: pytest.Item, when: Literal["enter", "leave"]) -> None:
-    """Calls what the backend's arithmetic functions need to be called in this thread: `enter` before a test's first
-    fixture, `leave` at the test's end, so that the next test is not affected."""
+    """Calls the function `enter` or `leave` of the test's backend, if it has one. Before the first fixture, `enter`
+    prepares this thread for arithmetic functions; at the test's end, `leave` undoes that for the next test."""
     for backend in registry.list_loaded():
         if backend.name == backend_of(item):
-            # no kernels, or this thread cannot be prepared for them
+            # the backend has no arithmetic functions, or cannot prepare this thread for them
             with suppress(UnsupportedError):
                 getattr(backend.namespace(), when, _nothing)()
 
