@@ -366,8 +366,8 @@ def attention(q: Any, k: Any, v: Any, *, mask: Any = None, causal: bool = False)
     Raises:
         ShapeError: shapes that do not fit. DTypeError: a mask that is not bool. Other errors: those of `conv2d`.
 
-    On PyTorch it costs as much as PyTorch's own attention, and has no second gradient. On the other frameworks it needs
-    memory for the weights of all pairs of a query and a key.
+    On PyTorch it costs as much as PyTorch's own attention, and on the CPU has no second gradient for tensors with four
+    axes, nor for three since 2.14. On the other frameworks it needs memory for all weights.
 
     Example:
         >>> x = xdevice.tensor([[1.0, 0.0], [0.0, 1.0]])
