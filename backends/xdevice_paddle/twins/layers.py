@@ -172,6 +172,7 @@ def _batch_norm(path: str, layer: Any) -> Layer:
 def _embedding(path: str, layer: Any) -> Layer:
     index = _padding_idx(layer)
     settings = {"padding_idx": index, "max_norm": _max_norm(layer) if _HAS_MAX_NORM else None}
+    # Paddle gives zeros at padding_idx, whatever the weight has in that row
     if index is not None:
         settings[layouts.PADDED] = layouts.ZEROS
     return Layer(path, "embedding", (), settings)

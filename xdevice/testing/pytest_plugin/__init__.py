@@ -265,11 +265,11 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
 
 
 def _run_kernel_hook(item: pytest.Item, when: Literal["enter", "leave"]) -> None:
-    """Prepares this thread for the kernels of the test's backend: calls their `enter` before the first fixture, and
-    their `leave` at the test's end, so that the next test is not affected."""
+    """Calls the function `enter` or `leave` of the test's backend, if it has one. Before the first fixture, `enter`
+    prepares this thread for arithmetic functions; at the test's end, `leave` undoes that for the next test."""
     for backend in registry.list_loaded():
         if backend.name == backend_of(item):
-            # no kernels, or this thread cannot be prepared for them
+            # the backend has no arithmetic functions, or cannot prepare this thread for them
             with suppress(UnsupportedError):
                 getattr(backend.namespace(), when, _nothing)()
 
