@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 def deterministic() -> Iterator[list[str]]:
     """A block in which the frameworks choose kernels that give the same bits in each run: `with deterministic():`.
 
-    Young: it may change in a minor version.
+    Experimental: it may change in a minor version.
 
     Asks the selected backend and every other one that is loaded. `as lacking` gives a line for each thing that one of
     them cannot have now, such as what has to be set before it starts; empty means that nothing is lacking. At the end

@@ -24,7 +24,7 @@ def batches(
 
     Each loop over it starts again.
 
-    Young: it may change in a minor version.
+    Experimental: it may change in a minor version.
 
     Args:
         arrays: a tensor, or a container of tensors that are all as long along the first axis. Each batch is a container

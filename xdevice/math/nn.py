@@ -1,6 +1,6 @@
 """Neural-network functions: the frameworks' own fast functions, with the same arguments, numbers and errors on each.
 
-Young: it may change in a minor version.
+Experimental: it may change in a minor version.
 
 Images are (N, C, H, W): batch, channels, height, width. Kernels of convolutions are (O, C, height, width). `size`,
 `stride` and `padding` are an int for height and width, or a pair (height, width); padding is the same on both sides.
@@ -353,12 +353,12 @@ def moments(x: Any) -> tuple[Any, Any]:
 
 @_without_scopes
 def attention(q: Any, k: Any, v: Any, *, mask: Any = None, causal: bool = False) -> Any:
-    """`softmax(q @ k.T / sqrt(features)) @ v`: for each query a mean of the values, weighted by its fit to the keys.
+    """`softmax(q @ k.T / sqrt(features)) @ v`: for each query a mean of the values, weighted by how it fits their keys.
 
     Args:
         q: queries of the shape (..., queries, features): batch and heads come first, as in PyTorch.
-        k: keys of the shape (..., keys, features), and `v` values of the shape (..., keys, any), with the same axes
-            in front as `q`.
+        k: keys of the shape (..., keys, features), and `v` values of the shape (..., keys, any size), with the same
+            leading axes as `q`.
         mask: bool, of the shape (..., queries, keys) or a shape that broadcasts to it; True keeps a key. A query to
             which it leaves no key gives zeros.
         causal: the query i sees no key after the i-th, in addition to the mask.
@@ -366,7 +366,8 @@ def attention(q: Any, k: Any, v: Any, *, mask: Any = None, causal: bool = False)
     Raises:
         ShapeError: shapes that do not fit. DTypeError: a mask that is not bool. Other errors: those of `conv2d`.
 
-    Costs as much as the framework's own on PyTorch, where it has no second gradient; elsewhere memory for all weights.
+    On PyTorch it costs as much as PyTorch's own attention, and on the CPU has no second gradient for tensors with four
+    axes, nor for three since 2.14. On the other frameworks it needs memory for all weights.
 
     Example:
         >>> x = xdevice.tensor([[1.0, 0.0], [0.0, 1.0]])

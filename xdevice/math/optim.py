@@ -1,6 +1,6 @@
 """Optimizers as functions: new parameters and a new state, with PyTorch's formulas on every backend.
 
-Young: it may change in a minor version.
+Experimental: it may change in a minor version.
 
 The state is a dict: "step", a tensor without dimensions, and containers built as the parameters. So it is saved,
 replicated and compiled with them, and nothing is hidden in objects. A learning rate is a Python number, or a tensor

@@ -315,7 +315,7 @@ def choice(
 ) -> Any:
     """Indices from 0 to n - 1, each `i` with probability `p[i]`: `choice(2, 3, p=[0.2, 0.8])`; int64 unless said.
 
-    Young: it may change in a minor version.
+    Experimental: it may change in a minor version.
 
     Args:
         p: n probabilities, a sequence or a tensor of one axis, which the host reads. Their sum is 1 within 0.001; the
@@ -352,7 +352,7 @@ def xavier_uniform(
 ) -> Any:
     """Initial weights, uniform between -a and a with `a = sqrt(6 / (inputs + outputs))` (Glorot and Bengio, 2010).
 
-    Young: it may change in a minor version.
+    Experimental: it may change in a minor version.
 
     PyTorch's `nn.init.xavier_uniform_` and Keras's `GlorotUniform` have this distribution.
 
@@ -378,7 +378,7 @@ def xavier_normal(
 ) -> Any:
     """Initial weights, normal with the deviation `sqrt(2 / (inputs + outputs))` (Glorot and Bengio, 2010).
 
-    Young: it may change in a minor version.
+    Experimental: it may change in a minor version.
 
     PyTorch's `nn.init.xavier_normal_` has this distribution; Keras's `GlorotNormal` cuts it off at two deviations.
     Arguments, errors and costs are those of `xavier_uniform`.
@@ -392,7 +392,7 @@ def kaiming_uniform(
 ) -> Any:
     """Initial weights before a relu, uniform between -a and a with `a = sqrt(6 / inputs)` (He et al., 2015).
 
-    Young: it may change in a minor version.
+    Experimental: it may change in a minor version.
 
     PyTorch's `nn.init.kaiming_uniform_(w, nonlinearity="relu")`, of a `w` of (outputs, inputs), and Keras's `HeUniform`
     have this distribution. Arguments, errors and costs are those of `xavier_uniform`.
@@ -405,7 +405,7 @@ def kaiming_normal(
 ) -> Any:
     """Initial weights before a relu, normal with the deviation `sqrt(2 / inputs)` (He et al., 2015).
 
-    Young: it may change in a minor version.
+    Experimental: it may change in a minor version.
 
     PyTorch's `nn.init.kaiming_normal_(w, nonlinearity="relu")`, of a `w` of (outputs, inputs), has this distribution;
     Keras's `HeNormal` cuts it off at two deviations. Arguments, errors and costs are those of `xavier_uniform`.

@@ -333,7 +333,8 @@ class Invocation:
         return value_of(owner)
 
     def _add_argument(self, parser: ast.AST) -> None:
-        """Puts what an argument of the command line may be into its cell."""
+        """Adds the values that an argument of the command line may have to its cell, from which the code that uses the
+        argument reads them."""
         flags = [flag for flag in map(_constant, self.node.args) if isinstance(flag, str)]
         options: dict[str | None, Any] = {
             keyword.arg: keyword.value for keyword in self.node.keywords

@@ -225,7 +225,7 @@ def _full_name(path: PurePosixPath, packages: set[PurePosixPath]) -> str:
     """The name by which a project imports the module at a path."""
     parts = [] if path.name == "__init__.py" else [path.stem]
     folder = path.parent
-    # the root of the call may be a package too, of a name not known here
+    # paths are relative to the root folder; even if that is a package, its name is in no path
     while folder in packages and folder.name:
         parts.insert(0, folder.name)
         folder = folder.parent

@@ -50,7 +50,7 @@ class JudgedSites(JudgedModule):
     """The sites of one module, for the target "xdevice"."""
 
     def sites(self) -> Iterator[Site]:
-        """The sites of the module. A part of one that is rewritten with it is no site itself."""
+        """The sites of the module. A node that is rewritten together with a site around it is no site of its own."""
         if not self.frameworks:
             return
         consumed: set[ast.AST] = set()
@@ -61,12 +61,11 @@ class JudgedSites(JudgedModule):
                 uses.append(judged)
                 for part in judged[1].consumed:
                     consumed.update(ast.walk(part))
-        # what only one vendor has decides about the tests around it, so all is judged first
+        # a test that guards what only one vendor has is kept, so every use is judged before any test
         stays = {use.node: use for use, judgement in uses if _has_one_vendor(use, judgement)}
         for use, judgement in uses:
-            yield self._site(
-                use, self._as_a_test(use, stays) or judgement if judgement.edits else judgement
-            )
+            kept = self._as_a_test(use, stays) if judgement.edits else None
+            yield self._site(use, kept or judgement)
 
     def _as_a_test(self, use: Use, stays: dict[Any, Use]) -> Judgement | None:
         """The judgement on `torch.cuda.is_available()`, `d.type == "cuda"` and the like where they guard what only CUDA

@@ -91,7 +91,7 @@ def stands_loose(use: Use) -> bool:
 
 
 def torch_device(use: Use) -> Judgement:
-    """`torch.device(text)`, `torch.device(text, index)` and `torch.device(index)`."""
+    """The judgement on `torch.device(text)`, `torch.device(text, index)` or `torch.device(index)`."""
     match use.args:
         case [ast.Constant(value="cuda" | "cpu" as name), index] if not use.keywords:
             return _by_index(index, use.replace_around(index, f"{_native(name)}(", ")"))

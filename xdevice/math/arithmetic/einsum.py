@@ -26,7 +26,7 @@ _WHOLE: Final = re.compile(rf"{_TERM}(?:,{_TERM})*(?:->{_TERM})?")
 def einsum(subscripts: str, *tensors: Any) -> Any:
     """The sum of products over named axes: `einsum("ij,jk->ik", a, b)` is the product of matrices.
 
-    Young: it may change in a minor version.
+    Experimental: it may change in a minor version.
 
     Args:
         subscripts: a letter for each axis, `...` for axes in front or in between; a letter twice in one operand is a

@@ -39,7 +39,7 @@ backends: dict[type, Backend] = {}
 def value_and_grad(f: Callable[..., Any], *, has_aux: bool = False) -> Callable[..., Any]:
     """Returns a function that computes the value of `f` and its gradients with respect to its first argument.
 
-    Young: it may change in a minor version.
+    Experimental: it may change in a minor version.
 
     `value_and_grad(f)(params, *args)` calls `f(params, *args)` and returns `(value, grads)`. Costs the framework's own
     time and about 10 us. docs/reference/arithmetic.md has the promises, and lists the ways to differentiate it again.
@@ -83,7 +83,7 @@ def value_and_grad(f: Callable[..., Any], *, has_aux: bool = False) -> Callable[
 def grad(f: Callable[..., Any], *, has_aux: bool = False) -> Callable[..., Any]:
     """Returns a function that computes the gradients of `f` with respect to its first argument, without the value.
 
-    Young: it may change in a minor version.
+    Experimental: it may change in a minor version.
 
     Args:
         f: a function that returns one float.
@@ -112,7 +112,7 @@ def grad(f: Callable[..., Any], *, has_aux: bool = False) -> Callable[..., Any]:
 def stop_gradient(x: Any) -> Any:
     """The same values as constants: no gradient flows through them to what `x` was computed from.
 
-    Young: it may change in a minor version.
+    Experimental: it may change in a minor version.
 
     Args:
         x: a tensor, or a container; other values in it stay as they are.

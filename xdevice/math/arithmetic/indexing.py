@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 def at(x: Any) -> At:
     """`at(x)[index].set(values)` and `at(x)[index].add(values)`: copies of `x`, changed at the index.
 
-    Young: it may change in a minor version.
+    Experimental: it may change in a minor version.
 
     The index is NumPy's: ints, slices, `...`, None, lists, tensors of integers, masks, and tuples of these. `values`
     are a number or a tensor, which broadcasts to `x[index]`, of a dtype that `x` can hold. If a place is named twice,
@@ -286,7 +286,7 @@ def _along(checks: Checks, x: Any, axis: int, part: slice | int) -> Any:
 def top_k(x: Any, k: int) -> tuple[Any, Any]:
     """The `k` greatest elements along the last axis, greatest first, and their indices there, as int64.
 
-    Young: it may change in a minor version.
+    Experimental: it may change in a minor version.
 
     Of equal elements, the lower index comes first. NaN counts as greater than all numbers, as in `xp.sort`.
     Gradients flow to the chosen elements.

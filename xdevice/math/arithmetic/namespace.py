@@ -137,7 +137,7 @@ def array_namespace(*xs: Any) -> Any:
     """Returns the functions of the Python Array API standard (2025.12) for these tensors' backend, or the selected one.
 
     The same names, dtypes and shapes on every backend: `docs/reference/arithmetic.md` lists them and what they promise.
-    Young: it may change in a minor version.
+    Experimental: it may change in a minor version.
 
     Args:
         xs: tensors of one backend; Python numbers and None are skipped. Without tensors: the functions for the

@@ -69,7 +69,7 @@ COMPUTING: Final = {
 def standard_array(x: Any) -> Any:
     """Returns `x` as an array of the Python Array API standard: its operators, methods and attributes on any backend.
 
-    Young: it may change in a minor version.
+    Experimental: it may change in a minor version.
 
     Pass it to scikit-learn, SciPy, einops or array-api-extra, which do not take tensors of TensorFlow, Paddle and
     MXNet; they return such an array again, and `.tensor` is its tensor, on the same device. Operators, indexing and

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 def update(params: Any, grads: Any, rule: Callable[[Any, Any], Any]) -> Any:
     """Returns a new container of parameters, with `rule(parameter, gradient)` in place of each parameter.
 
-    Young: it may change in a minor version.
+    Experimental: it may change in a minor version.
 
     Args:
         params: a tensor or a container of tensors, as `value_and_grad` takes it.
@@ -157,17 +157,19 @@ class Rows:
     def kernel(self, name: str) -> Callable[..., Any] | None:
         """Returns the adapter's own kernel for a step with these rows, if it has one."""
         kernels = self._backend.nn()
-        # a traced function computes on one device, and its tensors know none
-        may = (
+        # a kernel takes tensors on one device only; the symbols of a traced function have none that could be asked for,
+        # and only the kernels in `TRACED` take them
+        takes_rows = (
             self._is_together
             if self._backend.tracing() is None
             else name in getattr(kernels, TRACED, ())
         )
-        kernel = getattr(kernels, name, None) if may and not inside.get() else None
+        # the gradients of a differentiated function would miss the step, since kernels are not recorded
+        kernel = getattr(kernels, name, None) if takes_rows and not inside.get() else None
         if kernel is None:
             return None
         dtype = self.leaves[0].dtype
-        # as the kernels in `STEPS` are promised
+        # the kernels in `STEPS` are written for float32 only
         if dtype_name(dtype) != "float32" or any(
             x.dtype is not dtype for row in self._rows for x in row
         ):

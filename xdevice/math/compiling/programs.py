@@ -47,7 +47,7 @@ _MANY: Final = 8
 def compile(function: F, **spelling: NoReturn) -> F:
     """The function as a program of the framework, made at the first call: `step = xdevice.compile(step)`.
 
-    Young: it may change in a minor version.
+    Experimental: it may change in a minor version.
 
     It takes the function's arguments: tensors of one backend and on one device, in containers too. Other values in the
     arguments (numbers, texts, functions) are part of the program, which is compiled again for each value, and for each

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from xdevice.base.devices import Device
     from xdevice.contract import Backend
 
-_BODY, _FIXTURES = 0, 1
+_SEED_OF_BODY, _SEED_OF_FIXTURES = 0, 1
 """The seeds of random numbers: of those that a test itself draws, and of those that its fixtures draw."""
 
 _guarded: Final = pytest.StashKey[bool]()
@@ -202,20 +202,21 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
         with generators.keep_generator():
             return (yield)
     finally:
-        _tell_kernels(item, "leave")
+        _run_kernel_hook(item, "leave")
         selection.restore_default(before)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Selects the backend before the fixtures of a test are made."""
+    """Before the fixtures of a test are made: selects the backend, prepares it and seeds the random numbers. Skips the
+    test if the backend lacks a GPU or a dtype that it needs."""
     name = backend_of(item)
     if name is None:
         return
     backend = _load(name)
     # the process default: a context variable would not reach the test's own threads, nor an event loop made before
     selection.set_backend(backend)
-    _tell_kernels(item, "enter")
-    _seed(_FIXTURES)
+    _run_kernel_hook(item, "enter")
+    _seed(_SEED_OF_FIXTURES)
     _need_gpus(item, backend)
     _need_dtypes(item, backend)
 
@@ -254,7 +255,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
     name = backend_of(item)
     if name is not None:
         selection.set_backend(name)  # a fixture of the project's may have cleared it
-        _seed(_BODY)  # the same numbers, whichever fixtures were made before
+        _seed(_SEED_OF_BODY)  # the same numbers, whichever fixtures were made before
     recordings = item.config.stash[settings_key].recordings
     recording: AbstractContextManager[Any] = (
         recordings.of(item) if recordings is not None else nullcontext()
@@ -263,12 +264,12 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
         return (yield)
 
 
-def _tell_kernels(item: pytest.Item, when: Literal["enter", "leave"]) -> None:
-    """Calls what the backend's arithmetic functions need to be called in this thread: `enter` before a test's first
-    fixture, `leave` at the test's end, so that the next test is not affected."""
+def _run_kernel_hook(item: pytest.Item, when: Literal["enter", "leave"]) -> None:
+    """Calls the function `enter` or `leave` of the test's backend, if it has one. Before the first fixture, `enter`
+    prepares this thread for arithmetic functions; at the test's end, `leave` undoes that for the next test."""
     for backend in registry.list_loaded():
         if backend.name == backend_of(item):
-            # no kernels, or this thread cannot be prepared for them
+            # the backend has no arithmetic functions, or cannot prepare this thread for them
             with suppress(UnsupportedError):
                 getattr(backend.namespace(), when, _nothing)()
 

@@ -198,8 +198,8 @@ class CreationChecks(Suite):
                 assert xdevice.device_of(x) is place
                 assert tuple(x.shape) == (2, 3)
 
-    def create(self, place: str | None) -> list[Any]:
-        """A tensor from every creator of xdevice."""
+    def create(self, place: str) -> list[Any]:
+        """Tensors of shape (2, 3) on a device, one from each function of xdevice that makes tensors."""
         creators = (
             (xdevice.ones, xdevice.zeros, xdevice.random.uniform) if self.computes else ()
         )

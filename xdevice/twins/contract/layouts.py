@@ -352,8 +352,8 @@ def reshaped(rule: Rule, shape: Sequence[int], own: Sequence[int]) -> Rule:
 
 
 def rows(rule: Rule, first: int, last: int, total: int) -> Rule:
-    """Returns `rule` for an array of `total` rows, of which the common form is to have those from `first` to `last`,
-    without the last. The others become zeros."""
+    """Returns the rule for an array of `total` rows of which only the rows `first:last` are in the common form; on the
+    way back, the other rows become zeros. `rule` is the rule for the whole array."""
 
     def back(x: Array) -> Array:
         zeros = [
