@@ -214,7 +214,7 @@ class TransferError(XDeviceError, RuntimeError):
 class TransferWarning(UserWarning):
     """Warns of a transfer inside `transfers("warn")`, at the user's line that made the transfer.
 
-    Young: it may change in a minor version.
+    Experimental: it may change in a minor version.
     """
 
 

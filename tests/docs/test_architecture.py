@@ -123,14 +123,14 @@ def test_the_map_has_the_floors_that_are_checked():
     assert [floor for floor in shown if floor] == floors
 
 
-def test_every_public_name_is_called_stable_or_young():
-    stable, young = (
+def test_every_public_name_is_called_stable_or_experimental():
+    stable, experimental = (
         set(re.findall(r"`(\w+)`", part))
-        for part in re.split(r"\n\| young", CONTRIBUTING.partition("| stable |")[2])
+        for part in re.split(r"\n\| experimental", CONTRIBUTING.partition("| stable |")[2])
     )
     names = {name for name in xdevice.__all__ if not name.endswith("Error")}
-    assert names <= stable | young
-    assert not names & stable & young
+    assert names <= stable | experimental
+    assert not names & stable & experimental
 
 
 def test_every_room_is_told_in_one_sentence():
@@ -158,15 +158,17 @@ def test_the_tests_of_a_room_lie_in_a_folder_of_its_name():
     assert without == set()
 
 
-def test_a_young_name_says_so_in_its_docstring():
-    young = set(
-        re.findall(r"`(\w+)`", CONTRIBUTING.partition("\n| young")[2].partition("\n\n")[0])
+def test_an_experimental_name_says_so_in_its_docstring():
+    experimental = set(
+        re.findall(
+            r"`(\w+)`", CONTRIBUTING.partition("\n| experimental")[2].partition("\n\n")[0]
+        )
     )
     public = {name: value for face in faces() for name, value in names_of(face).items()}
     marked = {
         name
         for name, value in public.items()
-        if "Young: it may change" in (value.__doc__ or "")
+        if "Experimental: it may change" in (value.__doc__ or "")
     }
-    assert marked == young & set(public)
+    assert marked == experimental & set(public)
     assert "make_graphed_callable" in marked

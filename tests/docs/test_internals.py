@@ -10,7 +10,7 @@ from helpers.environment import ROOT
 import xdevice
 
 PUBLIC = {*dir(xdevice), "contract", "base", "errors", "testing"}
-"""What CONTRIBUTING.md calls stable or young, and what adapters are written on and tested by."""
+"""What CONTRIBUTING.md calls stable or experimental, and what adapters are written on and tested by."""
 
 
 def imported(code):

@@ -49,7 +49,7 @@ class Walk(NamedTuple):
     array."""
 
 
-def _find_beside(x: Any) -> dict[str, Any]:
+def _extra_attributes(x: Any) -> dict[str, Any]:
     """Returns those attributes of a container with items that hold tensors or models. Left out are attributes that are
     items of the container under another name, and what a framework notes beside the items of its own containers."""
     if registry.owner_of(type(x)) is not None:
@@ -78,8 +78,9 @@ def _find_beside(x: Any) -> dict[str, Any]:
     return beside
 
 
-def add_beside(x: Any, keys: Iterable[Any], items: Iterable[Any]) -> tuple[Names, Children]:
-    more = _find_beside(x)
+def add_attributes(x: Any, keys: Iterable[Any], items: Iterable[Any]) -> tuple[Names, Children]:
+    """Returns keys and items, followed by the names and values of the container's attributes that hold tensors."""
+    more = _extra_attributes(x)
     return [*keys, *map(Attribute, more)], [*items, *more.values()]
 
 
@@ -109,7 +110,7 @@ def _read_keyed(x: Any) -> tuple[Names, Children]:
             or any(items.get(key, looks) is not stored[key] for key in stored)
         ) and (_tensors(x) or _tensors([*items.values()])):
             raise ContainerError(_other_than_held(x, "gives other items than it stores"))
-    return add_beside(x, *and_keys(items, items.values()))
+    return add_attributes(x, *and_keys(items, items.values()))
 
 
 def _other_than_held(x: Any, what: str) -> str:
@@ -154,7 +155,7 @@ def _read_mapping(x: Any) -> tuple[Names, Children]:
         raise ContainerError(_other_than_held(x, "has several values for a key"))
     if _tensors(x) <= _tensors([*values]):
         return names, values
-    return add_beside(x, names, values)
+    return add_attributes(x, names, values)
 
 
 def _write_mapping(x: Any, keys: Names, children: Children) -> Any:
@@ -206,7 +207,7 @@ def _refuse_weak(x: Any, keys: Names, children: Children) -> Any:
 
 def _read_listed(x: Any) -> tuple[Names, Children]:
     items = _items(x)
-    return add_beside(x, range(len(items)), items)
+    return add_attributes(x, range(len(items)), items)
 
 
 def _items(x: Any) -> list[Any]:
@@ -219,23 +220,25 @@ def _write_listed(x: Any, keys: Names, children: Children) -> Any:
     new = copy.copy(x)
     count = len(_items(x))
     new[:] = children[:count]
-    return _with_beside(new, count, keys, children)
+    return _put_attributes(new, count, keys, children)
 
 
-def _with_beside(new: Any, count: int, keys: Names, children: Children) -> Any:
+def _put_attributes(new: Any, count: int, keys: Names, children: Children) -> Any:
     for name, child in list(zip(keys, children, strict=True))[count:]:
         put(new, name, child)
     return new
 
 
 def _read_tuple(x: Any) -> tuple[Names, Children]:
+    """Returns the items of a tuple by their names, or by their indices if they have none."""
     names = getattr(x, "_fields", None)
-    if hasattr(x, "n_sequence_fields"):  # time.struct_time, torch.return_types
+    # time.struct_time and torch.return_types have names for their items, but are no namedtuples
+    if hasattr(x, "n_sequence_fields"):
         names = type(x).__match_args__
     items = _items(x)
     if isinstance(names, tuple) and len(names) == len(items):
-        return add_beside(x, map(Attribute, names), items)
-    return add_beside(x, range(len(items)), items)
+        return add_attributes(x, map(Attribute, names), items)
+    return add_attributes(x, range(len(items)), items)
 
 
 def _write_tuple(x: Any, keys: Names, children: Children) -> Any:
@@ -245,7 +248,7 @@ def _write_tuple(x: Any, keys: Names, children: Children) -> Any:
     new = tuple.__new__(type(x), children[:count])  # past a constructor of its own
     for name, value in attributes(x).items():
         put(new, name, value)
-    return _with_beside(new, count, keys, children)
+    return _put_attributes(new, count, keys, children)
 
 
 def _read_partial(x: Any) -> tuple[Names, Children]:

@@ -264,6 +264,7 @@ def is_plain(values: list[Any]) -> bool:
 
 def _objects(x: Any, owned: Owned | None) -> Any:
     """Returns the Python objects that a NumPy array is made of; None for an array of numbers, and for anything else."""
+    # adapters for host memory only, as NumPy's, have a way to walk an array only if it is made of objects
     if owned is None or not owned.backend.is_host_only:
         return None
     way = owned.backend.container_way(x)

@@ -35,7 +35,7 @@ def register_container(
 ) -> T:
     """Says how objects of a type of your own, and of its subclasses, are walked or moved; returns the type.
 
-    Young: it may change in a minor version.
+    Experimental: it may change in a minor version.
 
     Needed for objects that hold tensors and lack `.to(device)`. Without further arguments, also as a decorator, their
     attributes are walked, and rebuilding makes a new object without calling `__init__`. It takes effect at once and

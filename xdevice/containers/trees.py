@@ -24,7 +24,7 @@ from .items import (
     ATTRIBUTES,
     KNOWING_ITSELF,
     Walk,
-    add_beside,
+    add_attributes,
     and_keys,
     read_elements,
     write_keyed,
@@ -450,7 +450,7 @@ def _read_dict(x: Any) -> tuple[Iterable[Any], Sequence[Any]]:
 
 
 def _read_ordered(x: Any) -> tuple[Iterable[Any], Sequence[Any]]:
-    return add_beside(x, *_read_dict(x)) if x.__dict__ else _read_dict(x)
+    return add_attributes(x, *_read_dict(x)) if x.__dict__ else _read_dict(x)
 
 
 def _write_ordered(x: Any, keys: Iterable[Any], new: Sequence[Any]) -> Any:

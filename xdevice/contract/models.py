@@ -69,9 +69,10 @@ class Models(Primitives):
         raise self._no_models()
 
     def attributes_of(self, model: Any) -> Iterable[tuple[str, Any, Container[str]]]:
-        """Yields the name of the model itself, "", and of each submodel, the submodel, and the keys of its `__dict__`
-        that are the framework's own or computed anew. The core looks for what the framework does not list in the rest,
-        and takes it along. A framework that takes it along by itself yields nothing."""
+        """Yields for the model and for each of its submodels: its name, "" for the model itself; the object; and the
+        keys of its `__dict__` whose values are the framework's own, or computed anew at each call. Under the other
+        keys, the core looks for tensors and models that the framework does not list, and takes them along with the
+        model. Yields nothing if the framework does so by itself."""
         return ()
 
     def parameters_of(self, model: Any) -> Iterable[Any]:

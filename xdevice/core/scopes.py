@@ -47,7 +47,7 @@ def set_default_device(device: object) -> None:
     restores the device before the first call. A `with device:` takes precedence. In Paddle, the framework's own
     creation functions are affected in other threads too, as by `paddle.set_device`.
 
-    Young: it may change in a minor version.
+    Experimental: it may change in a minor version.
 
     Raises:
         DeviceError: the argument is not a device that `xdevice.device` takes, nor None.

@@ -377,14 +377,14 @@ class Carrier:
             [_reshaped(self.read_only(operand), (-1,)) for operand in operands]
         )
 
-    def unpack(self, means: Any, operands: list[Operand]) -> bool:
+    def unpack(self, vector: Any, operands: list[Operand]) -> bool:
         """Writes the elements of a vector of the engine into the operands, if the engine can do so at once. Returns
         whether it has."""
         own = self._native_values(operands)
         return (
             own is not None
             and all(map(self.backend.can_write, own))
-            and self.engine.unpack(means, own)
+            and self.engine.unpack(vector, own)
         )
 
     def place_all(self, operands: list[Operand], new: Any) -> dict[int, Any]:

@@ -242,7 +242,9 @@ class Calls:
         self.slow.discard(peer.rank)
 
     def _count(self, pending: Pending, change: int) -> None:
-        if pending.kind == PAIR or pending.number < 0:  # a matter of two ranks only
+        """Adds `change` to the number of ranks that are in a call, which tells without a loop whether ranks differ."""
+        # a send or recv, voted on or in the engine: it concerns two ranks only, and has no number that all ranks share
+        if pending.kind == PAIR or pending.number < 0:
             return
         is_vote = pending.kind == VOTE
         counts: Counter[Any] = self._voting if is_vote else self._unvoted
@@ -442,7 +444,8 @@ class Hub(threading.Thread):
             try:
                 refusal = self._refusal(hello, stranger.nonce)
             except (ValueError, RecursionError):
-                # a value too deeply nested to be written as JSON again
+                # the proof is over values as JSON, and one is too deeply nested to be written: so nothing is proven, as
+                # with another token
                 refusal = {"why": "token"}
             if refusal is not None:
                 self._send(stranger.conn, REFUSED, json.dumps(refusal))

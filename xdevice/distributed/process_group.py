@@ -29,7 +29,7 @@ def processes(
 ) -> World:
     """The block in which the processes that a launcher started work together. Without a launcher: a world of one.
 
-    Young: it may change in a minor version.
+    Experimental: it may change in a minor version.
 
     A nested block has the same world. A rank counts as late if the others wait for it while nothing happens in its
     process; docs/reference/processes.md explains this, and lists the launchers. XDEVICE_ENGINE, XDEVICE_TIMEOUT,
@@ -86,7 +86,7 @@ def processes(
 def world() -> World:
     """Returns the `World` of the `with xdevice.distributed.processes()` block that this process is in.
 
-    Young: it may change in a minor version.
+    Experimental: it may change in a minor version.
 
     Raises:
         LaunchError: this process is not in such a block.
@@ -106,7 +106,7 @@ def world() -> World:
 class World:
     """All processes that work together, seen from one of them. `xdevice.distributed.processes()` returns it.
 
-    Young: it may change in a minor version.
+    Experimental: it may change in a minor version.
 
     Its attributes are `rank`, `size`, `local_rank`, `local_size`, `launcher`, `device`, which is
     `xdevice.distributed.local_device()`, and `engine`, the name of the engine that moves the tensors ("none" in a world

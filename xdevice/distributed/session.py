@@ -441,7 +441,8 @@ class Session:
         return call(), self.options.timeout + _bytes_of(tensors) * self.size / _SLOWEST
 
     def _wait(self, done: Callable[[float], bool]) -> None:
-        """Waits for an engine that works in the program's thread, until `done(seconds)` is true; see `Line.wait`."""
+        """For an engine that works in the program's thread: waits until it is done, or raises when a rank fails.
+        `done(seconds)` waits at most that long, and returns whether the engine is done."""
         self.line.wait(done, self._describe_call, True)
 
 

@@ -171,7 +171,7 @@ def measure(
 ) -> Measurement:
     """How long `fn(*args)` takes with all its asynchronous work: the median of some repeats, and their spread.
 
-    Young: it may change in a minor version.
+    Experimental: it may change in a minor version.
 
     If one GPU is timed and the backend has events, each repeat is: wait, record an event, call `fn(*args)`, record
     another event, wait; the time between the two events is by the GPU's own clock. Otherwise each repeat is: wait, read

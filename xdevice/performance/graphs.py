@@ -26,7 +26,7 @@ _capturing: ContextVar[bool] = ContextVar("xdevice_capturing", default=False)
 def make_graphed_callable(task: Callable[[], Any], device: object = None) -> Graph:
     """Records the work that a task gives to a GPU, as `torch.cuda.make_graphed_callables` does; each call replays it.
 
-    Young: it may change in a minor version.
+    Experimental: it may change in a minor version.
 
     Calls the task twice: first to do its work, then to record the work without doing it. A replay reads and writes the
     same memory, and runs no Python: write new inputs into the tensors that the task reads (`x.copy_(batch)`). See
@@ -93,7 +93,7 @@ def refuse_in_capture(verb: str) -> None:
 class Graph:
     """The work of a task on one GPU, as `make_graphed_callable` recorded it. Calling the graph does that work again.
 
-    Young: it may change in a minor version.
+    Experimental: it may change in a minor version.
 
     `graph()` runs on this thread's stream of the graph's device, so it is ordered like any other work there. It returns
     at once with the task's result: each time the same tensors, whose values the next call overwrites. Copy values that

@@ -92,7 +92,7 @@ def run(*tasks: Callable[[], Any]) -> list[Any]:
 def close_pool() -> None:
     """Ends the threads that `parallel.run` keeps for its next call, and waits for them. Threads that are at work stay.
 
-    Young: it may change in a minor version.
+    Experimental: it may change in a minor version.
 
     The next `parallel.run` starts new ones. A program need not call this at its end: the threads end by themselves
     then, after the tasks at work. A program that ends with a daemon thread inside `parallel.run` waits for these up

@@ -322,7 +322,7 @@ class _Producer(workers.Worker):
         self, value: Any, path: Callable[[], str], stack: ExitStack, owners: dict[str, Backend]
     ) -> Any:
         """Copies one leaf of a batch if it is a tensor or an array of numbers; other leaves are returned or refused."""
-        # by the class alone: that is asked for every leaf of every batch
+        # looked up by the class alone, which is fast: this runs for every leaf of every batch
         owner_and_kind = registry.kind_of(type(value))
         if owner_and_kind is None:
             return self._stage_object(value, path, stack, owners)

@@ -121,7 +121,7 @@ _logs: ContextVar[tuple[TransferLog, ...]] = ContextVar("xdevice_transfers", def
 class transfers:
     """Records the transfers of a block, warns of them or refuses them: `with xdevice.transfers("disallow"): ...`.
 
-    Young: it may change in a minor version.
+    Experimental: it may change in a minor version.
 
     A transfer is a read by the host or a copy between devices; a read of a tensor on the CPU counts too, with
     `physical` False. It is explicit if the program asks for it by name (`to_device`, `item`, `x.cpu()`, `x.numpy()`),

@@ -237,7 +237,7 @@ class _Sorted:
                 self.strangers.append((i, stranger))
 
     def _require_container(self, verb: str) -> None:
-        """Raises `NotATensorError` for something that is neither a container nor can move itself."""
+        """Raises `NotATensorError` for an object that is not a container and has no way to move itself."""
         if self.tree.root is not None or any(stranger.moves for _, stranger in self.strangers):
             return
         [x] = self.tree.leaves

@@ -116,8 +116,8 @@ def zeros(
 def is_dtype_supported(dtype: object, device: object = None) -> bool:
     """Whether a device of the selected backend, as it is set up, can hold tensors of a dtype: MPS cannot hold float64.
 
-    Young: it may change in a minor version. Arguments are those of `tensor`. The answer for an 8-bit float is True if
-    it can be moved. The answer does not say which operations support the dtype.
+    Experimental: it may change in a minor version. Arguments are those of `tensor`. The answer for an 8-bit float is
+    True if it can be moved. The answer does not say which operations support the dtype.
 
     Raises:
         DTypeError: not a dtype. DeviceError, DeviceNotFoundError: not a device; the backend does not have it.

@@ -97,7 +97,7 @@ def empty_host_cache() -> None:
     """Gives back the page-locked memory that large copies between the host and GPUs go through, as
     `torch.accelerator.empty_host_cache` gives back PyTorch's.
 
-    Young: it may change in a minor version.
+    Experimental: it may change in a minor version.
 
     Waits for copies that are under way. The next large copy allocates such memory again.
 

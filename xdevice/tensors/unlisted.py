@@ -136,7 +136,8 @@ class WholeModel:
         yield from self.unlisted_places()
 
     def unlisted_places(self) -> Iterator[tuple[str, Device]]:
-        """Yields name and device of each tensor that is not listed, and of the variables of models that are not."""
+        """Yields name and device of each tensor in the model that its framework does not list, and of the variables of
+        submodels that it does not list."""
         for name, value, backend in self.tensors():
             yield name, backend.device_of(value)
         for number, parameter in enumerate(self._backend.parameters_of(self._model)):

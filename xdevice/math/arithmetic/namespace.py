@@ -137,14 +137,14 @@ def array_namespace(*xs: Any) -> Any:
     """Returns the functions of the Python Array API standard (2025.12) for these tensors' backend, or the selected one.
 
     The same names, dtypes and shapes on every backend: `docs/reference/arithmetic.md` lists them and what they promise.
-    Young: it may change in a minor version.
+    Experimental: it may change in a minor version.
 
     Args:
         xs: tensors of one backend; Python numbers and None are skipped. Without tensors: the functions for the
             selected backend.
 
     Raises:
-        ArgumentError: tensors of several backends. NotATensorError: something else.
+        ArgumentError: tensors of several backends. NotATensorError: anything else among `xs`.
         UnsupportedError: the backend is a third party's, and its adapter has no kernels.
 
     Costs 0.3 us once a type has been seen.

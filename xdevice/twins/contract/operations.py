@@ -1,9 +1,8 @@
 """Layers without parameters: what they compute, in the terms of PyTorch's settings, which are the common form here.
 
 An adapter states in a `Table` how the settings of each class of layers are read, and lists a model's modules; `read`
-does the rest. Different spellings of one setting become one here. `ndim` is the number of axes that a
-layer's input has, if a model knows it: with it, an `axis` counted from the end can be compared with one counted from
-the front.
+does the rest. Different spellings of a setting are unified here. `ndim` is the number of axes that a layer's input has,
+if a model knows it: with it, an `axis` counted from the end can be compared with one counted from the front.
 
 | kind | settings |
 |---|---|
@@ -22,7 +21,7 @@ the front.
 | rescaling | `scale`, `offset` |
 | flatten, of other axes than all but the first | `first`, `last` |
 | unflatten | `axis`, `size` |
-| other | `type`: of a class that nobody knows here |
+| other | `type`: of a class that is not known here |
 """
 
 from __future__ import annotations
@@ -77,7 +76,7 @@ _DEFAULTS: Final[Mapping[str, Settings]] = MappingProxyType(
         "glu": {"axis": -1},
     }
 )
-"""The settings that an activation has where none are stated."""
+"""The default settings of activations."""
 
 
 Row = Callable[[str, Any], Layer | None]
@@ -94,15 +93,15 @@ class Table(NamedTuple):
     package: str
     """The framework's package: layers of its classes can be given to `describe`."""
     rows: Mapping[type, Row | None]
-    """How the layers of a class are read; for a layer of another class its nearest base counts. None: there is nothing
-    to tell."""
+    """How the layers of a class are read; for a layer of another class, its nearest base counts. None means that there
+    is nothing to tell."""
     methods: tuple[str, ...]
     """The methods by which a layer computes: a class from outside the framework that has one of its own is not
     read."""
     describe: Callable[[Any], str] = lambda layer: ""
-    """Returns a text with the settings of a layer of the framework's that is in no row."""
+    """Returns a text with the settings of one of the framework's layers that is in no row."""
     foreign: tuple[str, ...] = ()
-    """Classes from outside the framework whose code is known all the same: `package.module.Class`."""
+    """Classes from outside the framework whose code is known nevertheless: `package.module.Class`."""
     lines: tuple[type, ...] = ()
     """Classes of modules that call their children one after another, unless their code is rewritten."""
     blocks: tuple[type, ...] = ()
@@ -214,8 +213,8 @@ def _root(thing: object) -> str:
 
 
 class _Lines:
-    """Finds for each layer the line in which it is: layers that are called one after another, with nothing in between.
-    A layer that is called in two places ends a line, because it is listed only once."""
+    """Finds the line that each layer belongs to: layers that are called one after another, with nothing in between. A
+    layer that is called in two places ends a line, because it is listed only once."""
 
     def __init__(
         self, modules: Sequence[Module], by_path: Container[str], table: Table

@@ -54,8 +54,8 @@ def convert_state(
 ) -> State:
     """The parameters and running statistics of a model, in the layouts of another framework.
 
-    Young: it may change in a minor version. Returns a `State`, whose `unmapped` and `differences` list the losses:
-    docs/reference/models.md has the rules. Costs a copy of every tensor; with `inputs=`, runs of both.
+    Experimental: it may change in a minor version. Returns a `State`, whose `unmapped` and `differences` list the
+    losses: docs/reference/models.md has the rules. Costs a copy of every tensor; with `inputs=`, runs of both.
 
     Args:
         source: a built model; tensors in dicts and lists, those of NumPy as PyTorch has them; or a checkpoint's path.

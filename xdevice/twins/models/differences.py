@@ -83,7 +83,7 @@ class PlainComparison(NamedTuple):
 
 
 class Pairing(NamedTuple):
-    """Which layers of two models are one, and what was learned on the way."""
+    """Which layers of two models correspond to each other, and what pairing them has shown."""
 
     pairs: Pairs
     singles: Pairs
@@ -137,7 +137,9 @@ class Lister:
                 self._state.differences.remove(line)
                 self._state.settings.remove(line)
         for line in self._doubts(agree):
+            # whoever gives inputs= needs no advice to do so
             self._add_lines([line.removesuffix(_RUN_BOTH) if has_inputs else line])
+        # gelu and its tanh form are so close that equal outputs may not tell them apart
         if runs is not None and agree and not self._knows_activations():
             self._state.differences += runs.gelu_in_doubt()
 

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 def compare_optimizers(source: Any, target: Any) -> list[str]:
     """Lists how two optimizers of any frameworks differ: a line for each difference, with the setting for `target`.
 
-    Young: it may change in a minor version.
+    Experimental: it may change in a minor version.
 
     The list is empty if equal gradients make equal steps. It covers the settings, formulas, clipping, schedules and
     groups of parameters; the groups are compared in their order. A training loop's own steps are not covered, such as a
@@ -103,7 +103,7 @@ def convert_optimizer(
 ) -> list[str]:
     """Writes the state of an optimizer (moments, momenta, counts of steps) into one of another framework.
 
-    Young: it may change in a minor version. Training goes on with `target` as it would have with `source`
+    Experimental: it may change in a minor version. Training goes on with `target` as it would have with `source`
     (docs/reference/optimizers.md). Costs a copy of the state through the host.
 
     Args:

@@ -45,7 +45,7 @@ _MOST: Final = 12
 class State(dict[str, Any]):
     """Named tensors of one framework, as `convert_state` returns them. A dict; `print` shows the source of each tensor.
 
-    Young: it may change in a minor version.
+    Experimental: it may change in a minor version.
 
     Attributes:
         backend: the name of the tensors' framework.

@@ -111,7 +111,7 @@ def compare(
 ) -> Comparison:
     """Compares two values as `assert_parity` does, and returns the result, with the worst error even if they agree.
 
-    Young: it may change in a minor version.
+    Experimental: it may change in a minor version.
 
     The arguments, the tolerances and the cost are those of `assert_parity`.
 

@@ -11,7 +11,7 @@ Problem = Literal["structure", "shape", "dtype", "device", "values", "settings"]
 class Comparison(NamedTuple):
     """The result of `compare`. As a bool it is True if the two values are equal within the tolerances.
 
-    Young: it may change in a minor version.
+    Experimental: it may change in a minor version.
 
     It describes the leaf that is furthest off, and the worst element of that leaf: the element whose error is the
     largest multiple of the error allowed. A field that could not be computed is None.

@@ -23,7 +23,7 @@ VARIABLE: Final = "XDEVICE_RECORD"
 def log(name: str, value: object) -> None:
     """Records a value under a name, to be compared with the value that the program records there on another framework.
 
-    Young: it may change in a minor version.
+    Experimental: it may change in a minor version.
 
     In a script that `xdevice parity` runs, or if the environment variable XDEVICE_RECORD names a folder, the value is
     written into that folder, with the line that called `log`. Calls with the same name are numbered as steps, from

@@ -32,7 +32,7 @@ _HEADINGS: Final = ("layer", "type", "output", "mean", "std", "gradient")
 class LayerCall(NamedTuple):
     """One call of a layer. The arrays are NumPy arrays, with the layout and the dtype that the framework uses.
 
-    Young: it may change in a minor version.
+    Experimental: it may change in a minor version.
     """
 
     path: str
@@ -52,7 +52,7 @@ class LayerCall(NamedTuple):
 class Trace:
     """The calls of a model's layers that `capture_intermediates` has recorded, in order. `print` shows a table of them.
 
-    Young: it may change in a minor version.
+    Experimental: it may change in a minor version.
 
     Attributes:
         model: the model, or the function.
@@ -135,7 +135,7 @@ def capture_intermediates(model: Any) -> Iterator[Trace]:
     """Records the inputs and outputs of each layer of a model while the block runs, in the order of the calls, and what
     it names by `xdevice.parity.log`.
 
-    Young: it may change in a minor version.
+    Experimental: it may change in a minor version.
 
     Yields a `Trace`, whose `calls` give for each call of a layer its path, its inputs, its outputs, and the gradients
     of the outputs if the block runs backward too. docs/reference/tracing.md says which calls are recorded. Traces may

@@ -160,33 +160,36 @@ def _by_forcing(
 def _require_all(
     runs: Runs, forced: ForcedRun, chosen: dict[str, str], refusal: StateError
 ) -> None:
-    """Pairs in `chosen` layers that are the only ones left of their kind and shape in both models. Then raises
-    `StateError` if a layer of the target has no counterpart although the source has a layer of its kind and shape
-    left."""
+    """Adds to `chosen` the layers that are the only unpaired ones of their kind and shape in both models. Then raises
+    `StateError` if a layer of the target is still unpaired although the source has an unpaired layer of its kind and
+    shape."""
     source, target = runs.source, runs.target
-    left = {
+    # the kind and the shapes of each unpaired layer, by its path
+    in_source = {
         layer.path: source.signature(layer)
         for layer in source.layers
         if layer.path not in chosen.values()
     }
-    right = {
+    in_target = {
         layer.path: target.signature(layer)
         for layer in target.layers
         if layer.path not in chosen
     }
-    for there, wanted in right.items():
-        fitting = [here for here, signature in left.items() if signature == wanted]
-        if len(fitting) == 1 and list(right.values()).count(wanted) == 1:
-            chosen[there] = fitting[0]
+    for path, wanted in in_target.items():
+        fitting = [other for other, signature in in_source.items() if signature == wanted]
+        if len(fitting) == 1 and list(in_target.values()).count(wanted) == 1:
+            chosen[path] = fitting[0]
     doubtful = [
-        there for there in right if there not in chosen and right[there] in left.values()
+        path
+        for path in in_target
+        if path not in chosen and in_target[path] in in_source.values()
     ]
     if doubtful:
-        where = (
-            f"; the models come apart behind {forced.apart[0][1] or 'the beginning'}"
-            if forced.apart
-            else ""
-        )
+        where = ""
+        if forced.apart:
+            _, last_alike = forced.apart[0]
+            where = f"; the models come apart behind {last_alike or 'the beginning'}"
+        # the refusal is from pairing without inputs=; whoever gives them needs no advice to do so
         text = (
             f"inputs= tells {len(chosen)} of {len(target.layers)} layers, but not {some_of(doubtful)}{where}. "
             f"{str(refusal).replace(', or give one batch as inputs=', '')}"

@@ -41,7 +41,8 @@ _ROLES: Final = {len(roles): roles for roles in (_SEPARATE, _HALF_FUSED, _FUSED)
 
 def alike(source: Twin, target: Twin) -> tuple[Twin, Twin]:
     """Joins linear layers into attentions where both models have equally many attentions in different forms."""
-    # two linear layers that follow one another are no attention unless nothing else makes the numbers equal
+    # the fused form (query, key and value in one layer, and the output) comes last: any two linear layers that follow
+    # one another look like it
     for with_fused in (False, True):
         ours, theirs = (_attentions(twin, with_fused) for twin in (source, target))
         if ours and len(ours) == len(theirs):
