@@ -225,7 +225,7 @@ class _Lines:
         self._names: dict[str, str] = {}
 
     def names(self) -> dict[str, str]:
-        """The name of its line by the path of each layer that is in one."""
+        """For each layer that is in a line, by its path, the name of the line."""
         self._count(self._model)
         if not self._table.is_line(self._model):
             self._in_code(self._model)
@@ -247,7 +247,7 @@ class _Lines:
 
     def _in_line(self, module: Any, line: str) -> str:
         """Names the line of each layer in `module`, which calls its children one after another. Returns the line that
-        goes on behind it."""
+        continues after it."""
         for path, child, inside, *_ in self._inside(module):
             # it is listed once, so the order of the list does not show both of its calls; with the line before it in
             # its name, each line behind it has a name of its own
@@ -278,7 +278,8 @@ def function_name(name: str) -> str:
 
 
 def activation(path: str, name: str, **settings: object) -> Layer:
-    """Returns the entry for an activation function, under PyTorch's name, with its defaults where nothing is stated."""
+    """Returns the entry for an activation function, under PyTorch's name, with the defaults of settings that are not
+    stated."""
     function = function_name(name)
     whole = ("axis", "ndim")
     stated = {
@@ -315,7 +316,7 @@ def row(kind: str, shared: Settings = MappingProxyType({}), /, **attributes: Att
 
 
 def cell(kind: str, **attributes: Attribute) -> Row:
-    """Returns a row for a recurrent layer that is one cell, as PyTorch and Paddle name its parameters."""
+    """Returns a row for a recurrent layer that is a single cell, with the parameter names of PyTorch and Paddle."""
     return lambda path, layer: Layer(
         path, kind, of_single_cell(kind), {**ONE_CELL, **_settings(layer, attributes)}
     )
@@ -340,9 +341,9 @@ def read_each(
 def over_axes(
     module: object, name: str, row: Callable[[int, str, Any], Layer | None]
 ) -> dict[type, Row | None]:
-    """Returns rows of a `Table` for a family of layers with a class each for one, two and three axes. `name` is its
-    pattern, such as "MaxPool{}d"; classes that the Python module lacks are left out. `row` is called with the number of
-    axes, the path and the layer."""
+    """Returns rows of a `Table` for a family of layers with a class each for one, two and three axes. `name` is the
+    pattern of their names, such as "MaxPool{}d"; classes that the Python module lacks are left out. `row` is called
+    with the number of axes, the path and the layer."""
     names = {axes: name.format(axes) for axes in (1, 2, 3)}
     return {
         getattr(module, one): partial(row, axes)
@@ -374,7 +375,7 @@ def max_pool(
     dilation: Any = 1,
     image: Sequence[int | None] = (),
 ) -> Layer:
-    """Returns the entry for a max pool. `image` is the size of what the pool takes, if that is known: padding="same"
+    """Returns the entry for a max pool. `image` is the size of the pool's input, if that is known: padding="same"
     depends on it."""
     settings = _window(axes, kernel, stride, padding, image)
     settings["ceil_mode"] = _ceil(ceil_mode, settings)
@@ -496,8 +497,8 @@ def other(path: str, layer: object, details: str = "") -> Layer:
 
 
 def is_rewritten(layer: object, package: str, *methods: str) -> bool:
-    """Whether one of these methods of a layer is defined outside the framework's package, so that nobody can tell
-    what the layer computes."""
+    """Whether one of these methods of a layer is defined outside the framework's package, so that it is unknown what
+    the layer computes."""
     owner = next(
         (cls for cls in type(layer).__mro__ if any(name in vars(cls) for name in methods)),
         object,
@@ -512,7 +513,7 @@ def own_code(path: str, layer: object) -> Layer:
 
 
 def _ceil(mode: object, window: Mapping[str, Any]) -> object:
-    """Returns the setting ceil_mode of a pool. PyTorch leaves out a last window that begins behind the image; an
+    """Returns the setting ceil_mode of a pool. PyTorch leaves out a last window that begins beyond the image; an
     adapter of a framework that keeps such a window gives the mode `OUTSIDE_TOO`, and the setting says so if there is
     one."""
     if mode == OUTSIDE_TOO and isinstance(window["padding"], tuple):
