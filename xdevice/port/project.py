@@ -176,8 +176,8 @@ class Project:
                 self._by_last_name.setdefault(module.name.split(".")[-1], []).append(module)
 
     def find(self, name: str, asker: PythonModule) -> PythonModule | None:
-        """The module that `import name` means in the module `asker`: one beside it, else one with that full name, else
-        the only one whose path ends so."""
+        """The module that `import name` means in the module `asker`: one in the same folder, else one with that full
+        name, else the only one whose path ends with that name."""
         parts = tuple(name.split("."))
         # a folder torch/ of the project, as d2l has one, is not what `import torch` means
         if parts[0] in FRAMEWORKS:

@@ -128,7 +128,7 @@ def _moves_in_place(atom: Atom) -> bool:
 
 
 def _is_thrown_away(node: ast.AST, parents: dict[ast.AST, ast.AST]) -> bool:
-    """Whether nothing is done with the result of a call, not even by way of a list or a choice."""
+    """Whether nothing is done with the result of a call, not even through a list or a conditional expression."""
     # the nodes that hand a result on to what is around them
     passing = (
         ast.ListComp
@@ -185,7 +185,7 @@ def _to_default_device(use: Use, maker: str) -> Judgement:
 
 
 def _read_around(use: Use, node: ast.AST) -> Judgement | None:
-    """The judgement on `.cpu()` in `x.cpu().numpy()`, which is taken out, since the new text reads from any device."""
+    """The judgement on `.cpu()` in `x.cpu().numpy()`, which is removed, since the new text reads from any device."""
     attribute = use.module.parents.get(node)
     if not isinstance(attribute, ast.Attribute):
         return None

@@ -194,7 +194,7 @@ def _prepare(backend: Backend) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """Puts back the default backend and the generator of random numbers after each test."""
+    """Restores the default backend and the generator of random numbers after each test."""
     if backend_of(item) is None:
         return (yield)
     before = selection.default()
@@ -315,7 +315,7 @@ def pytest_runtest_makereport(
 
 
 def _is_named(error: pytest.ExceptionInfo[BaseException]) -> bool:
-    """Whether an error speaks of the line that called xdevice, and not of one in it."""
+    """Whether an error names the line that called xdevice, and not a line inside xdevice."""
     return isinstance(error.value, XDeviceError)
 
 
@@ -335,7 +335,8 @@ def xd(request: pytest.FixtureRequest) -> Backend:
 
     The functions of `xdevice` use this backend by default, in every thread of the test. Tests may want `xd.name`,
     `xd.framework` and `xd.version`. Fixtures of any scope may use `xd`: the tests are sorted by backend. Each test
-    draws from `xdevice.random` as after `seed(0)`, and the fixtures that are made for the test as after `seed(1)`.
+    draws from `xdevice.random` as if after `seed(0)`, and the fixtures that are made for the test as if after
+    `seed(1)`.
     """
     if not hasattr(request, "param"):
         pytest.fail(
@@ -409,8 +410,8 @@ def _second_device(backend: Backend) -> Device | None:
 def assert_parity(request: pytest.FixtureRequest) -> Callable[..., None]:
     """`xdevice.assert_parity` with the tolerances of the test's `xd_tol` markers.
 
-    With --xd-record it also keeps the values that it is given, and with --xd-compare it compares them with those kept.
-    The transfers to the host that it makes itself are allowed in a test with `no_transfer`.
+    With --xd-record it also saves the values that it is given, and with --xd-compare it compares them with the saved
+    ones. The transfers to the host that it makes itself are allowed in a test with `no_transfer`.
     """
     defaults = tolerances(request.node)
     recordings = request.config.stash[settings_key].recordings

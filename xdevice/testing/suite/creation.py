@@ -1,4 +1,4 @@
-"""Checks of making tensors, of reading them, of memory that is shared, and of random numbers."""
+"""Checks of making and reading tensors, of shared memory, and of random numbers."""
 
 from __future__ import annotations
 
