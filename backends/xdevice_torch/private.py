@@ -124,7 +124,7 @@ PRIVATE: Final = (
     Private("compile", "torch.Tensor", ("_make_wrapper_subclass",)),
     # symbols
     Private("compile", "torch._C", ("_disabled_torch_function_impl",)),
-    # tensors marked as others are
+    # marking a new tensor as conjugate or negative, as another one is
     Private("compile and virtual GPUs", "torch._C", ("_set_conj", "_set_neg")),
     # what an operation takes and changes
     Private("compile and virtual GPUs", "torch._ops.OpOverload", ("_schema",)),

@@ -115,7 +115,7 @@ def launch(
 
 
 def _check_nodes(nnodes: int, node_rank: int, port: int | None) -> None:
-    """Refuses options of several machines that contradict or lack each other."""
+    """Refuses options for several machines that contradict each other or are incomplete."""
     if node_rank >= nnodes:
         raise click.UsageError(
             f"--node-rank is {node_rank}, and the ranks of {nnodes} nodes are 0 to {nnodes - 1}"

@@ -66,7 +66,7 @@ def _target(ctx: click.Context, param: click.Parameter, value: str | None) -> An
 
 
 class _Whole:
-    """A file for a report. It is written under another name beside its path first, so that an interrupt leaves the
+    """A file for a report. It is first written under another name in the same folder, so that an interrupt leaves the
     report of an earlier run unchanged."""
 
     def __init__(self, path: str) -> None:
@@ -122,7 +122,8 @@ def info(names: tuple[str, ...], as_json: bool, timeout: float) -> None:
 
 
 def _comparison_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds the options that `parity` and `compare-runs` share to a command: how strictly to compare, and where to."""
+    """Adds the options that `parity` and `compare-runs` share to a command: how strictly to compare, and where to write
+    the report."""
     options = [
         click.option(
             "--rtol",

@@ -270,8 +270,8 @@ def _summands(x: Any) -> list[Operand]:
 
 
 def _variables(operand: Operand) -> list[Operand]:
-    """The operands to send for one: the variables of a model, each once, also of layers that it holds and does not
-    list; for a tensor, the operand itself."""
+    """The operands to send for one operand: the variables of a model, each once, including those of layers that it
+    holds and does not list; for a tensor, the operand itself."""
     backend = operand.backend
     if operand.kind != "model" or backend.tensor_of(operand.value) is not None:
         return [operand]
@@ -314,8 +314,8 @@ def _replaced(x: Any, operands: list[Operand], new: dict[int, Any]) -> Any:
 
 
 def _is_checked(session: Session, x: Any, op: str) -> bool:
-    """Whether tensors like `x` have passed the checks before, it passes those that its type does not tell, and it has a
-    first axis."""
+    """Whether a world of one can return `x` without the full checks: another tensor of its type and dtype has passed
+    them, and `x` itself is dense, has a first axis, and is on the CPU or on the device of the session."""
     backend = _checked.get((type(x), getattr(x, "dtype", None), op))
     if backend is None or not backend.is_dense(x) or not len(x.shape):
         return False

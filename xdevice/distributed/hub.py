@@ -242,7 +242,9 @@ class Calls:
         self.slow.discard(peer.rank)
 
     def _count(self, pending: Pending, change: int) -> None:
-        if pending.kind == PAIR or pending.number < 0:  # a matter of two ranks only
+        """Adds `change` to the number of ranks that are in a call, which tells without a loop whether ranks differ."""
+        # a send or recv, voted on or in the engine: it concerns two ranks only, and has no number that all ranks share
+        if pending.kind == PAIR or pending.number < 0:
             return
         is_vote = pending.kind == VOTE
         counts: Counter[Any] = self._voting if is_vote else self._unvoted
@@ -324,8 +326,8 @@ class Hub(threading.Thread):
     # the loop
 
     def run(self) -> None:
-        """The thread: serves the ranks until the world ends. An error of the hub's own ends it too, or all ranks would
-        wait for ever."""
+        """The thread: serves the ranks until the world ends. An error in the hub itself ends it too, because otherwise
+        all ranks would wait for ever."""
         try:
             self._serve()
         except Exception as error:
@@ -442,7 +444,8 @@ class Hub(threading.Thread):
             try:
                 refusal = self._refusal(hello, stranger.nonce)
             except (ValueError, RecursionError):
-                # a value too deeply nested to be written as JSON again
+                # the proof covers values as JSON, and one is nested too deeply to be written: nothing is proven, as
+                # with a wrong token
                 refusal = {"why": "token"}
             if refusal is not None:
                 self._send(stranger.conn, REFUSED, json.dumps(refusal))
@@ -456,8 +459,8 @@ class Hub(threading.Thread):
             self._close(stranger.conn)
 
     def _end_if_one_cannot_join(self, refusal: dict[str, str]) -> None:
-        """Ends the world at once if a process of this run cannot join it: then all never will. One that does not know
-        the token may be a stranger's, so it ends nothing."""
+        """Ends the world at once if a process of this run cannot join it, because then it will never be complete. A
+        process that does not know the token may be a stranger's, so it ends nothing."""
         if self._joined:
             return
         if refusal["why"] == "said":
@@ -720,7 +723,7 @@ class Hub(threading.Thread):
         calls = f"rank {one.rank} calls {one.pending.call}" if one.pending else ""
         others = f" and {len(waiting) - 1} more wait" if len(waiting) > 1 else ""
         silent = now - peer.answered
-        # its process has answered lately, so that only its program stands still
+        # its process has answered recently, so only its program is stuck
         if silent <= 4 * self._beat:
             text = f"rank {peer.rank} has not come in {self.timeout:g} s, while nothing moves in it: it is at"
             self._end(peer.rank, "late", f"{text} {peer.at}; {calls}{others}")

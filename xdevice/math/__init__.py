@@ -1,4 +1,4 @@
-"""Computing without a framework's name: arrays, gradients, functions of layers, optimizers, random numbers."""
+"""Framework-independent computing: arrays, gradients, functions of layers, optimizers, random numbers."""
 
 from __future__ import annotations
 

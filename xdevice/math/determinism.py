@@ -18,9 +18,9 @@ def deterministic() -> Iterator[list[str]]:
     Experimental: it may change in a minor version.
 
     Asks the selected backend and every other one that is loaded. `as lacking` gives a line for each thing that one of
-    them cannot have now, such as what has to be set before it starts; empty means that nothing is lacking. At the end
-    of the block, also after an error, each framework has its former settings. They are the process's: other threads
-    compute by them too. Seed the random numbers as well: `xdevice.random.seed_all`.
+    them cannot provide now, such as one that has to be set before it starts; empty means that nothing is lacking. At
+    the end of the block, also after an error, each framework has its former settings. They apply to the whole process:
+    other threads use them too. Seed the random numbers as well: `xdevice.random.seed_all`.
 
     | backend | set in the block |
     |---|---|
@@ -32,7 +32,7 @@ def deterministic() -> Iterator[list[str]]:
     | numpy | nothing: it is deterministic |
 
     The settings were tested on CPUs, where these frameworks give the same bits without them, and have not been run on a
-    GPU. An operation that has no deterministic kernel does what its framework does then.
+    GPU. An operation that has no deterministic kernel does whatever its framework does in that case.
 
     Raises:
         UnsupportedError: a third-party backend is loaded that cannot be asked.

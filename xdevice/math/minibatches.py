@@ -1,4 +1,4 @@
-"""`batches`: what is trained on, a few rows at a time."""
+"""`batches`: training data, a few rows at a time."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def batches(
     Experimental: it may change in a minor version.
 
     Args:
-        arrays: a tensor, or a container of tensors that are all as long along the first axis. Each batch is a container
-            of the same type; other values are in every batch.
+        arrays: a tensor, or a container of tensors of equal length along the first axis. Each batch is a container of
+            the same type; every batch has the other values.
         size: 1 or more. The last batch may be shorter.
         shuffle: in the order of `xdevice.random.permutation`, drawn at this call, and again for each further loop:
             seeded, and the same on every backend.
@@ -40,7 +40,7 @@ def batches(
         UnsupportedError: a sparse tensor; shuffling inside a function that is traced.
 
     Costs a copy of the rows; without `shuffle` a view of them on PyTorch, Paddle, MXNet and NumPy, elsewhere a copy of
-    `arrays` at the first batch. `xdevice.prefetch` takes it.
+    `arrays` at the first batch. `xdevice.prefetch` accepts the result.
 
     Example:
         >>> [tuple(x.shape) for x in xdevice.math.batches(xdevice.ones(5, 2), 2)]
@@ -86,7 +86,7 @@ class Batches:
         return order
 
     def _in_order(self) -> Iterator[Any]:
-        """Yields the parts in order, of tensors that are split once."""
+        """Yields the parts in order; the tensors are split once."""
         if not self._sizes:
             return
         # `split` takes lengths that add up to the whole

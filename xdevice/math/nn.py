@@ -73,8 +73,8 @@ _KERNELS: Final = ("filters", "channels", "height", "width")
 
 
 def _without_scopes(function: F) -> F:
-    """The function, called with the scopes of devices set aside that the framework of its first tensor calls for each
-    operation."""
+    """The function, called while device scopes are set aside: those that the framework of its first tensor would call
+    for each operation."""
 
     @wraps(function)
     def run(*args: Any, **kwargs: Any) -> Any:
@@ -239,10 +239,11 @@ def log_softmax(x: Any, *, axis: int = -1, **spelling: NoReturn) -> Any:
 
 @_without_scopes
 def logsumexp(x: Any, *, axis: int = -1) -> Any:
-    """The logarithm of the sum of exp(x) along an axis, without overflow; -inf where all elements are. The
+    """The logarithm of the sum of exp(x) along an axis, without overflow; -inf where all elements are -inf. The
     gradient has NaN in a row whose largest element is infinite.
 
-    Errors are those of `softmax`; no elements are a ShapeError too. Costs seven functions of the namespace.
+    Errors are those of `softmax`; a tensor without elements raises ShapeError, too. Costs seven functions of the
+    namespace.
 
     Example:
         >>> xdevice.to_numpy(xdevice.nn.logsumexp(xdevice.tensor([[-1000.0, -1000.0], [3.0, -1000.0]]))).round(2)
@@ -353,12 +354,12 @@ def moments(x: Any) -> tuple[Any, Any]:
 
 @_without_scopes
 def attention(q: Any, k: Any, v: Any, *, mask: Any = None, causal: bool = False) -> Any:
-    """`softmax(q @ k.T / sqrt(features)) @ v`: for each query a mean of the values, weighted by its fit to the keys.
+    """`softmax(q @ k.T / sqrt(features)) @ v`: for each query a mean of the values, weighted by how it fits their keys.
 
     Args:
         q: queries of the shape (..., queries, features): batch and heads come first, as in PyTorch.
-        k: keys of the shape (..., keys, features), and `v` values of the shape (..., keys, any), with the same axes
-            in front as `q`.
+        k: keys of the shape (..., keys, features), and `v` values of the shape (..., keys, any size), with the same
+            leading axes as `q`.
         mask: bool, of the shape (..., queries, keys) or a shape that broadcasts to it; True keeps a key. A query to
             which it leaves no key gives zeros.
         causal: the query i sees no key after the i-th, in addition to the mask.
@@ -366,7 +367,8 @@ def attention(q: Any, k: Any, v: Any, *, mask: Any = None, causal: bool = False)
     Raises:
         ShapeError: shapes that do not fit. DTypeError: a mask that is not bool. Other errors: those of `conv2d`.
 
-    Costs as much as the framework's own on PyTorch, where it has no second gradient; elsewhere memory for all weights.
+    On PyTorch it costs as much as PyTorch's own attention, and on the CPU has no second gradient for tensors with four
+    axes, nor for three since 2.14. On the other frameworks it needs memory for all weights.
 
     Example:
         >>> x = xdevice.tensor([[1.0, 0.0], [0.0, 1.0]])
@@ -500,7 +502,7 @@ def mse_loss(x: Any, y: Any, *, reduction: Reduction = "mean") -> Any:
 
 @_without_scopes
 def embedding(indices: Any, table: Any) -> Any:
-    """The rows of a table at the indices: of the shape of `indices`, and a new last axis as long as a row.
+    """The rows of a table at the indices. The result has the axes of `indices`, and a new last axis as long as a row.
 
     Args:
         indices: int32 or int64, of any shape, from 0 to rows - 1.
@@ -693,7 +695,7 @@ class _Layers(Functions):
         self.guards = self.kernels.guards
 
     def run(self, name: str, *arguments: Any, **settings: Any) -> Any:
-        """Runs the adapter's kernel, or the one by hand where the adapter's cannot."""
+        """Runs the adapter's kernel, or the core's own one where the adapter's cannot."""
         result = getattr(self.kernels, name)(*arguments, **settings)
         return (
             getattr(by_hand, name)(self.kernels, *arguments, **settings)
@@ -718,9 +720,9 @@ class _Layers(Functions):
         n: int | None,
         operands: tuple[Any, ...],
     ) -> Any:
-        """The result of a kernel. The indices among its operands are read before where the adapter does not guard them:
-        a read waits for the device. Where it guards them, they are read once the kernel has raised, so that the error
-        is the same on every backend."""
+        """The result of a kernel. If the adapter does not guard the indices among its operands, they are read before,
+        which waits for the device. If it does, they are read only after the kernel has raised, so that the error is the
+        same on every backend."""
         if not self.is_guarded(indices):
             self.require_range(indices, n, function)
             return kernel(*operands)
@@ -853,7 +855,7 @@ def _reduced(losses: Any, reduction: Reduction) -> Any:
 def _checked_pair(
     x: Any, y: Any, reduction: Reduction, function: str
 ) -> tuple[_Layers, Any, Any]:
-    """The arguments of a loss of each element, checked."""
+    """The checked arguments of an elementwise loss."""
     on, x = _begin(x, function)
     y = on.checks.require(y, REAL_FLOATING, function)
     if not _fit(shape_of(x), shape_of(y)):
@@ -961,7 +963,7 @@ def _require_window_fits(
 
 
 def _whole(what: str, value: Any, number: int, least: int, function: str) -> tuple[int, ...]:
-    """The argument `value` as `number` ints of at least `least`; one int stands for all of them. Raises
+    """The argument `value` as `number` ints of at least `least`; a single int is used for all of them. Raises
     `ArgumentError`."""
     lengths = listed(value) if number > 1 else (value,)
     lengths = lengths * number if len(lengths) == 1 and lengths[0] is value else lengths

@@ -2,11 +2,11 @@
 
 Experimental: it may change in a minor version.
 
-The state is a dict: "step", a tensor without dimensions, and containers built as the parameters. So it is saved,
-replicated and compiled with them, and nothing is hidden in objects. A learning rate is a Python number, or a tensor
-without dimensions, such as a schedule returns for the step of a state; in a compiled step only a tensor can change
-without compiling again. `weight_decay` is added to the gradient, times the parameter; only `adamw` shrinks the
-parameter by it.
+The state is a dict: "step", a tensor without dimensions, and containers with the structure of the parameters. So it is
+saved, replicated and compiled with them, and nothing is hidden in objects. A learning rate is a Python number, or a
+tensor without dimensions, such as a schedule returns for the step of a state; in a compiled step only a tensor can
+change without compiling again. `weight_decay` times the parameter is added to the gradient; only `adamw` shrinks the
+parameter itself.
 """
 
 from __future__ import annotations
@@ -222,7 +222,7 @@ def _adam(
     eps: float,
     weight_decay: float,
 ) -> tuple[Any, dict[str, Any]]:
-    """A step of `which`, `adam` or `adamw`: by the adapter's kernel where that takes these tensors, else by a rule."""
+    """A step of `which`, `adam` or `adamw`: with the adapter's kernel if it takes these tensors, else with a rule."""
     beta1, beta2 = betas
     rate = _number_for(lr)
 
@@ -234,7 +234,8 @@ def _adam(
 
     @_once_for_each_place
     def numbers(p: Any) -> tuple[Any, ...]:
-        """The corrections of both averages, moved into the rate and eps, so that no element is corrected by itself."""
+        """The corrections of both averages, moved into the rate and eps, so that no element has to be corrected on its
+        own."""
         xp = array_namespace(p)
         steps = _number_for(state["step"])(p) + 1.0
         # 1 - beta ** step would lose half of the digits of float32
@@ -320,7 +321,7 @@ def _alike(x: Any, p: Any) -> Any:
 
 
 def _there(x: Any, p: Any) -> Any:
-    """`x` where `p` is; traced tensors are on no device."""
+    """`x` on the device of `p`; traced tensors are on no device."""
     if type(x) not in registry.probes or type(p) not in registry.probes:
         return x
     return to_device(x, device_of(p))
@@ -364,7 +365,7 @@ def _norm(rows: Rows) -> Any:
 
 
 def clip_by_global_norm(grads: Any, max_norm: float) -> Any:
-    """The gradients, divided so that their `global_norm` is `max_norm` at most.
+    """The gradients, scaled down so that their `global_norm` is at most `max_norm`.
 
     Raises ArgumentError: a norm that is not positive. NotATensorError: no tensor. Costs `global_norm` and a pass.
 
@@ -392,7 +393,7 @@ def warmup(step: Any, steps: int) -> Any:
     """A factor for the learning rate that grows to 1 within some steps: `(step + 1) / steps`.
 
     Args:
-        step: an int, which gives a float, or that of a state, which gives a tensor without dimensions.
+        step: an int, which gives a float, or the "step" of a state, which gives a tensor without dimensions.
 
     Example:
         >>> [xdevice.optim.warmup(step, 4) for step in (0, 1, 3, 9)]

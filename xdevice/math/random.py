@@ -13,8 +13,8 @@ the backend.
 | everywhere else: `threading.Thread`, cells of a notebook | the process's, one draw at a time |
 
 So numbers do not depend on timing, except where several `threading.Thread`s draw from one generator: let each open a
-block. The process's generator begins with XDEVICE_SEED, if that is set (`xdevice parity` sets it), else with entropy of
-the system. So does the generator of a process that is spawned, not forked.
+block. The process's generator begins with XDEVICE_SEED, if that is set (`xdevice parity` sets it), else with entropy
+from the system. So does the generator of a process that is spawned, not forked.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ _LARGEST: Final = {
 _FARTHEST: Final = 16
 """How many standard deviations a number may be away from the mean: NumPy's ziggurat ends at 13.8."""
 _FARTHEST_SUM: Final = 1e-3
-"""How far from 1 the sum of probabilities may be: those of float16 are each off by up to 5e-4 of themselves."""
+"""How far from 1 the sum of probabilities may be: each one in float16 has a relative error of up to 5e-4."""
 
 
 def uniform(
@@ -198,8 +198,8 @@ def integers(
 
     Args:
         high: the bound that all numbers are below.
-        low: the least number, 0 by default. A single int before `high` is refused without it: NumPy would take it for
-            the least number, and `xdevice.ones` for the shape.
+        low: the least number, 0 by default. Without `low`, a single int before `high` is refused: NumPy would take it
+            for the least number, and `xdevice.ones` for the shape.
         dtype: any integer type; the numbers drawn depend on it. The other arguments are those of `uniform`.
 
     Raises, and nothing is drawn:
@@ -318,13 +318,13 @@ def choice(
     Experimental: it may change in a minor version.
 
     Args:
-        p: n probabilities, a sequence or a tensor of one axis, which the host reads. Their sum is 1 within 0.001; the
-            difference is shared in proportion.
+        p: n probabilities, a sequence or a tensor with one axis, which the host reads. Their sum must be 1 within
+            0.001; they are then scaled so that it is 1.
         dtype: any integer type that holds n - 1; the numbers drawn do not depend on it. The other
             arguments are those of `uniform`.
 
     Raises, and nothing is drawn:
-        ArgumentError: `p` is empty, is not of numbers along one axis, has one below 0 or NaN, or has another sum.
+        ArgumentError: `p` is empty, is not numbers along one axis, has a number below 0 or NaN, or has another sum.
         ShapeError, DTypeError, DeviceNotFoundError, UnsupportedError: as with `integers`.
 
     Costs about 30 us, 40 ns a number, and the copy to the device.
@@ -507,8 +507,8 @@ def seed_all(n: int) -> None:
 def get_state() -> dict[str, Any]:
     """The state of `xdevice.random` here, which decides its next numbers: plain values, which can be pickled.
 
-    The place is that of `seed`: the innermost block or task, else the process. `set_state` puts it back. The
-    frameworks' own generators have their own states (`torch.get_rng_state`).
+    The generator is the one that `seed` seeds: that of the innermost block or task, else the process's. `set_state`
+    restores it. The frameworks' own generators have their own states (`torch.get_rng_state`).
 
     Example:
         >>> state = xdevice.random.get_state()
@@ -520,7 +520,7 @@ def get_state() -> dict[str, Any]:
 
 
 def set_state(state: dict[str, Any]) -> None:
-    """Goes on with the numbers that followed `get_state`, which returned `state`, here or in another process.
+    """Continues with the numbers that followed the `get_state` that returned `state`, here or in another process.
 
     Raises:
         ArgumentError: not such a state; nothing changes.
@@ -540,8 +540,8 @@ def set_state(state: dict[str, Any]) -> None:
 
 
 def _make(backend: Backend, drawn: np.ndarray[Any, Any], place: Device, dtype: object) -> Any:
-    """A tensor of the drawn numbers. If the caller named no dtype, floats are drawn as float32 also in a run whose
-    floats are float64, and then widened: so that run has the same numbers as a run in float32."""
+    """A tensor of the drawn numbers. If the caller named no dtype, floats are drawn as float32 and then widened if the
+    run's floats are float64: so that run has the same numbers as a run in float32."""
     is_wider = dtype is None and floats.is_float64()
     return backend.from_numpy(
         drawn.astype("float64") if is_wider else floats.jitter(drawn), place
@@ -663,7 +663,7 @@ def _number(what: str, value: Any, dtype: str) -> float:
 
 
 def _require_bounds_fit(backend: Backend, dtype: str, least: int, most: int) -> None:
-    """Raises `DTypeError` if the dtype, or what this backend now has in its place, does not hold these ints."""
+    """Raises `DTypeError` if the dtype, or the one that this backend now uses instead, does not hold these ints."""
     import numpy
 
     refusal = backend.dtype_refusal(dtype)
@@ -682,8 +682,8 @@ def _work(dtype: str) -> str:
 def _spread(
     x: np.ndarray[Any, Any], least: float, most: float, dtype: str
 ) -> np.ndarray[Any, Any]:
-    """Numbers in [0, 1), stretched to [least, most). A number that rounding would make `most` becomes the one below
-    it."""
+    """Numbers in [0, 1), stretched to [least, most). A number that would be rounded to `most` becomes the one just
+    below."""
     import numpy
 
     host = host_dtype(dtype)

@@ -1,4 +1,5 @@
-"""`python -m xdevice.port` has the commands `scan`, `lint` and `port`, where the rest of xdevice is not wanted."""
+"""`python -m xdevice.port` has the commands `scan`, `lint` and `port`, for those who do not need the rest of
+xdevice."""
 
 import sys
 

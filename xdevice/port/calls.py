@@ -31,12 +31,13 @@ from .values import (
 )
 
 _FORWARD: Final = ("__call__", "forward", "call")
-"""The methods that a call of an object calls."""
+"""The methods that run when an object is called."""
 
 
 @dataclass
 class Invocation:
-    """One call, with what its arguments may be: hands them to the parameters, and says what the call gives.
+    """One call, with the possible values of its arguments. It hands them to the parameters, and finds the value of the
+    call.
 
     `_CALLEES` and `_OWNERS`, at the end, say which method is for which kind of callee, or of owner of a method.
     """
@@ -56,7 +57,7 @@ class Invocation:
         self.is_starred = any(isinstance(arg, ast.Starred) for arg in self.node.args)
 
     def of_value(self, callee: Value) -> Value:
-        """The value of the call if it calls this."""
+        """The value of the call if `callee` is called."""
         results = []
         for atom in callee:
             method = self._CALLEES.get(atom.kind, Invocation._other)
@@ -237,7 +238,7 @@ class Invocation:
         return self.of_value(self.inference.attribute(owner, name, self.node.func))
 
     def _method_of_anything(self, owner: Atom, name: str) -> Value:
-        """A method of an object of which nothing is known."""
+        """A method of an object about which nothing is known."""
         self._escape()
         # any method of this name may be meant: its parameters may be what is given here
         for function in self.inference.methods.get(name, ()):
@@ -271,7 +272,7 @@ class Invocation:
         return value_of(owner) if name in knowledge.MODEL_METHODS else UNKNOWN
 
     def _method_of_tensor(self, owner: Atom, name: str) -> Value:
-        """A method whose result depends on its arguments, or one of the tables."""
+        """A method whose result depends on its arguments, or a method in the tables."""
         has_arguments = bool(self.values or self.node.keywords)
         # with an axis they give values and indices in PyTorch, and a tensor elsewhere
         if name in ("max", "min"):
@@ -333,7 +334,8 @@ class Invocation:
         return value_of(owner)
 
     def _add_argument(self, parser: ast.AST) -> None:
-        """Puts what an argument of the command line may be into its cell."""
+        """Adds the values that an argument of the command line may have to its cell, from which the code that uses the
+        argument reads them."""
         flags = [flag for flag in map(_constant, self.node.args) if isinstance(flag, str)]
         options: dict[str | None, Any] = {
             keyword.arg: keyword.value for keyword in self.node.keywords
@@ -412,7 +414,7 @@ def _constant(node: ast.expr | None) -> Any:
 
 
 def pattern_of(node: ast.expr) -> str:
-    """A text that is filled in by `format` or `%`, with a star for each value."""
+    """A text that is filled in by `format` or `%`, with a star in place of each value."""
     text = _constant(node)
     return re.sub(r"\{\d*\}|%[ds]", "*", text) if isinstance(text, str) else ""
 

@@ -25,14 +25,14 @@ Task = PythonModule | Function
 """The unit that is interpreted at one time."""
 
 MOST_READINGS: Final = 100
-"""How often a module or a function is interpreted, before whatever it hands on may be anything. The most that any had
-of PyTorch's torchtitan and of Keras was 10."""
+"""How often a module or a function is interpreted before the values that it hands on are taken for anything. In
+PyTorch's torchtitan and in Keras, none needed more than 10."""
 
 
 class Cells:
     """The cells of a project, and the modules and functions that have read each of them.
 
-    `unsettled` are the tasks that `MOST_READINGS` stopped; what they would have handed on is given up.
+    `unsettled` are the tasks that `MOST_READINGS` stopped; the values that they would have handed on are given up.
     """
 
     def __init__(self) -> None:
@@ -46,7 +46,7 @@ class Cells:
         self._attributes: defaultdict[Class, set[str]] = defaultdict(set)
 
     def give_up(self, value: Value) -> None:
-        """Lets what is no longer followed be anything."""
+        """Treats a value that is no longer followed as anything."""
         raise NotImplementedError
 
     def get(self, key: Any) -> Value:
@@ -78,7 +78,7 @@ class Cells:
         self._waiting.setdefault(task)
 
     def drain(self, interpret: Callable[[Task], None], progress: Progress) -> None:
-        """Interprets what is scheduled, until nothing is."""
+        """Interprets the scheduled tasks until none is left."""
         done = 0
         while self._waiting:
             done += 1
@@ -119,7 +119,7 @@ class Cells:
         return "attr", family, name
 
     def unite(self, one: Class, other: Class) -> None:
-        """Makes one family of two, because a class inherits from the other."""
+        """Makes one family out of two, because a class inherits from the other."""
         old, new = one.family(), other.family()
         if old is new:
             return

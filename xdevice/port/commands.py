@@ -1,6 +1,6 @@
 """The commands `scan`, which counts device idioms such as `x.cuda()` in other people's scripts, `port`, which rewrites
-them, and `lint`, which reports what is wrong with them. `xdevice` has them, and `python -m xdevice.port` has nothing
-else."""
+them, and `lint`, which reports what is wrong with them. They are commands of `xdevice`, and the only ones of `python -m
+xdevice.port`."""
 
 from __future__ import annotations
 
@@ -259,8 +259,8 @@ def lint(
     """Reports device code in scripts that is wrong, or bound to one vendor.
 
     Reads .py, .ipynb and the .md files of d2l.ai, without importing them. A PATH may be a folder, or - for the standard
-    input. What is only reached behind a test such as `if torch.cuda.is_available():` is reported with the test. The
-    comment `# xdevice: ignore[XD202]` ignores a line, `# xdevice: off` and `on` ignore several; select, ignore and
+    input. Code that is only reached behind a test such as `if torch.cuda.is_available():` is reported with the test.
+    The comment `# xdevice: ignore[XD202]` ignores a line, `# xdevice: off` and `on` ignore several; select, ignore and
     per-file-ignores can be set in [tool.xdevice] of pyproject.toml. The exit status is 0 if nothing is found, or
     nothing is left after --fix; 1 if something is, and 2 if a file could not be read or an option is wrong.
     """
@@ -318,7 +318,7 @@ def lint(
 def _findings(
     paths: tuple[Path, ...], root: Path, choice: Choice, goal: Goal | None
 ) -> tuple[list[Finding], Examined]:
-    """The findings of lint, and what was examined: without a goal only which files cannot be read."""
+    """The findings of lint, and what was examined: without a goal, that only says which files cannot be read."""
     from . import engine, sources
     from . import lint as rules
 

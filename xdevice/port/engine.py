@@ -32,8 +32,8 @@ class Examined:
     """The result of `examine`. `sites` are sorted; `unreadable` holds (path, why).
 
     `port(source)` is the file as `port` would write it. After `examine`, every expression of `Module.tree` has an
-    attribute `means`, the set of what it may be (see `values`), which rules of lint may ask. `unsettled` names the
-    functions and modules whose values were given up as anything, because they did not settle.
+    attribute `means`, the set of its possible values (see `values`), which rules of lint may read. `unsettled` names
+    the functions and modules whose values did not settle, and were therefore taken for anything.
     """
 
     root: Path
@@ -126,10 +126,10 @@ def examine(
 ) -> Examined:
     """All files under the paths as one project, with a verdict for each site.
 
-    `only` is the level of `port`; `root` is where imports resolve and paths are shown from (by default the folder that
-    all paths share, or if that is a package, the folder around it); `backend` is what is written into `set_backend`, by
-    default the one framework that a file uses. The path "-" is a script on the standard input. Files that cannot be
-    read are listed in `unreadable`.
+    `only` is the level of `port`; imports are resolved from the folder `root`, and paths are shown relative to it (by
+    default the folder that all paths share, or if that is a package, the folder around it); `backend` is what is
+    written into `set_backend`, by default the one framework that a file uses. The path "-" is a script on the standard
+    input. Files that cannot be read are listed in `unreadable`.
     """
     places = [Path(path) for path in paths]
     root = root or _common_folder(places)
@@ -195,8 +195,8 @@ def _name_of_task(task: Task) -> str:
 
 
 def _merge(one: Site, other: Site) -> Site:
-    """Merges two sites of one use that two tabs share: they have common edits, with the weaker grade, or are open if
-    the tabs disagree."""
+    """Merges two sites of one use that two tabs share: the result has their common edits, with the weaker grade, or is
+    open if the tabs disagree."""
     tabs = (*one.tabs, *other.tabs)
     if set(one.edits) == set(other.edits) and one.verdict == other.verdict:
         weaker = max(
@@ -247,7 +247,8 @@ def _sets_current(module: PythonModule, inference: Inference) -> bool:
 
 
 def _common_folder(paths: list[Path]) -> Path:
-    """The folder that all paths share, or that of the package it lies in: the package imports itself by its name."""
+    """The folder that all paths share. If that is in a package, the folder around the package, which imports itself by
+    its name."""
     folders = [path if path.is_dir() else path.parent for path in paths if str(path) != "-"]
     resolved = [folder.resolve() for folder in folders or [Path.cwd()]]
     root = Path(os.path.commonpath(resolved))

@@ -14,7 +14,7 @@ Env = dict[str, Value]
 """The possible values of the names at one place of a program."""
 Parents = dict[ast.AST, ast.AST]
 GPU: Final = "(a GPU)"
-"""The name of no variable: it may be None where no test has shown that there is a GPU."""
+"""A key that is not the name of a variable. Its value may be None where no test has shown that there is a GPU."""
 
 _OTHER_VENDORS: Final = re.compile(
     r"xpu|npu|mlu|musa|hpu|sdaa|mps|neuron|xla|tpu|rocm|hip\b", re.IGNORECASE
@@ -147,7 +147,7 @@ def _leaves(statement: ast.stmt) -> bool:
 
 
 def block_of(statement: ast.AST, parents: Parents) -> list[ast.AST]:
-    """The statements beside a statement, and it itself."""
+    """The statements of the block that a statement is in."""
     for name in ("body", "orelse", "finalbody"):
         block = getattr(parents.get(statement), name, None)
         if isinstance(block, list) and statement in block:
@@ -180,7 +180,8 @@ def tells_vendors_apart(node: ast.AST, parents: Parents) -> bool:
 
 
 def is_chosen_by_release(node: ast.AST, parents: Parents) -> bool:
-    """Whether the tests around a node ask for a release: what is old there has its new word beside it."""
+    """Whether the tests around a node check a release: then the old name there already has its new word in another
+    branch."""
     return any(map(_RELEASE.search, _names_in_tests(node, parents)))
 
 
@@ -244,7 +245,7 @@ def _excludes_none(test: ast.expr, wanted: str) -> bool:
 
 
 def is_skip(call: ast.AST, is_true: bool) -> bool:
-    """Whether a call is a decorator that skips a test where its first argument is false, or if not `is_true` true."""
+    """Whether a call is a decorator that skips a test where its first argument is false (or true, if not `is_true`)."""
     match call:
         case ast.Call(func=ast.Attribute(attr=name) | ast.Name(id=name), args=[_, *_]):
             return name == "skipUnless" if is_true else name.lower() == "skipif"
@@ -252,7 +253,7 @@ def is_skip(call: ast.AST, is_true: bool) -> bool:
 
 
 def needs_gpu(decorators: list[ast.expr]) -> bool:
-    """Whether what is decorated runs only where there is a GPU."""
+    """Whether the decorated code runs only where there is a GPU."""
     for decorator in decorators:
         if isinstance(decorator, ast.Call) and decorator.args:
             test, is_true = decorator.args[0], True

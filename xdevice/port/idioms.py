@@ -1,7 +1,7 @@
 """Tables of the uses of the frameworks that are sites: their names, their codes, and how each is rewritten.
 
 `rule` is the name of the function in `rules_of_calls` or `rules_of_methods` that judges the use, and `text` what it
-writes. New text has no quotes, colons or backslashes in it, so that it can stand inside any f-string.
+writes. New text has no quotes, colons or backslashes in it, so that it can be put into any f-string.
 """
 
 from __future__ import annotations
@@ -219,7 +219,7 @@ WHERE: Final = {"device", "ctx", "context", "place", "is_cuda"}
 """Attributes that say where something is."""
 
 OTHER_ARRAYS: Final = {"decord", "tvm", "dgl"}
-"""Packages whose arrays have methods of MXNet's names."""
+"""Packages whose arrays have methods with the names of MXNet's."""
 
 MODULES: Final = OTHER_ARRAYS | {"torch", "paddle", "mxnet", "mx", "jax", "tf"}
 """Names of modules with functions `cpu` and `gpu`, which may be loaded by a helper instead of an import."""

@@ -48,7 +48,8 @@ class Inference(Cells):
                 atom.subject.is_open = atom.subject.has_callers = True
 
     def give_up(self, value: Value) -> None:
-        """Lets what is no longer followed be anything: functions are called with anything, lists hold anything."""
+        """Treats values that are no longer followed as anything: functions are called with anything, lists hold
+        anything."""
         for atom in value:
             match atom.kind:
                 case "function" | "bound":
@@ -73,7 +74,7 @@ class Inference(Cells):
                 )
 
     def foreign(self, name: str) -> Value:
-        """The value outside the project under a full name: one value, however often the name occurs."""
+        """The value of a full name outside the project: one value, however often the name occurs."""
         value = self._foreign.get(name)
         if value is None:
             value = self._foreign[name] = of("foreign", name)

@@ -1,4 +1,5 @@
-"""Interprets the statements and expressions of a project, with what values may be in place of values, see `values`.
+"""Interprets the statements and expressions of a project, with sets of possible values instead of values (see
+`values`).
 
 Modules and functions are interpreted one by one until nothing changes any more. The values that they pass to each other
 (arguments, returned values, attributes, globals, items of lists) lie in cells. When a cell grows, the modules and
@@ -48,13 +49,14 @@ from .values import (
 _BUILTINS: Final = frozenset(dir(builtins))
 _END_OF_PROGRAM: Final = {"sys.exit", "builtins.exit", "builtins.quit", "os._exit"}
 _MOST_ROUNDS: Final = 5
-"""How often the body of a loop is read, before the names that it changes may be anything."""
+"""How often the body of a loop is read before the names that it changes are taken for anything."""
 _NUMBERS: Final = ("int", "float", "bool", "available")
 _HOST_NUMBERS: Final = ("array", *_NUMBERS)
 
 
 def infer(project: Project, progress: Progress = unseen) -> Inference:
-    """Finds what each expression of a project may be, which its node has as its attribute `means` from then on."""
+    """Finds the possible values of each expression of a project, and stores them in the attribute `means` of its
+    node."""
     interpreter = Interpreter(project)
     for module in project.modules:
         interpreter.schedule(module)
@@ -130,7 +132,7 @@ class Interpreter(Inference):
     # statements
 
     def _block(self, body: Sequence[ast.stmt], env: Env | None) -> Env | None:
-        """Reads statements one after the other, up to one behind which nothing is reached."""
+        """Reads statements one after the other, up to one after which nothing is reached."""
         for statement in body:
             if env is None:
                 break
@@ -330,7 +332,7 @@ class Interpreter(Inference):
         return self.env
 
     def _function_of(self, node: Any, name: str, owner: Class | None) -> Function:
-        """The function of a node, which is made and scheduled when it is met first."""
+        """The function of a node, which is made and scheduled when it is first met."""
         function = self.functions.get(node)
         if function is not None:
             return function
@@ -368,7 +370,7 @@ class Interpreter(Inference):
                 self.put((function, name), self.evaluate(default))
 
     def _decorate(self, node: ast.expr, function: Function, value: Value) -> Value:
-        """The value of a decorated function: itself, if the decorator is known to give back what it gets."""
+        """The value of a decorated function: itself, if the decorator is known to return what it gets."""
         self.evaluate(node)
         decorator = node.func if isinstance(node, ast.Call) else node
         name = self.full_name(decorator) or ast.unparse(decorator)
@@ -428,7 +430,7 @@ class Interpreter(Inference):
     # names
 
     def bind(self, target: ast.expr, value: Value, is_inner: bool = False) -> None:
-        """Gives a value to what stands left of an assignment; with `is_inner` to the variable of a comprehension, which
+        """Gives a value to the target of an assignment; with `is_inner`, to the variable of a comprehension, which
         nothing outside it can read."""
         target.means = value  # type: ignore[attr-defined]
         match target:
@@ -464,7 +466,7 @@ class Interpreter(Inference):
             self.bind(target, part, is_inner)
 
     def _bind_name(self, name: str, value: Value) -> None:
-        """Binds a name, for the statements behind it, and for functions and modules that read it."""
+        """Binds a name, for the statements after it, and for functions and modules that read it."""
         # a global is not known from one statement to the next: other functions bind it, too
         if self.function is not None and name in self.function.globals:
             self.put((self.module, name), value)

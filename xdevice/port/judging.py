@@ -54,8 +54,8 @@ OTHER_GPU: Final = left_open("after set_device this is another GPU than the firs
 
 
 OF_CUDA_STREAMS: Final = {"cuda_stream", "cuda_event", "default_stream", "ExternalStream"}
-"""CUDA's own handles of streams and events, and streams that stay CUDA's: one of `torch.cuda` is not equal to the same
-one of PyTorch's own."""
+"""CUDA's own handles of streams and events, and streams that stay CUDA's: a stream of `torch.cuda` is not equal to the
+same stream in PyTorch's own class."""
 
 
 class JudgedModule:
@@ -111,7 +111,7 @@ class JudgedModule:
 
     @property
     def available(self) -> str:
-        """The test that there is a GPU."""
+        """The test whether there is a GPU."""
         return "xdevice.num_gpus() > 0" if self.asks_xdevice else self.named(AVAILABLE)
 
     @property
@@ -121,7 +121,7 @@ class JudgedModule:
 
     @property
     def current_gpu(self) -> str:
-        """The GPU that `set_device` has chosen, which PyTorch takes a device without an index for; "" where the module
+        """The GPU that `set_device` has chosen, which PyTorch takes for a device without an index; "" where the module
         works with another framework."""
         return (
             f"{self.torch_name}.device(xdevice.native.gpu().type)"
@@ -158,7 +158,8 @@ class JudgedModule:
 
 @dataclass
 class Use:
-    """One use of an idiom, and the edits that rewrite it. The node is a call, but for the idioms that are none."""
+    """One use of an idiom, and the edits that rewrite it. The node is a call, except for the idioms that are not
+    calls."""
 
     module: JudgedModule
     node: Any
@@ -245,14 +246,14 @@ class Use:
         return self.edit(start, self.find(b"(", end) + 1, text)
 
     def drop(self, keyword: ast.keyword) -> Edit:
-        """Takes out a keyword argument and the comma before it."""
+        """Removes a keyword argument and the comma before it."""
         start, end = self.span(keyword)
         return self.edit(self.module.source.text.rindex(b",", 0, start), end, "")
 
     def call_with_receiver(
         self, word: str, upto: int, text: str = "", comma: str = ","
     ) -> Edits:
-        """Makes `word(x, ...)` of `x.method(...)`, with `text` in place of what stands before the position `upto`.
+        """Turns `x.method(...)` into `word(x, ...)`, with `text` in place of everything before the position `upto`.
         Comments and line breaks in between are kept."""
         start, dot = self.start, self.dot
         between = self.module.source.text[dot:upto].decode()
@@ -269,13 +270,13 @@ class Use:
     def move_to(
         self, device: ast.expr, word: str = "xdevice.to_device", maker: str = ""
     ) -> Edits:
-        """Makes `word(x, device)` of `x.method(device)`; the maker makes a device of an index."""
+        """Turns `x.method(device)` into `word(x, device)`; the maker makes a device from an index."""
         text = f"{maker}(" if maker else ""
         edits = self.call_with_receiver(word, self.span(device)[0], text)
         return (*edits, self.close_bracket(device)) if maker else edits
 
     def close_bracket(self, argument: ast.expr) -> Edit:
-        """Closes one more bracket behind an argument, before a comma that follows it."""
+        """Closes one more bracket after an argument, before a comma that follows it."""
         text, last = self.module.source.text, self.end - 1
         _, end = self.span(argument)
         at = end
@@ -289,7 +290,7 @@ class Use:
 
     @property
     def dot(self) -> int:
-        """The position of the dot in `value.attr`, behind the brackets and comments of the value."""
+        """The position of the dot in `value.attr`, after the brackets and comments of the value."""
         return self.find(b".", self.span(self.receiver)[1])
 
     def find(self, mark: bytes, at: int) -> int:

@@ -1,4 +1,4 @@
-"""Tables of the values that calls and attributes of packages outside the project give."""
+"""Tables of the values of calls and attributes of packages outside the project."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ TRANSPARENT_DECORATORS: Final = set(
     tensorflow.function jax.jit jax.checkpoint paddle.no_grad paddle.jit.to_static
     """.split()
 )
-"""Decorators whose function is called with the arguments that it was written for, and returns the same."""
+"""Decorators that change neither the arguments nor the result of their function."""
 TRANSPARENT_ENDINGS: Final = (".setter", ".getter", ".custom_fwd", ".register")
 
 DEVICE_MAKERS: Final = {
@@ -202,7 +202,7 @@ DEVICE_MAKERS: Final = {
 """Calls that give a device."""
 DEVICE_LISTS: Final = {"xdevice.native.try_all_gpus", "xdevice.try_all_gpus"}
 COPIES: Final = {"copy.copy", "copy.deepcopy", "xdevice.to_device", "xdevice.copy_to"}
-"""Functions that give what their first argument is."""
+"""Functions whose result is of the same kind as their first argument."""
 
 LAYERS: Final = {
     "torch.nn",
@@ -298,7 +298,7 @@ TEXT_METHODS: Final[dict[str, Value]] = {
     "split": UNKNOWN,
     **dict.fromkeys(("startswith", "endswith", "isdigit"), BOOL),
 }
-"""The results of a text's methods that are not texts."""
+"""The results of a string's methods that do not return strings."""
 DEVICE_ATTRIBUTES: Final[dict[str, Value]] = {
     "type": STR,
     "index": INT,

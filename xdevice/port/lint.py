@@ -40,7 +40,7 @@ Place = tuple[int, int]
 
 
 class Change(NamedTuple):
-    """The characters from `start` to `end` become `text`; lines and columns are from 1."""
+    """The characters from `start` to `end` become `text`; lines and columns count from 1."""
 
     start: Place
     end: Place
@@ -131,7 +131,7 @@ def configure(root: Path) -> Choice:
     """Reads select, ignore and per-file-ignores from `[tool.xdevice]` of the nearest pyproject.toml.
 
     Raises:
-        OptionError: that cannot be read, or has another key or an unknown code.
+        OptionError: the file cannot be read, or has another key or an unknown code.
     """
     files = (folder / "pyproject.toml" for folder in (root, *root.parents))
     file = next((file for file in files if file.is_file()), None)
@@ -229,7 +229,8 @@ def _start(source: Source, node: Any) -> Place:
 
 
 def with_guarded(findings: Iterable[Finding]) -> list[Finding]:
-    """The findings, in which a test for vendor-specific devices has taken in those that are only reached behind it."""
+    """The findings; those that are only reached behind a test for vendor-specific devices are part of that test's
+    finding."""
     findings = list(findings)
     tests = {(finding.path, (finding.line, finding.col)): finding for finding in findings}
     behind: dict[Finding, list[Finding]] = {}
@@ -342,8 +343,8 @@ def _complete(
     test: Finding, sites: list[Site], all_sites: list[Site], own: Site | None
 ) -> None:
     """Adds the sites that a test guards and lint does not report, as in `"cuda" if torch.cuda.is_available() else
-    "cpu"`; takes the test out where it guards what stays, because a test for any vendor's devices must not lead to what
-    only one vendor has."""
+    "cpu"`; removes the test if it guards code that stays, because a test for any vendor's devices must not lead to code
+    for one vendor."""
     if own is None or own not in sites:
         return
     inside = [site for site in all_sites if site is not own and _is_in(site, test.guarded)]
@@ -508,7 +509,7 @@ def only_added(findings: Iterable[Finding], revision: str, root: Path) -> list[F
     """The findings in lines that were added since a revision, and in files that Git does not have yet.
 
     Raises:
-        OptionError: Git does not know the revision, or is not there.
+        OptionError: Git does not know the revision, or is not installed.
     """
     text = _git(
         root, "diff", "-U0", "--no-color", "--no-ext-diff", "--relative", revision, "--", "."

@@ -1,7 +1,7 @@
 """The rules of lint. A rule sees one module's tree and what its imports name, and nothing else of the project.
 
-`RULES` says what each code means, and whether it is on by default. On are rules that were right in nine of ten places
-that people checked (docs/reference/lint.md has the figures), or that cannot be wrong.
+`RULES` says what each code means, and whether it is on by default. Rules are on if they were right in nine of ten
+places that people checked (docs/reference/lint.md has the figures), or if they cannot be wrong.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .values import TENSOR, means_of
 from .words import ROWS
 
 Found = Iterator[tuple[str, str] | tuple[str, str, ast.AST]]
-"""Codes and messages, and the part of the node that is meant, if that is not all of it."""
+"""Codes and messages, and the part of the node that they are about, if not the whole node."""
 _Check = Callable[["_View", Any], Found]
 
 
@@ -128,7 +128,7 @@ _GUARDED: Final = {"XD202", "XD217", "XD218", "XD219", "XD403"}
 """The codes whose findings belong to the test that guards them."""
 _IN_TESTS: Final = {"XD202", "XD217", "XD218", "XD219", "XD222"}
 _CONVENTIONS: Final = {"tf": "tensorflow", "jnp": "jax.numpy", "npx": "mxnet.npx"}
-"""Usual names of modules, for chapters of books whose imports stand in another file."""
+"""Usual names of modules, for chapters of books whose imports are in another file."""
 
 
 @dataclass(frozen=True)
@@ -145,7 +145,7 @@ class Hit:
 
 
 def hits(module: PythonModule) -> Iterator[Hit]:
-    """The findings of all rules in a module, in no order."""
+    """The findings of all rules in a module, in no particular order."""
     view = _View(module)
     is_test = _TESTS.search(module.source.path) is not None
     all_hits: list[Hit] = []
@@ -199,7 +199,7 @@ class _View:
                     self.imports[alias.asname or alias.name] = f"{node.module}.{alias.name}"
 
     def full(self, node: ast.AST) -> str:
-        """The full name of an imported thing; empty for anything else."""
+        """The full name of an imported object; empty for anything else."""
         match node:
             case ast.Name(id=name):
                 return self.imports.get(name) or _CONVENTIONS.get(name, "")
@@ -437,7 +437,7 @@ def _is_on_purpose(view: _View, node: ast.AST) -> bool:
 
 
 def _is_annotation(view: _View, node: ast.AST) -> bool:
-    """Whether a name stands in an annotation, which needs no GPU."""
+    """Whether a name is in an annotation, which needs no GPU."""
     parent = view.parents[node]
     while isinstance(parent, ast.Subscript | ast.BinOp | ast.Tuple):
         node, parent = parent, view.parents[parent]
@@ -513,7 +513,7 @@ def _too_late(view: _View, node: ast.Assign) -> Found:
 
 
 def _time(view: _View, node: ast.BinOp) -> Found:
-    """XD201: `clock() - start` behind work, and nothing in between that waits for the device."""
+    """XD201: `clock() - start` after work, with nothing in between that waits for the device."""
     match node:
         case ast.BinOp(left=ast.Call(func=clock), op=ast.Sub(), right=ast.Name(id=start)):
             if view.full(clock) not in _CLOCKS or view.framework() in ("", "tensorflow"):
@@ -549,7 +549,7 @@ def _since(view: _View, node: ast.AST, name: str) -> list[ast.stmt]:
 
 
 def _default_device(view: _View, function: ast.FunctionDef | ast.AsyncFunctionDef) -> Found:
-    """XD222, but in code for TensorRT, which is NVIDIA's."""
+    """XD222, except in code for TensorRT, which is NVIDIA's."""
     arguments = function.args
     positional = [*arguments.posonlyargs, *arguments.args]
     pairs = [

@@ -39,7 +39,7 @@ class NeutralSites(JudgedSites):
     """The sites of one module, for the target "accelerator"."""
 
     def _judge_method(self, use: Use, full_name: str) -> Judged | None:
-        """The judgement on a method: PyTorch's own are right on any device, but for `.cuda()`."""
+        """The judgement on a method: PyTorch's own are right on any device, except `.cuda()`."""
         judged = super()._judge_method(use, full_name)
         if judged is None or judged[1].verdict == "not a device":
             return judged
@@ -120,7 +120,7 @@ class NeutralSites(JudgedSites):
         return None
 
     def _of_text(self, use: Use, place: str, filling: ast.expr | None = None) -> Judgement:
-        """The judgement on a text that names CUDA, by where it stands; `filling` fills in its index."""
+        """The judgement on a text that names CUDA, by where it occurs; `filling` fills in its index."""
         if place == "elsewhere":
             return left_open(
                 "a text that names CUDA, and what is made of it is not known", "XD165"
@@ -157,7 +157,7 @@ class NeutralSites(JudgedSites):
         return proven(why, edits, since="2.6")
 
     def _place_of(self, node: ast.expr) -> str:
-        """Where a text stands: "device" where PyTorch takes a device and would fail without it, "text" where a device
+        """Where a text occurs: "device" where PyTorch takes a device and would fail without it, "text" where a device
         is made of it later, "a site" where the call itself is one, and else "elsewhere"."""
         parent = self.parents.get(node)
         call = self.parents.get(parent) if isinstance(parent, ast.keyword) else parent

@@ -18,8 +18,8 @@ def import_edits(
 ) -> set[Edit]:
     """The edits that insert the imports which a file needs for its rewritten sites.
 
-    `set_backend` stands above the import of the framework: virtual GPUs of Paddle and TensorFlow, and MXNet beside a
-    newer NumPy, need the framework to be loaded by xdevice. It is left out where a file uses several frameworks.
+    `set_backend` goes above the import of the framework: xdevice has to load the framework itself for virtual GPUs of
+    Paddle and TensorFlow, and for MXNet with a newer NumPy. It is left out where a file uses several frameworks.
     """
     edits = set()
     for module in modules:
@@ -50,7 +50,8 @@ def import_edits(
 
 
 def _lines(module: PythonModule, sites: list[Site], backend: str | None) -> list[str]:
-    """The lines that the new text of the sites needs: an import of what it names and the module does not import."""
+    """The lines that the new text of the sites needs: an import of each name that it uses and the module does not
+    import."""
     written = "".join(edit.text for site in sites for edit in site.edits)
     lines = []
     # whoever imports xdevice has also chosen the backend
@@ -69,7 +70,7 @@ _OF_CUDA: Final = re.compile(r"torch\.cuda(\.|$)")
 
 
 def unused_imports(module: PythonModule, edits: set[Edit]) -> set[Edit]:
-    """The edits that take out imports from `torch.cuda` whose last use the edits have rewritten."""
+    """The edits that remove imports from `torch.cuda` whose last use the edits have rewritten."""
     # others may import it from here
     if module.source.path.endswith("__init__.py"):
         return set()
@@ -110,7 +111,7 @@ def _without(
     gone: set[ast.alias],
     parents: dict[ast.AST, ast.AST],
 ) -> Edit:
-    """The edit that takes names out of an import, or all of the statement if none is left."""
+    """The edit that removes names from an import, or the whole statement if none is left."""
     start, end = module.span(node)
     text = module.source.text
     rest = [alias for alias in node.names if alias not in gone]
@@ -130,7 +131,7 @@ def _is_within(site: Site, module: PythonModule) -> bool:
 
 
 _LEGACY: Final = 'os.environ.setdefault("XDEVICE_MXNET_NP", "0")'
-"""Keeps the arrays of `mx.nd` what they are: `set_backend("mxnet")` else turns NumPy's semantics on."""
+"""Keeps the arrays of `mx.nd` as they are: otherwise `set_backend("mxnet")` turns NumPy's semantics on."""
 
 
 def _sets_semantics(tree: ast.Module) -> bool:
@@ -157,8 +158,8 @@ def _has_import(tree: ast.Module, package: str) -> bool:
 
 
 def _place(module: PythonModule, first_use: int) -> ast.stmt | None:
-    """The statement before which the import goes: the first import of a framework, if nothing that is rewritten stands
-    above it; else the first statement that is neither the docstring nor from `__future__`."""
+    """The statement before which the import goes: the first import of a framework, if nothing above it is rewritten;
+    else the first statement that is neither the docstring nor from `__future__`."""
     has_docstring = ast.get_docstring(module.tree, clean=False) is not None
     plain = [node for node in module.tree.body[has_docstring:] if not _is_from_future(node)]
     for node in plain:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 Progress = Callable[[str, int, int], None]
-"""Gets a step, and how much of it is done, of how much: ("reading", 12, 476)."""
+"""Gets a step, the amount of it that is done, and the total: ("reading", 12, 476)."""
 
 
 def unseen(step: str, done: int, total: int) -> None:

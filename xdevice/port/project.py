@@ -176,8 +176,8 @@ class Project:
                 self._by_last_name.setdefault(module.name.split(".")[-1], []).append(module)
 
     def find(self, name: str, asker: PythonModule) -> PythonModule | None:
-        """The module that `import name` means in the module `asker`: one beside it, else one with that full name, else
-        the only one whose path ends so."""
+        """The module that `import name` means in the module `asker`: one in the same folder, else one with that full
+        name, else the only one whose path ends with that name."""
         parts = tuple(name.split("."))
         # a folder torch/ of the project, as d2l has one, is not what `import torch` means
         if parts[0] in FRAMEWORKS:
@@ -225,7 +225,7 @@ def _full_name(path: PurePosixPath, packages: set[PurePosixPath]) -> str:
     """The name by which a project imports the module at a path."""
     parts = [] if path.name == "__init__.py" else [path.stem]
     folder = path.parent
-    # the root of the call may be a package too, of a name not known here
+    # paths are relative to the root folder; even if that is a package, its name is in no path
     while folder in packages and folder.name:
         parts.insert(0, folder.name)
         folder = folder.parent

@@ -34,9 +34,9 @@ _RULES: Final[dict[str, Callable[[Use], Judgement]]] = {
     **vars(rules_of_calls),
     **vars(rules_of_methods),
 }
-"""The rules by their names, which the tables of `idioms` have."""
+"""The rules by the names that the tables of `idioms` use."""
 _ASKS_THE_SELECTED: Final = {"XD101", "XD102", "XD108", "XD110", "XD111", "XD151"}
-"""The codes of idioms whose neutral word asks the selected backend; that of the others has a tensor to ask."""
+"""The codes of idioms whose neutral word asks the selected backend; the words of the others have a tensor to ask."""
 _OF_PYTORCH: Final = ("word", "text")
 """Rules that write PyTorch's own words, where the file has several frameworks."""
 _OF_TENSORFLOW_1: Final = {
@@ -50,7 +50,7 @@ class JudgedSites(JudgedModule):
     """The sites of one module, for the target "xdevice"."""
 
     def sites(self) -> Iterator[Site]:
-        """The sites of the module. A part of one that is rewritten with it is no site itself."""
+        """The sites of the module. A node that is rewritten together with a site around it is no site of its own."""
         if not self.frameworks:
             return
         consumed: set[ast.AST] = set()
@@ -61,12 +61,11 @@ class JudgedSites(JudgedModule):
                 uses.append(judged)
                 for part in judged[1].consumed:
                     consumed.update(ast.walk(part))
-        # what only one vendor has decides about the tests around it, so all is judged first
+        # a test that guards what only one vendor has is kept, so every use is judged before any test
         stays = {use.node: use for use, judgement in uses if _has_one_vendor(use, judgement)}
         for use, judgement in uses:
-            yield self._site(
-                use, self._as_a_test(use, stays) or judgement if judgement.edits else judgement
-            )
+            kept = self._as_a_test(use, stays) if judgement.edits else None
+            yield self._site(use, kept or judgement)
 
     def _as_a_test(self, use: Use, stays: dict[Any, Use]) -> Judgement | None:
         """The judgement on `torch.cuda.is_available()`, `d.type == "cuda"` and the like where they guard what only CUDA
@@ -128,8 +127,8 @@ class JudgedSites(JudgedModule):
     # which idiom
 
     def _judge(self, node: Any) -> Judged | None:
-        """The use that a node is, and the judgement on it; None if it is none, or if it is never reached, because it is
-        behind a `return` or in another tab."""
+        """The use that a node is, and the judgement on it; None if the node is not a use, or is never reached, because
+        it is behind a `return` or in another tab."""
         is_reached = hasattr(node.value if isinstance(node, ast.keyword) else node, "means")
         if isinstance(node, ast.Attribute | ast.Name):
             judged = self._judge_name(node)
@@ -409,7 +408,7 @@ class JudgedSites(JudgedModule):
 
 
 def _only_chooses(node: ast.AST) -> bool:
-    """Whether a branch does nothing but choose a device or its name, for which any vendor's will do."""
+    """Whether a branch does nothing but choose a device or its name, for which any vendor's device will do."""
     match node:
         case ast.Assign(value=value) | ast.Return(value=value):
             return value is not None and _only_chooses(value)
@@ -434,8 +433,8 @@ def _vendor_of(use: Use) -> str:
 
 
 def _has_one_vendor(use: Use, judgement: Judgement) -> bool:
-    """Whether only one vendor's devices will have a use: what stays, and DataParallel, whose copies PyTorch has in its
-    builds for CUDA alone."""
+    """Whether only one vendor's devices will be able to run a use: a use that stays, or DataParallel, whose copying is
+    only in PyTorch's builds for CUDA."""
     return (
         judgement.verdict == "open" and bool(_vendor_of(use))
     ) or use.idiom.name == "torch.nn.DataParallel"

@@ -39,7 +39,8 @@ _LOOSE: Final = (
     ast.NamedExpr,
     ast.Assert,
 )
-"""The nodes around an expression in which a comparison needs no brackets; nor does it as an argument of a call."""
+"""The nodes around an expression in which a comparison needs no brackets; it needs none as an argument of a call,
+either."""
 
 
 def no_word(use: Use) -> Judgement:
@@ -68,7 +69,8 @@ def replaced(use: Use) -> Judgement:
 
 
 def asks_build(use: Use) -> Judgement:
-    """`paddle.is_compiled_with_cuda()` asks the build of the framework, and the new text the machine: never proven."""
+    """`paddle.is_compiled_with_cuda()` asks how the framework was built, and the new text asks the machine: never
+    proven."""
     judgement = replaced(use)
     if not judgement.edits:
         return judgement
@@ -91,7 +93,7 @@ def stands_loose(use: Use) -> bool:
 
 
 def torch_device(use: Use) -> Judgement:
-    """`torch.device(text)`, `torch.device(text, index)` and `torch.device(index)`."""
+    """The judgement on `torch.device(text)`, `torch.device(text, index)` or `torch.device(index)`."""
     match use.args:
         case [ast.Constant(value="cuda" | "cpu" as name), index] if not use.keywords:
             return _by_index(index, use.replace_around(index, f"{_native(name)}(", ")"))
@@ -237,7 +239,7 @@ def helper_scope(use: Use) -> Judgement:
 
 def scope(use: Use) -> Judgement:
     """The judgement on `tf.device("/GPU:1")`. Where there is no such GPU, TensorFlow takes another device: so a GPU
-    stays a description in `tf.device`, which no block of xdevice is."""
+    stays in `tf.device` as a description, which no block of xdevice takes."""
     argument = use.only_argument
     before, filled = _filled_in(use, argument)
     text = f"{before}0" if before.endswith(":") else text_of(argument)
@@ -256,8 +258,8 @@ def scope(use: Use) -> Judgement:
 
 
 def _filled_in(use: Use, node: ast.expr | None) -> tuple[str, ast.expr | None]:
-    """The beginning of an f-string, and the one value behind it; nothing if the value cannot be written elsewhere as it
-    stands."""
+    """The beginning of an f-string, and the one value behind it; nothing if the value cannot be written elsewhere
+    unchanged."""
     match node:
         case ast.JoinedStr(
             values=[
@@ -307,7 +309,7 @@ def device_count(use: Use) -> Judgement:
 
 
 def put_on_device(use: Use) -> Judgement:
-    """`jax.device_put(x, device)`, which makes an array of a number of Python, too; `to_device` refuses one."""
+    """`jax.device_put(x, device)`, which also makes an array from a Python number; `to_device` refuses numbers."""
     if len(use.args) != 2 or use.keywords:
         return left_open("not the form device_put(x, device)", "XD166")
     if only(means_of(use.args[0]), ("int", "float", "bool")):
@@ -392,7 +394,8 @@ def _is_list_of_devices(use: Use, means: Value) -> bool:
 
 
 def split_batch(use: Use) -> Judgement:
-    """d2l's `a, b = split_batch(x, y, devices)` gives lists, and xdevice's function pairs: `zip(*...)` turns them."""
+    """d2l's `a, b = split_batch(x, y, devices)` returns lists, and xdevice's function returns pairs: `zip(*...)`
+    converts them."""
     is_unpacked = isinstance(use.parent, ast.Assign) and all(
         isinstance(target, ast.Tuple) and len(target.elts) == 2 for target in use.parent.targets
     )
@@ -406,7 +409,7 @@ def split_batch(use: Use) -> Judgement:
 
 
 def memory(use: Use) -> Judgement:
-    """Paddle's numbers of allocated bytes: an attribute of what `xdevice.memory(device)` gives."""
+    """Paddle's numbers of allocated bytes: an attribute of the result of `xdevice.memory(device)`."""
     if not use.arguments:
         if use.sets_current:
             return OTHER_GPU

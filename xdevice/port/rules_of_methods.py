@@ -94,18 +94,20 @@ def _is_dtype(node: ast.expr, full_name: Callable[[ast.AST], str]) -> bool:
 
 
 def _moved(use: Use, judgement: Judgement) -> Judgement:
-    """The judgement on a move: it can be rewritten if its result is used, or if what it moves is a model."""
-    means = means_of(use.receiver)
-    why = judgement.why
+    """The judgement on a move, of which `judgement` has only seen the argument. The move can be rewritten if its result
+    is used, or if what it moves is a model."""
+    moved = means_of(use.receiver)
+    # any other reason says more about the argument, and is kept
+    is_plain = judgement.why == _A_DEVICE
     if not _is_thrown_away(use.node, use.module.parents):
-        if why == _A_DEVICE and means and all(map(_can_move, means)):
-            why = "receiver and argument are proven"
-        return replace(judgement, why=why)
-    if means and all(map(_moves_in_place, means)):
-        return replace(judgement, why=_A_MODEL if why == _A_DEVICE else why)
-    # no value is known: the name is a guess, and so never proven
+        if is_plain and moved and all(map(_can_move, moved)):
+            return replace(judgement, why="receiver and argument are proven")
+        return judgement
+    if moved and all(map(_moves_in_place, moved)):
+        return replace(judgement, why=_A_MODEL) if is_plain else judgement
+    # nothing shows what the receiver is: its name is only a hint, which proves nothing
     name = ast.unparse(use.receiver).rpartition(".")[2].lower()
-    if _MODEL_NAME.fullmatch(name) and not is_known(means):
+    if _MODEL_NAME.fullmatch(name) and not is_known(moved):
         why = "the name says that it is a model; its result is thrown away"
         return replace(judgement, why=why, code="XD163", grade="likely")
     return left_open(
@@ -126,7 +128,7 @@ def _moves_in_place(atom: Atom) -> bool:
 
 
 def _is_thrown_away(node: ast.AST, parents: dict[ast.AST, ast.AST]) -> bool:
-    """Whether nothing is done with the result of a call, not even by way of a list or a choice."""
+    """Whether nothing is done with the result of a call, not even through a list or a conditional expression."""
     # the nodes that hand a result on to what is around them
     passing = (
         ast.ListComp
@@ -183,7 +185,7 @@ def _to_default_device(use: Use, maker: str) -> Judgement:
 
 
 def _read_around(use: Use, node: ast.AST) -> Judgement | None:
-    """The judgement on `.cpu()` in `x.cpu().numpy()`, which is taken out, since the new text reads from any device."""
+    """The judgement on `.cpu()` in `x.cpu().numpy()`, which is removed, since the new text reads from any device."""
     attribute = use.module.parents.get(node)
     if not isinstance(attribute, ast.Attribute):
         return None

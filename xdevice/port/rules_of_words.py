@@ -1,7 +1,7 @@
 """The judgements on names that have a row in the table of `words`: a use of the name becomes a use of PyTorch's word.
 
-A program that ran before runs afterwards, also where there is no GPU: a word that raises there, where the old name gave
-a value, is written behind a test, unless the program has made that test already.
+A program that ran before still runs afterwards, also without a GPU: a word that raises there, where the old name
+returned a value, is put behind a test, unless the program has already made that test.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ _ALIKE: Final = {
 }
 """Functions whose row is about one value of an argument."""
 _LOOSER_THAN_AND: Final = (ast.IfExp, ast.BoolOp, ast.NamedExpr, ast.Lambda)
-"""Expressions that need brackets behind an `and`."""
+"""Expressions that need brackets after an `and`."""
 _REPEATABLE: Final = (
     ast.Name,
     ast.Attribute,
@@ -208,7 +208,7 @@ def _event(use: Use, row: Row) -> Judgement:
 
 
 def _is_plain(use: Use) -> bool:
-    """Whether the arguments have no stars, and those without a name no brackets around them."""
+    """Whether no argument has a star, and no positional argument has brackets around it."""
     if use.has_stars:
         return False
     end = use.find(b"(", use.span(use.node.func)[1]) + 1
@@ -372,7 +372,8 @@ def _nccl(use: Use, row: Row) -> Judgement:
 
 
 def move(use: Use) -> Judgement:
-    """The judgement on `.cuda()`, which becomes `.to()`: what has the one has the other, and moves in the same way."""
+    """The judgement on `.cuda()`, which becomes `.to()`: an object with one has the other, too, and both move it in the
+    same way."""
     if (
         use.has_stars
         or not use.keywords.keys() <= {"non_blocking", "device"}

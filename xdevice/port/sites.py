@@ -89,8 +89,8 @@ class Site:
 
     `line` and `col` (bytes, from 0, as `ast` has them) are those of `Source.text`; `Source.place(line)` gives the line
     of the file and, for a notebook, the cell. `before` is the text of the whole expression, `after` what it becomes
-    (None unless there is a rewriting). `grade` is what a rewriting rests on: it is there for a site that is open only
-    because its grade is above the level that was asked for, and None where there is no rewriting at all. `since` is the
+    (None unless there is a rewriting). `grade` says how sure the rewriting is. A site that is open only because its
+    grade is above the level that was asked for has one, too; it is None if there is no rewriting at all. `since` is the
     release of PyTorch that the new text needs, "" for any; `vendor` the one whose devices the old text names.
     """
 

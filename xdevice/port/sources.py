@@ -63,8 +63,8 @@ class UnreadableError(Exception):
 
 @dataclass(eq=False)
 class PythonModule:
-    """The code of a file that Python would run: a script, a notebook, or one tab of a d2l text. `name` is its name with
-    those of the packages around it ("d2l.torch"), once it is part of a project."""
+    """The code of a file that Python would run: a script, a notebook, or one tab of a d2l text. `name` is its full
+    name, with the packages around it ("d2l.torch"), once it is part of a project."""
 
     source: Source
     tab: str | None
@@ -77,8 +77,8 @@ class PythonModule:
 
     @cached_property
     def walked(self) -> tuple[list[Any], dict[ast.AST, ast.AST]]:
-        """All nodes of the tree, the outer ones first, and the parent of each; operators and contexts of names are left
-        out, which all trees share."""
+        """All nodes of the tree, the outer ones first, and the parent of each. Operators and contexts of names, which
+        all trees share, are left out."""
         nodes: list[Any] = [self.tree]
         parents: dict[ast.AST, ast.AST] = {}
         for node in nodes:  # which grows meanwhile
@@ -91,7 +91,7 @@ class PythonModule:
         return nodes, parents
 
     def release(self) -> None:
-        """Drops what `walked` keeps, for which a large project has no memory."""
+        """Drops what `walked` keeps, because a large project would not fit into memory with it."""
         self.__dict__.pop("walked", None)
 
     def segment(self, node: ast.AST) -> str:
@@ -115,7 +115,8 @@ class Cell:
 
 @dataclass(eq=False)
 class Source:
-    """A file as it was read. `path` is what is shown: relative to the root of the call, with slashes."""
+    """A file as it was read. `path` is its path as shown to the user: relative to the root of the call, with
+    slashes."""
 
     path: str
     raw: bytes
@@ -152,7 +153,7 @@ class Source:
         return match[0].decode() if match else "\n"
 
     def place(self, line: int) -> tuple[int, int | None]:
-        """The line of the file, and of a notebook the number of the cell, from 1."""
+        """The line of the file and, for a notebook, the number of the cell, from 1."""
         if not self.tokens:
             return line, None
         start = self.starts[line - 1]
@@ -178,8 +179,8 @@ def read_each(
     unreadable: list[tuple[str, str]],
     progress: Progress = unseen,
 ) -> Iterator[Source]:
-    """Reads the files that `files_in` lists, one after the other; "-" is the standard input. (path, why) of those that
-    cannot be read are added to `unreadable`."""
+    """Reads the files that `files_in` lists, one after the other; "-" is the standard input. For each file that cannot
+    be read, (path, why) is added to `unreadable`."""
     files = list(files_in(paths))
     for number, path in enumerate(files):
         progress("reading", number, len(files))
@@ -220,7 +221,7 @@ def read(path: Path, shown: str) -> Source:
     """A file with its modules.
 
     Raises:
-        UnreadableError: it cannot be opened, is not text, or is no Python.
+        UnreadableError: it cannot be opened, is not text, or is not Python.
     """
     try:
         raw = path.read_bytes()
@@ -230,7 +231,7 @@ def read(path: Path, shown: str) -> Source:
 
 
 def write(path: Path, raw: bytes) -> None:
-    """Puts new bytes into a file, all or none: whoever stops the program in between finds the old ones."""
+    """Puts new bytes into a file, all or none: if the program is stopped in between, the file has the old ones."""
     path = path.resolve()  # a link stays one
     path.open("r+b").close()  # what is write-protected stays
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
@@ -285,7 +286,7 @@ def _tree(text: str) -> ast.Module:
 
 
 def _text_with_tabs(raw: bytes, shown: str) -> Source:
-    """A page of d2l.ai: Markdown, in whose blocks of code the tabs of several frameworks alternate."""
+    """A page of d2l.ai: Markdown, in which the blocks of code alternate between the tabs of several frameworks."""
     text = raw.decode("utf-8-sig")
     source = Source(shown, raw, text.encode(), "utf-8-sig")
     source.cells = list(_fences(source))
@@ -399,7 +400,7 @@ def _value(token: object) -> object:
 
 
 class _Decoder(json.JSONDecoder):
-    """Decodes JSON with a `_Token` in place of each string that is no key."""
+    """Decodes JSON with a `_Token` in place of each string that is not a key."""
 
     parse_string: Any
 
@@ -416,7 +417,7 @@ class _Decoder(json.JSONDecoder):
 
 
 def _written_into_notebook(source: Source, edits: list[Edit]) -> bytes:
-    """The bytes of a notebook with the edits made: only the strings that they touch are written anew."""
+    """The bytes of a notebook with the edits made: only the strings that they touch are rewritten."""
     file = source.raw.decode("utf-8-sig")
     parts, written = [], 0
     for first, last, group in _touched(source.tokens, edits):
@@ -431,8 +432,8 @@ def _written_into_notebook(source: Source, edits: list[Edit]) -> bytes:
 
 
 def _touched(tokens: list[_Token], edits: list[Edit]) -> Iterator[tuple[int, int, list[Edit]]]:
-    """The first and the last of strings that are written anew together, because an edit goes over several lines, with
-    all edits in them."""
+    """The first and the last of the strings that are rewritten together, because an edit spans several lines, with all
+    edits in them."""
     starts = [token.at for token in tokens]
     first = last = -1
     group: list[Edit] = []
@@ -448,7 +449,7 @@ def _touched(tokens: list[_Token], edits: list[Edit]) -> Iterator[tuple[int, int
 
 
 def _strings(value: str, tokens: list[_Token], at: int, file: str) -> str:
-    """The lines of a text as strings in JSON, in the style of those around them in the file."""
+    """The lines of a text as JSON strings, in the style of the strings around them in the file."""
     token = tokens[at]
     # Jupyter writes characters as they are, and other tools escape them
     is_ascii = file[token.start : token.end].isascii()
@@ -465,7 +466,7 @@ def _strings(value: str, tokens: list[_Token], at: int, file: str) -> str:
 
 
 def _add_module(source: Source, tab: str | None, cells: list[Cell]) -> None:
-    """Adds the module that some cells make; cells that are not Python are noted in `broken`."""
+    """Adds the module that some cells form; cells that are not Python are noted in `broken`."""
     readable = [(cell, _python(cell.text)) for cell in cells]
     try:
         tree = _tree(_join(readable))

@@ -24,7 +24,7 @@ PARTS: Final = {
     "asking what there is": r"available|count|num_gpus|is_compiled|is_built|is_cuda|propert|capabilit|supported|name",
     "choosing and placing": r"device|gpu|cpu|cuda|place|ctx|context|location",
 }
-"""The parts of a vendor's interface, and how the names of each are recognized; the first that fits counts."""
+"""The parts of a vendor's interface, and how the names of each are recognized; the first match counts."""
 MUST_CHANGE: Final = ("rewritten", "open")
 """The verdicts on code that is bound to a vendor or a framework."""
 _REST: Final = "other"
@@ -43,7 +43,7 @@ def part_of(site: Site) -> str:
 
 
 def summary(examined: Examined) -> dict[str, Any]:
-    """The figures: every site that must change is mechanical or needs a person, every file with sites is in one
+    """The figures: each site that must change is mechanical or needs a person, and each file with sites is in one
     state."""
     must_change = [site for site in examined.sites if site.verdict in MUST_CHANGE]
     reasons = Counter(site.code for site in must_change if site.verdict == "open")
@@ -180,7 +180,7 @@ def _files(examined: Examined) -> Iterator[tuple[str, list[str]]]:
 
 
 def _change(site: Site) -> str:
-    """The text of a use and its new text, or why it has none."""
+    """The text of a use and its new text, or the reason why it has none."""
     before = " ".join(site.before.split())
     if site.verdict == "open":
         return f"{before}  [{site.code}: {site.why}]"

@@ -1,4 +1,4 @@
-"""Which devices a project puts into a text, where the text of another device would show."""
+"""Which devices a project turns into text, where the text of another device would be visible."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def _origins(value: Value) -> Iterator[ast.AST]:
 
 
 def parts_in_text(node: ast.AST, inference: Inference) -> Sequence[ast.expr]:
-    """The expressions that a node makes a text of, or reads as a text."""
+    """The expressions that a node turns into text, or reads as text."""
     match node:
         # f"{'cuda'}" is a text already, whatever device there is
         case ast.FormattedValue(value=ast.Constant(value=str(text))) if SPELLING.fullmatch(
@@ -94,7 +94,7 @@ def _is_text(node: ast.expr) -> bool:
 
 
 def _arguments_in_text(call: ast.Call, name: str) -> list[ast.expr]:
-    """The arguments of a call of which it makes a text, or its object if it reads that as a text."""
+    """The arguments that a call turns into text, or its object if the call reads that as text."""
     method = call.func.attr if isinstance(call.func, ast.Attribute) else ""
     if name in _TEXT_FUNCTIONS or method in _WRITING_METHODS:
         return [*call.args, *(keyword.value for keyword in call.keywords)]

@@ -7,14 +7,14 @@ the project is interpreted. An atom has a kind, which says what its subject is:
 |---|---|
 | "tensor", "array", "int", "float", "bool", "str", "none", "dtype", "optimizer", "available" | none |
 | "device" | none: a framework's own device; `origin` is the node that chose it, or None |
-| "spelling" | a text that names a device, as "cuda:0"; what an f-string fills in is "*"; `origin` as above |
+| "spelling" | a text that names a device, as "cuda:0"; "*" is a part that an f-string fills in; `origin` as above |
 | "foreign" | an attribute of a package outside the project, by its full name, as "torch.nn.Linear" |
-| "result" | what calling such an attribute gave, where no table knows more: its full name |
+| "result" | the result of calling such an attribute, if no table has it: the attribute's full name |
 | "model" | a layer or model of a framework: its full name |
 | "function", "bound", "class", "instance", "super", "module" | a function, class or module of the project |
-| "list", "dict" | a container that was made at one place: a key that finds what is in it |
+| "list", "dict" | a container that was made at one place: a key that finds its items |
 | "tuple" | its items, a value each |
-| "parser", "namespace" | of argparse: a key that finds what its arguments are |
+| "parser", "namespace" | of argparse: a key that finds its arguments |
 """
 
 from __future__ import annotations
@@ -72,12 +72,12 @@ _FOLLOWED: Final = {
 _MOST: Final = 24
 """How many atoms a value may have; one with more becomes "anything"."""
 _LONGEST: Final = 12
-"""How many items of a tuple are told apart."""
+"""How many items of a tuple are distinguished."""
 
 
 def union(*values: Value) -> Value:
-    """The union of values. Beside "anything" only functions and uses of devices are kept, which have to be followed
-    whatever else the value may be. So values only grow towards "anything"."""
+    """The union of values. A value that may be anything keeps only functions and uses of devices besides, because those
+    have to be followed in any case. So values only grow towards "anything"."""
     whole = NOTHING.union(*values)
     # most unions are of one value with itself or with nothing
     if len(whole) > 1:
@@ -134,8 +134,7 @@ def _is_deep(value: Value) -> bool:
 
 
 def _merge_tuples(value: Value) -> Value:
-    """Merges all tuples of the same length into one. Otherwise a loop that swaps values would make new ones for
-    ever."""
+    """Merges all tuples of the same length into one. Otherwise a loop that swaps values would make new ones forever."""
     merged: dict[int, tuple[Value, ...]] = {}
     rest = set()
     for atom in value:

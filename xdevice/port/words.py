@@ -1,10 +1,9 @@
 """The table of vendor-specific names, and the word for each of them in both targets: what `port` writes and `lint`
 recommends.
 
-The target "accelerator" is PyTorch's own words that are right on every vendor's devices: `torch.accelerator`,
+The target "accelerator" is PyTorch's own words that work on every vendor's devices: `torch.accelerator`,
 `torch.Stream`, `torch.Event`; other frameworks have none. The target "xdevice" is xdevice's words, and where it has
-none, those of "accelerator". Versions are PyTorch's: the first release that has the word as it
-is used here.
+none, those of "accelerator". Versions are PyTorch's: the first release that has the word as it is used here.
 """
 
 from __future__ import annotations
@@ -52,9 +51,9 @@ USUAL: Final = Goal()
 class Row(NamedTuple):
     """One vendor-specific name, and its words.
 
-    `rule` names the function of `rules_of_words` that rewrites a call of the name. `idle` is the value that the name
-    gives where there is no GPU, and the word does not; None if both raise or both work. `differs` says what is
-    different afterwards or, where there is no word, why.
+    `rule` names the function of `rules_of_words` that rewrites a call of the name. `idle` is the value that the name,
+    but not the word, gives where there is no GPU; None if both raise or both work. `differs` says what is different
+    afterwards or, if there is no word, why.
     """
 
     name: str
@@ -66,7 +65,7 @@ class Row(NamedTuple):
     xdevice: str = ""
 
     def is_too_new(self, goal: Goal) -> bool:
-        """Whether the oldest PyTorch that is wanted does not have the word yet."""
+        """Whether the oldest PyTorch that has to work does not have the word yet."""
         return (
             goal.minimum is not None and bool(self.since) and version(self.since) > goal.minimum
         )
@@ -103,7 +102,7 @@ def _same(names: str, since: str, idle: str | None = None, differs: str = "") ->
 
 
 def _of_module(names: str, idle: str | None = None) -> list[Row]:
-    """Functions of `torch.cuda` that are asked of the module of whatever accelerator there is."""
+    """Functions of `torch.cuda` that are called in the module of whatever accelerator there is."""
     differs = "asks torch.cuda, torch.xpu and so on; a module without it raises AttributeError"
     word = "torch.get_device_module()"
     return [
@@ -405,4 +404,4 @@ _JAX: Final = (
 
 TABLE: Final[tuple[Row, ...]] = (*_TORCH, *_PADDLE, *_MXNET, *_TENSORFLOW, *_JAX)
 ROWS: Final[dict[str, Row]] = {row.name: row for row in TABLE}
-"""The rows by name: a full name such as "torch.cuda.synchronize", or how a use without one is written."""
+"""The rows by name: a full name such as "torch.cuda.synchronize", or the spelling of a use that has no full name."""

@@ -1,4 +1,4 @@
-"""`load`: named tensors, of a file or of a dict, as tensors on a device or in a model."""
+"""`load`: puts named tensors, from a file or a dict, onto a device or into a model."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def load(
         device, backend: the device and framework of the tensors; the defaults are those of `xdevice.tensor`.
         into: a model or container with the names, shapes and dtypes of the file, all of which are checked before the
             first tensor is written. A Keras optimizer must be built. Tensors by name are written into one model.
-        strict: for tensors by name, whether every variable must be given, and `unmapped` of a `State` be empty.
+        strict: for tensors by name, whether every variable must be given, and the `unmapped` of a `State` be empty.
 
     Raises:
         MissingFileError: no such file. FilePathError: not readable. FileFormatError: damaged, or of another format.

@@ -87,7 +87,7 @@ class MxnetGradients(Gradients):
                 "take them outside value_and_grad and autograd.record(), or inside autograd.pause()",
             )
         arithmetic.enter()
-        # a thread may have left NumPy's shapes for a block
+        # the program may have switched NumPy's shapes off in this thread
         if not mx.util.is_np_shape():
             with mx.util.np_shape(True):
                 return self.value_and_grad(leaves, call, nested)

@@ -125,29 +125,25 @@ class PaddlePrefetch(Prefetch):
     """Paddle's own name for the kind of device that xdevice calls `gpu`."""
 
     def stage(self, x: Any, device: Device) -> paddle.Tensor:
-        if self._gpu != "gpu":
-            return (
-                self.copy(x, device)
-                if isinstance(x, paddle.Tensor)
-                else self.from_numpy(x, device)
-            )
+        # only copies from the host to a CUDA GPU go through pinned memory
+        goes_to_cuda = self._gpu == "gpu" and device is not devices.CPU
         if isinstance(x, paddle.Tensor):
-            if (
-                device is devices.CPU
-                or self.device_of(x) is not devices.CPU
-                or not x.is_dense()
-                or not x.stop_gradient
+            if not (
+                goes_to_cuda
+                and self.device_of(x) is devices.CPU
+                and x.is_dense()
+                and x.stop_gradient  # else a gradient has to flow through the copy
             ):
                 return self.copy(x, device)
+            # None if xdevice's ring of pinned memory does not take it, as a small one: then Paddle pins a copy of it
             staged = staging.to_gpu(x, self.to_native(device))
             if staged is not None:
                 return staged
             pinned = copying.plain(x, paddle.CUDAPinnedPlace())
         else:
-            if device is devices.CPU:
+            if not goes_to_cuda:
                 return self.from_numpy(x, device)
-            native = self.to_native(device)
-            staged = staging.put(x, native, self.dtypes)
+            staged = staging.put(x, self.to_native(device), self.dtypes)
             if staged is not None:
                 return staged
             bits = x.view("uint16") if x.dtype.name == "bfloat16" else x

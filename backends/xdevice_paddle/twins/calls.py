@@ -66,6 +66,9 @@ class PaddleCalls(Calls):
             hooks = common.GradientHooks(self, stack, _asks)
 
             def replaced(name: str, original: Any) -> Any:
+                """The function in the place of an operator of Paddle: it has `run` make each call, and `leaf` called
+                with the gradient of each parameter or input."""
+
                 @wraps(original)
                 def compute(*args: Any, **kwargs: Any) -> Any:
                     hooks.follow_leaves((args, kwargs), leaf)

@@ -60,10 +60,10 @@ _sub_layers = private.field("paddle.nn.Layer._sub_layers")
 
 _TRANSPOSED: Final = (nn.Conv1DTranspose, nn.Conv2DTranspose, nn.Conv3DTranspose)
 CONVS: Final = (nn.Conv1D, nn.Conv2D, nn.Conv3D, *_TRANSPOSED)
-_BY_MODE: Final = (nn.BatchNorm1D, nn.BatchNorm2D, nn.BatchNorm3D, nn.SyncBatchNorm)
-BATCH_NORMS: Final = (*_BY_MODE, nn.BatchNorm)
+_NEWER_BATCH_NORMS: Final = (nn.BatchNorm1D, nn.BatchNorm2D, nn.BatchNorm3D, nn.SyncBatchNorm)
+BATCH_NORMS: Final = (*_NEWER_BATCH_NORMS, nn.BatchNorm)
 _INSTANCE_NORMS: Final = (nn.InstanceNorm1D, nn.InstanceNorm2D, nn.InstanceNorm3D)
-_NORMS: Final = (*_BY_MODE, *_INSTANCE_NORMS, nn.GroupNorm, nn.PReLU)
+_NORMS: Final = (*_NEWER_BATCH_NORMS, *_INSTANCE_NORMS, nn.GroupNorm, nn.PReLU)
 _COMPAT: Any = getattr(getattr(paddle, "compat", None), "nn", None)  # from 3.3 on
 _COMPAT_LINEAR: Final = () if _COMPAT is None else (_COMPAT.Linear,)
 """Paddle's Linear whose weight is laid out as PyTorch's."""
@@ -162,9 +162,9 @@ def _batch_norm(path: str, layer: Any) -> Layer:
         "activation": _act.get(layer),
     }
     always = use_global_stats(layer)
-    # with None, the layer's mode decides, as in other frameworks; in the older nn.BatchNorm, which has another base
-    # class, with False too
-    if not (always is None or (not always and not isinstance(layer, _BY_MODE))):
+    # left out where the layer's mode decides, as in other frameworks: with None, and in the older nn.BatchNorm with
+    # False too
+    if always or (always is not None and isinstance(layer, _NEWER_BATCH_NORMS)):
         settings["use_global_stats"] = always
     return Layer(path, "batch_norm", (), settings)
 
@@ -172,6 +172,7 @@ def _batch_norm(path: str, layer: Any) -> Layer:
 def _embedding(path: str, layer: Any) -> Layer:
     index = _padding_idx(layer)
     settings = {"padding_idx": index, "max_norm": _max_norm(layer) if _HAS_MAX_NORM else None}
+    # Paddle gives zeros at padding_idx, whatever the weight has in that row
     if index is not None:
         settings[layouts.PADDED] = layouts.ZEROS
     return Layer(path, "embedding", (), settings)

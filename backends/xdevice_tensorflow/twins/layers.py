@@ -206,19 +206,22 @@ def _of_transposed(layer: Any) -> dict[str, object]:
 
 
 def _cut(
-    padding: str, kernel: int, stride: int, dilation: int, size: int | None
+    padding: str, kernel: int, stride: int, dilation: int, output_padding: int | None
 ) -> tuple[int, int] | None:
-    """Returns PyTorch's padding and output_padding along one axis. None if no such numbers exist: TensorFlow cuts the
-    two ends of the axis differently, or the cut depends on the size of the input."""
-    kernel = dilation * (kernel - 1) + 1
+    """Returns PyTorch's padding and output_padding along one axis, from Keras's arguments. None if no such numbers
+    exist: TensorFlow cuts the two ends of the axis differently, or the cut depends on the size of the input."""
+    reach = dilation * (kernel - 1) + 1
     if padding == "valid":
-        return 0, max(stride - kernel, 0) if size is None else size
-    # by how much the output is longer than the input times the stride
-    more = 0 if size is None else kernel % 2 + size - stride
-    cut = max(kernel - stride - more, 0)
+        # by default, Keras makes the output as long as input * stride if it would be shorter
+        return 0, max(stride - reach, 0) if output_padding is None else output_padding
+    # Keras makes the output as long as input * stride + more: by default, more is 0; with output_padding, the length is
+    # (input - 1) * stride + reach % 2 + output_padding
+    more = 0 if output_padding is None else reach % 2 + output_padding - stride
+    # uncut, the output is as long as (input - 1) * stride + reach
+    cut = max(reach - stride - more, 0)
     if cut % 2 or not -stride < more <= 0:
         return None
-    return cut // 2, stride - kernel + more + cut
+    return cut // 2, stride - reach + more + cut
 
 
 def _activation(layer: Any) -> str | None:

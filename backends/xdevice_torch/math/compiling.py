@@ -186,7 +186,7 @@ class Recorder(Mode):
         result = func(*replaced(Symbol, _value_of, args), **replaced(Symbol, _value_of, kwargs))
         if torch.Tag.nondeterministic_seeded in func.tags:
             self._random = _random_state(self._inputs[0].device)
-        # the function makes its argument anew at each call, the program once
+        # the function makes this constant anew at each call; the program has it only once, and must not change it
         if func is _aten.lift_fresh.default:
             line, result = f"{line}.clone()", result.clone()
         symbols, target = self._bound(result, argument_symbols)

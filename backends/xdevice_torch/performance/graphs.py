@@ -93,7 +93,7 @@ def _recording(graph: Any, stream: Any) -> Iterator[None]:
 def _abandon(graph: Any, stream: Any, pool: Any) -> None:
     """Ends a recording that has failed, and gives its memory back, which PyTorch would keep."""
     with torch.cuda.stream(stream), suppress(RuntimeError):
-        # another thread's wait broke the recording while it began
+        # PyTorch ends a recording that has begun, but not one that another thread's wait broke while it began
         if torch.cuda.is_current_stream_capturing():
             graph.capture_end()
     with suppress(RuntimeError):  # it raises if the recording has ended properly

@@ -35,7 +35,7 @@ def take_for_cuda(
     set_default = torch.set_default_device
     changed: Any = torch
     if has_default is None:
-        changed.set_default_device = lambda wanted: set_default(mode.meant(wanted))
+        changed.set_default_device = lambda wanted: set_default(mode.resolved(wanted))
     else:
         changed.set_default_device = mode.set_default
     changed.cuda.is_available = changed.backends.cuda.is_built = lambda: True
@@ -58,7 +58,7 @@ class _Cuda(TorchFunctionMode):
         self._has_default = has_default
         self._default: torch.device | None = None
 
-    def meant(self, value: Any) -> Any:
+    def resolved(self, value: Any) -> Any:
         """Returns the virtual GPU that a value names as "cuda" or "cuda:1"; any other value as it is."""
         kind, _, index = value.partition(":") if type(value) is str else ("", "", "")
         if kind != "cuda":
@@ -71,21 +71,22 @@ class _Cuda(TorchFunctionMode):
     def __torch_function__(
         self, function: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        # `x.cuda()` means CUDA even without an argument that says so; `to` can be given the virtual GPU
+        """Calls a function of PyTorch with the virtual GPU in the place of "cuda"."""
+        # `x.cuda()` may have no argument in which "cuda" could be replaced: it becomes `x.to(virtual GPU)`
         if function is torch.Tensor.cuda:
-            # None is what Module.cuda passes
+            # Module.cuda passes None
             place = args[1] if len(args) > 1 else (kwargs or {}).get("device")
             function, args, kwargs = (
                 torch.Tensor.to,
                 (args[0], self._device if place is None else place),
                 {},
             )
-        named = {name: self.meant(value) for name, value in (kwargs or {}).items()}
-        # the frame that called PyTorch: a test's, or that of the library under test
-        with self._default_of(sys._getframe(1)):
-            return function(*[self.meant(value) for value in args], **named)
+        named = {name: self.resolved(value) for name, value in (kwargs or {}).items()}
+        # the default device may hold for a test only, and not for the library under test: the calling frame tells
+        with self._default_for(sys._getframe(1)):
+            return function(*[self.resolved(value) for value in args], **named)
 
-    def _default_of(self, caller: FrameType) -> AbstractContextManager[Any]:
+    def _default_for(self, caller: FrameType) -> AbstractContextManager[Any]:
         if self._default is None or self._has_default is None or not self._has_default(caller):
             return nullcontext()
         return self._default

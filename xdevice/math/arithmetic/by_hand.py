@@ -1,5 +1,5 @@
 """Kernels of `xdevice.nn` written on the namespace, for adapters that have none of their own: `BY_HAND` in
-`xdevice.math.contract.nn` lists them, and what they are promised.
+`xdevice.math.contract.nn` lists them and says what they may assume.
 
 Each takes the adapter's other kernels first.
 """
@@ -18,7 +18,7 @@ from .namespace import array_namespace, checks_of
 
 
 def completed(own: Any) -> Any:
-    """The kernels of an adapter, and for each that it lacks the one here, compiled where the adapter says how."""
+    """The adapter's kernels. Each one that it lacks is replaced by the one here, compiled if the adapter says how."""
     kernels = SimpleNamespace(**OPTIONAL | {name: getattr(own, name) for name in dir(own)})
     for name, settings in BY_HAND.items():
         if not hasattr(own, name):
@@ -47,7 +47,7 @@ def attention(nn: Any, q: Any, k: Any, v: Any, mask: Any, causal: bool) -> Any:
 
 
 def _before(q: Any, k: Any) -> Any:
-    """A mask that leaves the query i the keys up to the i-th."""
+    """A mask that lets query i see the keys up to the i-th."""
     import numpy
 
     checks, lengths = checks_of(q, "attention"), (shape_of(q)[-2], shape_of(k)[-2])

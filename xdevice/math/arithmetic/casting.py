@@ -57,7 +57,7 @@ def result_type(checks: Checks, *arrays_and_dtypes: Any) -> Any:
 
 
 def _name(checks: Checks, x: Any) -> str:
-    """The name of a dtype, or of that of a tensor."""
+    """The name of a dtype, or of a tensor's dtype."""
     if registry.kind_of(type(registry.as_array(x))) is not None:
         return checks.name(checks.tensor(x, "this function"))
     return dtype_name(x)

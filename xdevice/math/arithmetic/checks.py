@@ -40,8 +40,8 @@ class AxisError(ShapeError, IndexError):
 
 
 def _completed(kernels: Any) -> Any:
-    """The kernels of an adapter, each of which computes the dtypes that the framework lacks in those that `WIDER`
-    names; and what the adapter has left out of `OPTIONAL`."""
+    """The kernels of an adapter, made to compute the dtypes that the framework lacks in the wider ones that `WIDER`
+    names; with the defaults of the names in `OPTIONAL` that the adapter leaves out."""
     own = {name: getattr(kernels, name) for name in dir(kernels)}
     completed = SimpleNamespace(**OPTIONAL | own)
     for name, instead in completed.WIDER.items():
@@ -76,7 +76,7 @@ def _wide(kernels: Any, function: str, wider: Mapping[str, str]) -> Callable[...
 
 
 def _on_host(kernels: Any, function: str, arguments: Sequence[Any]) -> Any:
-    """Computes a kernel by NumPy, and puts the result where the first argument is."""
+    """Runs a kernel in NumPy, and puts the result on the device of the first argument."""
     import numpy as np
 
     host = registry.load(HOST).namespace()
@@ -101,15 +101,15 @@ class Checks:
         self.layout_attribute: str
         self.dense_layout: Any
         self.layout_attribute, self.dense_layout = self.kernels.DENSE
-        """The attribute that tells whether a tensor is dense, and its value in a dense one; "" if that is not asked
-        before a fast call."""
+        """The attribute that tells whether a tensor is dense, and its value in a dense one; "" if a fast call does not
+        check it."""
         self.may_be_sparse: set[type] = set()
-        """The types in `tensor_types` whose tensors may be sparse, so that each tensor has to be asked."""
+        """The types in `tensor_types` whose tensors may be sparse, so that each tensor has to be checked."""
         # the contract's default, which raises, says that a backend has no gradients
         own = getattr(backend.value_and_grad, "__func__", None)
         self.has_gradients = own is not Gradients.value_and_grad
         self.xp: Any = None
-        """The namespace that is made of these kernels, for functions that are written on other functions of it."""
+        """The namespace made of these kernels, for functions that build on its other functions."""
         self._programs: dict[Callable[..., Any], Callable[..., Any]] = {}
 
     def kernel(self, name: str, dtype: Any) -> Callable[..., Any]:
@@ -257,7 +257,7 @@ class Checks:
         ]
 
     def operands_together(self, function: str, kinds: str, *values: Any) -> list[Any]:
-        """The operands, as by `operands`, of a function whose kernel might not raise for tensors on two devices."""
+        """Like `operands`, for a function whose kernel might not raise for tensors on two devices."""
         tensors = self.operands(function, kinds, values)
         self.require_one_device(function, *tensors)
         return tensors
@@ -293,7 +293,7 @@ class Checks:
         return self.kernels.constant(array, like)
 
     def gathered(self, x: Any, places: np.ndarray[Any, Any]) -> Any:
-        """The elements of `x` at places that are counted in the flat tensor, in the shape of `places`."""
+        """The elements of `x` at positions in the flat tensor, in the shape of `places`."""
         flat = self.kernels.reshape(x, (-1,))
         if places.size:
             elements = self.kernels.take(flat, self.constant(places.ravel(), x), 0)
@@ -305,7 +305,7 @@ class Checks:
         self, function: Callable[..., Any], tensors: Sequence[Any], *settings: Any
     ) -> Any:
         """Calls `function(checks, *tensors, *settings)`. On JAX it is one program, compiled for each combination of
-        settings, and so is its gradient; one by one, each small kernel would be a program."""
+        settings, and so is its gradient; otherwise each small kernel would be a program of its own."""
         fuse = self.kernels.fused
         if fuse is None:
             return function(self, *tensors, *settings)
@@ -317,7 +317,7 @@ class Checks:
     # values
 
     def has_values(self, x: Any) -> bool:
-        """Whether `x` is a tensor, and no symbol of a function that is traced."""
+        """Whether `x` is a tensor, and not a symbol of a traced function."""
         owned = registry.kind_of(type(x))
         return owned is not None and owned.kind == "tensor"
 
@@ -350,7 +350,7 @@ class Checks:
                 )
 
     def are_together(self, values: Sequence[Any]) -> bool:
-        """Whether these are tensors of one type and on one device. If not, they may still fit."""
+        """Whether these are tensors of one type and on one device. If not, they may still be compatible."""
         cls = type(values[0])
         device_of = registry.probes.get(cls)
         if device_of is None:
@@ -424,7 +424,7 @@ class Checks:
 def reduction(
     function: str, compute: Callable[[Checks, str, Any, Any, bool], Any]
 ) -> Callable[..., Any]:
-    """Makes a function of the standard that has an axis and `keepdims` only, as a call of `compute`."""
+    """Makes a function of the standard that takes only an axis and `keepdims`, and calls `compute`."""
 
     def reduction(
         checks: Checks,
@@ -451,7 +451,7 @@ def shape_of(x: Any) -> tuple[Any, ...]:
 
 
 def with_lengths(shape: tuple[Any, ...], axis: int, *lengths: int | None) -> tuple[Any, ...]:
-    """The shape with other lengths in the place of one axis."""
+    """The shape, with one axis replaced by axes of these lengths."""
     return (*shape[:axis], *lengths, *shape[axis + 1 :])
 
 

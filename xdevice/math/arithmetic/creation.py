@@ -250,7 +250,7 @@ def meshgrid(checks: Checks, *arrays: Any, indexing: str = "xy") -> tuple[Any, .
 
 
 def _along_axes(checks: Checks, *arguments: Any) -> list[Any]:
-    """Vectors, each along one of the axes (`places`) of a shape, and broadcast to it."""
+    """Vectors, each laid along one axis (from `places`) of a shape and broadcast to that shape."""
     *tensors, places, shape = arguments
     ones = (1,) * len(shape)
     rows = [with_lengths(ones, place, shape[place]) for place in places]
@@ -277,6 +277,6 @@ def _matrices(checks: Checks, function: str, x: Any) -> Any:
 
 
 def _plain(x: Any) -> Any:
-    """Turns a number of NumPy, or a tensor of one number, into a Python number, so that `isinstance` can tell ints
-    from floats."""
+    """Turns a NumPy number, or a tensor of one number, into a Python number, so that `isinstance` can tell ints from
+    floats."""
     return creation.item(x) if hasattr(x, "dtype") else x

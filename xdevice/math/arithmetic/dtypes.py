@@ -33,7 +33,7 @@ WORDS: Final = {
     COMPLEX: "complex numbers",
     ANY: "numbers or bool",
 }
-"""How an error says what a function takes, by the kinds of dtypes that the function takes."""
+"""An error's words for what a function takes, by the kinds of dtypes that it takes."""
 
 
 def kind_of(name: str) -> str:
@@ -80,8 +80,8 @@ def with_number(name: str, value: complex) -> str:
 
 
 def require_fits(value: complex, name: str) -> None:
-    """Raises `DTypeError` if the dtype is of integers and cannot hold the number, or if the number is an int that no
-    float holds."""
+    """Raises `DTypeError` if the dtype is an integer dtype that cannot hold the number, or if the number is an int that
+    no float holds."""
     if kind_of(name) not in "iu":
         _require_float(value, name)
         return
@@ -117,7 +117,7 @@ def can_cast(source: str, target: str) -> bool:
 
 
 class FInfo(NamedTuple):
-    """The limits of a dtype of floats, as Python's floats: what the standard's `finfo` returns."""
+    """The limits of a float dtype, as Python floats: what the standard's `finfo` returns."""
 
     bits: int
     eps: float
@@ -128,7 +128,7 @@ class FInfo(NamedTuple):
 
 
 class IInfo(NamedTuple):
-    """The limits of a dtype of integers: what the standard's `iinfo` returns."""
+    """The limits of an integer dtype: what the standard's `iinfo` returns."""
 
     bits: int
     max: int
@@ -156,7 +156,7 @@ def integers(name: str, dtype: object = None) -> IInfo:
 
 
 def _of_integers(low: str, high: str) -> str:
-    """The common dtype of two integers: the longer one, or for a signed and an unsigned one a signed one that holds
+    """The common dtype of two integer dtypes: the longer one, or if only one is signed, a signed one that holds
     both."""
     if kind_of(low) == kind_of(high):
         return high

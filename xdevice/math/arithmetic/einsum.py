@@ -1,7 +1,7 @@
 """`einsum`: sums of products, by the names of their axes.
 
-The frameworks disagree about what may be left out. So the core writes everything out: axes that `...` stands for get
-letters, the result is named, diagonals and factors without axes are taken before.
+The frameworks disagree about what may be left out. So the core writes everything out: the axes of `...` get letters,
+the axes of the result are named, and diagonals and factors without axes are handled first.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ def einsum(subscripts: str, *tensors: Any) -> Any:
 
     Raises:
         ArgumentError: subscripts of another form, or for another number of tensors; tensors of two backends.
-        ShapeError: another number of axes, or axes of one letter that differ in length: nothing is broadcast.
+        ShapeError: a wrong number of axes, or axes of one letter that differ in length: nothing is broadcast.
         DTypeError: integers or bool. NotATensorError: not a tensor. DeviceMismatchError: tensors on two devices.
         UnsupportedError: sizes that are not known while a compiler traces; a third-party backend without it.
 
-    Costs 0.1 ms more than the framework's own einsum. MXNet and NumPy loop if it is not a matrix product.
+    Costs 0.1 ms more than the framework's own einsum. MXNet and NumPy loop unless it is a matrix product.
 
     Example:
         >>> xdevice.to_numpy(xdevice.math.einsum("ij,j->i", xdevice.ones(2, 3), xdevice.ones(3))).tolist()
@@ -136,7 +136,7 @@ def _require_lengths(
 
 
 def _diagonal(checks: Checks, x: Any, term: str) -> Any:
-    """The diagonal of the axes whose letter is there twice."""
+    """The diagonal of the axes whose letter occurs twice."""
     name = "".join(dict.fromkeys(term))
     if name == term:
         return x

@@ -84,8 +84,7 @@ def _unary(
     apart: str = "",
     other: Any = None,
 ) -> Callable[..., Any]:
-    """A function of one tensor: `kernel`, or that of the adapter, but `other` for dtypes of the kinds that `apart`
-    names."""
+    """A function of one tensor: `kernel` or the adapter's own, and `other` for the kinds of dtypes in `apart`."""
     # written without a lock: whichever thread comes first, the entry of a dtype is the same
     kernels: dict[Any, Callable[[Any], Any]] = {}  # for the dtypes seen so far
 
@@ -166,7 +165,7 @@ def _pow(checks: Checks, power: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _clip(checks: Checks) -> Callable[..., Any]:
-    """The standard's `clip`: by the adapter's kernel for numbers, by `maximum` and `minimum` for tensors."""
+    """The standard's `clip`: the adapter's kernel for numbers, `maximum` and `minimum` for tensors."""
     kernels = checks.kernels
 
     def clip(x: Any, /, min: Any = None, max: Any = None) -> Any:
@@ -195,7 +194,7 @@ def _clip(checks: Checks) -> Callable[..., Any]:
 
 
 def _bound(checks: Checks, value: Any, name: str) -> Any:
-    """A bound of `clip`: None, a number that fits into the dtype `name`, or a tensor of it."""
+    """A bound of `clip`: None, a number that fits into the dtype `name`, or a tensor of that dtype."""
     kind = dtypes.kind_of(name)
     if value is None:
         return None

@@ -1,5 +1,5 @@
-"""`matmul` and `sum`, which a training step calls most beside the functions of each element. They keep the kernel of
-each dtype that they have seen, and check the arguments only where it fails."""
+"""`matmul` and `sum`, which a training step calls most often, apart from elementwise functions. They remember the
+kernel of each dtype that they have met, and check the arguments only if it fails."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def _product(checks: Checks, x1: Any, x2: Any) -> Any:
 
 
 def _sum(checks: Checks) -> Callable[..., Any]:
-    """The standard's `sum`, with a short way for all elements of a tensor of floats."""
+    """The standard's `sum`, with a shortcut for all elements of a tensor of floats."""
     # for floats seen so far, whose sums have the dtype of the tensor
     kernels: dict[Any, Callable[..., Any]] = {}
 

@@ -1,4 +1,4 @@
-"""The standard's extension `fft`, written on the transforms along one axis that an adapter names."""
+"""The standard's extension `fft`, built on the transforms along one axis that an adapter provides."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def _transform(
     axes: tuple[int, ...],
     norm: str,
 ) -> Any:
-    """Applies `function` along the axes. A length of None stands for the length that `x` has along the axis."""
+    """Applies `function` along the axes. A length of None means the length that `x` has along the axis."""
     checked = _check_lengths(checks, function, shape_of(x), lengths, axes, norm)
     return checks.fused(_apply, (x,), function, checked, axes, norm)
 

@@ -45,8 +45,8 @@ def value_and_grad(f: Callable[..., Any], *, has_aux: bool = False) -> Callable[
     time and about 10 us. docs/reference/arithmetic.md has the promises, and lists the ways to differentiate it again.
 
     Args:
-        f: a function of `params`, a tensor of floats or a container of nothing else, on any devices. It returns one
-            float, a tensor without dimensions. `grads` is built as `params`, with their shapes and dtypes.
+        f: a function of `params`, a tensor of floats or a container of such tensors, on any devices. It returns one
+            float, a tensor without dimensions. `grads` has the structure, shapes and dtypes of `params`.
         has_aux: whether `f` returns `(loss, aux)`; the result then is `((value, aux), grads)`. `aux` may be anything.
 
     | backend | differentiates by |
@@ -224,7 +224,7 @@ def parameters(walk: Walked, name: str, has_floats: bool = False) -> tuple[Backe
 
 
 def backend_of(walk: Walked) -> Backend | None:
-    """The backend of tensors that are all of one type, which has been seen before."""
+    """The backend of tensors that are all of one type, if that type has been met before; else None."""
     kinds = walk[2]
     backend = backends.get(next(iter(kinds.values()))) if len(kinds) == 1 else None
     return backend if backend is not None and backend.refusal is None else None
@@ -233,7 +233,7 @@ def backend_of(walk: Walked) -> Backend | None:
 def _parameters_one_by_one(
     walk: Walked, name: str, has_floats: bool
 ) -> tuple[Backend, list[Any]]:
-    """Does the same as `parameters`, but slower: for types that were not seen so far, and to say what is wrong."""
+    """Does the same as `parameters`, but more slowly: for types that are new, and to report what is wrong."""
     tree, backend = trees.Tree(None, walk=walk), None
     leaves = []
     for i, x in enumerate(tree.leaves):

@@ -1,6 +1,6 @@
 """`at`: tensors with other values at an index; and `top_k`.
 
-Where an index points to is computed on the host by NumPy, which gives the same answer on every backend and refuses what
+NumPy computes on the host where an index points. It gives the same answer on every backend, and refuses an index that
 is out of range. The kernels then only gather.
 """
 
@@ -29,11 +29,13 @@ def at(x: Any) -> At:
     Experimental: it may change in a minor version.
 
     The index is NumPy's: ints, slices, `...`, None, lists, tensors of integers, masks, and tuples of these. `values`
-    are a number or a tensor, which broadcasts to `x[index]`, of a dtype that `x` can hold. If a place is named twice,
-    `set` takes the last value for it, and `add` adds up all. Gradients flow to `x` and `values`. `x` stays as it is.
+    are a number or a tensor, which broadcasts to `x[index]`, of a dtype that `x` can hold. If an element is indexed
+    twice, `set` takes the last value for it, and `add` adds all of them. Gradients flow to `x` and `values`. `x` stays
+    as it is.
 
     Raises:
-        IndexError: an index that is out of range, or is not an index. ShapeError: values that do not broadcast.
+        IndexError: an index that is out of range, or an object that is not an index. ShapeError: values that do not
+            broadcast.
         NotATensorError, ArgumentError, DTypeError, DeviceMismatchError: `x` or `values` is not a tensor, or has another
             backend, dtype or device.
         UnsupportedError: an index that is itself traced by a compiler, or sizes that are not known while it traces.
@@ -50,7 +52,7 @@ def at(x: Any) -> At:
 
 
 class At:
-    """A tensor, before its index is named."""
+    """The result of `at(x)`: a tensor whose index is still to be given."""
 
     __slots__ = ("_x",)
 
@@ -62,7 +64,7 @@ class At:
 
 
 class Where:
-    """A tensor and an index into it, before what is done there is named."""
+    """The result of `at(x)[index]`: a tensor and an index into it, before `set` or `add` is called."""
 
     __slots__ = ("_index", "_x")
 
@@ -122,7 +124,8 @@ def _values(checks: Checks, x: Any, values: Any, function: str) -> Any:
 def _places(
     shape: tuple[int, ...], index: Any, own: tuple[int, ...], function: str
 ) -> tuple[Places, Places]:
-    """The places in the flat tensor that an index names, and for each the place of its value in the flat values."""
+    """The positions in the flat tensor that an index selects, and for each the position of its value in the flat
+    values."""
     import numpy as np
 
     places = _pointed(shape, index, function)
@@ -138,7 +141,7 @@ def _places(
 
 
 def _pointed(shape: tuple[int, ...], index: Any, function: str) -> Any:
-    """The places in the flat tensor that an index names, in the shape of what is there."""
+    """The positions in the flat tensor that an index selects, in the shape of `x[index]`."""
     import numpy as np
 
     index = tuple(map(_read, index)) if isinstance(index, tuple) else _read(index)
@@ -171,7 +174,7 @@ def _last(places: Places, chosen: Places) -> tuple[Places, Places]:
 
 
 def _summed(checks: Checks, places: Places, values: Any) -> tuple[Places, Any]:
-    """Each place once, with the sum of the values for it: neighbours are added until none belong together."""
+    """Each place once, with the sum of the values for it: neighbours are added until no two share a place."""
     import numpy as np
 
     # in pairs, so that the error grows with the logarithm of their number
@@ -216,7 +219,7 @@ def _put(checks: Checks, x: Any, places: Places, values: Any) -> Any:
 
 
 def elements(checks: Checks, x: Any, index: Any) -> Any:
-    """`x[index]` by NumPy's rules, on every backend; slices and ints need no values of the host."""
+    """`x[index]` by NumPy's rules, on every backend; slices and ints need no values on the host."""
     if is_sliced(index):
         return _sliced(checks, x, index if isinstance(index, tuple) else (index,))
     import numpy as np
@@ -227,7 +230,7 @@ def elements(checks: Checks, x: Any, index: Any) -> Any:
 
 
 def is_sliced(index: Any) -> bool:
-    """Whether an index is of slices, ints, None and `...` only."""
+    """Whether an index consists of slices, ints, None and `...` only."""
     parts = index if isinstance(index, tuple) else (index,)
     return all(
         part is None or part is ... or isinstance(part, slice) or _is_int(part)

@@ -1,5 +1,5 @@
-"""The standard's extension `linalg`: what is written on the namespace and on the few factorizations that an adapter
-names."""
+"""The standard's extension `linalg`: functions built on the namespace and on the few factorizations that an adapter
+provides."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _COMPLEX = {
     "complex64": "complex64",
     "complex128": "complex128",
 }
-"""The dtypes of matrices, each with the complex one of its precision. Shorter floats are refused: no framework has
-kernels for them everywhere."""
+"""The dtypes of matrices, each with the complex dtype of the same precision. Shorter floats are refused: no framework
+has kernels for them everywhere."""
 
 
 class EigResult(NamedTuple):
@@ -57,7 +57,8 @@ class SVDResult(NamedTuple):
 
 
 def _of_square(function: str, result: Callable[[Any], Any] = lambda x: x) -> Callable[..., Any]:
-    """Makes a function of square matrices, which is the kernel of its name; `result` makes a named tuple of tuples."""
+    """Makes a function of square matrices that calls the kernel of the same name; `result` turns a tuple into a named
+    tuple."""
 
     def factorization(checks: Checks, x: Any, /) -> Any:
         return result(_factor(checks, function, x, True))
@@ -167,7 +168,7 @@ def matrix_power(checks: Checks, x: Any, n: int, /) -> Any:
 
 
 def _power(checks: Checks, x: Any, n: int) -> Any:
-    """The product of n matrices `x`, for n of 1 or more, by squaring: of about log2(n) products."""
+    """The matrix `x` to the power of n, for n of 1 or more, by repeated squaring: about log2(n) products."""
     matmul, result = checks.xp.matmul, None
     while n > 1:
         if n % 2:
@@ -189,7 +190,7 @@ def pinv(checks: Checks, x: Any, /, *, rtol: Any = None) -> Any:
 
 
 def _pseudo_inverse(checks: Checks, x: Any, rtol: Any) -> Any:
-    """`pinv` by the singular values: those that count are inverted."""
+    """`pinv` from the singular values: those that count as nonzero are inverted."""
     xp = checks.xp
     u, values, vh = svd(checks, x, full_matrices=False)
     counts = _counts(checks, values, x, rtol)
@@ -200,7 +201,7 @@ def _pseudo_inverse(checks: Checks, x: Any, rtol: Any) -> Any:
 
 
 def _with_rtol(checks: Checks, function: str, x: Any, rtol: Any) -> tuple[Any, ...]:
-    """The arguments of a fused function: `rtol` is a setting of it if it is a number, and else a tensor."""
+    """The arguments of a fused function: `rtol` is one of its settings if it is a number, and otherwise a tensor."""
     x = _matrix(checks, x, function)
     if rtol is None or type(rtol) in NUMBERS:
         return (x,), rtol
@@ -211,7 +212,7 @@ def _with_rtol(checks: Checks, function: str, x: Any, rtol: Any) -> tuple[Any, .
 
 
 def _counts(checks: Checks, values: Any, x: Any, rtol: Any) -> Any:
-    """Which singular values count as other than 0: those above `rtol` times the largest."""
+    """Which singular values count as nonzero: those above `rtol` times the largest."""
     xp, shape = checks.xp, shape_of(x)
     # there is no largest of no values
     if 0 in shape:
@@ -223,7 +224,7 @@ def _counts(checks: Checks, values: Any, x: Any, rtol: Any) -> Any:
 
 
 def _adjoint(checks: Checks, x: Any) -> Any:
-    """The transposed matrix, of conjugates."""
+    """The conjugate transpose."""
     return checks.xp.conj(checks.xp.matrix_transpose(x))
 
 

@@ -40,8 +40,8 @@ class Lookup(Generic[F]):
         self._make = make
         self._made: dict[str, F] = {}
         self.by_type: dict[type, F] = {}
-        """Those by the types of the tensors seen so far: a fast lookup, valid while the `refusal` of the backend is
-        None."""
+        """The `Functions` for each type of tensor seen so far: a fast lookup, valid while the `refusal` of the backend
+        is None."""
 
     def of(self, backend: Backend) -> F:
         """The `Functions` of a backend, made when it is first asked for."""

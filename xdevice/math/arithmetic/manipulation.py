@@ -149,7 +149,7 @@ def repeat(
 
 
 def _counts(checks: Checks, x: Any, repeats: Any) -> Any:
-    """How often `repeat` repeats each element, as an array of NumPy."""
+    """How often `repeat` repeats each element, as a NumPy array."""
     import numpy
 
     if hasattr(repeats, "__iter__") and not hasattr(repeats, "dtype"):
@@ -407,7 +407,7 @@ def _ints(shape: Any, function: str) -> tuple[int, ...]:
 
 
 def _filled(old: tuple[Any, ...], new: tuple[int, ...]) -> tuple[int, ...]:
-    """The new shape, with the length that -1 stands for filled in. Raises `ShapeError` if the elements do not fit."""
+    """The new shape, with the actual length in place of -1. Raises `ShapeError` if the elements do not fit."""
     # while a function is traced, the framework fills in what is not known
     if None in old or min(new, default=0) >= 0:
         if None not in old and prod(old) != prod(new):

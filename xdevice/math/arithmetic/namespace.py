@@ -144,7 +144,7 @@ def array_namespace(*xs: Any) -> Any:
             selected backend.
 
     Raises:
-        ArgumentError: tensors of several backends. NotATensorError: something else.
+        ArgumentError: tensors of several backends. NotATensorError: anything else among `xs`.
         UnsupportedError: the backend is a third party's, and its adapter has no kernels.
 
     Costs 0.3 us once a type has been seen.

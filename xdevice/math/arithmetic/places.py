@@ -1,5 +1,5 @@
-"""The Python Array API standard's functions of places: where extremes are, in which order elements stand, and taking
-elements by an index or a condition."""
+"""The Python Array API standard's functions of positions: where extremes are, how elements are ordered, and which
+elements an index or a condition selects."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def _place(checks: Checks, function: str, x: Any, axis: int | None, keepdims: bool) -> Any:
-    """The index of the first extreme element (by `argmax` or `argmin`), or of the first NaN if there is one."""
+    """The index of the first extreme element (for `argmax` or `argmin`), or of the first NaN if there is one."""
     x = checks.require(x, REAL, function)
     shape = shape_of(x)
     place = None if axis is None else checks.axis(axis, len(shape), function)
@@ -48,7 +48,7 @@ def _first_of_extremes(
 
 
 def _places_of_extremes(checks: Checks, function: str, x: Any, axis: int) -> Any:
-    """The kernel's places, or those of the first NaN where the kernel may pass over NaN."""
+    """The positions that the kernel finds, or those of the first NaN if the kernel may skip NaN."""
     kernels = checks.kernels
     places = getattr(kernels, function)(x, axis)
     if dtypes.kind_of(checks.name(x)) != "f" or not kernels.SKIPS_NAN:
@@ -236,8 +236,8 @@ def searchsorted(
 
 
 def _insertion_points(checks: Checks, x1: Any, x2: Any, side: str) -> Any:
-    """`searchsorted` of two vectors, with NaN behind all numbers, as `sort` has it: the frameworks differ there. So the
-    kernel sees infinity in place of each NaN, and its places are corrected by how many numbers and NaNs there are."""
+    """`searchsorted` of two vectors, with NaN after all numbers, as in `sort`: the frameworks differ there. So the
+    kernel gets infinity in place of each NaN, and its results are corrected by the counts of numbers and NaNs."""
     kernels = checks.kernels
     name = checks.name(x1)
     if dtypes.kind_of(name) != "f":

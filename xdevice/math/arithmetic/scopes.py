@@ -1,7 +1,7 @@
 """The scopes of devices that a framework keeps, set aside while functions of xdevice compute.
 
 PyTorch calls a scope for each operation and each attribute of a tensor, which takes 1 to 3 us each time. Functions of
-xdevice name the device wherever they make a tensor, so they need no scope; functions of the user's do.
+xdevice name the device wherever they make a tensor, so they need no scope; the user's functions do.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 
 class Aside:
-    """`with Aside(backend) as aside:` sets the scopes aside, and `aside.inside(function)` is called inside them."""
+    """`with Aside(backend) as aside:` sets the scopes aside; `aside.inside(function)` makes a function that runs inside
+    them."""
 
     def __init__(self, backend: Backend | None) -> None:
         self._scopes = None if backend is None else backend.scopes
@@ -35,7 +36,7 @@ class Aside:
             self._scopes.put_back(self._taken)
 
     def inside(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """The function, to be called in this block, inside the scopes that are set aside."""
+        """The function, made to run inside the scopes that are set aside. It is to be called in this block."""
         scopes = self._scopes
         if scopes is None or not self._taken:
             return function

@@ -56,7 +56,7 @@ def unique_values(checks: Checks, x: Any, /) -> Any:
 def _unique(
     checks: Checks, function: str, x: Any, has_places: bool, has_inverse: bool, has_counts: bool
 ) -> list[Any]:
-    """The elements, and what else is asked for."""
+    """The distinct elements, and the other results that are asked for."""
     import numpy as np
 
     kernels, x = checks.kernels, checks.tensor(x, function)

@@ -73,8 +73,8 @@ def standard_array(x: Any) -> Any:
 
     Pass it to scikit-learn, SciPy, einops or array-api-extra, which do not take tensors of TensorFlow, Paddle and
     MXNet; they return such an array again, and `.tensor` is its tensor, on the same device. Operators, indexing and
-    dtypes are those of `array_namespace`. `a[i] = v` and `a += v` give `a` another tensor and write into none. `a[1:]`
-    and `a[0]` are views as NumPy's are; parts without dimensions and the results of functions are not.
+    dtypes are those of `array_namespace`. `a[i] = v` and `a += v` give `a` another tensor and never write into one.
+    `a[1:]` and `a[0]` are views as NumPy's are; parts without dimensions and the results of functions are not.
 
     Raises:
         NotATensorError: `x` is not a tensor. Later: DTypeError if NumPy asks for an array that is not on a CPU, and the
@@ -116,7 +116,7 @@ class Array:
 
     @property
     def tensor(self) -> Any:
-        """The backend's tensor: of a view, what its base now holds there."""
+        """The backend's tensor; for a view, the part that it shows of its base's present tensor."""
         # a view follows what is written into its base
         if self._base is not None and self._seen is not self._base.tensor:
             self._seen = self._base.tensor
@@ -291,7 +291,7 @@ def _of_one(function: str) -> Callable[[Array], Any]:
 
 
 def _of_two(function: str, reflected: bool = False) -> Callable[[Array, Any], Any]:
-    """Makes Python's operator of two operands of a function of the namespace."""
+    """Makes Python's binary operator from a function of the namespace."""
 
     def operator(self: Array, other: Any) -> Any:
         if not isinstance(other, Array):
@@ -362,7 +362,7 @@ _namespaces: dict[Namespace, Wrapped] = {}
 
 
 def _wrapped(checks: Checks, function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function of the namespace of tensors, as one of arrays."""
+    """Turns a function on tensors into the same function on `Array`s."""
 
     @wraps(function)
     def computed(*args: Any, **settings: Any) -> Any:
@@ -375,8 +375,8 @@ def _wrapped(checks: Checks, function: Callable[..., Any]) -> Callable[..., Any]
 
 
 def _keeping(asarray: Callable[..., Any]) -> Callable[..., Any]:
-    """`asarray` that gives an array itself where nothing has to change, and keeps float64 of NumPy, with which
-    libraries compute where they leave the namespace."""
+    """`asarray` that returns an array itself if nothing has to change, and keeps NumPy's float64, in which libraries
+    compute when they leave the namespace."""
 
     @wraps(asarray)
     def kept(obj: Any, /, *, dtype: Any = None, **settings: Any) -> Any:
@@ -393,8 +393,8 @@ def _keeping(asarray: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _bare(value: Any) -> Any:
-    """An argument as the namespace of tensors takes it: the tensor of an `Array`, and the number of a scalar of
-    NumPy, whose dtype does not count."""
+    """An argument as the namespace of tensors takes it: the tensor of an `Array`, and the number in a NumPy scalar,
+    whose dtype is ignored."""
     if isinstance(value, Array):
         return value.tensor
     if type(value) in (list, tuple):

@@ -1,4 +1,4 @@
-"""`update`, and what it and the optimizers check: parameters with what belongs to each of them, such as its gradient.
+"""`update`, and the checks that it shares with the optimizers: each parameter must have its gradient and the like.
 
 This module has the rules for all frameworks. An adapter only calls a rule for each parameter.
 """
@@ -46,7 +46,7 @@ def update(params: Any, grads: Any, rule: Callable[[Any, Any], Any]) -> Any:
     The rule computes on the device of its parameter. Gradients are recorded only inside `value_and_grad`.
 
     Raises:
-        NotATensorError: something is not a tensor, or nothing is; the rule returns none (was `return` forgotten?).
+        NotATensorError: a leaf is not a tensor, or there is none; the rule returns none (was `return` forgotten?).
         ContainerError, ArgumentError: `params` and `grads` differ in structure; they are of several backends.
         DeviceMismatchError: a gradient on another device than its parameter.
         ShapeError, DTypeError: the rule returns a tensor of another shape or dtype.
@@ -72,7 +72,8 @@ def _updated(params: Any, grads: Any, rule: Callable[[Any, Any], Any]) -> Any:
 
 
 class Rows:
-    """The tensors of a container, in its order, each with those at its place in other containers of one structure."""
+    """The tensors of a container, in its order, each with the tensors at its place in other containers of the same
+    structure."""
 
     def __init__(self, name: str, walk: Walked, **others: Any) -> None:
         self.walk, self._name = walk, name
@@ -148,7 +149,7 @@ class Rows:
         return results
 
     def changed(self, rule: Callable[..., tuple[Any, ...]]) -> Rows:
-        """Returns the rows that a rule makes of these."""
+        """Returns the rows that a rule makes from these."""
         # the container and its tree stay the same
         new = copy(self)
         new._rows = self.applied(rule)
@@ -157,17 +158,19 @@ class Rows:
     def kernel(self, name: str) -> Callable[..., Any] | None:
         """Returns the adapter's own kernel for a step with these rows, if it has one."""
         kernels = self._backend.nn()
-        # a traced function computes on one device, and its tensors know none
-        may = (
+        # a kernel takes tensors on one device only; the symbols of a traced function have none that could be asked for,
+        # and only the kernels in `TRACED` take them
+        takes_rows = (
             self._is_together
             if self._backend.tracing() is None
             else name in getattr(kernels, TRACED, ())
         )
-        kernel = getattr(kernels, name, None) if may and not inside.get() else None
+        # the gradients of a differentiated function would miss the step, since kernels are not recorded
+        kernel = getattr(kernels, name, None) if takes_rows and not inside.get() else None
         if kernel is None:
             return None
         dtype = self.leaves[0].dtype
-        # as the kernels in `STEPS` are promised
+        # the kernels in `STEPS` are written for float32 only
         if dtype_name(dtype) != "float32" or any(
             x.dtype is not dtype for row in self._rows for x in row
         ):
@@ -175,7 +178,7 @@ class Rows:
         return partial(kernel, self._rows)
 
     def rebuilt(self, parameters: Sequence[Any]) -> Any:
-        """Returns the container with new parameters. Raises an error for one that cannot be in the place of the old."""
+        """Returns the container with new parameters. Raises an error for one that cannot replace the old one."""
         leaves = list(parameters)
         for i, x in enumerate(self.leaves):
             new = leaves[i]
@@ -189,8 +192,7 @@ class Rows:
         return rebuild(self.walk, leaves)
 
     def _checked(self, x: Any, new: Any, i: int) -> Any:
-        """Returns `new`, what the rule returned for parameter `x`. Raises an error if it cannot be the new
-        parameter."""
+        """Returns `new`, the rule's result for parameter `x`. Raises an error if it cannot be the new parameter."""
         new = registry.as_array(new)
         owned = registry.kind_of(type(new))
         where = f"{self._name}{self.tree.path(i)}"

@@ -1,6 +1,6 @@
-"""The values that a function reads besides its arguments: global variables, those of functions around it, defaults.
+"""The values that a function reads besides its arguments: global variables, variables of enclosing functions, defaults.
 
-The list of what may be read is closed, and everything else is refused by name:
+A function may read only the values in this table; anything else is refused by name:
 
 | value | its changes |
 |---|---|
@@ -63,7 +63,7 @@ _PARTS_OF_A_METHOD: Final = attrgetter("__func__", "__self__")
 _PARTS_OF_A_PARTIAL: Final = attrgetter("func", "args", "keywords")
 _PARTS_OF_A_PROPERTY: Final = attrgetter("fget", "fset", "fdel")
 _LOOKS_UP: Final = (globals, eval, exec, __import__, open, input, builtins)
-"""The parts of Python that find variables by texts, or read from elsewhere."""
+"""The parts of Python that find variables by strings, or read from elsewhere."""
 _ELSEWHERE: Final = frozenset(
     ("__globals__", "__builtins__", "__closure__", "__subclasses__", "f_globals", "f_locals")
 )
@@ -78,19 +78,20 @@ _STATELESS: Final = frozenset((
     "functools", "itertools", "math", "numbers", "operator", "random", "re", "reprlib", "statistics", "string", "types",
     "typing", "warnings",
 ))  # fmt: skip
-"""Modules of Python's that give the same at each call; drawing is seen by the state of its generator."""
+"""Python's modules that give the same result at each call. The state of a generator shows whether numbers were
+drawn."""
 
 
 class Outside:
     """The variables that functions read, and their values when this object was made. Raises `UnsupportedError` for one
-    whose changes could not be seen."""
+    whose changes could not be noticed."""
 
     def __init__(self, functions: Iterable[Any]) -> None:
         self._visited: dict[
             int, Any
         ] = {}  # the values themselves, so that no `id` is used again
         self._watched: list[tuple[Callable[[], Iterable[Any]], list[Any], Sequence[str]]] = []
-        """Functions that read values, what they gave first, and the names of these values."""
+        """Functions that read values, the values that they gave at first, and the names of these values."""
         functions = list(functions)
         self._own = {
             str(getattr(function, "__module__", "")).partition(".")[0] for function in functions
@@ -165,7 +166,8 @@ class Outside:
         )
 
     def _watch(self, read: Callable[[], Iterable[Any]], *names: str) -> None:
-        """Notes the values that `read` gives now, and what can be read in them. One name is that of all of them."""
+        """Notes the values that `read` gives now, and what can be read in them. A single name applies to all of
+        them."""
         values = [*read()]
         if len(names) != len(values):
             names *= max(len(values), 1)
@@ -175,8 +177,8 @@ class Outside:
 
 
 def is_constant(value: Any, own: Container[str] = ()) -> bool:
-    """Whether nothing in a value can change: a number, a text, a dtype, or what a library holds under its name.
-    Packages in `own` do not count as libraries."""
+    """Whether nothing in a value can change: a number, a text, a dtype, or a named object of a library. Packages in
+    `own` do not count as libraries."""
     cls = type(value)
     if (
         cls in _CONSTANT
@@ -207,7 +209,7 @@ def is_constant(value: Any, own: Container[str] = ()) -> bool:
 
 def is_of_library(module: Any, own: Container[str] = ()) -> bool:
     """Whether a module is part of xdevice, of a framework or of an installed package, or one of Python's that gives the
-    same at each call."""
+    same results at each call."""
     # asked by name: the module need not be imported for it
     root = str(module).partition(".")[0]
     if root in sys.stdlib_module_names:
@@ -250,14 +252,15 @@ def _parts(container: Any) -> list[Any]:
 
 
 def _attributes(function: FunctionType | partial[Any]) -> list[Any]:
-    """Returns what is in the attributes of a function; its signature, which is in one, says what its code says."""
+    """Returns the names and values of a function's attributes, except `__signature__`, which says only what the code
+    says."""
     return [
         part for item in vars(function).items() if item[0] != "__signature__" for part in item
     ]
 
 
 def _parts_of_a_class(cls: type) -> list[Any]:
-    """Returns the names in a class, and the values and functions behind them."""
+    """Returns the names in a class, with their values and functions."""
     parts: list[Any] = []
     for name, value in vars(cls).items():
         if name not in _OF_PYTHON:
@@ -282,7 +285,7 @@ def _in_cell(cell: Any) -> Any:
 
 
 def _codes(code: CodeType) -> list[CodeType]:
-    """Returns code, and that of all functions in it."""
+    """Returns a code object and those of all functions in it."""
     inner = [constant for constant in code.co_consts if isinstance(constant, CodeType)]
     return [code, *(one for part in inner for one in _codes(part))]
 
@@ -305,7 +308,7 @@ def _is_dtype(value: Any) -> bool:
 
 
 def random_states() -> Any:
-    """Returns what Python's and NumPy's own generators draw next."""
+    """Returns the states of Python's and NumPy's own generators, which decide what they draw next."""
     # not imported for this
     numpy = sys.modules.get("numpy")
     if numpy is None:

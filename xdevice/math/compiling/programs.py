@@ -2,7 +2,7 @@
 
 A compiler calls a function once, with symbols in place of the tensors, and from then on repeats what it has recorded.
 So it would silently repeat what the function read from elsewhere at that time. This module compiles anew if a variable
-that the function reads has changed since (`Outside`), and refuses what it cannot see a change of.
+that the function reads has changed since (`Outside`), and refuses a variable whose changes it cannot notice.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ F = TypeVar("F", bound="Callable[..., Any]")
 
 _CONTAINERS: Final = frozenset((dict, list, tuple))
 _MANY: Final = 8
-"""After so many programs for one function a warning says what they are made for."""
+"""After this many programs for one function, a warning says why it is compiled again and again."""
 
 
 def compile(function: F, **spelling: NoReturn) -> F:
@@ -51,8 +51,8 @@ def compile(function: F, **spelling: NoReturn) -> F:
 
     It takes the function's arguments: tensors of one backend and on one device, in containers too. Other values in the
     arguments (numbers, texts, functions) are part of the program, which is compiled again for each value, and for each
-    shape and dtype of a tensor. Pass values that change at each step as tensors. It gives the same results, of
-    `value_and_grad`, `update`, `array_namespace` and `xdevice.nn` too, in the same containers.
+    shape and dtype of a tensor. Pass values that change at each step as tensors. It gives the same results in the same
+    containers, also those of `value_and_grad`, `update`, `array_namespace` and `xdevice.nn`.
 
     | backend | it is |
     |---|---|
@@ -96,14 +96,14 @@ def compile(function: F, **spelling: NoReturn) -> F:
 
 
 class _Arguments:
-    """The arguments of one call, sorted into tensors and the rest. Raises what is wrong with them."""
+    """The arguments of one call, sorted into tensors and the rest. Raises an error if something is wrong with them."""
 
     def __init__(self, call: Call) -> None:
         self.walk = trees.flatten(call)
         self.backend: Backend | None = None
         self.tensors: list[Any] = []
         self.places: list[int] = []
-        """Which leaves the tensors are."""
+        """The indices of the leaves that are tensors."""
         self.structure: list[Any] = [_structure(self.walk[0])]
         """The key of a program, besides its tensors: the containers, and the values that are not tensors."""
         self.has_symbols = False
@@ -139,7 +139,8 @@ class _Arguments:
             self.structure += _key(x)
 
     def _owner_of(self, x: Any) -> tuple[Backend | None, Any]:
-        """Returns the backend of a tensor or of a variable, and the tensor in it; None for what is neither."""
+        """Returns the backend of a tensor or of a variable, and the tensor in it; the backend is None if `x` is
+        neither."""
         owned = registry.kind_of(type(x))
         if owned is None:
             return None, x
@@ -170,7 +171,7 @@ class _Arguments:
             )
 
     def put(self, tensors: list[Any]) -> Call:
-        """Returns args and kwargs anew, with other tensors in the places of those that there are."""
+        """Returns new args and kwargs, with these tensors in place of the present ones."""
         leaves = list(self.walk[1])
         for i, x in zip(self.places, tensors, strict=True):
             leaves[i] = x
@@ -203,13 +204,13 @@ class _Pattern:
             leaves[i] is x for i, x in zip(self._places, arguments.tensors, strict=True)
         )
         self._readers: list[Callable[[Any, list[Any]], bool]] = []
-        """Those of the positional arguments and of the keywords; none where a closer look is needed each time."""
+        """The readers of the positional and of the keyword arguments; empty if each call needs a closer look."""
         if is_plain:
             with suppress(LookupError):
                 self._readers = [_reader(child) for child in root[4].values()]
 
     def find(self, call: Call) -> list[Any] | None:
-        """Returns the tensors in arguments of this pattern; None if they have another, or that is not sure."""
+        """Returns the tensors in arguments of this pattern; None if they have another one, or if that is uncertain."""
         if not self._readers:
             return None
         leaves: list[Any] = []
@@ -227,8 +228,8 @@ class _Pattern:
 
 
 def _reader(node: Any) -> Callable[[Any, list[Any]], bool]:
-    """A function that adds the leaves in a container to a list, and returns True if it is another container. Raises
-    LookupError if there is more in it than dicts, whose keys are texts, lists and tuples."""
+    """A function that adds the leaves of a container to a list, and returns True if the container is built differently.
+    Raises LookupError for other containers than lists, tuples, and dicts whose keys are strings."""
     x, _, keys, children, inner = node
     cls, names, length = type(x), [*keys], len(children)
     if cls not in _CONTAINERS or (cls is dict and {*map(type, names)} - {str}):
@@ -261,7 +262,7 @@ class _Programs:
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function
         self._last: _Pattern | None = None
-        """That of the last call, which is tried first."""
+        """The pattern of the last call, which is tried first."""
         self._patterns: dict[Any, _Pattern] = {}
         self._made: dict[Any, _Program] = {}
         self._count = 0
@@ -315,7 +316,7 @@ class _Programs:
 
 
 def _depth() -> int:
-    """How many frames of xdevice's there are above the user's, as the function that calls this counts them."""
+    """The number of xdevice's frames above the user's, counted from the function that calls this."""
     depth, frame = 1, sys._getframe(1)
     while frame.f_back is not None and frame.f_globals["__name__"].partition(".")[0].startswith(
         "xdevice"
@@ -325,7 +326,7 @@ def _depth() -> int:
 
 
 class _Program:
-    """A function as it was compiled for arguments of one key, once for each of their shapes and dtypes."""
+    """A function as it was compiled for arguments with one key, once for each of their shapes and dtypes."""
 
     def __init__(self, function: Callable[..., Any], pattern: _Pattern, device: Device) -> None:
         self.outside = Outside([function, *pattern.code])
@@ -386,7 +387,7 @@ class _Program:
         return self._parted(result)
 
     def _parted(self, result: Any) -> tuple[Build, list[Any]]:
-        """Returns the tensors in a result, and before them a function that puts others in their places."""
+        """Returns a function that puts other tensors into a result, and the tensors in the result."""
         walk = trees.flatten(result)
         tensors, places, leaves = [], [], list(walk[1])
         for i, x in enumerate(walk[1]):
@@ -405,8 +406,8 @@ class _Program:
 
 
 def _builder(template: Walked, places: list[int]) -> Build:
-    """A function that builds a result around its tensors. For nothing but tensors in dicts, lists and tuples it takes
-    a third of the time of `trees.rebuild`."""
+    """A function that builds a result around its tensors. If the result holds only tensors in dicts, lists and tuples,
+    it takes a third of the time of `trees.rebuild`."""
 
     def rebuild(tensors: Iterator[Any]) -> Any:
         leaves = list(template[1])
@@ -436,7 +437,8 @@ def _builder(template: Walked, places: list[int]) -> Build:
 
 
 def _is_fixed(x: Any) -> bool:
-    """Whether an argument may be this, beside tensors and containers: the function is compiled for each value of it."""
+    """Whether this may be an argument although it is no tensor or container: the function is compiled for each value of
+    it."""
     return isinstance(x, CODE) or is_constant(x)
 
 

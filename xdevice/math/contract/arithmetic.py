@@ -5,7 +5,7 @@ that
 
 - tensors are dense and of this backend, and all operands of one call have one dtype, which the standard allows for that
   function; conditions and indices have their own;
-- a Python number comes only as the second operand of a kernel that `TAKE_NUMBERS` names, as a float beside a tensor of
+- a Python number comes only as the second operand of a kernel that `TAKE_NUMBERS` names, as a float next to a tensor of
   floats;
 - `axis` is counted from the front and exists; `axes` is a tuple of such axes, ascending and not empty. For `sum` it may
   be None, which means all axes; for `permute_dims` it is the new order of all axes;
@@ -85,7 +85,7 @@ SHAPING: Final = (
 )
 
 COMPLEX: Final = ("conj", "imag", "real")
-"""The kernels, of complex tensors, that a backend with complex dtypes has beside these."""
+"""The further kernels, for complex tensors, of a backend that has complex dtypes."""
 
 HOST: Final = "numpy"
 
@@ -103,7 +103,7 @@ COMPOSED: Final = (
     "tril",  # tril(x, k)
     "triu",  # triu(x, k)
 )
-"""Optional kernels, which the core composes of others where they are missing."""
+"""Optional kernels, which the core builds from others if they are missing."""
 
 OPTIONAL: Final = {
     # where tensors of one type may be sparse or dense, and kernels take both: the name of an attribute of tensors, and
@@ -147,13 +147,13 @@ OPTIONAL: Final = {
     # returns it as a tensor
     "settled": None,
 }
-"""Other names that a namespace may have, each with its value where it is left out."""
+"""Other names that a namespace may have, each with its default value."""
 
 OF_NUMBERS: Final = (
     *ELEMENTWISE, *REDUCING, *PLACES, "cumulative_prod", "cumulative_sum", "flip", "matmul", "roll", "sort", "take",
     "take_along_axis",
 )  # fmt: skip
-"""The kernels that `WIDER` may be about, beside `put`, `clip` and those in `COMPOSED`."""
+"""The kernels that `WIDER` may name, in addition to `put`, `clip` and those in `COMPOSED`."""
 
 KERNELS: Final = (*MAKING, *ELEMENTWISE, *REDUCING, *ALONG, *SHAPING)
 
@@ -162,10 +162,10 @@ class Scopes(NamedTuple):
     """The scopes of devices that a framework calls for each operation and each attribute of a tensor."""
 
     are_open: Callable[[], object]
-    """Whether this thread is inside any; the framework's own test, as it is called each time."""
+    """Whether this thread is inside any scope. It is the framework's own test, because every call runs it."""
     set_aside: Callable[[], Sequence[Any]]
-    """Takes them off this thread and returns them; returns nothing, and takes none, if something else of the program's
-    looks at each operation, too."""
+    """Removes the scopes from this thread and returns them. If something else in the program also watches each
+    operation, it removes and returns none."""
     put_back: Callable[[Sequence[Any]], None]
 
 
@@ -175,7 +175,7 @@ class Arithmetic(Primitives):
 
     needs: ClassVar[tuple[str, ...]] = ("namespace",)
     scopes: ClassVar[Scopes | None] = None
-    """For a framework whose scopes slow down what is called inside them: how the core does without."""
+    """How the core sets aside the scopes of a framework, if they slow down the calls inside them."""
 
     def namespace(self) -> Any:
         """Returns the kernels that `xdevice.array_namespace` is built from, as attributes of a module or object. The

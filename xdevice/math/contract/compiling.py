@@ -22,15 +22,15 @@ class Compiling(Primitives):
     needs: ClassVar[tuple[str, ...]] = ("compile",)
 
     def compile(self, call: Traced, device: Device) -> Compiled:
-        """Returns a function that gives what `call` gives, faster, or None where it cannot: then the core calls the
-        function that the user gave. Both take a list of dense tensors on `device`, and give a note and a list of
-        tensors. The note is an object of any type that can be hashed: `call` makes one
-        for each combination of shapes and dtypes, and the function gives it with all results for these.
+        """Returns a function that gives the results of `call` faster, or None if it cannot: then the core calls the
+        user's function. Both take a list of dense tensors on `device`, and return a note and a list of tensors. The
+        note is a hashable object of any type: `call` makes one for each combination of shapes and dtypes, and the
+        function returns it with all results for that combination.
 
         The function is called with the same number of tensors each time. It may call `call` with symbols in their
         places, as often as it likes: `call` raises what the traced function raises. Gradients flow through the function
         as they do through `call`. It raises `DeviceMismatchError` if the tensors are not all on `device`, unless
-        `common_device` sees that."""
+        `common_device` notices that."""
         raise self.unsupported("compiled functions", "call the function itself")
 
     def common_device(self, tensors: list[Any]) -> Device | None:

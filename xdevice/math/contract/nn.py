@@ -48,9 +48,9 @@ BY_HAND: Final = {
     # layer_norm(x, weight, bias, eps): over the last axis
     "layer_norm": ("eps",),
 }
-"""Kernels that the core has by hand, written on the namespace, with their arguments that are no tensors. An adapter
-overrides those that its framework has. Its `gelu`, `layer_norm` and `batch_norm` may give NotImplemented where they
-cannot: then the core's is used."""
+"""Kernels that the core implements itself, on the namespace, each with its arguments that are not tensors. An adapter
+overrides those that its framework has. Its `gelu`, `layer_norm` and `batch_norm` may return NotImplemented for a case
+that they cannot compute: then the core's is used."""
 
 OPTIONAL: Final = {
     # compiled(kernel, settings): makes of a kernel that the core has by hand one that the framework compiles;
@@ -68,15 +68,15 @@ OPTIONAL: Final = {
     # adapter guards nothing that would not raise at once
     "guards": None,
 }
-"""Other names that there may be, each with its value where it is left out."""
+"""Optional names, each with its default value."""
 
 STEPS: Final = (
     "adam",  # adam(rows, step, rate, betas, eps): new (p, m, v) for each row (p, g, m, v); not recorded
 )
-"""Optional kernels of `xdevice.optim`, which has them by hand. They get float32 tensors on one device; `step`, the
-number of steps before, is an integer tensor without dimensions there, and `rate` a number or such a tensor of float32.
-They may give NotImplemented where they cannot."""
+"""Optional kernels of `xdevice.optim`, which has its own versions. They get float32 tensors on one device; `step`, the
+number of steps before, is an integer tensor without dimensions on that device, and `rate` a number or such a tensor of
+float32. They may return NotImplemented for a case that they cannot compute."""
 
 TRACED: Final = "TRACED"
-"""The name of an optional set: those of `STEPS` that also take the symbols of a traced function, or give
+"""The name of an optional set: those of `STEPS` that also take the symbols of a traced function, or return
 NotImplemented for them."""

@@ -23,5 +23,5 @@ class Reproducibility(Primitives):
 
     def deterministic(self) -> AbstractContextManager[list[str]]:
         """A block in which the framework chooses deterministic kernels, and after which it has its former settings.
-        `as` gives a line for each thing that stays nondeterministic, and how to have it."""
+        `as` gives a line for each thing that stays nondeterministic, and how to make it deterministic."""
         raise self.unsupported("deterministic kernels", "ask the framework for them")

@@ -1,5 +1,5 @@
-"""Helps adapters to list kernels in a table, instead of writing a line for each; and kernels that several of them
-share, whose frameworks index as NumPy does."""
+"""Helps adapters to list kernels in a table, instead of writing a line for each; also kernels shared by adapters whose
+frameworks index as NumPy does."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 
 
 def named(*same: str, **others: str) -> dict[str, str]:
-    """Returns the names of a framework's functions by the standard's: those of `same` are called alike, and of `others`
-    the framework's names are given."""
+    """Returns the framework's name for each name of the standard: the same one for those in `same`, and for `others`
+    the one that is given."""
     return {name: name for name in same} | others
 
 

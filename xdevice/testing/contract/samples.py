@@ -38,7 +38,7 @@ class Samples(ABC):
     can_block: bool = False
     """Whether `blocking()` waits for what `long_work` and `failing_work` start."""
     makes_memory_first: bool = False
-    """Whether a tensor has its memory before it is computed, so that `address` works at once."""
+    """Whether a tensor gets its memory before it is computed, so that `address` works at once."""
 
     def __init__(self, backend: Any = None) -> None:
         self.backend = backend
@@ -61,7 +61,7 @@ class Samples(ABC):
     @abstractmethod
     def address(self, x: Any) -> int | None:
         """Returns the address at which the memory of a tensor begins, once the tensor is computed; None if the
-        framework does not tell. For a view that is the address of the view's own first element, or of the memory that
+        framework does not tell. For a view, it is the address of the view's own first element, or of the memory that
         the view shares. Not called for a tensor without elements."""
 
     @abstractmethod
@@ -69,7 +69,7 @@ class Samples(ABC):
         """Returns the gradient of `sum(function(x))` with respect to `x`; None if the framework has no gradients."""
 
     def requires_grad(self, x: Any) -> bool | None:
-        """Whether a tensor asks for its gradient; None where tensors are not marked so."""
+        """Whether a tensor asks for its gradient; None if the framework does not mark tensors so."""
         return None
 
     def marked(self, x: Any) -> Any:
@@ -121,12 +121,12 @@ class Samples(ABC):
         return None
 
     def models(self) -> Mapping[str, Callable[[], Any]]:
-        """Returns functions by name, one for every kind of model that the adapter moves: each call makes a new, built
-        model on cpu:0."""
+        """Returns functions by name, one for every kind of model that the adapter can move. Each call makes a new,
+        built model on cpu:0."""
         return {}
 
     def variables(self, model: Any) -> Mapping[str, Any]:
-        """Returns the variables of a model as tensors, by name, read by the framework's own means."""
+        """Returns the variables of a model as tensors, by name, read with the framework's own functions."""
         return {}
 
     def tied(self) -> tuple[Any, Callable[[Any], bool]] | None:
@@ -134,7 +134,7 @@ class Samples(ABC):
         return None
 
     def sharing(self) -> tuple[Any, Any, Callable[[], bool]] | None:
-        """Returns two models that share a tensor in whose place a move puts a new one (a buffer), and a function that
+        """Returns two models that share a tensor that a move replaces by a new one (a buffer), and a function that
         tells whether they still share it."""
         return None
 
@@ -175,11 +175,11 @@ class Samples(ABC):
         return None
 
     def settle(self) -> None:  # noqa: B027  # most have switched nothing
-        """Switches off again what `failing_work` and `long_work` have switched on."""
+        """Switches off whatever `failing_work` and `long_work` have switched on."""
 
     def long_work(self, device: Device) -> Work | None:
-        """Starts work of a tenth of a second or more on a device, and returns it; None if one cannot ask whether it is
-        done."""
+        """Starts work of a tenth of a second or more on a device, and returns it; None if the framework does not tell
+        whether work is done."""
         return None
 
 

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from xdevice.base.devices import Device
     from xdevice.contract import Backend
 
-_BODY, _FIXTURES = 0, 1
+_SEED_OF_BODY, _SEED_OF_FIXTURES = 0, 1
 """The seeds of random numbers: of those that a test itself draws, and of those that its fixtures draw."""
 
 _guarded: Final = pytest.StashKey[bool]()
@@ -194,7 +194,7 @@ def _prepare(backend: Backend) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """Puts back the default backend and the generator of random numbers after each test."""
+    """Restores the default backend and the generator of random numbers after each test."""
     if backend_of(item) is None:
         return (yield)
     before = selection.default()
@@ -202,20 +202,21 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
         with generators.keep_generator():
             return (yield)
     finally:
-        _tell_kernels(item, "leave")
+        _run_kernel_hook(item, "leave")
         selection.restore_default(before)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Selects the backend before the fixtures of a test are made."""
+    """Before the fixtures of a test are made: selects the backend, prepares it and seeds the random numbers. Skips the
+    test if the backend lacks a GPU or a dtype that it needs."""
     name = backend_of(item)
     if name is None:
         return
     backend = _load(name)
     # the process default: a context variable would not reach the test's own threads, nor an event loop made before
     selection.set_backend(backend)
-    _tell_kernels(item, "enter")
-    _seed(_FIXTURES)
+    _run_kernel_hook(item, "enter")
+    _seed(_SEED_OF_FIXTURES)
     _need_gpus(item, backend)
     _need_dtypes(item, backend)
 
@@ -254,7 +255,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
     name = backend_of(item)
     if name is not None:
         selection.set_backend(name)  # a fixture of the project's may have cleared it
-        _seed(_BODY)  # the same numbers, whichever fixtures were made before
+        _seed(_SEED_OF_BODY)  # the same numbers, whichever fixtures were made before
     recordings = item.config.stash[settings_key].recordings
     recording: AbstractContextManager[Any] = (
         recordings.of(item) if recordings is not None else nullcontext()
@@ -263,12 +264,12 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
         return (yield)
 
 
-def _tell_kernels(item: pytest.Item, when: Literal["enter", "leave"]) -> None:
-    """Calls what the backend's arithmetic functions need to be called in this thread: `enter` before a test's first
-    fixture, `leave` at the test's end, so that the next test is not affected."""
+def _run_kernel_hook(item: pytest.Item, when: Literal["enter", "leave"]) -> None:
+    """Calls the function `enter` or `leave` of the test's backend, if it has one. Before the first fixture, `enter`
+    prepares this thread for arithmetic functions; at the test's end, `leave` undoes that for the next test."""
     for backend in registry.list_loaded():
         if backend.name == backend_of(item):
-            # no kernels, or this thread cannot be prepared for them
+            # the backend has no arithmetic functions, or cannot prepare this thread for them
             with suppress(UnsupportedError):
                 getattr(backend.namespace(), when, _nothing)()
 
@@ -314,7 +315,7 @@ def pytest_runtest_makereport(
 
 
 def _is_named(error: pytest.ExceptionInfo[BaseException]) -> bool:
-    """Whether an error speaks of the line that called xdevice, and not of one in it."""
+    """Whether an error names the line that called xdevice, and not a line inside xdevice."""
     return isinstance(error.value, XDeviceError)
 
 
@@ -334,7 +335,8 @@ def xd(request: pytest.FixtureRequest) -> Backend:
 
     The functions of `xdevice` use this backend by default, in every thread of the test. Tests may want `xd.name`,
     `xd.framework` and `xd.version`. Fixtures of any scope may use `xd`: the tests are sorted by backend. Each test
-    draws from `xdevice.random` as after `seed(0)`, and the fixtures that are made for the test as after `seed(1)`.
+    draws from `xdevice.random` as if after `seed(0)`, and the fixtures that are made for the test as if after
+    `seed(1)`.
     """
     if not hasattr(request, "param"):
         pytest.fail(
@@ -408,8 +410,8 @@ def _second_device(backend: Backend) -> Device | None:
 def assert_parity(request: pytest.FixtureRequest) -> Callable[..., None]:
     """`xdevice.assert_parity` with the tolerances of the test's `xd_tol` markers.
 
-    With --xd-record it also keeps the values that it is given, and with --xd-compare it compares them with those kept.
-    The transfers to the host that it makes itself are allowed in a test with `no_transfer`.
+    With --xd-record it also saves the values that it is given, and with --xd-compare it compares them with the saved
+    ones. The transfers to the host that it makes itself are allowed in a test with `no_transfer`.
     """
     defaults = tolerances(request.node)
     recordings = request.config.stash[settings_key].recordings

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 _DEVICE_FIXTURES: Final = {"xd_device", "xd_devices", "xd_other_device"}
 
 placed: Final[pytest.StashKey[dict[str, Device]]] = pytest.StashKey()
-"""By the name of each backend: the device that the fixture `xd_device` has given to tests on it."""
+"""For each backend's name, the device that the fixture `xd_device` has given to tests on that backend."""
 
 
 class BackendName(str):

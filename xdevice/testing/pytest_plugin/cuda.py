@@ -1,5 +1,5 @@
-"""`--xd-cuda`: what test suites of other projects call "cuda" is a virtual GPU. (PYTEST_DONT_REWRITE: it asserts
-nothing.)"""
+"""`--xd-cuda`: makes a virtual GPU the device that test suites of other projects call "cuda". (PYTEST_DONT_REWRITE: it
+asserts nothing.)"""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from xdevice.contract import Backend
 
 _WRAPPERS: Final = "array_api_compat"
-"""The package, or a library's own copy of it, by which tests and libraries call frameworks."""
+"""The package, or a library's own copy of it, through which tests and libraries call frameworks."""
 
 
 class Cuda:
     """Tells each backend, as soon as it is loaded, to take "cuda" for the device that `--xd-cuda` names. Makes the run
-    fail if none was told so, because it has shown nothing about GPUs."""
+    fail if no backend was told so, because then it has shown nothing about GPUs."""
 
     def __init__(self, name: str, *, is_default_of_tests: bool) -> None:
         self._is_default_of_tests = is_default_of_tests

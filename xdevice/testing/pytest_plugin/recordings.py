@@ -1,5 +1,5 @@
-"""`--xd-record` and `--xd-compare`: keeps the values that each test compares or records, to be compared in another
-environment.
+"""`--xd-record` and `--xd-compare`: saves the values that each test compares or records, so that another environment
+can compare them.
 
 The option names a folder, which has a folder for each test, and in it a recording for each backend that ran the test. A
 test is compared with the recording of its own backend; if there is none, because the environment has other frameworks,
@@ -34,7 +34,7 @@ _ACTUAL: Final = "assert_parity.actual"
 _EXPECTED: Final = "assert_parity.expected"
 
 value_count: Final = pytest.StashKey[int]()
-"""How many values of a test were recorded, to be kept or compared."""
+"""How many values of a test were recorded, to be saved or compared."""
 
 
 class Recordings:

@@ -1,4 +1,4 @@
-"""The conformance suite: the checks that every adapter must pass, ours and a third party's.
+"""The conformance suite: the checks that every adapter must pass, both ours and a third party's.
 
 A third party's test file is three lines, and pytest does the rest::
 
@@ -13,7 +13,7 @@ gpu:1 if there are GPUs, real or virtual. Checks of a capability (an optional pa
 are skipped. The end of the run lists these capabilities, with the methods to write. Checks that need a model or
 function that the adapter's samples do not have are skipped too, so read the skips.
 
-docs/reference/adapters.md says what is checked of each method.
+docs/reference/adapters.md says what is checked for each method.
 """
 
 from __future__ import annotations

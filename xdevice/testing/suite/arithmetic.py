@@ -1,4 +1,4 @@
-"""The conformance suite's checks of the kernels that `xdevice.array_namespace` is made of, and of gradients."""
+"""The conformance suite's checks of the kernels from which `xdevice.array_namespace` is made, and of gradients."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 
 class ArithmeticChecks(Suite):
-    """Checks of array namespaces. An adapter may refuse to have one, by an `UnsupportedError`; if it has one, that must
-    have all kernels."""
+    """Checks of array namespaces. An adapter may have none, and raise `UnsupportedError`; if it has one, that must have
+    all kernels."""
 
     @needs("Arithmetic")
     def test_a_namespace_is_whole_or_refused(self) -> None:
@@ -41,7 +41,7 @@ class ArithmeticChecks(Suite):
         self.in_thread(self.compute, x)
 
     def compute(self, x: Any) -> None:
-        """Checks one kernel of each kind, by results that are exact in float32."""
+        """Checks one kernel of each kind, with results that are exact in float32."""
         try:
             xp = xdevice.array_namespace(x)
         except UnsupportedError:

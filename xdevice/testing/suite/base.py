@@ -203,7 +203,7 @@ class Suite:
         ]
 
     def odd_arrays(self) -> dict[str, Array]:
-        """The NumPy arrays that `odd_tensors` makes tensors of, by name."""
+        """The NumPy arrays from which `odd_tensors` makes tensors, by name."""
         arrays = {name: values.telling(name) for name in self.dtypes()}
         arrays["0-d"] = np.array(-1 / 3, "float32")
         arrays["empty"] = np.zeros((2, 0), dtype="float32")
@@ -220,13 +220,13 @@ class Suite:
             return tensors | self._views(tensors["float32"])
 
     def odd(self) -> Iterator[tuple[str, Any, Array]]:
-        """The name of each of the `odd_tensors`, the tensor, and the array that it was made of."""
+        """The name of each of the `odd_tensors`, the tensor, and the array that it was made from."""
         arrays = self.odd_arrays()
         for name, x in self.odd_tensors().items():
             yield name, x, arrays[name]
 
     def _views(self, x: Any) -> dict[str, Any]:
-        """A slice of an array or a tensor and its transpose, if the framework's tensors have such."""
+        """A slice of an array or a tensor, and its transpose, if the framework's tensors have views."""
         views = {}
         tensor = self.make()
         if self.computes and hasattr(tensor, "__getitem__"):
@@ -264,7 +264,8 @@ class Suite:
         return work
 
     def address(self, x: Any) -> int | None:
-        """Where the memory of a tensor begins; None if it has no elements, or if the framework does not tell."""
+        """The address at which the memory of a tensor begins; None if it has no elements, or if the framework does not
+        tell."""
         return None if 0 in tuple(x.shape) else self.samples.address(x)
 
     def arrays_of(self, model: Any) -> dict[str, Array]:

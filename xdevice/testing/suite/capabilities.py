@@ -19,7 +19,7 @@ CAPABILITIES: Final = (
     *contract.CAPABILITIES,
     *(part for product in contract.PRODUCTS for part in contract.capabilities_of(product)),
 )
-"""Those of the device layer and of all products."""
+"""The capabilities of the device layer and of all products."""
 
 HOOKS: Final = contract.methods_of(Primitives, *CAPABILITIES)
 """Every method and property of the whole contract by its name, in the contract's order."""
@@ -45,7 +45,7 @@ def needs(*names: str) -> Callable[[Checks], Checks]:
 
 
 def lacking(adapter: Backend, check: Any) -> list[str]:
-    """The names of those capabilities and hooks that a check needs and the adapter does not have."""
+    """The names of the capabilities and hooks that a check needs and the adapter lacks."""
     # it may have a method of the device layer for the sake of a product only
     for product in contract.PRODUCTS:
         contract.extend(adapter, product)

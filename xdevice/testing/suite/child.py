@@ -128,7 +128,8 @@ def virtual(name: str) -> None:
 
 
 def _list_started(name: str) -> list[str]:
-    """The GPUs that the framework has started although they were only counted, and an event was made and not used."""
+    """The GPUs that the framework has started although the program has only counted them, and made an event without
+    using it."""
     from xdevice.contract import Backend
 
     backend = xdevice.backend(name)
@@ -156,8 +157,8 @@ def _work(name: str) -> float:
 
 
 def _floats(name: str) -> list[str]:
-    """The dtypes of floats that the framework makes in two threads after it was told to make float64; none if it cannot
-    be told."""
+    """The dtypes of floats that the framework makes in two threads after it was told to make float64; none if it has no
+    such setting."""
     from xdevice.base.dtypes import dtype_name
 
     backend = xdevice.backend(name)

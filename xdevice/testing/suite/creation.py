@@ -1,4 +1,4 @@
-"""Checks of making tensors, of reading them, of memory that is shared, and of random numbers."""
+"""Checks of making and reading tensors, of shared memory, and of random numbers."""
 
 from __future__ import annotations
 
@@ -198,8 +198,8 @@ class CreationChecks(Suite):
                 assert xdevice.device_of(x) is place
                 assert tuple(x.shape) == (2, 3)
 
-    def create(self, place: str | None) -> list[Any]:
-        """A tensor from every creator of xdevice."""
+    def create(self, place: str) -> list[Any]:
+        """Tensors of shape (2, 3) on a device, one from each function of xdevice that makes tensors."""
         creators = (
             (xdevice.ones, xdevice.zeros, xdevice.random.uniform) if self.computes else ()
         )

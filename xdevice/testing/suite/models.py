@@ -121,8 +121,8 @@ class ModelChecks(Suite):
         assert built
 
     def assert_named(self, name: str, model: Any, twin: Any) -> None:
-        """Checks that the adapter reads the variables that the framework reads, under names of their own, which a model
-        that is built alike has too."""
+        """Checks that the adapter reads the variables that the framework reads, under distinct names, which a second
+        model of the same structure has, too."""
         variables = list(self.adapter.variables(model))
         keys = [key for key, _ in variables]
         assert len(set(keys)) == len(keys), f"{name}: {keys}"
@@ -368,7 +368,7 @@ class ModelChecks(Suite):
         assert shapes == {(2,), (2, 3)}, "a weight and a bias are among them"
 
     def assert_parts_follow(self, name: str, model: Any, target: Device) -> None:
-        """Checks that the parts of a model, copied together with it, are those of the copy."""
+        """Checks that the parts of a model that are copied together with it belong to the copy."""
         parts = self.parts_to_hold(model)
         copied, *copies = xdevice.copy_to([model, *parts], target)
         its = self.parts_to_hold(copied)

@@ -100,7 +100,7 @@ class MovingChecks(Suite):
 
     def test_large_tensors_move_whole_and_leave_their_source_free(self) -> None:
         """Writing into the source right after a move, or into the array that it was made of, does not change the moved
-        tensor, which has all its values when it is read at once."""
+        tensor, which has all its values even if it is read at once."""
         pattern = np.resize(np.arange(251, dtype="uint8"), _LARGE)
         places = (self.here, self.there_with_values())
         for source, target in (places, places[::-1]):
@@ -236,7 +236,7 @@ class MovingChecks(Suite):
                     self.assert_walked(name, holder, read, verb, target)
 
     def assert_walked(self, name: str, holder: Any, read: Any, verb: Any, target: Any) -> None:
-        """Checks that a verb moves the tensor inside an object, and leaves alone what is beside it."""
+        """Checks that a verb moves the tensor inside an object, and leaves the rest of the object alone."""
         x, beside = read(holder)
         moved = verb(holder, target)
         assert type(moved) is type(holder), name

@@ -1,4 +1,4 @@
-"""The conformance suite's checks of the kernels that `xdevice.nn` is made of."""
+"""The conformance suite's checks of the kernels from which `xdevice.nn` is made."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LOG_2 = 0.69315
 
 
 class LayerFunctionChecks(Suite):
-    """Checks of neural-network functions. An adapter may refuse them all, by an `UnsupportedError`; if it has any, all
+    """Checks of neural-network functions. An adapter may have none, and raise `UnsupportedError`; if it has any, all
     must be right."""
 
     @needs("nn")
@@ -39,7 +39,7 @@ class LayerFunctionChecks(Suite):
             self.compute_layers()
 
     def compute_layers(self) -> None:
-        """Checks each kernel by results that were worked out by hand."""
+        """Checks each kernel against results that were worked out by hand."""
         # exp(-200) is zero in float32: a softmax before its logarithm would give -inf
         x = self.make([[0.0, -200.0], [-3.0, -3.0]])
         labels = self.make([1, 0])

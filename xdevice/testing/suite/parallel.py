@@ -1,4 +1,4 @@
-"""Checks of tasks that run side by side (`xdevice.parallel.run`) and of prefetching."""
+"""Checks of parallel tasks (`xdevice.parallel.run`) and of prefetching."""
 
 from __future__ import annotations
 

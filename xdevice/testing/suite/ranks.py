@@ -39,7 +39,7 @@ class Ranks:
         self.world, self.dtype = world, dtype
         self.rank, self.size = world.rank, world.size
         self.telling = self.for_each_rank(values.telling(dtype))
-        """Input for verbs that move values: an array of extreme values for each rank, each with other bits."""
+        """Input for verbs that move values: an array of extreme values for each rank, all with different bits."""
         self.plain = self.for_each_rank(values.plain(dtype))
         """Input for verbs that compute: an array of small numbers for each rank, which every dtype adds exactly."""
 
@@ -92,7 +92,7 @@ class Ranks:
             self.same(x, self.plain[self.rank], "the input of sum, which cannot be written")
 
     def means(self) -> None:
-        """Checks means, and means whose ranks count differently, as those with more rows do."""
+        """Checks means, also weighted ones, in which a rank with more rows counts more."""
         if self.dtype not in values.FLOATS:
             self.assert_refused("mean")
             return
@@ -121,7 +121,8 @@ class Ranks:
             self.same(result, self.telling[root], f"broadcast from {root}")
 
     def gathers(self) -> None:
-        """Checks that arrays of all ranks are joined by rank, of one length and of several."""
+        """Checks that the arrays of all ranks are joined in the order of the ranks, whether their lengths are equal or
+        not."""
         x = self.mine(self.telling)
         self.same(self.world.all_gather(x), np.concatenate(self.telling), "all_gather")
         self.same(x, self.telling[self.rank], "the input of all_gather")
@@ -151,7 +152,7 @@ class Ranks:
             self.same(self.world.recv(like, 0), self.telling[0], "recv")
 
     def shapes(self) -> None:
-        """Checks tensors without axes and without elements, which engines are seldom tried with."""
+        """Checks tensors without axes and without elements, with which engines are seldom tested."""
         if self.dtype == "bool":
             return
         kind, world = host_dtype(self.dtype), self.world

@@ -1,4 +1,5 @@
-"""Checks of what data-parallel training needs: splitting, joining, copies to be trained, writing and summing."""
+"""Checks of the functions that data-parallel training needs: splitting, joining, copies to be trained, writing and
+summing."""
 
 from __future__ import annotations
 
@@ -42,7 +43,8 @@ class ReplicaChecks(Suite):
             )
 
     def assert_splits(self, x: Any, array: Array, sizes: list[int], name: str) -> None:
-        """Checks that a tensor falls into parts of these sizes, which join to a new tensor that equals it."""
+        """Checks that a tensor is split into parts of these sizes, and that joining them gives a new tensor that equals
+        it."""
         parts = self.adapter.split(x, sizes)
         for part, size, end in zip(parts, sizes, np.cumsum(sizes), strict=True):
             self.assert_on(self.here, part, array[end - size : end], name)
@@ -139,8 +141,8 @@ class ReplicaChecks(Suite):
         self.waits_only_for_memory()
 
     def assert_strides(self, x: Any, strides: tuple[int, ...], name: str) -> None:
-        """Checks that strides are right: along each axis, the last element lies where the strides say, which is where a
-        view of it alone begins."""
+        """Checks that strides are right: along each axis, a view of the last element alone must begin at the address
+        that the strides give."""
         first = self.samples.address(x)
         for axis, (size, step) in enumerate(zip(tuple(x.shape), strides, strict=True)):
             index = tuple(size - 1 if i == axis else 0 for i in range(len(strides)))
@@ -176,8 +178,8 @@ class ReplicaChecks(Suite):
             assert not self.is_view(view, x, (0,) * axes), f"{name}: a view that shares memory"
 
     def waits_only_for_memory(self) -> None:
-        """Checks that asking for an address waits for the computation in a framework that has no memory for the result
-        before, and in no other framework. Tries three times, because the machine may pause."""
+        """Checks that asking for an address waits for the computation if the framework allocates the memory of a result
+        only then, and does not wait in other frameworks. Tries three times, because the machine may pause."""
         for _ in range(3):
             work = self.samples.long_work(self.here)
             if work is None or not self.adapter.can_write(work.result):
@@ -272,8 +274,8 @@ class ReplicaChecks(Suite):
                 self.assert_reduces(name, x, array, mean=True)
 
     def assert_reduces(self, name: str, x: Any, expected: Array, mean: bool) -> None:
-        """Checks the sum of `x`, `x` and `2 * x` over two devices, or the mean of as many of them as can be rounded
-        alike everywhere."""
+        """Checks the sum of `x`, `x` and `2 * x` over two devices, or the mean of as many of them as every backend
+        rounds in the same way."""
         # one device twice, where there is no second one with values
         first, second = (self.places() * 2)[:2]
         array = xdevice.to_numpy(x)

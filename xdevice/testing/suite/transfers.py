@@ -1,4 +1,4 @@
-"""Checks of the transfers that `xdevice.transfers` sees, and of memory."""
+"""Checks of the transfers that `xdevice.transfers` notices, and of memory."""
 
 from __future__ import annotations
 
@@ -23,8 +23,7 @@ class TransferChecks(Suite):
             pytest.skip(f"{self.backend} has one device, so nothing is transferred")
 
     def reads(self, x: Any) -> list[Callable[[], object]]:
-        """Functions that read the number in `x`: `float` is among them if the framework's tensors can be given to
-        it."""
+        """Functions that read the number in `x`: `float` is among them if it accepts the framework's tensors."""
         by_xdevice: list[Callable[[], object]] = [
             lambda: xdevice.item(x),
             lambda: xdevice.to_numpy(x),
@@ -126,7 +125,7 @@ class TransferChecks(Suite):
                 self.assert_peak(device)
 
     def assert_peak(self, device: Any) -> None:
-        """Checks that a reset peak begins at what is allocated now."""
+        """Checks that a reset peak begins at the memory that is allocated now."""
         high = xdevice.memory(device).peak
         assert high is not None
         if refusal_of(lambda: xdevice.accelerator.reset_peak_memory_stats(device)) is not None:

@@ -21,7 +21,7 @@ _TOP = {
     "float32": 3.4028235e38,
     "float64": 1.7976931348623157e308,
 }
-"""The largest number of each dtype, or nearly so."""
+"""The largest number of each dtype, or nearly the largest."""
 
 
 def telling(name: str) -> Array:
@@ -86,7 +86,7 @@ def quiet(array: Array) -> Array:
 
 
 def plain(name: str) -> Array:
-    """A 3x4 array of small numbers to compute with: fractional and negative where the dtype has such."""
+    """A 3x4 array of small numbers to compute with: fractional and negative where the dtype has such numbers."""
     numbers: Any = np.arange(12).reshape(3, 4)
     if name == "bool":
         numbers = numbers % 3 == 1

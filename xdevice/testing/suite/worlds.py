@@ -38,7 +38,7 @@ class _Promise(NamedTuple):
 
 
 STOPS_AFTER: Final = 1.5
-"""Seconds after which rank 1 stops, in the check of that."""
+"""Seconds after which rank 1 stops, in the check of a stopped rank."""
 
 FAILURES: Final = {
     "is killed": _Promise("PeerError", "died", 1, "rank 1 has died"),
@@ -55,8 +55,8 @@ FAILURES: Final = {
     "has another order": _Promise("CollectiveMismatchError", None, 1, "broadcast"),
     "is killed as rank 0": _Promise("PeerError", "died", 1, "rank 0 has died", failing=0),
 }
-"""By what one rank does, rank 1 unless another is named, while the other calls `all_reduce`: the error that the other
-is promised."""
+"""For each way in which a rank fails (rank 1, unless another is named) while the other calls `all_reduce`: the error
+that the other is promised."""
 
 
 class SeveralProcesses:
@@ -72,7 +72,7 @@ class SeveralProcesses:
     patience: ClassVar[float] = 240
     """Seconds after which a check gives up waiting for a process."""
     damp: ClassVar[float] = 1.5
-    """Seconds that an error may come later than promised, because the machine may be loaded."""
+    """How many seconds later than promised an error may come, because the machine may be busy."""
 
     def test_every_verb_in_every_dtype_and_a_step_that_equals_that_of_one_process(self) -> None:
         port = _port()

@@ -3,8 +3,8 @@ are.
 
 While a block of `recording` is open, `__call__` is patched in the class from which all layers inherit. The patch acts
 in all threads, so each call first checks whether its own thread or task is being watched. The frameworks' own forward
-hooks would not do: Keras has none, Gluon's miss a layer that raises, and no framework has hooks for all models of a
-program.
+hooks would not be enough: Keras has none, Gluon's miss a layer that raises, and no framework has hooks for all models
+of a program.
 
 This code must keep these rules:
 
@@ -47,7 +47,7 @@ _Go = Callable[[Any], Any]
 """A function that calls a layer, given its arguments as a pair of a tuple and a dict."""
 Around = Callable[[Any, Any, Callable[[], Any]], Any]
 """A function that is called in place of a layer. It gets the layer, its arguments, and a function that makes the call,
-and returns what the call is to return."""
+and returns the result for the caller."""
 
 Run = Callable[..., Any]
 """A function that runs an operation, given its name, its arguments, and a function that makes the call
@@ -56,7 +56,7 @@ Leaf = Callable[..., None]
 """A function that is called with a parameter, its gradient, and the name that its framework has for it, if any."""
 
 FAILED: Final = "xdevice_failed_in"
-"""The attribute that an error gets which comes out of a recorded layer: the layer's path."""
+"""The attribute that is set on an error from a recorded layer: the layer's path."""
 
 
 class Call(NamedTuple):
@@ -81,8 +81,8 @@ class _Frame:
         self._has_ended = False
 
     def ends(self, result: Any) -> Any:
-        """Records the call with its result, unless that has been done already. Returns what the model goes on with: the
-        result, or what the block of `standing_in` gives in its place."""
+        """Records the call with its result, unless that has been done already. Returns the value with which the model
+        continues: the result, or the value that the block of `standing_in` gives in its place."""
         if self._has_ended:
             return result
         self._has_ended = True
@@ -96,7 +96,8 @@ class _Frame:
 
 
 def is_called(name: str) -> bool:
-    """Whether a function of this name is being called in this thread: the one by which a framework goes backward."""
+    """Whether a function of this name is running in this thread: the one with which a framework runs the backward
+    pass."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_code.co_name != name:
         frame = frame.f_back
@@ -111,7 +112,7 @@ class GradientHooks:
         self, backend: Conversion, stack: ExitStack, asks: Callable[[Any], bool]
     ) -> None:
         self._backend, self._stack, self._asks = backend, stack, asks
-        """`asks` says of any object whether it is a tensor that asks for its gradient."""
+        """`asks` says whether an object is a tensor that asks for its gradient."""
         self._leaves: dict[int, Any] = {}
 
     def follow(self, result: Any, put: Callable[[int, Any], None]) -> Any:
@@ -122,7 +123,8 @@ class GradientHooks:
         return result
 
     def follow_leaves(self, arguments: Any, leaf: Callable[[Any, Any], object]) -> None:
-        """Has `leaf(x, gradient)` called for each tensor in the arguments that nobody has computed, once for each."""
+        """Has `leaf(x, gradient)` called once for each tensor in the arguments that is not the result of a
+        computation."""
         for x in tensors(self._backend, arguments):
             if self._asks(x) and x.is_leaf and id(x) not in self._leaves:
                 self._leaves[id(x)] = x  # its id stays its own while it lives
@@ -219,7 +221,7 @@ _stand_in: Final[ContextVar[Callable[[Call, Any], Any] | None]] = ContextVar(
 
 @contextmanager
 def standing_in(give: Callable[[Call, Any], Any]) -> Iterator[None]:
-    """While the block is open, the model goes on with `give(call, result)` in place of the result of each recorded
+    """While the block is open, the model continues with `give(call, result)` in place of the result of each recorded
     call."""
     token = _stand_in.set(give)
     try:
@@ -264,8 +266,8 @@ def outermost(
 
 
 def _watched(is_compiling: Callable[[], bool], original: Any) -> Any:
-    """Returns a `__call__` in place of `original`, that of a class of layers, which has the open blocks record its
-    calls."""
+    """Returns a `__call__` that replaces `original`, the `__call__` of a class of layers, and lets the open blocks
+    record its calls."""
 
     @wraps(original)
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -298,8 +300,8 @@ def activated(owner: Any, function: Any) -> Any:
 def _through(
     watches: tuple[Watch, ...], layer: Any, function: Any, activation: Any, arguments: Any
 ) -> Any:
-    """Calls `function`, which is the call of `layer`, or its `activation` if there is one, and has each of the watches
-    record it that watches the layer."""
+    """Calls `function`, which is the call of `layer`, or its `activation` if there is one, and lets each watch of that
+    layer record it."""
     for number, watch in enumerate(watches):
         if id(layer) in watch.paths:
             path = watch.paths[id(layer)]

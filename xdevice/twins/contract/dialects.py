@@ -1,5 +1,6 @@
-"""How the frameworks and libraries name and lay out the parameters of layers, compared with PyTorch: what a file or a
-dict of theirs has, also where the framework is not installed. The adapters read their models by the same tables.
+"""How the frameworks and libraries name and lay out the parameters of layers, compared with PyTorch: this tells what is
+in a file or dict of theirs, even if the framework is not installed. The adapters read their models with the same
+tables.
 
 | dialect | of | a linear weight |
 |---|---|---|
@@ -40,7 +41,7 @@ _NO_STATISTICS: Final = dict.fromkeys((layouts.MEAN, layouts.VARIANCE, layouts.C
 def refused(
     own: Sequence[Part], why: str, only: Container[str] | None = None
 ) -> tuple[Part, ...]:
-    """Returns the parts, of which those that become PyTorch's parameters `only`, or all, are refused."""
+    """Returns the parts, with those that become PyTorch's parameters in `only` (or all) refused."""
     return tuple(
         part._replace(rule=layouts.refused(part.rule, why))
         if only is None or part.of[0] in only
@@ -87,8 +88,8 @@ def _cells(
     names: Mapping[str, str],
     rules: Mapping[str, layouts.Rule] = MappingProxyType({}),
 ) -> Iterator[Part]:
-    """Yields the parts of the cells of a recurrent layer. `places` are the paths of a cell by the number of its layer:
-    in one direction, and in two the one forward and the one backward."""
+    """Yields the parts of the cells of a recurrent layer. `places` are patterns of a cell's path, which the number of
+    its layer fills in: one for a single direction, then those for forward and backward."""
     one, *both = places
     for suffix in layouts.suffixes(settings):
         number, _, reverse = suffix[1:].partition("_")
@@ -200,7 +201,7 @@ def _keras_layer(kind: str, settings: Settings) -> tuple[Part, ...]:
 
 
 def _keras_file(kind: str, settings: Settings) -> tuple[Part, ...]:
-    """As in a model, and a Bidirectional, whose two layers have paths of their own."""
+    """The parts as in a model, and those of a Bidirectional, whose two layers have paths of their own."""
     if kind in layouts.RECURRENT and settings == {"layers": 1, "bidirectional": True}:
         sides = {"forward_layer": "l0", "backward_layer": "l0_reverse"}
         return tuple(
@@ -212,7 +213,7 @@ def _keras_file(kind: str, settings: Settings) -> tuple[Part, ...]:
 
 
 def keras_cell(kind: str, suffix: str) -> tuple[Part, ...]:
-    """The parts of the cell that PyTorch names by `suffix`, such as "l0"."""
+    """The parts of the cell whose names in PyTorch end with `suffix`, such as "l0"."""
     biases = (f"bias_ih_{suffix}", f"bias_hh_{suffix}")
     weight, bias = layouts.TRANSPOSED, layouts.SUMMED
     if kind == "gru":
@@ -256,7 +257,7 @@ FLAX_CELLS: Final[Mapping[str, tuple[Part, ...]]] = MappingProxyType(
         ),
     }
 )
-"""The parts of a cell in an RNN. One of the two biases of a GRU is there."""
+"""The parts of a cell in an RNN. A GRU has one of the two biases."""
 LINEN_CELLS: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = MappingProxyType(
     {
         "lstm": {
@@ -271,7 +272,8 @@ LINEN_CELLS: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = MappingProxyTy
         },
     }
 )
-"""The arrays of the gates in a cell of linen, by the name that they have joined along their last axis."""
+"""The arrays of the gates in a cell of linen, by the name of the array that they form when joined along their last
+axis."""
 
 
 def linen_cells(names: Collection[str]) -> Iterator[tuple[str, str]]:

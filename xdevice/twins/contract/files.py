@@ -14,7 +14,7 @@ class Files(Primitives):
 
     def own_file(self, path: str) -> Any:
         """Returns what is in a file that the framework itself has written: tensors on cpu:0, in containers of Python's.
-        No code from the file may run: raises `FileFormatError` if it cannot be read without."""
+        No code from the file may run: raises `FileFormatError` if the file cannot be read without running any."""
         raise self.unsupported(
             "reading its own file format without running code from it", "load it yourself"
         )

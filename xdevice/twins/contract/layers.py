@@ -27,8 +27,8 @@ class Layers(Models):
 
     needs: ClassVar[tuple[str, ...]] = ("layers",)
     dialects: ClassVar[tuple[str, ...]] = ()
-    """The names in `dialects.DIALECTS` of other ways than `parts` in which parameters of this framework are laid
-    out."""
+    """The names in `dialects.DIALECTS` of the other layouts, besides `parts`, that parameters of this framework may
+    have."""
 
     def layers(self, model: Any) -> Iterable[Layer]:
         """Returns the layers of a model whose kind is one of `layouts.KINDS`, each once, in the order of their
@@ -68,10 +68,10 @@ class Operations(Layers):
     def operations(self, model: Any, layers: Iterable[Layer]) -> Iterable[Layer]:
         """Returns `layers`, which are those of the method of that name, and, among them, the layers without parameters,
         which have no parts: each once, in the order of their definition. Kinds and settings are those that
-        `xdevice.twins.contract.operations` lists, and paths are those of `calls`. `Layer.line` says between
-        which layers nothing else is called. The work of plain functions is not seen. A layer whose class is not the
-        framework's own and has its own code for calls is listed with the kind "other"; if it has parameters, an
-        entry of that kind follows it."""
+        `xdevice.twins.contract.operations` lists, and paths are those of `calls`. `Layer.line` says between which
+        layers nothing else is called. The work of plain functions is not noticed. A layer whose class is not the
+        framework's own and has its own code for calls is listed with the kind "other"; if it has parameters, an entry
+        of that kind follows it."""
         raise self.unsupported("settings of layers without parameters", "compare them yourself")
 
 
@@ -104,16 +104,16 @@ class Calls(Layers, Conversion):
     def operation_calls(self, run: Run, leaf: Leaf) -> AbstractContextManager[None]:
         """Returns a context manager. While the block is open, each operation of this thread on tensors with values is
         passed to `run(name, arguments, go, follow, is_backward)`, which calls `go()` and returns its result;
-        `follow(result, put)` sees to it that `put(number, gradient)` is called with each gradient that reaches an
+        `follow(result, put)` makes sure that `put(number, gradient)` is called with each gradient that reaches an
         output. `leaf(x, gradient, name)` is called with each gradient of a parameter or input that the program
-        computes, in the order of the backward pass. The functions that a compiler has made run without it."""
+        computes, in the order of the backward pass. Functions that a compiler has made are not passed to `run`."""
         raise self.unsupported(
             "seeing operations", "compare layers, or what the program records"
         )
 
     @contextmanager
     def evaluating(self, model: Any) -> Iterator[None]:
-        """Inside the block the model is in evaluation mode, if it has a mode; afterwards in its own."""
+        """Inside the block the model is in evaluation mode, if it has a mode; afterwards it has its former mode."""
         yield
 
     def is_training(self, model: Any) -> bool | None:
@@ -121,6 +121,6 @@ class Calls(Layers, Conversion):
         return None
 
     def has_channels_last(self, model: Any) -> bool | None:
-        """Whether a model takes images whose channels are the last axis, behind rows and columns; None if it does not
+        """Whether a model takes images whose channels are the last axis, after rows and columns; None if it does not
         tell."""
         return None

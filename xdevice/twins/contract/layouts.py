@@ -1,9 +1,9 @@
-"""How each framework lays out the parameters of layers, described by what they are in PyTorch: its names and layouts
-are the common form here.
+"""How each framework lays out the parameters of layers, compared with PyTorch, whose names and layouts are the common
+form here.
 
-An adapter states the `Part`s of each kind of layer: an array of its framework, the PyTorch parameters that it stands
-for, and the `Rule` (a pair of functions) that converts one into the other and back. A rule that several frameworks need
-is written here once. The kinds, and PyTorch's names:
+An adapter states the `Part`s of each kind of layer: an array of its framework, the PyTorch parameters that it
+corresponds to, and the `Rule` (a pair of functions) that converts one into the other and back. A rule that several
+frameworks need is written here once. The kinds, and PyTorch's names:
 
 | kind | parameters |
 |---|---|
@@ -17,8 +17,8 @@ is written here once. The kinds, and PyTorch's names:
 | same | one array, in one layout everywhere |
 
 The gates are in PyTorch's order: i, f, g, o for an LSTM, r, z, n for a GRU. An LSTM with a projection has
-`weight_hr_l0` too. The projections of an attention are listed one by one here: PyTorch's `in_proj_weight` is three of
-them.
+`weight_hr_l0` too. The projections of an attention layer are listed one by one here; PyTorch's `in_proj_weight` joins
+three of them.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ MEAN: Final = "running_mean"
 VARIANCE: Final = "running_var"
 """The statistics that a norm keeps of its batches: their mean and variance."""
 COUNTER: Final = "num_batches_tracked"
-"""PyTorch's count of batches, which nobody else keeps, and which changes no output."""
+"""PyTorch's count of batches, which no other framework keeps, and which changes no output."""
 _CELL: Final = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
 ATTENTION: Final = "multihead_attention"
 _IN: Final = ("q_proj", "k_proj", "v_proj")
@@ -99,23 +99,23 @@ SPECTRAL_NAMES: Final = (
         "parametrizations.weight.0._v",
     ),
 )
-"""The same of a spectral norm: weight, u and v."""
+"""The same for a spectral norm: weight, u and v."""
 SPECTRAL_AXIS: Final = "axis of the spectral norm"
 """The setting that says which axis of PyTorch's weight gives the rows of W."""
 COMPUTES_IN: Final = "compute_dtype"
 """The setting of a layer that casts its weights before it computes, as mixed precision does."""
 ASSEMBLED: Final = "assembled"
-"""The setting of an attention that was put together from linear layers: whatever else the attention does is code, which
-is not read."""
+"""The setting of an attention layer that was put together from linear layers. Everything else that it does is code,
+which is not read."""
 PADDED: Final = "output at padding_idx"
-"""The setting that says what an embedding gives at padding_idx: `ZEROS`, or `ROW` if that row of the weight is not
+"""The setting that says what an embedding returns at padding_idx: `ZEROS`, or `ROW` if that row of the weight is not
 zeros."""
 ZEROS: Final = "zeros"
 ROW: Final = "the row of the weight, which is not zeros"
 FLATTENS: Final = "flattens"
 """The setting of a linear layer that is a convolution over a whole image, where the other model flattens the image."""
 ADDED: Final = "bias_added"
-"""The setting of a layer whose bias is a tensor of no layer, which the model's code adds where it likes."""
+"""The setting of a layer whose bias is a tensor outside all layers, which the model's code adds somewhere."""
 AXIS: Final = "axis_in_doubt"
 """The setting that says which axis a norm works over, if the norm that it is paired with may work over another."""
 STATED_BY_BOTH: Final = (
@@ -141,14 +141,14 @@ class UnfitError(ValueError):
 
 
 class Rule(NamedTuple):
-    """How an array of a framework is converted into PyTorch's arrays (`canonical`), and those into it (`native`)."""
+    """How an array of a framework is converted into PyTorch's arrays (`canonical`) and back (`native`)."""
 
     canonical: Callable[[Array], tuple[Array, ...]]
     native: Callable[..., Array]
     refusal: str | None = None
     """Why values cannot be converted by this rule; shapes still can."""
     is_lossy: bool = False
-    """Whether values that `native` has converted cannot be given back by `canonical`."""
+    """Whether `canonical` cannot restore the values that `native` has converted."""
     order: str = ""
     """Why the array counts the pixels of a flattened image with the channels last, which the rule exchanges; "" if it
     does not. Another model that has its channels last may count them so, too."""
@@ -174,7 +174,7 @@ class Layer(NamedTuple):
     settings: Settings
     """The settings that change the output of the layer, in PyTorch's terms: eps, momentum, groups, padding, ..."""
     line: str = ""
-    """The name of the line in which the layer stands: the layers of a line are called in the order of
+    """The name of the line that the layer belongs to: the layers of a line are called in the order of
     `Backend.operations`, with nothing between them. Empty if the model's own code decides what is called."""
 
 
@@ -238,12 +238,12 @@ FLIPPED_KERNEL: Final = _one(
     lambda x: np.moveaxis(_flipped_window(x), (-2, -1), (0, 1)),
     lambda x: np.ascontiguousarray(_flipped_window(np.moveaxis(x, (0, 1), (-2, -1)))),
 )
-"""The rule for the kernel of a transposed convolution that is (*kernel, I, O) in the framework, with the window the
-other way round, and (I, O, *kernel) in PyTorch."""
+"""The rule for the kernel of a transposed convolution that is (*kernel, I, O) in the framework, with the window
+reversed, and (I, O, *kernel) in PyTorch."""
 CHANNELS_LAST: Final = _one(lambda x: np.moveaxis(x, -1, 0), lambda x: np.moveaxis(x, 0, -1))
 """The rule for an array that is (*rows and columns, C) in the framework and (C, *rows and columns) in PyTorch."""
 SUMMED: Final = Rule(lambda x: (x, np.zeros_like(x)), lambda ih, hh: ih + hh, is_lossy=True)
-"""The rule for one bias where PyTorch has two: for PyTorch it becomes the first, and the second is 0."""
+"""The rule for one bias where PyTorch has two: it becomes PyTorch's first, and the second is 0."""
 
 
 def _of_gru(x: Array) -> tuple[Array, Array]:
@@ -257,8 +257,8 @@ def _to_gru(ih: Array, hh: Array) -> Array:
 
 
 BIASES_OF_GRU: Final = Rule(_of_gru, _to_gru, is_lossy=True)
-"""The rule for the biases of a GRU that has one for each of r and z, and two for n, of the inputs and of the state: r
-multiplies the second of these."""
+"""The rule for the biases of a GRU that has one for each of r and z, and two for n, one of the inputs and one of the
+state: r multiplies the latter."""
 
 
 def _to_input_bias(ih: Array, hh: Array) -> Array:
@@ -280,8 +280,8 @@ BIASES_ZRN: Final = Rule(
 
 
 def packed(rows: Sequence[int], rule: Rule = SAME) -> Rule:
-    """Returns the rule for one array, otherwise laid out by `rule`, that has PyTorch's parameters of so many rows each
-    one behind the other."""
+    """Returns the rule for one array, otherwise laid out by `rule`, that joins PyTorch's parameters one after the
+    other; `rows` are their numbers of rows."""
     ends = [sum(rows[: number + 1]) for number in range(len(rows) - 1)]
 
     def way(x: Array) -> tuple[Array, ...]:
@@ -291,7 +291,7 @@ def packed(rows: Sequence[int], rule: Rule = SAME) -> Rule:
 
 
 PACKED: Final = Rule(_thirds, _joined)
-"""The rule for one array that has three of PyTorch's parameters one behind the other."""
+"""The rule for one array that joins three of PyTorch's parameters one after the other."""
 
 
 def kernel(inputs: Sequence[int], outputs: Sequence[int]) -> Rule:
@@ -344,7 +344,7 @@ def squeezed(shape: Sequence[int]) -> Rule:
 
 
 def reshaped(rule: Rule, shape: Sequence[int], own: Sequence[int]) -> Rule:
-    """Returns `rule` for an array whose common form is to have `shape`, where that of `rule` has the shape `own`."""
+    """Returns `rule` for an array whose common form must have `shape`, while `rule` gives it the shape `own`."""
     return Rule(
         lambda x: tuple(array.reshape(shape) for array in rule.canonical(x)),
         lambda x: rule.native(x.reshape(own)),
@@ -352,8 +352,8 @@ def reshaped(rule: Rule, shape: Sequence[int], own: Sequence[int]) -> Rule:
 
 
 def rows(rule: Rule, first: int, last: int, total: int) -> Rule:
-    """Returns `rule` for an array of `total` rows, of which the common form is to have those from `first` to `last`,
-    without the last. The others become zeros."""
+    """Returns the rule for an array of `total` rows of which only the rows `first:last` are in the common form; on the
+    way back, the other rows become zeros. `rule` is the rule for the whole array."""
 
     def back(x: Array) -> Array:
         zeros = [
@@ -384,7 +384,7 @@ def depthwise(multiplier: int) -> Rule:
 
 def by_pixels(rule: Rule, image: Sequence[int], why: str) -> Rule:
     """Returns `rule` for an array with a number for each pixel of an image that was flattened: rows, columns, channels,
-    with these sizes. In PyTorch the pixels are the last axis, and counted by channels, rows, columns."""
+    with these sizes. In PyTorch the pixels are the last axis, in the order channels, rows, columns."""
     first = image[-1], *image[:-1]
 
     def way(x: Array) -> tuple[Array, ...]:
@@ -441,8 +441,8 @@ def _with_weight_as(
     of: Sequence[str],
     rules: Callable[[Rule], Sequence[Rule]],
 ) -> tuple[Part, ...]:
-    """The parts, with several in place of the weight: with these `names`, for the parameters `of` of PyTorch, and with
-    the rules that `rules` makes of the weight's."""
+    """The parts, with several in place of the weight: they have these `names`, become PyTorch's parameters `of`, and
+    have the rules that `rules` makes from the weight's rule."""
     every: list[Part] = []
     for part in parts:
         if part.of == ("weight",):
@@ -460,8 +460,8 @@ def _reshaped(rule: Rule, shape: Sequence[int], own: Sequence[int]) -> Rule:
 
 
 def of_spectral(original: Array, u: Array, v: Array, axis: int | None) -> Array:
-    """Returns the weight that a spectral norm computes in evaluation. `axis` gives the rows of its matrix; None if that
-    is not known: then the axis is taken for which u is what v becomes, as a step of the norm makes it."""
+    """Returns the weight that a spectral norm computes in evaluation. `axis` gives the rows of its matrix. If it is
+    None, not known, the axis is taken for which u is the result of a step of the norm from v."""
     left, right = u.astype("float64"), v.astype("float64")
     axes = (
         [axis]
@@ -561,7 +561,8 @@ def cells(kind: str, settings: Settings) -> Iterator[str]:
 
 
 def of_single_cell(kind: str) -> tuple[Part, ...]:
-    """Returns the parts of a recurrent layer that is one cell, as PyTorch and Paddle name them there."""
+    """Returns the parts of a recurrent layer that is a single cell, with the names that PyTorch and Paddle use
+    there."""
     return tuple(Part(name, (f"{name}_l0",), SAME) for name in KINDS[kind])
 
 
@@ -585,7 +586,7 @@ def bound(
 ) -> Layer | None:
     """Returns the layer at `path` with those of the parts whose full names are among `names`, a model's variables. None
     if there is no such part, or if a recurrent layer lacks a weight, as under a norm that only some of its weights
-    have: its parameters are tensors of no layer then."""
+    have: then its parameters belong to no layer."""
     prefixed = tuple(part._replace(name=join(path, part.name)) for part in parts)
     there = tuple(part for part in prefixed if part.name in names)
     if kind in RECURRENT and any(
@@ -600,8 +601,8 @@ def all_bound(
     names: Container[str],
     blocks: Mapping[str, Sequence[str]] = MappingProxyType({}),
 ) -> list[Layer]:
-    """Returns those of the layers that are left by `bound`, in the order of `in_order`. A layer without parts gets
-    those of PyTorch's own layer."""
+    """Returns the layers that `bound` leaves, in the order of `in_order`. A layer without parts gets those of PyTorch's
+    own layer."""
     own = ((one, one.parts or parts(one.kind, one.settings)) for one in layers)
     each = (bound(one.path, one.kind, of_one, names, one.settings) for one, of_one in own)
     return in_order([layer for layer in each if layer is not None], blocks)
@@ -692,8 +693,8 @@ def misfit(kind: str, shapes: Mapping[str, Sequence[int]]) -> str:
 
 
 def stated_once(layers: Iterable[Layer], name: str) -> Iterator[Layer]:
-    """Yields the layers, of which only the first that has the setting `name` keeps it, with how many have it: what a
-    whole model is set to is one line."""
+    """Yields the layers. Only the first one that has the setting `name` keeps it, with the number of layers that have
+    it, so that a setting of the whole model is one line."""
     every = list(layers)
     having = [layer for layer in every if name in layer.settings]
     for layer in every:

@@ -1,9 +1,8 @@
 """Layers without parameters: what they compute, in the terms of PyTorch's settings, which are the common form here.
 
 An adapter states in a `Table` how the settings of each class of layers are read, and lists a model's modules; `read`
-does the rest. Different spellings of one setting become one here. `ndim` is the number of axes that a
-layer's input has, if a model knows it: with it, an `axis` counted from the end can be compared with one counted from
-the front.
+does the rest. Different spellings of a setting are unified here. `ndim` is the number of axes that a layer's input has,
+if a model knows it: with it, an `axis` counted from the end can be compared with one counted from the front.
 
 | kind | settings |
 |---|---|
@@ -22,7 +21,7 @@ the front.
 | rescaling | `scale`, `offset` |
 | flatten, of other axes than all but the first | `first`, `last` |
 | unflatten | `axis`, `size` |
-| other | `type`: of a class that nobody knows here |
+| other | `type`: of a class that is not known here |
 """
 
 from __future__ import annotations
@@ -77,7 +76,7 @@ _DEFAULTS: Final[Mapping[str, Settings]] = MappingProxyType(
         "glu": {"axis": -1},
     }
 )
-"""The settings that an activation has where none are stated."""
+"""The default settings of activations."""
 
 
 Row = Callable[[str, Any], Layer | None]
@@ -94,15 +93,15 @@ class Table(NamedTuple):
     package: str
     """The framework's package: layers of its classes can be given to `describe`."""
     rows: Mapping[type, Row | None]
-    """How the layers of a class are read; for a layer of another class its nearest base counts. None: there is nothing
-    to tell."""
+    """How the layers of a class are read; for a layer of another class, its nearest base counts. None means that there
+    is nothing to tell."""
     methods: tuple[str, ...]
     """The methods by which a layer computes: a class from outside the framework that has one of its own is not
     read."""
     describe: Callable[[Any], str] = lambda layer: ""
-    """Returns a text with the settings of a layer of the framework's that is in no row."""
+    """Returns a text with the settings of one of the framework's layers that is in no row."""
     foreign: tuple[str, ...] = ()
-    """Classes from outside the framework whose code is known all the same: `package.module.Class`."""
+    """Classes from outside the framework whose code is known nevertheless: `package.module.Class`."""
     lines: tuple[type, ...] = ()
     """Classes of modules that call their children one after another, unless their code is rewritten."""
     blocks: tuple[type, ...] = ()
@@ -214,8 +213,8 @@ def _root(thing: object) -> str:
 
 
 class _Lines:
-    """Finds for each layer the line in which it is: layers that are called one after another, with nothing in between.
-    A layer that is called in two places ends a line, because it is listed only once."""
+    """Finds the line that each layer belongs to: layers that are called one after another, with nothing in between. A
+    layer that is called in two places ends a line, because it is listed only once."""
 
     def __init__(
         self, modules: Sequence[Module], by_path: Container[str], table: Table
@@ -226,7 +225,7 @@ class _Lines:
         self._names: dict[str, str] = {}
 
     def names(self) -> dict[str, str]:
-        """The name of its line by the path of each layer that is in one."""
+        """For each layer that is in a line, by its path, the name of the line."""
         self._count(self._model)
         if not self._table.is_line(self._model):
             self._in_code(self._model)
@@ -248,7 +247,7 @@ class _Lines:
 
     def _in_line(self, module: Any, line: str) -> str:
         """Names the line of each layer in `module`, which calls its children one after another. Returns the line that
-        goes on behind it."""
+        continues after it."""
         for path, child, inside, *_ in self._inside(module):
             # it is listed once, so the order of the list does not show both of its calls; with the line before it in
             # its name, each line behind it has a name of its own
@@ -279,7 +278,8 @@ def function_name(name: str) -> str:
 
 
 def activation(path: str, name: str, **settings: object) -> Layer:
-    """Returns the entry for an activation function, under PyTorch's name, with its defaults where nothing is stated."""
+    """Returns the entry for an activation function, under PyTorch's name, with the defaults of settings that are not
+    stated."""
     function = function_name(name)
     whole = ("axis", "ndim")
     stated = {
@@ -316,7 +316,7 @@ def row(kind: str, shared: Settings = MappingProxyType({}), /, **attributes: Att
 
 
 def cell(kind: str, **attributes: Attribute) -> Row:
-    """Returns a row for a recurrent layer that is one cell, as PyTorch and Paddle name its parameters."""
+    """Returns a row for a recurrent layer that is a single cell, with the parameter names of PyTorch and Paddle."""
     return lambda path, layer: Layer(
         path, kind, of_single_cell(kind), {**ONE_CELL, **_settings(layer, attributes)}
     )
@@ -341,9 +341,9 @@ def read_each(
 def over_axes(
     module: object, name: str, row: Callable[[int, str, Any], Layer | None]
 ) -> dict[type, Row | None]:
-    """Returns rows of a `Table` for a family of layers with a class each for one, two and three axes. `name` is its
-    pattern, such as "MaxPool{}d"; classes that the Python module lacks are left out. `row` is called with the number of
-    axes, the path and the layer."""
+    """Returns rows of a `Table` for a family of layers with a class each for one, two and three axes. `name` is the
+    pattern of their names, such as "MaxPool{}d"; classes that the Python module lacks are left out. `row` is called
+    with the number of axes, the path and the layer."""
     names = {axes: name.format(axes) for axes in (1, 2, 3)}
     return {
         getattr(module, one): partial(row, axes)
@@ -375,7 +375,7 @@ def max_pool(
     dilation: Any = 1,
     image: Sequence[int | None] = (),
 ) -> Layer:
-    """Returns the entry for a max pool. `image` is the size of what the pool takes, if that is known: padding="same"
+    """Returns the entry for a max pool. `image` is the size of the pool's input, if that is known: padding="same"
     depends on it."""
     settings = _window(axes, kernel, stride, padding, image)
     settings["ceil_mode"] = _ceil(ceil_mode, settings)
@@ -497,8 +497,8 @@ def other(path: str, layer: object, details: str = "") -> Layer:
 
 
 def is_rewritten(layer: object, package: str, *methods: str) -> bool:
-    """Whether one of these methods of a layer is defined outside the framework's package, so that nobody can tell
-    what the layer computes."""
+    """Whether one of these methods of a layer is defined outside the framework's package, so that it is unknown what
+    the layer computes."""
     owner = next(
         (cls for cls in type(layer).__mro__ if any(name in vars(cls) for name in methods)),
         object,
@@ -513,7 +513,7 @@ def own_code(path: str, layer: object) -> Layer:
 
 
 def _ceil(mode: object, window: Mapping[str, Any]) -> object:
-    """Returns the setting ceil_mode of a pool. PyTorch leaves out a last window that begins behind the image; an
+    """Returns the setting ceil_mode of a pool. PyTorch leaves out a last window that begins beyond the image; an
     adapter of a framework that keeps such a window gives the mode `OUTSIDE_TOO`, and the setting says so if there is
     one."""
     if mode == OUTSIDE_TOO and isinstance(window["padding"], tuple):

@@ -72,10 +72,10 @@ COMMON: Final[Settings] = MappingProxyType(
         "hooks": None,
     }
 )
-"""The settings of all kinds: `clip` is how gradients are clipped and at what, `gradient_scale` what they are multiplied
-by, `schedule` what sets the learning rate (its class), `accumulation` how many gradients make a step, `moving_average`
-the momentum of an average that replaces the weights, `constraint` what a weight is brought back to after a step, and
-`hooks` what else is called at each step."""
+"""The settings of all kinds: `clip` says how and at which value gradients are clipped, `gradient_scale` is the factor
+of the gradients, `schedule` the class that sets the learning rate, `accumulation` the number of gradients in a step,
+`moving_average` the momentum of an average that replaces the weights, `constraint` the limit that a weight must keep
+after a step, and `hooks` are the other functions that are called at each step."""
 
 SLOTS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
     {
@@ -85,7 +85,7 @@ SLOTS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         "adagrad": ("sum",),
     }
 )
-"""The names, PyTorch's, of what an optimizer of each kind keeps for a parameter, besides `STEP` or `POWERS`."""
+"""PyTorch's names of the state that each kind of optimizer keeps for a parameter, besides `STEP` or `POWERS`."""
 STEP: Final = "step"
 """How many steps a parameter has taken."""
 POWERS: Final = ("beta1_power", "beta2_power")
@@ -105,8 +105,7 @@ class Parameter(NamedTuple):
     settings: Settings
     state: Mapping[str, str]
     """The names of the parameter's state in `Backend.variables` of the optimizer, or in `Backend.state_to_come`:
-    `{"exp_avg": "0.exp_avg"}`. Several parameters may have one name, if it is that of a count of steps which they
-    share."""
+    `{"exp_avg": "0.exp_avg"}`. Several parameters may have one name, if they share a count of steps."""
 
 
 class Optimizer(NamedTuple):
@@ -116,7 +115,7 @@ class Optimizer(NamedTuple):
     name: str
     """The name of the optimizer's class."""
     settings: Settings
-    """The settings of the parameters that have none of their own."""
+    """The settings for parameters that have none of their own."""
     parameters: tuple[Parameter, ...]
     """The parameters in the framework's order; empty if the optimizer does not know them yet."""
     arguments: Mapping[str, str]
@@ -177,13 +176,13 @@ class Optimizers(Models):
     needs: ClassVar[tuple[str, ...]] = ("optimizer",)
 
     def has_optimizer(self, x: object) -> bool:
-        """Whether `x` is an optimizer of a library for this framework to which its type does not belong."""
+        """Whether `x` is an optimizer for this framework whose type belongs to another library, such as optax."""
         return False
 
     def state_to_come(self, optimizer: Any, names: Sequence[str]) -> Mapping[str, Any]:
         """Returns, by name, new tensors for state that an optimizer would make only in its first step: the whole state
         of each parameter that `names` mentions and that has no state yet. The optimizer takes them with `take_state`,
-        and computes as before until then. Empty for a model that is no optimizer."""
+        and computes as before until then. Empty for a model that is not an optimizer."""
         return {}
 
     def take_state(
@@ -191,7 +190,7 @@ class Optimizers(Models):
     ) -> None:  # most frameworks have nothing to do
         """Called by `load` after it has written values into `state`: variables of a model, and
         tensors that `state_to_come` returned, which the optimizer is to use from now on. Called for networks, too,
-        which may also have to learn of new values."""
+        which may also have to be notified of new values."""
 
     def optimizer(self, optimizer: Any) -> Optimizer:
         """Returns what an optimizer computes, in PyTorch's terms: `xdevice.twins.contract.optimizers` lists the

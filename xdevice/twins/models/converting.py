@@ -1,13 +1,14 @@
-"""`convert_state`: converts a model's parameters to another framework. This file is the way through it:
+"""`convert_state`: converts a model's parameters to another framework. This file lists its steps:
 
 - read: both models as a `Twin` (`reading`; a dict or a file: `flat_states`);
-- rewrite what the two have in different forms (`forms`);
+- rewrite the layers that the two have in different forms (`forms`);
 - pair the layers (`pairing`; with `inputs=`, by running both models: `by_inputs`);
 - write the parameters into a `State` (`state`);
 - report the other differences (`differences`).
 
 The meaning of a parameter comes from its layer, in the source or in the target, or from `kinds`. For a state without
-its module, names and shapes may decide it if there is a target to compare them with; that is listed (`recognition`).
+its module, names and shapes may decide it if there is a target to compare them with; the `State` then lists that
+(`recognition`).
 """
 
 from __future__ import annotations
@@ -181,7 +182,7 @@ def _read(
 def _left_out(
     origin: Twin, wanted: Twin | None, skip: Sequence[str], state: State
 ) -> tuple[Twin, Twin | None]:
-    """Both without the layers that `skip=` names. Raises `StateError` if neither has parameters there."""
+    """Both models without the layers that `skip=` names. Raises `StateError` if neither has parameters there."""
     reading.require_used(skip, [origin] if wanted is None else [origin, wanted])
     names = [name for name in origin.variables if reading.is_skipped(name, skip)]
     if names:
@@ -250,8 +251,8 @@ def _pair(source: Twin, target: Twin, request: Request) -> Pairing:
 def _values(
     source: Twin, target: Twin, request: Request, singles: Pairs, pairs: Pairs
 ) -> State:
-    """Returns the values that these pairs give to the target's variables; an empty state if a variable would get
-    two."""
+    """Returns the values that these pairs give to the target's variables; an empty state if a variable would get two
+    values."""
     state = State(target.name)
     writer = Writer(source, target.backend, target, state, request)
     try:

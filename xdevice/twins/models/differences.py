@@ -1,9 +1,10 @@
-"""Lists in a `State` what is not in the values, but changes outputs or training, and what could not be compared: the
-settings of paired layers, and the layers without parameters, which have no names in common and no shapes.
+"""Lists in a `State` the differences that are not in the values but change outputs or training, and those that could
+not be compared: the settings of paired layers, and the layers without parameters, which have no names in common and no
+shapes.
 
 Layers without parameters are paired by where they are: in the gap between two paired layers with parameters, by kind
 and in their order. Where one model has more layers of a kind in a gap than the other, the kind is compared only if all
-its layers in each model are set alike; other layers are only counted.
+its layers in each model have the same settings; otherwise they are only counted.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     """The layers without parameters, by two things: the number of the pair of layers that they follow (-1 if they come
     before the first pair), and their kind."""
     Paddings = dict[str, dict[str, object]]
-    """By a layer's path, as a setting: its padding together with that of a separate padding layer before it."""
+    """For each layer's path, as a setting, its padding together with that of a separate padding layer before it."""
 
 _SINGLE: Final = "same"
 """The kind of a tensor that belongs to no layer."""
@@ -46,10 +47,10 @@ _ALONE = (
     "activation", "dropout", "alpha_dropout", "max_pool", "avg_pool", "upsample", "pixel_shuffle", "batch_norm",
     "layer_norm", "rms_norm", "group_norm", "instance_norm", "local_response_norm",
 )  # fmt: skip
-"""Kinds of layers whose work no layer of another kind does: if only one model has such a layer, the other lacks it."""
+"""Kinds of layers that no other kind can replace: if only one model has such a layer, the other lacks it."""
 _SORTS = ("pool", "norm")
-"""Ends of the names of kinds: a layer may take the place of a layer of another kind with the same end, as avg_pool that
-of max_pool."""
+"""Ends of the names of kinds: a layer may replace a layer of another kind whose name has the same end, as avg_pool
+replaces max_pool."""
 
 
 class SettingDifference(NamedTuple):
@@ -79,21 +80,21 @@ class PlainComparison(NamedTuple):
     uncompared: tuple[list[Layer], list[Layer]]
     """The layers without a counterpart, of the source and of the target."""
     paddings: tuple[Paddings, Paddings] = ({}, {})
-    """Of the source and of the target."""
+    """Those of the source and of the target."""
 
 
 class Pairing(NamedTuple):
-    """Which layers of two models are one, and what was learned on the way."""
+    """Which layers of two models correspond to each other, and what pairing them has shown."""
 
     pairs: Pairs
     singles: Pairs
     """The pairs of tensors that are in no layer."""
     plain: PlainComparison
     likely: Names
-    """A guess that has also the tensors which are not in `singles`."""
+    """A guess that also has the tensors that are not in `singles`."""
     doubts: list[str]
     runs: Runs | None = None
-    """None without `inputs=`, and if the target does not take them."""
+    """None without `inputs=`, or if the target does not take them."""
     computed: ModelRun | None = None
     """The run of the target with the converted values, if pairing has needed one."""
 
@@ -123,7 +124,8 @@ class Lister:
                 self._by_functions.append(line)
 
     def list_rest(self, has_inputs: bool) -> None:
-        """Lists what is in no pair, what layers without parameters do differently, and whether the outputs differ."""
+        """Lists the layers in no pair, the differences between layers without parameters, and whether the outputs
+        differ."""
         self._list_unpaired(self._source, self._target, is_target=False)
         self._list_unpaired(self._target, self._source, is_target=True)
         self._add_lines(self._attentions_in_code())
@@ -137,7 +139,9 @@ class Lister:
                 self._state.differences.remove(line)
                 self._state.settings.remove(line)
         for line in self._doubts(agree):
+            # whoever gives inputs= needs no advice to do so
             self._add_lines([line.removesuffix(_RUN_BOTH) if has_inputs else line])
+        # gelu and its tanh form are so close that equal outputs may not tell them apart
         if runs is not None and agree and not self._knows_activations():
             self._state.differences += runs.gelu_in_doubt()
 
@@ -217,7 +221,8 @@ class Lister:
     # what was not compared
 
     def _doubts(self, agree: bool) -> Iterator[str]:
-        """Lines about what was not compared. If the outputs agree, only what shows in training is in doubt."""
+        """Lines about what was not compared. If the outputs agree, only differences that show in training remain in
+        doubt."""
         has_model = self._source.model is not None
         if agree:
             if has_model:
@@ -257,8 +262,8 @@ class Lister:
         )
 
     def _unread(self) -> Iterator[str]:
-        """A line that names the layers of which only `kinds=`, names or shapes say what they are: nobody has read what
-        they compute, whatever their kind."""
+        """A line that names the layers whose kind is known only from `kinds=`, names or shapes: whatever their kind,
+        xdevice has not read what they compute."""
         # a state never says what its layers are set to; a model does, but for these
         is_model = self._source.model is not None
         paths = [
@@ -280,8 +285,8 @@ class Lister:
             )
 
     def _flattened_images(self) -> Iterator[str]:
-        """Lines that name the linear layers which are convolutions over a whole image on the other side: which order a
-        flattened image has, the code decides."""
+        """Lines that name the linear layers which are convolutions over a whole image on the other side: the code
+        decides the order of a flattened image."""
         for twin, layer, other in self._both_ways():
             if layer.settings.get(layouts.FLATTENS):
                 yield (
@@ -364,7 +369,7 @@ class Lister:
 def _of_pair(
     one: Layer, other: Layer, ours: Settings, theirs: Settings, activated: Collection[str]
 ) -> Iterator[SettingDifference]:
-    """The settings in which two paired layers with parameters differ: `ours` and `theirs`. `activated` are the paths of
+    """The settings in which two paired layers with parameters differ: `ours` and `theirs`. `activated` has the paths of
     layers whose activation was compared as a layer of its own."""
     # where only `kinds=` or a name says what a layer is, the settings that its shapes do not show are unknown
     is_read = all(
@@ -506,8 +511,8 @@ def gaps(sequence: Iterable[Layer], numbers: Mapping[str, int]) -> Gaps:
 
 
 def _certain(sequence: Iterable[Layer], numbers: Mapping[str, int]) -> dict[int, int]:
-    """The gaps between paired layers in which the model calls no function besides the layers of the sequence. Maps the
-    number of the pair before each gap to the number of the pair behind it."""
+    """The gaps between paired layers in which the model calls nothing but the layers of the sequence. Maps the number
+    of the pair before each gap to the number of the pair after it."""
     ends = {}
     behind, line, is_certain = -1, WHOLE, True
     for layer in sequence:
@@ -579,7 +584,7 @@ def _is_missing(
     gap: tuple[int, str], one: list[Layer], other: list[Layer], ours: Gaps, theirs: Gaps
 ) -> bool:
     """Whether the layers that only one model has in the gap (the place and kind in `gap`) are missing in the other
-    model, rather than there as layers of another kind."""
+    model, rather than present as layers of another kind."""
     number, kind = gap
     other_kinds = [
         name for at, name in (theirs if len(one) > len(other) else ours) if at == number
@@ -619,7 +624,7 @@ def _of_kind(
     kind: str, one: list[Layer], other: list[Layer], differences: list[SettingDifference]
 ) -> list[SettingDifference]:
     """The differences between the source's layers of a kind and the target's, if all those of one model have the same
-    settings. Leaves out what is in `differences`."""
+    settings. Leaves out those in `differences`."""
     where = f"{other[0].path} and every other {kind}" if len(other) > 1 else other[0].path
     paths = {layer.path for layer in other}
     names = {difference.name for difference in differences if difference.where in paths}
@@ -668,7 +673,7 @@ def _with_axis(layer: Layer, other: Layer) -> Settings:
 
 
 def with_pads(sequence: Iterable[Layer]) -> Iterator[Layer]:
-    """The layers, with each layer that only adds zeros merged into the padding of the convolution or pool behind it, in
+    """The layers, with each layer that only adds zeros merged into the padding of the convolution or pool after it, in
     its own line: a layer of another branch may come between the two."""
     every: list[Layer | None] = []
     places: dict[str, list[int]] = {}
@@ -684,8 +689,8 @@ def with_pads(sequence: Iterable[Layer]) -> Iterator[Layer]:
 
 
 def _merge_pad(pad: Layer, layer: Layer, behind: Layer | None) -> Layer | None:
-    """The layer behind a padding layer, with the zeros added to its own padding; None if it does not take them.
-    `behind` is the layer before the zeros."""
+    """The layer after a padding layer, with the zeros added to its own padding; None if it does not take them. `behind`
+    is the layer before the zeros."""
     own, added = layer.settings.get("padding"), pad.settings["padding"]
     is_zeros = pad.settings["mode"] == "constant" and pad.settings["value"] == 0
     zeros_are_least = behind is not None and behind.settings.get("function") in _NOT_NEGATIVE

@@ -1,5 +1,5 @@
-"""Reads a state, a flat dict of tensors, as a `Twin`; first what is around it is taken off: a file, a training
-program's dict, names that a wrapper has lengthened."""
+"""Reads a state, a flat dict of tensors, as a `Twin`. First it unpacks the state: from a file, from a training
+program's dict, from names that a wrapper has lengthened."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ _TAKEN: Final = "took the state under {!r}, and nothing else"
 
 @contextmanager
 def opened(path: str | os.PathLike[str], done: list[str]) -> Iterator[Header]:
-    """Yields what the file or folder of that path holds. The values are read one by one, when they are asked
-    for. `done` gets a line if the file holds more than that."""
+    """Yields the tensors in the file or folder at that path. The values are read one by one, when they are needed.
+    `done` gets a line if the file holds anything else."""
     with open_checkpoint(path_text(path, "convert_state")) as header:
         if header.key:
             done.append(_TAKEN.format(header.key))
@@ -59,8 +59,8 @@ def opened(path: str | os.PathLike[str], done: list[str]) -> Iterator[Header]:
 
 
 def _plain_state(source: Any, paths: Collection[str], done: list[str]) -> Mapping[str, Any]:
-    """The flat dict in `source`, with its names as the layers at `paths` have them. `done` gets a line for each thing
-    that was done for that."""
+    """The flat dict in `source`, with its names as the layers at `paths` have them. `done` gets a line for each change
+    that this takes."""
     if registry.kind_of(type(source)) is not None:
         raise NotATensorError(
             f"expected a model, or a flat dict of named tensors, not {shown(source, 60)} of type "
@@ -78,7 +78,7 @@ def _plain_state(source: Any, paths: Collection[str], done: list[str]) -> Mappin
 def _with_lists(
     source: Mapping[str, Any], paths: Collection[str], done: list[str]
 ) -> Mapping[str, Any]:
-    """The state with `blocks.0` for `blocks_0`, as Flax names the items of a list, if it has more of the paths so."""
+    """The state with `blocks.0` for `blocks_0`, as Flax names the items of a list, if more of the paths then match."""
     new = {name: re.sub(r"_(\d+)(?=\.)", r".\1", name) for name in source}
     if len(set(new.values())) < len(new) or _count(new.values(), paths) <= _count(
         source, paths
@@ -108,7 +108,7 @@ def _with_cells(source: Mapping[str, Any], done: list[str]) -> Mapping[str, Any]
 
 
 def _concatenated(tensors: Sequence[Any]) -> Any:
-    """The tensors joined along their last axis, on the device of the first; those of a file in memory."""
+    """The tensors joined along their last axis, on the device of the first, or in memory if they are in a file."""
     first = tensors[0]
     if isinstance(first, FileTensor):
         x = np.concatenate([one.read() for one in tensors], axis=-1)
@@ -182,7 +182,7 @@ def _unwrapped(source: Mapping[str, Any], done: list[str]) -> Mapping[str, Any]:
 def _renamed(
     source: Mapping[str, Any], paths: Collection[str], done: list[str]
 ) -> Mapping[str, Any]:
-    """The state with a word taken off the beginning of its names, or put before them, if more of `paths` are in it so:
+    """The state with a word removed from the beginning of its names, or put before them, if more of `paths` then match:
     "module." of a data-parallel model, "model." of a training program, the name of a backbone."""
     best, most = ("", ""), _count(source, paths)
     candidates = [(start, "") for start in _starts(source)] + [
@@ -205,20 +205,20 @@ def _renamed(
 
 
 def _starts(names: Collection[str]) -> list[str]:
-    """The beginnings, up to a dot, that at least half of the names have."""
+    """The prefixes, up to a dot, that at least half of the names have."""
     counts = Counter(start + "." for name in names for start in paths_in(name) if start != name)
     # a head that was added later does not have the word
     return [start for start, count in counts.items() if 2 * count >= len(names)]
 
 
 def _with_words(names: Iterable[str], off: str, on: str) -> list[str]:
-    """The names with a word taken off and another put before them; none if two would be equal."""
+    """The names with one prefix removed and another added; none if two would be equal."""
     new = [on + name.removeprefix(off) for name in names]
     return new if len(set(new)) == len(new) else []
 
 
 def _count(names: Iterable[str], paths: Collection[str]) -> int:
-    """How many of `paths` are paths in these names."""
+    """How many of `paths` occur as paths in these names."""
     every = {path for name in names for path in paths_in(name)}
     return sum(path in every for path in paths)
 
@@ -227,12 +227,12 @@ def _count(names: Iterable[str], paths: Collection[str]) -> int:
 
 
 def read_state(source: Any, wanted: Twin | None, request: Request, state: State) -> Twin:
-    """Reads a dict of tensors, or the contents of a file. The kinds of its layers are those that `kinds=` says, or the
-    target has at the same path. The kinds of all others are recognized by names and shapes, if there is a target to
-    compare them with.
+    """Reads a dict of tensors, or the contents of a file. The kinds of its layers are those that `kinds=` gives, or
+    that the target has at the same path. The kinds of all others are recognized by names and shapes, if there is a
+    target to compare them with.
 
     Raises:
-        NotATensorError: it is no such dict. StateError: nothing says what a tensor is, or how it is laid out.
+        NotATensorError: it is not such a dict. StateError: it is unknown what a tensor is, or how it is laid out.
     """
     header = source if isinstance(source, Header) else None
     paths = {*request.names, *request.kinds, *(wanted.by_path if wanted is not None else ())}
@@ -298,7 +298,7 @@ def read_state(source: Any, wanted: Twin | None, request: Request, state: State)
 def _require_stated(
     reading: recognition.Reading, stated: Names, way: PartsOf, variables: Mapping[str, Any]
 ) -> None:
-    """Raises `StateError` if the state has no layer of a kind that `kinds=` says."""
+    """Raises `StateError` if the state lacks a layer whose kind `kinds=` gives."""
     for path in reading.lacking:
         if path in stated:
             names = [layouts.join(path, part.name) for part in way(stated[path], {})]
@@ -309,7 +309,7 @@ def _require_stated(
 
 
 def _require_certain(reading: recognition.Reading, layers: Sequence[Layer]) -> None:
-    """Raises `StateError` if names and shapes leave several kinds for one of the layers."""
+    """Raises `StateError` if names and shapes fit several kinds for one of the layers."""
     doubtful = [layer for layer in layers if layer.path in reading.doubts]
     if not doubtful:
         return
@@ -332,8 +332,8 @@ def _ways_out(line: str) -> str:
 def _with_ties(
     source: Mapping[str, Any], wanted: Twin, remarks: Names, done: list[str]
 ) -> Mapping[str, Any]:
-    """The state with the further names of tied weights, of which a file has one: those that the target ties, and those
-    that the file itself says, where the target has them."""
+    """The state with the further names of tied weights, of which a file has only one: the names that the target ties,
+    and those that the file itself gives, if the target has them."""
     firsts: dict[int, str] = {}
     for name, value in wanted.variables.items():
         if name in source:

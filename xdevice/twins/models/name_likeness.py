@@ -52,7 +52,7 @@ _OF_ANY: Final = frozenset(
         "module", "modules", "net", "model", "body", "unit", "cell", "func", "sequential", "seq", "proj", "weight",
     }
 )  # fmt: skip
-"""Words that say what a layer is, and not which layer of the model: names are compared without them."""
+"""Words that say what a layer is, but not which layer of the model it is: names are compared without them."""
 _GROUPS: Final = {
     word: {number for number, words in enumerate(_ALIKE) if word in words}
     for word in chain.from_iterable(_ALIKE)
@@ -72,7 +72,7 @@ def _words(path: str) -> frozenset[str]:
 @cache
 def likeness(one: str, other: str) -> int:
     """A score for the words that two paths share, synonyms and abbreviations included. The last name counts twice,
-    because it tells two layers of one block apart."""
+    because it distinguishes two layers of one block."""
     ours, theirs = name_in(one), name_in(other)
     return _common(_words(one), _words(other)) + _common(_words(ours), _words(theirs))
 

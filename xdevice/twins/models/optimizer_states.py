@@ -103,7 +103,7 @@ def convert_optimizer(
 ) -> list[str]:
     """Writes the state of an optimizer (moments, momenta, counts of steps) into one of another framework.
 
-    Experimental: it may change in a minor version. Training goes on with `target` as it would have with `source`
+    Experimental: it may change in a minor version. Training continues with `target` as it would have with `source`
     (docs/reference/optimizers.md). Costs a copy of the state through the host.
 
     Args:
@@ -115,7 +115,7 @@ def convert_optimizer(
         strict: whether the two must agree in all that the state depends on, such as betas, and update the same
             parameters. False converts as much of the state as possible; you have to know whether that makes sense.
 
-    Returns the differences between the optimizers, parameter by parameter, in lines as `compare_optimizers` gives them.
+    Returns the differences between the optimizers, parameter by parameter, as lines like those of `compare_optimizers`.
 
     Raises:
         StateError: the optimizers, or what they update, differ; `source` has taken no step. Nothing was written then.
@@ -181,7 +181,7 @@ class _ReadOptimizer(NamedTuple):
 
 
 def _read(x: Any) -> _ReadOptimizer:
-    """Reads an optimizer, whichever framework it is of."""
+    """Reads an optimizer of any framework."""
     backend = registry.owner_of(type(x))
     backend = backend or next(
         (one for one in registry.list_loaded() if one.has_optimizer(x)), None
@@ -277,7 +277,7 @@ def _number(value: float) -> str:
 
 
 _CODE: Final = ("schedule", "hooks")
-"""Settings whose values are code: nobody can tell whether two such values do the same."""
+"""Settings whose values are code: xdevice cannot tell whether two such values do the same."""
 _NONE: Final = "no setting makes them equal"
 _REMEDIES: Final = {
     "hooks": "they are code, which nothing reads: compare the optimizers step by step",
@@ -290,7 +290,7 @@ _REMEDIES: Final = {
 def _remedy(
     name: str, ours: _ReadOptimizer, one: _Settings, theirs: _ReadOptimizer, other: _Settings
 ) -> str:
-    """How to make a setting equal, by an argument of one of the two optimizers; or why nothing does."""
+    """How to make a setting equal, with an argument of one of the two optimizers; or why that is impossible."""
     remedy = _REMEDIES.get(name)
     if name == "eps_enters" and name not in theirs.optimizer.arguments:
         remedy = _remedy_of_eps(theirs, one, other)
@@ -324,7 +324,7 @@ def _remedy_of_eps(theirs: _ReadOptimizer, one: _Settings, other: _Settings) -> 
 
 
 def _remedy_of_decay(theirs: _ReadOptimizer, one: _Settings, other: _Settings) -> str | None:
-    """How to decay in the target as in the source; None if an argument of the target says it."""
+    """How to make the target decay as the source does; None if an argument of the target does it."""
     if one["decay"] == terms.COUPLED != other["decay"]:
         instead = "weight_decay=0 there, and weight_decay / 2 times the sum of squares added to the loss, does"
     elif "decay" in theirs.optimizer.arguments:
@@ -349,7 +349,7 @@ class _ParameterPair(NamedTuple):
     parameter: Parameter
     sources: list[Parameter]
     places: Array
-    """For each number of the parameter, its index in the numbers of all sources, one source behind the other."""
+    """For each number of the parameter, its index in the numbers of all sources, one source after the other."""
 
 
 def _pair_up(
@@ -475,8 +475,8 @@ from the gradients."""
 def _sorted_differences(
     ours: _ReadOptimizer, theirs: _ReadOptimizer, pairs: list[_ParameterPair]
 ) -> tuple[list[str], list[str]]:
-    """Lines for the differences between the two optimizers, and those lines that tell of a change in what the numbers
-    of a state mean."""
+    """Lines for the differences between the two optimizers, and those of the lines that report a change in the meaning
+    of a state's numbers."""
     names: dict[str, dict[str, None]] = {}
     blocking = []
     whole = ("", ours.optimizer.settings, theirs.optimizer.settings)
@@ -574,8 +574,8 @@ def _canonical(
 
 
 def _steps(power: float, beta: float) -> int:
-    """The number of steps t that were taken, from `power`, which is beta^(t + 1). If the power is 0 any large t is
-    right: Adam's correction is 1 then."""
+    """The number of steps t that were taken, from `power`, which is beta^(t + 1). If the power is 0, any large t is
+    right, because Adam's correction is then 1."""
     smallest = float(np.finfo("float32").tiny)
     return (
         max(round(math.log(max(power, smallest)) / math.log(beta)) - 1, 0)

@@ -46,7 +46,7 @@ def pair_layers(source: Twin, target: Twin, names: Names) -> Pairs:
 
 
 def _left(source: Twin, target: Twin, names: Names) -> tuple[list[Layer], list[Layer]]:
-    """The layers of both that `names=` does not pair."""
+    """The layers of both models that `names=` does not pair."""
     ours = [layer for layer in source.layers if layer.path not in names]
     return ours, [layer for layer in target.layers if layer.path not in names.values()]
 
@@ -83,8 +83,8 @@ def _at(layers: Mapping[str, Layer], path: str, twin: Twin) -> Layer:
 
 
 def spelled_out(names: Names, source: Twin) -> dict[str, str]:
-    """`names` with each pattern replaced by the layers of the source that it matches. The text that a `*` matches in a
-    path of the source replaces the `*` of the same number in that of the target."""
+    """`names` with each pattern replaced by the layers of the source that it matches. The text that each `*` matches in
+    a path of the source replaces the corresponding `*` in the path of the target."""
     every: dict[str, str] = {}
     paths = [layer.path for layer in (*source.layers, *source.singles)]
     for here, there in names.items():
@@ -126,7 +126,7 @@ def _match(ours: Unpaired, theirs: Unpaired) -> Pairs:
 
 
 def _by_kind(twin: Unpaired) -> Unpaired:
-    """The layers of each kind in their order, one kind behind the other."""
+    """The layers of each kind in their order, one kind after the other."""
     return twin._replace(signed=sorted(twin.signed, key=lambda pair: pair[0].kind))
 
 
@@ -204,7 +204,7 @@ def _with_strides(twin: Unpaired) -> Unpaired:
 
 
 def pairs_in_order(source: Twin, target: Twin, names: Names) -> dict[str, str]:
-    """The paths of layers that are paired in their order among their kind and shape, whatever they are called."""
+    """The paths of layers that are paired in their order among their kind and shape, regardless of their names."""
     ours, theirs = _left(source, target, names)
     return {
         **names,
@@ -213,8 +213,8 @@ def pairs_in_order(source: Twin, target: Twin, names: Names) -> dict[str, str]:
 
 
 def order_in_doubt(source: Twin, target: Twin, pairs: Pairs) -> Iterator[str]:
-    """A line about layers that `pair_layers` has paired only by their order among their kind. None where the layers of
-    all kinds come in one order."""
+    """A line about layers that `pair_layers` has paired only by their order among their kind. None if the layers of all
+    kinds come in the same order."""
     places = {layer.path: place for place, layer in enumerate(target.layers)}
     counterparts = {one.path: other.path for one, other in pairs if other.path in places}
     order = [

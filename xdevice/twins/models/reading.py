@@ -1,5 +1,5 @@
-"""Reads a model as a `Twin`, a list of layers whose parameters are known; and what `kinds=` says of layers that no
-adapter knows, `skip=` of those to leave out. A dict of tensors is read in `flat_states`."""
+"""Reads a model as a `Twin`, a list of layers whose parameters are known; and applies `kinds=` to layers that no
+adapter knows, and `skip=` to those to leave out. A dict of tensors is read in `flat_states`."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ class Request(NamedTuple):
 
 
 _MOST_LAYERS: Final = 32
-"""How many layers a recurrent layer of a dict may have."""
+"""How many layers a recurrent layer in a dict may have."""
 SHAPING: Final = ("groups", "layers", "bidirectional", "projection", "packed")
 """Settings that shape a layer's parameters: if they differ between two layers, so may the parameters."""
 _TELLING: Final = (
     "running_mean", "weight", layouts.NORMED[1], layouts.SPECTRAL[0], "weight_ih_l0", "out_proj.weight", "",
 )  # fmt: skip
-"""The parameters, by PyTorch's names, whose shapes tell layers of one kind apart. Of each layer, the first of these
+"""The parameters, by PyTorch's names, whose shapes distinguish layers of one kind. For each layer, the first of these
 that it has is used."""
 _SOME: Final = 8
 
@@ -87,7 +87,7 @@ class Twin(NamedTuple):
         return shapes_of(self.variables, layer)
 
     def forms(self, layers: Iterable[Layer]) -> list[Form]:
-        """The kind of each layer and the shapes of all its parameters but counters."""
+        """The kind of each layer and the shapes of all its parameters except counters."""
         forms = []
         for layer in layers:
             shapes = shapes_of(self.variables, layer)
@@ -104,7 +104,7 @@ class Twin(NamedTuple):
         return ours == theirs
 
     def signature(self, layer: Layer) -> Signature:
-        """A layer's kind, and the shape in PyTorch's layout of a parameter that every layer of the kind has."""
+        """A layer's kind, and the shape, in PyTorch's layout, of a parameter that every layer of the kind has."""
         shapes = self.shapes(layer)
         name = next((name for name in _TELLING if name in shapes), None)
         if name is None:
@@ -135,8 +135,8 @@ class Twin(NamedTuple):
 
 
 def _in_step(sequence: Iterable[Layer], layers: Iterable[Layer]) -> Iterator[Layer]:
-    """The sequence with `layers` in place of the layers that they were made of, each where its first parameter comes.
-    Layers without parameters stay."""
+    """The sequence with `layers` in place of the layers that they were made from, each at the position of its first
+    parameter. Layers without parameters stay."""
     owner_of = {part.name: layer for layer in layers for part in layer.parts}
     done: set[int] = set()
     for layer in sequence:
@@ -204,7 +204,7 @@ def read_model(backend: Backend, model: Any, kinds: Names | None = None) -> Twin
 
 
 def read_like(like: Any, target: Backend, kinds: Names) -> Twin:
-    """Reads the argument `like=`; raises `NotATensorError` if it is no model of the target."""
+    """Reads the argument `like=`; raises `NotATensorError` if it is not a model of the target."""
     owner = owners.backend_of_model(like)
     if owner is not target:
         kind = type(like).__qualname__
@@ -250,7 +250,8 @@ def _fits(twin: Twin, layer: Layer, other: Twin, counterpart: Layer) -> bool:
 
 
 def is_unread(layer: Layer) -> bool:
-    """Whether the settings of the layer are unknown, because only `kinds=`, or names and shapes, say what it is."""
+    """Whether the settings of the layer are unknown, because its kind is known only from `kinds=`, or from names and
+    shapes."""
     return (
         layer.settings.keys() <= {*SHAPING, *layouts.STATED_BY_BOTH}
         and layouts.ASSEMBLED not in layer.settings
@@ -271,7 +272,7 @@ def without_owner(variables: Variables, layers: Iterable[Layer]) -> dict[str, An
 
 
 def single(name: str, value: Any) -> Layer:
-    """A variable as a layer of its own, whose axes of length 1 do not count."""
+    """A variable as a layer of its own, in which axes of length 1 do not count."""
     return Layer(
         with_dots(name), "same", (Part(name, ("",), layouts.squeezed(tuple(value.shape))),), {}
     )
@@ -339,7 +340,7 @@ def _declared(
     sequence: list[Layer] | None,
     kinds: Names,
 ) -> list[Layer]:
-    """The layers that `kinds=` says of parameters in no known layer."""
+    """The layers that `kinds=` makes of parameters in no known layer."""
     paths = {layer.path for layer in layers}
     rest = without_owner(variables, layers)
     kinds = {
@@ -358,7 +359,7 @@ def spelled_out(
     kinds: Names, names: Iterable[str], sequence: Iterable[Layer] | None
 ) -> dict[str, str]:
     """`kinds` with each pattern and each name of a class replaced by the paths that it matches: those of modules, or of
-    tensors if the kind is "same". `names` are those of the variables that no known layer has."""
+    tensors if the kind is "same". `names` are the names of the variables that are in no known layer."""
     kind_of: dict[str, str] = {}
     classes = classes_of(sequence)
     owners = dict.fromkeys(map(module_of, names))
@@ -394,8 +395,8 @@ def ways_of(backend: Backend) -> list[PartsOf]:
 def declared_layer(
     ways: Iterable[PartsOf], path: str, kind: str, variables: Variables
 ) -> Layer | None:
-    """The layer of a kind at a path, laid out in that of the ways of which it has the most parameters; None if
-    `variables` has none of its parameters, or not all weights of a kind that has several.
+    """The layer of a kind at a path, laid out in the way for which it has the most parameters; None if `variables` has
+    none of its parameters, or not all weights of a kind that has several.
 
     Raises:
         StateError: the shapes do not fit the kind.
@@ -411,8 +412,8 @@ def declared_layer(
 
 
 def laid_out(way: PartsOf, path: str, kind: str, variables: Variables) -> Layer | None:
-    """The layer of a kind at a path as one way of laying out parameters has it, with the settings by which it has most;
-    None if `variables` has none of its parameters, or not all weights of a kind that has several."""
+    """The layer of a kind at a path, laid out in one way, with the settings for which it has the most parameters; None
+    if `variables` has none of its parameters, or not all weights of a kind that has several."""
     has_several = kind in layouts.RECURRENT or kind == layouts.ATTENTION
     every = []
     # Keras writes paths with slashes
@@ -431,8 +432,8 @@ def laid_out(way: PartsOf, path: str, kind: str, variables: Variables) -> Layer 
 
 
 def _with_norm(parts: Sequence[Part], start: str, variables: Variables) -> Sequence[Part]:
-    """The parts with those of a norm of the weight, if `variables` has them at `start`; or with the kernel of a
-    depthwise convolution of Keras."""
+    """The parts, with those of a norm of the weight if `variables` has them at `start`, or with the kernel of one of
+    Keras's depthwise convolutions."""
     if start + DEPTHWISE in variables:
         rule = layouts.depthwise(int(variables[start + DEPTHWISE].shape[-1]))
         return [
@@ -480,7 +481,7 @@ def _weights(parts: Iterable[Part]) -> list[str]:
 
 
 def settled(layer: Layer, variables: Variables) -> Layer:
-    """The layer with the settings that its shapes tell.
+    """The layer with the settings that follow from its shapes.
 
     Raises:
         StateError: the shapes do not fit its kind.

@@ -1,8 +1,8 @@
-"""Reads from the names and shapes of the tensors in a file or a dict, where no module says what they are, who wrote
-them, and of which kind the layers are.
+"""Recognizes tensors in a file or a dict without a module: their names and shapes show which program wrote them, and
+which kinds the layers have.
 
-One program wrote all of them, so one layer whose weight is not square tells how all are laid out. What several dialects
-or kinds fit alike is asked for, in a line that can be pasted.
+One program wrote all of them, so one layer whose weight is not square shows how all are laid out. If several dialects
+or kinds fit equally well, the error asks for the right one, in a line that can be pasted.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from .reading import Names, Signature, Twin, Variables
 
 _OF_BACKENDS: Final = {"jax": ("torch", "flax", "haiku"), "numpy": tuple(DIALECTS)}
-"""The dialects that tensors of a backend may be in; of any other it is that of its own name."""
+"""The dialects that tensors of a backend may be in; any other backend has the dialect of its own name."""
 _ALONE: Final = (
     "linear", "conv", "conv_transpose", "batch_norm", "embedding", "layer_norm", "rms_norm", "group_norm",
     "instance_norm", "prelu", *layouts.RECURRENT,
@@ -55,8 +55,8 @@ _VECTORS: Final = ("layer_norm", "rms_norm", "group_norm", "instance_norm", "pre
 
 
 def dialects_of(origin: str, layout: str | None) -> dict[str, PartsOf]:
-    """The dialects that tensors of the backend `origin` may be in, or the one that the user says; all if nobody says
-    it."""
+    """The dialects that tensors of the backend `origin` may be in, or the one that the user names; all if neither is
+    known."""
     if layout is not None:
         if layout not in DIALECTS:
             raise ArgumentError(
@@ -73,9 +73,9 @@ class Reading(NamedTuple):
     dialect: str
     layers: list[Layer]
     lacking: list[str]
-    """Paths of which a kind was said, and that have no parameters of it."""
+    """Paths for which a kind was given, but which have no parameters of that kind."""
     doubts: dict[str, list[str]]
-    """The kinds that a layer may be of, by its path, where there are several."""
+    """The possible kinds of a layer, by its path, if there are several."""
     misfits: int
     """How many shapes contradict the dialect."""
     wanted: int
@@ -106,8 +106,8 @@ def readings(
 
 
 def chosen_reading(every: list[Reading], is_torch_assumed: bool) -> Reading:
-    """The one of equally good readings to go on with. If it makes no difference, that is the first; `is_torch_assumed`
-    says that PyTorch's layout is meant where it is the first one that fits.
+    """The one of equally good readings to continue with. If it makes no difference, that is the first.
+    `is_torch_assumed` says that PyTorch's layout is meant if it is the first one that fits.
 
     Raises:
         StateError: two dialects fit, which lay out a weight differently.
@@ -181,7 +181,7 @@ def _signatures(
 def _as_in_target(
     dialect: str, counterpart: Layer | None, variables: Variables, wanted: Twin | None
 ) -> Layer | None:
-    """A layer of the target's as it is, if the state is of its framework and has all its names and shapes."""
+    """A layer of the target, unchanged, if the state is of its framework and has all its names and shapes."""
     if (
         counterpart is None
         or wanted is None
@@ -229,8 +229,8 @@ def _fits(layer: Layer, variables: Variables) -> bool:
 def _by_names(
     way: PartsOf, variables: Variables, wanted: Twin | None
 ) -> tuple[list[Layer], dict[str, list[str]]]:
-    """The layers that the names and shapes of tensors tell; and those that may be of several kinds, with these: the
-    first of them is the guess."""
+    """The layers that follow from the names and shapes of tensors; and those that may be of several kinds, with the
+    kinds, the first of which is the guess."""
     groups: dict[str, dict[str, object]] = {}
     for name, x in variables.items():
         groups.setdefault(module_of(name), {})[name] = x
@@ -275,7 +275,7 @@ def _by_names(
 
 
 def _attention(way: PartsOf, path: str, variables: Variables) -> Layer | None:
-    """An attention layer that packed weights or an axis of heads tell from four linear layers, or None."""
+    """An attention layer that packed weights or an axis of heads distinguish from four linear layers, or None."""
     layer = laid_out(way, path, layouts.ATTENTION, variables)
     if layer is None:
         return None
@@ -311,7 +311,7 @@ def _likely_first(possible: list[Layer]) -> list[Layer]:
 
 
 def question(unknown: Iterable[str], reading: Reading) -> str:
-    """A line for `kinds=` that says what the unknown tensors are, as far as names and shapes tell it."""
+    """A line for `kinds=` that says what the unknown tensors are, as far as names and shapes show it."""
     names = list(unknown)
     kinds = {
         layer.path: layer.kind

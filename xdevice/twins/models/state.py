@@ -1,8 +1,8 @@
 """`State`, named tensors of one framework; the `Writer`, which fills one with the parameters of another framework's
 model; and `write_named`, which writes them into a model.
 
-All parameters go by way of PyTorch's layout: each parameter of the source is converted into the parameters that a
-layer of PyTorch would have, and these into the parameters of the target.
+All parameters are converted through PyTorch's layout: each parameter of the source is converted into the parameters
+that a layer of PyTorch would have, and these into the parameters of the target.
 """
 
 from __future__ import annotations
@@ -51,14 +51,14 @@ class State(dict[str, Any]):
         backend: the name of the tensors' framework.
         origins: for each name, the names of the source's tensors from which the tensor was made.
         unmapped: names, each with the reason: tensors of the source that found no place, and variables of `like` that
-            were not filled. `state[name] = x` takes out a name of `like`, `settle` any name.
+            were not filled. `state[name] = x` removes a name of `like`, `settle` any name.
         differences: a line for each difference that is not in the values, but changes outputs or training: another eps,
-            momentum, padding, pool, activation or dropout's mode; what could not be compared; with `inputs=`, outputs
+            momentum, padding, pool, activation or dropout mode; what could not be compared; with `inputs=`, outputs
             that differ.
         settings: those lines of `differences` that explain why equal parameters may give different outputs: differing
             settings of layers, and settings that could not be compared.
-        pairs: which layer of the source became which of `like`, by path: a dict that `names=` takes again.
-        done: a line for each step that made the source fit: a removed prefix, a nested state taken out.
+        pairs: which layer of the source became which of `like`, by path: a dict that `names=` accepts.
+        done: a line for each step that made the source fit: a removed prefix, an unpacked state.
         skipped: the names of the variables of `like` that `skip=` leaves unchanged.
 
     Example:
@@ -86,19 +86,19 @@ class State(dict[str, Any]):
         self.skipped: list[str] = []
 
     def __setitem__(self, name: str, value: Any) -> None:
-        """Sets a tensor, and takes its name out of `unmapped`."""
+        """Sets a tensor, and removes its name from `unmapped`."""
         super().__setitem__(name, value)
         getattr(self, "unmapped", {}).pop(name, None)  # unpickling sets items before attributes
 
     def settle(self, *names: str) -> None:
-        """Takes names out of `unmapped`, to say that you have dealt with these tensors or do not need them.
+        """Removes names from `unmapped`, to say that you have dealt with these tensors or do not need them.
 
         A tensor of the source that you split or merged by hand stays in `unmapped` until you call this, and strict
         loading fails. A variable of the model that has no value yet is still missing when loading: `state[name] = x`
         gives it one.
 
         Raises:
-            StateError: a name is not in `unmapped`; then no name was taken out.
+            StateError: a name is not in `unmapped`; then no name was removed.
 
         Costs nothing.
 
@@ -143,7 +143,7 @@ _name_of = cache(dtypes.dtype_name)  # a model has few
 
 
 class _Value(NamedTuple):
-    """A parameter in PyTorch's layout, and the source's variable that it was made of: its name, and where it is."""
+    """A parameter in PyTorch's layout, and the source's variable that it was made from: its name and its device."""
 
     array: Array
     origin: str
@@ -190,7 +190,7 @@ class Writer:
         self._fill(layer, parts)
 
     def put(self, layer: Layer, other: Layer, like: Twin) -> None:
-        """Writes a layer into its counterpart, `other`. Both are listed as not mapped if their shapes cannot agree."""
+        """Writes a layer into its counterpart, `other`. Both are listed as unmapped if their shapes cannot agree."""
         why = self._shapes_apart(layer, other) or self._norms_apart(layer, other, like)
         if why:
             self.leave([layer, other], why)
@@ -208,7 +208,7 @@ class Writer:
         self._fill(layer, other.parts)
 
     def finish(self) -> None:
-        """Lists the tensors whose dtype is another one in the target."""
+        """Lists the tensors whose dtype differs in the target."""
         for (came, wanted), names in self._casts.items():
             self._state.differences.append(
                 f"{_tensors_are(names)} {came}, {wanted} in {self._target.name}; dtype='like' casts before loading"
@@ -283,8 +283,8 @@ class Writer:
         return values
 
     def _values_of(self, name: str) -> tuple[Array, Device]:
-        """The values of a variable of the source, and where it is. On meta it has none: then an array of its shape that
-        takes no memory."""
+        """The values of a variable of the source, and its device. On meta it has no values: then an array of its shape
+        that takes no memory."""
         value, backend = self._source.variables[name], self._source.backend
         if isinstance(value, FileTensor):
             return value.read(), devices.CPU
@@ -297,7 +297,7 @@ class Writer:
 
     def _fit_norm(self, layer: Layer, values: dict[str, _Value], parts: Sequence[Part]) -> None:
         """Merges the two parameters of a weight norm into one weight, or splits one weight into two parameters, where
-        only one of the two layers has a weight norm. Outputs are equal then, training is not."""
+        only one of the two layers has a weight norm. Then the outputs are equal, but training is not."""
         self._fit_spectral(layer, values, parts)
         g, v = layouts.NORMED
         is_wanted = _has(g, parts)
@@ -319,8 +319,8 @@ class Writer:
     def _fit_spectral(
         self, layer: Layer, values: dict[str, _Value], parts: Sequence[Part]
     ) -> None:
-        """Makes one weight of a spectral norm's parameters, where the target has none. From a plain weight they cannot
-        be made: u and v are learned with it."""
+        """Makes one weight from a spectral norm's parameters, where the target has no such norm. The reverse is
+        impossible: u and v are learned together with the weight."""
         if layouts.SPECTRAL[0] not in values or _has(layouts.SPECTRAL[0], parts):
             return
         original, u, v = (values.pop(name) for name in layouts.SPECTRAL)
@@ -412,7 +412,7 @@ class Writer:
         )
 
     def _place(self, place: Device, variable: Any) -> Device:
-        """Where the value of a variable of the target is to be, made of one of the source that is at `place`. A
+        """The device for the value of a target's variable, which is made from a variable of the source at `place`. A
         variable on meta in the source stays there, because it has no values; and values do not go to meta unless
         `device=` says so."""
         if place.kind == "meta":

@@ -46,7 +46,7 @@ class Unpaired(NamedTuple):
         return [signature for _, signature in self.signed]
 
     def only(self, signatures: Container[Signature]) -> Unpaired:
-        """Those that have one of these signatures."""
+        """The layers that have one of these signatures."""
         return self._replace(signed=[pair for pair in self.signed if pair[1] in signatures])
 
 
@@ -102,7 +102,7 @@ def unclear(ours: Unpaired, theirs: Unpaired, signatures: Sequence[Signature]) -
 
 
 def _rows_left(ours: Unpaired, theirs: Unpaired) -> Iterator[str]:
-    """How to make one of two embeddings that the other side lacks."""
+    """How to pair two embeddings that have no counterparts, of which one has more rows."""
     left, right = (
         {
             layer.path: (layer, signature[-1])
@@ -117,7 +117,7 @@ def _rows_left(ours: Unpaired, theirs: Unpaired) -> Iterator[str]:
 
 
 def of_rows(one: Layer, ours: Any, other: Layer, theirs: Any) -> str:
-    """How to make one of two embeddings of one width, of which one has more rows; "" for other layers."""
+    """How to pair two embeddings of equal width, of which one has more rows; "" for other layers."""
     if (
         one.kind != "embedding"
         or other.kind != "embedding"

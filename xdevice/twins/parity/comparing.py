@@ -1,6 +1,6 @@
 """`assert_parity` and `compare`: whether two values hold the same numbers, and if not, which leaf, element or layer
-differs. This file is the way through it: both values are read to the host (`host_leaves`; two models as `model_pairs`
-has it), then compared in structure (`structures`) and element by element (`elements`)."""
+differs. This file lists the steps: both values are read to the host (`host_leaves`, or `model_pairs` for two models),
+then compared in structure (`structures`) and element by element (`elements`)."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ def compare(
 def _of_outputs(
     actual: object, expected: object, rule: Strictness, inputs: object, names: Names
 ) -> Comparison:
-    """The `Comparison` of what two models return. What they are set to is read before they run."""
+    """The `Comparison` of the outputs of two models. Their settings are read before they run."""
     settings, different = read_settings(actual, expected, names)
     try:
         outputs = run_pair(actual, expected, inputs, names)
@@ -187,7 +187,7 @@ def _of_outputs(
 
 def _of_unequal_counts(outputs: ModelOutputs, inputs: object, rule: Strictness) -> Comparison:
     """The `Comparison` of two models of which one returns more tensors than the other: it lists the tensors, those that
-    agree, and the call that compares one of each alone."""
+    agree, and the call that compares a single one of each."""
     ours, theirs = outputs.actual, outputs.expected
     # each output with each, because a tuple and a dict need not have the same order
     agreeing = [
@@ -222,7 +222,8 @@ def _of_unequal_counts(outputs: ModelOutputs, inputs: object, rule: Strictness) 
 def _with_settings(
     comparison: Comparison, settings: list[str], different: list[str]
 ) -> Comparison:
-    """The `Comparison` with what the two are set to ahead of it: what both tell, and what could not be compared."""
+    """The `Comparison`, preceded by the settings of the two: those that both tell, and those that could not be
+    compared."""
     if not different:
         return comparison._replace(settings=tuple(settings))
     rest = [line for line in settings if line not in different]
@@ -294,7 +295,7 @@ def _of_settings(settings: list[str], modes: list[str]) -> Comparison:
 
 
 def _listed(lines: list[str]) -> str:
-    """The first of the lines, as many as a message may hold, and how many more there are."""
+    """As many of the first lines as a message may hold, and how many more there are."""
     texts = [f"\n  {line}" for line in lines]
     fitting = sum(end <= _LONGEST for end in accumulate(map(len, texts)))
     # one line, however long it is, is better than none

@@ -1,4 +1,4 @@
-"""`Comparison`, the result of `compare`, and what all its texts say alike."""
+"""`Comparison`, the result of `compare`, and the parts that all its texts share."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ class Comparison(NamedTuple):
     total: int = 0
     """`off` is how many elements of the leaf are off; `total` is how many elements the leaf has."""
     settings: tuple[str, ...] = ()
-    """Lines about what two models, or two optimizers, are set to, read before anything was computed: what differs, and
-    what could not be compared."""
+    """Lines about the settings of two models or optimizers, read before anything was computed: those that differ, and
+    those that could not be compared."""
     text: str = ""
     """The result in words. If all is equal, the text only names what was not compared: a count of batches that only one
     side has."""

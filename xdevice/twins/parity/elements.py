@@ -24,9 +24,9 @@ _ROUNDING: Final = 3.0
 """An error of up to this multiple of what is allowed may be due to rounding alone: correct runs of deep models reached
 2.3."""
 _WHOLE: Final = 256
-"""The largest number by which one single number is said to be multiplied, such as a sum over a batch for its mean."""
+"""The largest factor that is reported between two single numbers, such as a sum over a batch in place of its mean."""
 _DIGITS: Final = {"float16": 5, "bfloat16": 4, "float32": 9, "complex64": 9}
-"""How many digits tell numbers of a dtype apart; 17 for any other."""
+"""How many digits distinguish numbers of a dtype; 17 for any other dtype."""
 
 
 def compare_elements(

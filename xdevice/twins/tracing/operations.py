@@ -200,19 +200,19 @@ class LogWriter:
         self._log.add(operation)
 
     def _followed(self, result: Any, follow: Any) -> Any:
-        """Has the gradients of the last operation's outputs kept as operations of their own when they come, and returns
-        the result."""
-        number = len(self._log.operations) - 1
-        operation = self._log.operations[number]
+        """Returns the result of the last operation as `follow` gives it. A gradient that reaches one of its outputs is
+        kept as an operation of its own."""
+        last = len(self._log.operations) - 1
+        operation = self._log.operations[last]
 
-        def put(place: int, gradient: Any) -> None:
-            if self._log.is_full or place >= len(operation.outputs):
+        def put(number: int, gradient: Any) -> None:
+            if self._log.is_full or number >= len(operation.outputs):
                 return
-            # going backward, a gradient is made of those of the operations that took the output
-            users = self._users.get(operation.outputs[place], [])
+            # an output's gradient is computed from the gradients of the operations that took the output
+            users = self._users.get(operation.outputs[number], [])
             inputs = tuple(key for user in users for key in self._gradients.get(user, []))
             keys = self._keys(gradient)
-            self._gradients.setdefault(number, []).extend(keys)
+            self._gradients.setdefault(last, []).extend(keys)
             self._log.add(operation._replace(inputs=inputs, outputs=keys, is_backward=True))
 
         return follow(result, put)
@@ -302,27 +302,29 @@ class TwoPrograms:
         self.limit = distances.OFF["float32"]
 
     def part(self, is_backward: bool = False) -> Parting | None:
-        """The first operations from which the programs part, among those that lead to what they give; all operations
-        count if none leads there. None if they do not part."""
-        best, most = None, 0.0
+        """The first operation of each program that is not right; None if both programs are right throughout. Only
+        operations that lead to the results of the program count, or all of them if none does. Tries several limits, and
+        takes the operations at which the error grows most."""
+        best, most_growth = None, 0.0
         for share in _SHARES:
             limit = self.limit * share
-            one, other = (judge.first(limit, is_backward) for judge in self.judges)
+            actual, expected = (judge.first(limit, is_backward) for judge in self.judges)
             sides = [
-                (judge, x)
-                for judge, x in zip(self.judges, (one, other), strict=True)
-                if x is not None
+                (judge, operation)
+                for judge, operation in zip(self.judges, (actual, expected), strict=True)
+                if operation is not None
             ]
-            growth = max((judge.growth(x) for judge, x in sides), default=0.0)
-            # at a small limit, what has no counterpart may only have lost the operations behind it that show it right
-            if best is not None and not any(judge.is_close(x) for judge, x in sides):
+            growth = max((judge.growth(operation) for judge, operation in sides), default=0.0)
+            # an operation without a counterpart is right if those behind it are, and at a smaller limit these may only
+            # be off by rounding
+            if best is not None and not any(
+                judge.is_close(operation) for judge, operation in sides
+            ):
                 continue
             # a fault may begin small, and rounding may be as large: the cause is where the error grows most
-            if growth > most:
-                best, most = (
-                    Parting(one, other, *self._closest(one, other, limit), share),
-                    growth,
-                )
+            if growth > most_growth:
+                closest = self._closest(actual, expected, limit)
+                best, most_growth = Parting(actual, expected, *closest, share), growth
         return best
 
     def gradients(self) -> list[tuple[str, Errors | None]]:

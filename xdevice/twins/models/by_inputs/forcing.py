@@ -1,13 +1,15 @@
-"""Tells which layer of the target is which of the source by running the target on what the source's layers give.
+"""Finds out which layer of the target corresponds to which layer of the source, by running the target with the outputs
+of the source's layers.
 
-The source runs once, and each layer's inputs and outputs are kept. The target then runs with the outputs of its own
-layers replaced by these: so every layer of the target gets the input that it should have, whatever its weights are, and
-a difference between two layers does not reach the layers behind them. The counterpart of a layer of the target is the
+The source runs once, and each layer's inputs and outputs are kept. The target then runs with these outputs in place of
+those of its own layers: so every layer of the target gets the input that it should have, whatever its weights are, and
+a difference between two layers does not reach the layers after them. The counterpart of a layer of the target is the
 layer of the source with the same kind, shape and input.
 
 These facts make it harder:
-- images may have their channels first on one side and last on the other, and a flattened image comes in another order;
-- layers of one kind, shape and input, as query and key, can be told apart only by the inputs of the layers behind them.
+- images may have their channels first on one side and last on the other, so that a flattened image has another order;
+- layers of one kind, shape and input, as query and key, can be distinguished only by the inputs of the layers after
+  them.
 """
 
 from __future__ import annotations
@@ -36,8 +38,8 @@ if TYPE_CHECKING:
     Array = np.ndarray[Any, Any]
 
 _LIKELY: Final = 0.8
-"""If two inputs are more similar than this, they count as the same input, which only a setting, such as a pool's
-padding, has made different."""
+"""If two inputs are more similar than this, they count as the same input, made different only by a setting, such as a
+pool's padding."""
 _MOST_RUNS: Final = 24
 _MOST_EXCHANGED: Final = 4
 
@@ -90,7 +92,7 @@ class _Search:
 
     def untie(self, best: ForcedRun) -> ForcedRun:
         """Exchanges the counterparts of layers of one kind and input, group by group, as long as that leaves fewer
-        layers apart: what is exchanged rightly brings the ties behind it to light."""
+        layers apart: each right exchange reveals the ties after it."""
         done: set[frozenset[str]] = set()
         while best.apart and self.may_go_on:
             groups = _groups(best.ties)
@@ -121,11 +123,12 @@ class _Search:
 
 class ForcedRun:
     """One run of the target in which each layer's output is replaced by that of its counterpart in the source; and what
-    it tells about which layers are one.
+    it tells about which layers correspond.
 
     Attributes:
         chosen: the path of each layer's counterpart in the source, by the layer's path in the target.
-        sure: the entries of `chosen` that are certain: `fixed` has them, or only one layer of the source has the input.
+        sure: the entries of `chosen` that are certain: `fixed` has them, or only one layer of the source has that
+            input.
         open: layers of the target for which no counterpart was found.
         ties: layers of the target, each with the layers of the source that have the same input, and that no other layer
             of the target had taken before.
@@ -171,7 +174,7 @@ class ForcedRun:
         return len(self.apart) + len(self.open)
 
     def _give(self, call: Call, result: Any) -> Any:
-        """The values with which the target goes on, in place of a layer's result."""
+        """The values with which the target continues, in place of a layer's result."""
         # only layers with parameters have counterparts
         if call.path not in self._wanted:
             return result
@@ -205,8 +208,8 @@ class ForcedRun:
         return layer_calls.replaced(backend, result, iter(stand_ins))
 
     def _counts_time_otherwise(self, own: str, path: str) -> bool:
-        """Whether, of the source's layer at `own` and the target's at `path`, one takes the time axis first and the
-        other the batch. Only recurrent layers and attentions do."""
+        """Whether one of the two layers (the source's at `own`, the target's at `path`) takes the time axis first, and
+        the other the batch axis. Only recurrent and attention layers do."""
         ours, theirs = (
             layer.settings.get("batch_first") for layer in (self._ours[own], self._theirs[path])
         )
@@ -244,7 +247,7 @@ class ForcedRun:
 
     def _choose(self, path: str, own_input: LayerInput | None, size: int) -> str:
         """The path of the source's layer that is the counterpart of the target's layer at `path`, which was called with
-        this input and gave an output of this size; "" if nothing tells which layer it is."""
+        this input and gave an output of this size; "" if it cannot be determined."""
         if path in self.chosen:
             return self.chosen[path]
         if path in self._fixed:
@@ -293,8 +296,8 @@ class ForcedRun:
         return best if first > _LIKELY and first - second > (1 - first) / 2 + 0.05 else ""
 
     def _called_next(self, same: Sequence[str]) -> list[str]:
-        """Those of the source's layers `same` that it calls next to the counterpart of the layer called last. Each
-        block of a U-Net has a layer that takes the one embedding of the time."""
+        """Those of the source's layers `same` that the source calls next to the counterpart of the layer that was
+        called last. In a U-Net, for example, each block has a layer that takes the same embedding of the time."""
         order, last = list(self._calls), self.chosen.get(self._before)
         if last not in self._calls:
             return []
@@ -320,7 +323,7 @@ def _groups(ties: dict[str, frozenset[str]]) -> list[list[str]]:
 
 
 def _size(outputs: Sequence[Any]) -> int:
-    """How many numbers a layer's first output has, in whatever axes."""
+    """How many numbers a layer's first output has, regardless of its axes."""
     return math.prod(outputs[0].shape) if outputs else 0
 
 

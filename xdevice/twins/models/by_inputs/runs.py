@@ -1,6 +1,6 @@
-"""Two models with one input: what the source computes on it, and runs of the target; and whether that input tells the
-two apart. The outputs of a deep model at initial weights may not depend on its inputs, and close to zero gelu and its
-tanh form give equal numbers."""
+"""Runs two models on one input, and finds out whether that input can show a difference between the two. The outputs of
+a deep model at initial weights may not depend on its inputs, and close to zero gelu and its tanh form give equal
+numbers."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Runs:
         )
 
     def run(self, give: Callable[[Call, Any], Any] | None = None) -> ModelRun:
-        """Runs the target. It goes on with what `give` returns in place of each layer's result."""
+        """Runs the target. It continues with the values that `give` returns in place of each layer's result."""
         return model_runs.run(self.target.model, self._taken, give)
 
     def run_with(self, values: Mapping[str, Any]) -> ModelRun:
@@ -56,8 +56,8 @@ class Runs:
 
     @contextmanager
     def lending(self, values: Mapping[str, Any]) -> Iterator[None]:
-        """Inside the block the target has those of `values` that fit its variables in name, dtype and shape; afterwards
-        it has its own values again."""
+        """Inside the block the target has the `values` that fit its variables in name, dtype and shape; afterwards it
+        has its own values again."""
         backend, variables = self.target.backend, self.target.variables
         fitting = {
             name: value
@@ -80,15 +80,15 @@ class Runs:
     # the outputs
 
     def outputs_apart(self, computed: ModelRun) -> float:
-        """How far the outputs are apart: all that both models return, from the first on."""
+        """How far the outputs are apart: as many, from the first on, as both models return."""
         ours, theirs = self._outputs_in_layout_of_source(computed), self.expected.outputs
         if bool(ours) != bool(theirs):
             return float("inf")
         return max(map(distances.apart_by_rows, ours, theirs), default=0.0)
 
     def _outputs_in_layout_of_source(self, computed: ModelRun) -> list[Array]:
-        """The outputs of a run of the target, as far as the source has as many, with the channels on the axis where the
-        source has them."""
+        """The outputs of a run of the target, at most as many as the source has, with the channels on the same axis as
+        in the source."""
         ends = self.ends[1], self.ends[0]
         pairs = zip(computed.outputs, self.expected.outputs, strict=False)
         return [distances.aligned(x, y, ends) for x, y in pairs]
@@ -119,8 +119,8 @@ class Runs:
     # whether the inputs tell the models apart
 
     def is_blind(self) -> bool:
-        """Whether the source's outputs on zeros are, but for rounding, those on its inputs, so that equal outputs of
-        the target tell nothing. The source runs once more."""
+        """Whether the source gives the same outputs, up to rounding, on zeros and on its inputs, so that equal outputs
+        of the target prove nothing. The source runs once more."""
         try:
             blank = model_runs.run(
                 self.source.model, {name: np.zeros_like(x) for name, x in self.arrays.items()}
@@ -132,9 +132,9 @@ class Runs:
         return max(apart, default=math.inf) < self.limit / 10
 
     def gelu_in_doubt(self) -> Iterator[str]:
-        """A line for a batch on which gelu in place of its tanh form would change the source's outputs by no more than
-        rounding; none for any other, and for a model without layers that widen their input. The source runs once
-        more."""
+        """A line if, on this batch, gelu in place of its tanh form would change the source's outputs by no more than
+        rounding does; none for any other batch, and for a model without layers that widen their input. The source runs
+        once more."""
         paths = set(self._widening())
         if not paths:
             return
@@ -161,7 +161,8 @@ class Runs:
             )
 
     def _widening(self) -> Iterator[str]:
-        """The linear layers of the source that give more numbers than they take, to the linear layer called next."""
+        """The linear layers of the source that return more numbers than they take, and pass them to the linear layer
+        called next."""
         linear = {layer.path for layer in self.source.layers if layer.kind == "linear"}
         before = None
         for call in self.expected.trace.calls:
@@ -175,7 +176,7 @@ class Runs:
 
 
 def _off_by_gelu(x: Array) -> Array:
-    """`x`, off by as much as gelu is from its tanh form there."""
+    """`x`, plus the difference between gelu and its tanh form at `x`."""
     wide = x.astype("float64")
     exact = np.vectorize(math.erf)(wide / math.sqrt(2))
     near = np.tanh(math.sqrt(2 / math.pi) * (wide + 0.044715 * wide**3))

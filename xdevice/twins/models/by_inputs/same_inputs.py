@@ -1,6 +1,6 @@
 """Compares the inputs of two layers in two frameworks. Inputs also count as the same if one has its channels first and
-the other last, if a flattened image has its numbers in another order, if one has its padding already, or if one has all
-steps of all sequences, or all pixels of an image, along one axis."""
+the other last, if a flattened image has its numbers in another order, if one is already padded, or if one has all steps
+of all sequences, or all pixels of an image, along a single axis."""
 
 from __future__ import annotations
 
@@ -66,8 +66,8 @@ def is_same(one: LayerInput | None, other: LayerInput | None) -> bool:
 
 
 def _with_equal_axes(x: Array, y: Array) -> tuple[Array, Array]:
-    """The two arrays with the same number of axes, if axes of length 1 or the steps of sequences make the
-    difference."""
+    """The two arrays with the same number of axes, if they differ only by axes of length 1 or by the steps of
+    sequences."""
     if x.ndim != y.ndim:
         x, y = x.squeeze(), y.squeeze()
     if x.ndim != y.ndim and x.size == y.size and x.shape[-1:] == y.shape[-1:]:

@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from .runs import Runs
 
     Values = Callable[[Pairs], Mapping[str, Any]]
-    """A function that gives what the target's variables become by a pairing of the layers."""
+    """A function that returns the values of the target's variables that follow from a pairing of the layers."""
 
 _NEAR: Final = 0.3
-"""Outputs of a wrong pairing are about as far apart as those of two images. Those of the right one, with another eps in
-34 norms, were 0.13 of that."""
+"""Outputs of a wrong pairing are about as far apart as those of two images. With the right pairing, but another eps in
+34 norms, they were 0.13 of that apart."""
 
 
 class ByInputs(NamedTuple):
@@ -38,18 +38,18 @@ class ByInputs(NamedTuple):
     with_values: ModelRun | None = None
     """The run of the target with the values that these pairs give it, if there was one."""
     number: int = 0
-    """Which of the `values` it was: the first, unless another made the outputs agree."""
+    """The index of the `values` that were used: the first, unless others made the outputs agree."""
     doubt: str = ""
     """The questions that the inputs left open, if the pairing without them had to be kept."""
 
 
 def pair_by_inputs(runs: Runs, names: Names, values: Sequence[Values]) -> ByInputs:
-    """Pairs the layers of two models. A pairing without inputs stands if the outputs then agree; otherwise layers of
-    one kind, shape and input are paired, and where several have the same, their paths or their order decide. Each of
-    `values` has other pairs of the tensors that are in no layer.
+    """Pairs the layers of two models. A pairing without inputs is kept if the outputs then agree. Otherwise layers of
+    the same kind, shape and input are paired; if several have the same, their paths or their order decide. Each of
+    `values` pairs the tensors that are in no layer in another way.
 
     Raises:
-        StateError: nothing tells which layer of the source is the counterpart of a layer of the target.
+        StateError: it cannot be determined which layer of the source is the counterpart of a layer of the target.
         ArgumentError: the target cannot run with these inputs.
     """
     source, target = runs.source, runs.target
@@ -108,7 +108,8 @@ def pair_by_inputs(runs: Runs, names: Names, values: Sequence[Values]) -> ByInpu
 
 
 def _try(runs: Runs, pairs: Pairs, values: Values) -> tuple[float, ModelRun]:
-    """How far the outputs are apart if the target has the values that this pairing gives it, and that run."""
+    """How far the outputs are apart if the target has the values that this pairing gives it, and the target's run with
+    them."""
     computed = runs.run_with(values(pairs))
     return runs.outputs_apart(computed), computed
 
@@ -116,8 +117,8 @@ def _try(runs: Runs, pairs: Pairs, values: Values) -> tuple[float, ModelRun]:
 def _by_forcing(
     runs: Runs, names: Names, likely: Pairs, refusal: StateError | None, values: Values
 ) -> ByInputs:
-    """Pairs the layers by one or more forced runs. `likely` is a pairing to fall back on, and `refusal` the error for
-    which it is only a guess."""
+    """Pairs the layers by one or more forced runs. `likely` is a pairing to fall back on, and `refusal` the error that
+    says why it is only a guess."""
     source, target = runs.source, runs.target
     guess = {} if refusal is not None else {other.path: one.path for one, other in likely}
     # a search goes from the target to the source
@@ -160,33 +161,36 @@ def _by_forcing(
 def _require_all(
     runs: Runs, forced: ForcedRun, chosen: dict[str, str], refusal: StateError
 ) -> None:
-    """Pairs in `chosen` layers that are the only ones left of their kind and shape in both models. Then raises
-    `StateError` if a layer of the target has no counterpart although the source has a layer of its kind and shape
-    left."""
+    """Adds to `chosen` the layers that are the only unpaired ones of their kind and shape in both models. Then raises
+    `StateError` if a layer of the target is still unpaired although the source has an unpaired layer of its kind and
+    shape."""
     source, target = runs.source, runs.target
-    left = {
+    # the kind and the shapes of each unpaired layer, by its path
+    in_source = {
         layer.path: source.signature(layer)
         for layer in source.layers
         if layer.path not in chosen.values()
     }
-    right = {
+    in_target = {
         layer.path: target.signature(layer)
         for layer in target.layers
         if layer.path not in chosen
     }
-    for there, wanted in right.items():
-        fitting = [here for here, signature in left.items() if signature == wanted]
-        if len(fitting) == 1 and list(right.values()).count(wanted) == 1:
-            chosen[there] = fitting[0]
+    for path, wanted in in_target.items():
+        fitting = [other for other, signature in in_source.items() if signature == wanted]
+        if len(fitting) == 1 and list(in_target.values()).count(wanted) == 1:
+            chosen[path] = fitting[0]
     doubtful = [
-        there for there in right if there not in chosen and right[there] in left.values()
+        path
+        for path in in_target
+        if path not in chosen and in_target[path] in in_source.values()
     ]
     if doubtful:
-        where = (
-            f"; the models come apart behind {forced.apart[0][1] or 'the beginning'}"
-            if forced.apart
-            else ""
-        )
+        where = ""
+        if forced.apart:
+            _, last_alike = forced.apart[0]
+            where = f"; the models come apart behind {last_alike or 'the beginning'}"
+        # the refusal is from pairing without inputs=; whoever gives them needs no advice to do so
         text = (
             f"inputs= tells {len(chosen)} of {len(target.layers)} layers, but not {some_of(doubtful)}{where}. "
             f"{str(refusal).replace(', or give one batch as inputs=', '')}"

@@ -1,1 +1,2 @@
-"""Rewrites the layers of two models, before they are paired, where the models have one thing in two forms."""
+"""Rewrites the layers of two models, before they are paired, where the models express the same computation in two
+forms."""

@@ -1,7 +1,7 @@
 """Rewrites the lists of layers of two models, before they are paired, where the frameworks divide layers differently.
 
 An LSTM of three layers is three LSTMs in Keras. Several layers become one `Layer` with all of their parts, where the
-other model has one layer for them. `attention` does it with linear layers, `single_tensors` with parameters that belong
+other model has one layer for them. `attention` does this for linear layers, `single_tensors` for parameters that belong
 to no known layer.
 """
 
@@ -42,8 +42,8 @@ def alike(source: Twin, target: Twin) -> tuple[Twin, Twin]:
 
 
 def _without_ties(twin: Twin, other: Twin) -> Twin:
-    """Drops layers that only reuse variables of layers before them, if the other model has fewer layers of that kind
-    and shape: the head of a language model is a layer in one model, and a product with the embedding's weight in the
+    """Drops layers that only reuse variables of earlier layers, if the other model has fewer layers of that kind and
+    shape: the head of a language model may be a layer in one model, and a product with the embedding's weight in the
     other."""
     forms = twin.forms(twin.layers)
     more = Counter(forms)
@@ -82,8 +82,8 @@ def without_channels(twin: Twin) -> Twin:
 
 def _with_channels(twin: Twin, other: Twin) -> Twin:
     """Gives the group norms that do not know their number of channels the numbers of the other model's group norms: in
-    their order if there are equally many, else the one number that all of those have. Changes nothing if they have
-    several."""
+    their order if there are equally many, else the number that all of those share. Changes nothing if they have
+    different numbers."""
     lacking = [layer for layer in twin.layers if _lacks_channels(layer)]
     group_norms = [
         layer
@@ -184,8 +184,8 @@ def _feed_one_another(twin: Twin, stack: list[Layer]) -> bool:
 
 
 def _as_one_layer(stack: Sequence[Layer]) -> Layer:
-    """The recurrent layers of a stack as one layer of that depth: in the names of their parts, `_l0` becomes the number
-    of each, and a setting in which they differ becomes a tuple."""
+    """The recurrent layers of a stack as one layer of that depth: in the names of their parts, `_l0` gets the number of
+    each layer, and a setting in which they differ becomes a tuple."""
     parts = [
         part._replace(of=tuple(name.replace("_l0", f"_l{number}") for name in part.of))
         for number, layer in enumerate(stack)

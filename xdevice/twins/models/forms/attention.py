@@ -1,4 +1,4 @@
-"""Joins the linear layers that are an attention into one layer, where the other model has attentions in another form.
+"""Joins the linear layers of an attention into one layer, where the other model has attentions in another form.
 
 An attention is one layer; or four linear layers, as in the package transformers; or three, of which one has the rows of
 key and value; or two, of which the first has the rows of query, key and value; or two whose biases are
@@ -30,18 +30,19 @@ _WORDS: Final = {
     "out": ("o", "out", "output", "wo", "proj"),
 }
 """The words in the name of a linear layer that tell its role. The first role that fits counts, so q_proj is a query and
-no output."""
+not an output."""
 _FUSED_WORDS: Final = frozenset({"qkv", "attn", "wqkv", "pack", "kqv"})
 _SEPARATE: Final = ("q", "k", "v")
 _HALF_FUSED: Final = ("q", "kv")
 _FUSED: Final = ("qkv",)
 _ROLES: Final = {len(roles): roles for roles in (_SEPARATE, _HALF_FUSED, _FUSED)}
-"""The roles of so many linear layers before the output."""
+"""The roles of the linear layers before the output, by their number."""
 
 
 def alike(source: Twin, target: Twin) -> tuple[Twin, Twin]:
     """Joins linear layers into attentions where both models have equally many attentions in different forms."""
-    # two linear layers that follow one another are no attention unless nothing else makes the numbers equal
+    # the fused form (query, key and value in one layer, and the output) comes last: any two linear layers that follow
+    # one another look like it
     for with_fused in (False, True):
         ours, theirs = (_attentions(twin, with_fused) for twin in (source, target))
         if ours and len(ours) == len(theirs):
@@ -77,8 +78,8 @@ def _with_attentions(twin: Twin, joins: Iterable[tuple[Group, Layer]]) -> Twin:
 
 
 def _form(twin: Twin, group: Group) -> object:
-    """The common part of two attentions whose layers can be paired one by one: the order in which the model defines
-    them, and whether biases are tensors of their own."""
+    """The form of an attention: the order in which the model defines its layers, and whether biases are tensors of
+    their own. Two attentions of the same form can be paired layer by layer."""
     places = _places(twin)
     # key before query is another form, though the names are the same
     in_order = sorted(range(len(group)), key=lambda number: places[id(group[number])])
@@ -104,9 +105,9 @@ def _attentions(twin: Twin, with_fused: bool) -> list[Group]:
 
 
 def _by_names(linear: list[Layer]) -> Iterator[Group]:
-    """Groups of linear layers: those with the same parent module whose names mean query, key and value, or query and
-    both; and the output layer, which is the one of that name in the same module, or the next linear layer of the
-    block."""
+    """Groups of linear layers: those with the same parent module whose names mean query, key and value, or query and a
+    joint key and value; and the output layer, which is the layer with such a name in the same module, or the next
+    linear layer of the block."""
     for layer in linear:
         if _role(layer) != "q":
             continue
@@ -161,7 +162,7 @@ def _words(layer: Layer) -> set[str]:
 
 
 def _lone_biases(twin: Twin, group: Group) -> dict[str, Layer]:
-    """By its role, each bias of query, key or value that is a tensor of its own, because the linear layers have
+    """Each bias of query, key or value, by its role, that is a tensor of its own, because the linear layers have
     none."""
     if all(len(layer.parts) > 1 for layer in group[:-1]):
         return {}
@@ -203,7 +204,7 @@ def _height(twin: Twin, layer: Layer) -> int:
 
 
 def _attention(twin: Twin, group: Group, rows: Sequence[int]) -> Layer:
-    """The attention that some linear layers are; `rows` says how many query, key and value have."""
+    """The attention that some linear layers form; `rows` are the numbers of rows of query, key and value."""
     *inputs, output = group
     parts = []
     for layer, roles in zip(inputs, _ROLES[len(inputs)], strict=True):

@@ -1,5 +1,5 @@
-"""In which order two models count the pixels of a flattened image: with the channels first, as where images have them
-first, or last. The rule of a parameter says so where its model tells (`layouts.by_pixels`)."""
+"""The order in which two models count the pixels of a flattened image: with the channels first or last, as in their
+images. If a model tells the order, the rule of a parameter has it (`layouts.by_pixels`)."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 
 def has_channels_last(twin: Twin) -> bool:
-    """Whether the images of a model have their channels last. A dict is as PyTorch has it."""
+    """Whether the images of a model have their channels last. A dict counts as PyTorch's."""
     return twin.model is not None and bool(twin.backend.has_channels_last(twin.model))
 
 
 def puts_channels_last(target: Backend) -> bool:
-    """Whether a framework's models have their channels last unless they say otherwise: those that have the window of a
-    kernel first."""
+    """Whether a framework's models have their channels last unless they say otherwise: true of frameworks whose kernels
+    have the window axes first."""
     return any(part.rule is layouts.KERNEL_FIRST for part in target.parts("conv", {}))
 
 
@@ -30,8 +30,8 @@ def reordered(
     layer: Layer, counterpart: Layer | None, is_last: Callable[[], bool]
 ) -> tuple[Layer, list[str]]:
     """`layer`, and a line for each parameter that is reordered for the other model, whose layer is `counterpart`. If
-    that model has its channels last, it may count pixels as this one: then what `counterpart` is not known to count so
-    is refused."""
+    that model has its channels last, it may count pixels as this one does: then a parameter of `counterpart` that is
+    not known to do so is refused."""
     names = (
         {name for part in counterpart.parts if part.rule.order for name in part.of}
         if counterpart is not None
@@ -53,8 +53,8 @@ def reordered(
 
 
 def in_doubt(source: Twin, target: Backend) -> Iterator[str]:
-    """Yields a line for each layer that may be behind a flattened image, if only one of source and target has its
-    channels last: the first linear layer behind a convolution, if it takes several numbers for each channel."""
+    """Yields a line for each layer that may follow a flattened image, if only one of source and target has its channels
+    last: the first linear layer after a convolution, if it takes several numbers for each channel."""
     # both count pixels in one order
     if has_channels_last(source) == puts_channels_last(target):
         return

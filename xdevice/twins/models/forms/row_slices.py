@@ -1,4 +1,4 @@
-"""A part of a layer's rows, as `names=` asks for it: `{"positions[2:]": "wpe"}` leaves out the first two."""
+"""Selects some of a layer's rows, as `names=` asks for: `{"positions[2:]": "wpe"}` leaves out the first two."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def cut(twin: Twin, slices: Slices, done: list[str], is_target: bool) -> Twin:
 
 
 def _cut(twin: Twin, layer: Layer, rows: slice, done: list[str], is_target: bool) -> Layer:
-    """A layer with these of its rows only."""
+    """The layer with only these rows."""
     total = next(iter(twin.shapes(layer).values()))[0]
     # as Python's slices do, so that [2:] and [:-1] mean what they say
     first, last, _ = rows.indices(total)

@@ -1,10 +1,10 @@
-"""Finds what one model has in another form than the other: a parameter that belongs to no known layer, a norm or a
+"""Finds parameters that the two models have in different forms: a parameter that belongs to no known layer, a norm or a
 linear layer of the user's own class, a bias that the model's code adds, a convolution in place of a linear layer, an
 embedding in place of a plain tensor.
 
-Each is the same array in another shape, so only its `Layer` is rewritten, with a rule for the shape. That is done
-where the counts of both models say that it is meant, and only if the shapes fit. The code around it is not read, which
-`not_compared` lists.
+Each is the same array in another shape, so only its `Layer` is rewritten, with a rule for the shape. That is done only
+if the counts of such layers in both models match, and if the shapes fit. The code around them is not read;
+`not_compared` lists that.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ _OWN: Final = ("rms_norm", "layer_norm", "batch_norm", "linear")
 
 
 def with_own_classes(twin: Twin, other: Twin) -> Twin:
-    """Takes modules of unknown classes for norms and linear layers, where the other model has exactly so many more of
-    their shape and parameters. For a linear layer its modules of unknown classes count, too."""
+    """Takes modules of unknown classes for norms and linear layers, where the other model has exactly that many more
+    with their shapes and parameters. For linear layers, the other model's modules of unknown classes count, too."""
     for kind in _OWN:
         lacking = _forms(twin=other, kind=kind) - _forms(twin, kind)
         candidates = _candidates(twin, kind)
@@ -78,8 +78,8 @@ def _fitting(twin: Twin, layers: list[Layer], lacking: Counter[object]) -> list[
 
 
 def _rectangular(twin: Twin, layers: list[Layer]) -> list[Layer]:
-    """Those of the linear layers of which the shape tells which axis is that of the inputs: their own, or that of
-    another layer of their class."""
+    """The linear layers whose inputs' axis is known from a shape: their own, or that of another layer of their
+    class."""
     classes = classes_of(twin.sequence)
     sizes = {layer.path: set(twin.shapes(layer)["weight"]) for layer in layers}
     certain = {classes.get(path) for path, size in sizes.items() if len(size) == 2} - {None}
@@ -135,9 +135,9 @@ def _with_layers(twin: Twin, new: Sequence[Layer]) -> Twin:
 
 
 def with_biases(twin: Twin, other: Twin) -> Twin:
-    """Gives layers without a bias the tensor of no layer beside them that fits as one, where the other model has
-    exactly so many more layers of that shape with a bias. A graph convolution adds its bias behind the sum over the
-    neighbours."""
+    """Gives each layer without a bias a neighbouring tensor outside all layers that fits as one, where the other model
+    has exactly that many more layers of that shape with a bias. A graph convolution adds its bias after the sum over
+    the neighbours."""
     lacking = Counter(map(other.signature, filter(_has_bias, other.layers)))
     lacking.subtract(map(twin.signature, filter(_has_bias, twin.layers)))
     biases: dict[object, list[Layer]] = {}
@@ -179,8 +179,8 @@ def _has_bias(layer: Layer) -> bool:
 
 
 def with_kinds(twin: Twin, other: Twin) -> Twin:
-    """Takes convolutions that may see the whole image, as 1x1 on a pooled one, for linear layers, and embeddings for
-    plain tensors, where the other model has exactly so many more of these, and no convolution or embedding of that
+    """Takes convolutions that may cover the whole image, as 1x1 on a pooled one, for linear layers, and embeddings for
+    plain tensors, where the other model has exactly that many more of these, and no convolution or embedding of that
     shape."""
     for way in (_as_linear, _as_single):
         ours, theirs = (
@@ -201,7 +201,7 @@ def with_kinds(twin: Twin, other: Twin) -> Twin:
 
 
 def _as_linear(twin: Twin, layer: Layer) -> Layer | None:
-    """A convolution as the linear layer that it is on an image of its kernel's size; None if it is none."""
+    """A convolution as the linear layer that it equals on an image of its kernel's size; None if it equals none."""
     if layer.kind != "conv" or layer.settings.get("groups", 1) != 1:
         return None
     shape: Any = twin.signature(layer)[-1]
@@ -247,8 +247,9 @@ def _as_single(twin: Twin, layer: Layer) -> Layer | None:
 
 def pair_singles(source: Twin, target: Twin, names: Names) -> list[dict[str, str]]:
     """Pairs the tensors that belong to no layer: by `names=`, by their paths, or else in their order among those of one
-    shape, if both models have equally many of that shape and the names do not contradict it. Gives these pairs, by
-    their paths; and, if tensors are left that fit, the same with these in their order, and with these by names."""
+    shape, if both models have equally many of that shape and the names do not contradict it. Returns these pairs, by
+    their paths. If tensors are left that fit, it also returns the pairs with the rest paired in order, and with the
+    rest paired by names."""
     ours, theirs = (
         {layer.path: twin.signature(layer)[1:] for layer in twin.singles}
         for twin in (source, target)
@@ -280,8 +281,8 @@ def _whole_shapes(twin: Twin) -> dict[str, object]:
 def _pair_alike(
     ours: Mapping[str, object], theirs: Mapping[str, object], sure: dict[str, str]
 ) -> tuple[dict[str, str], dict[str, str]]:
-    """Adds to `sure` the pairs of paths with one value, where their order is clear. Gives for the others their pairs
-    in their order, and by their names."""
+    """Adds to `sure` the pairs of paths whose order is clear. Returns the pairs of the others, in order and by
+    names."""
     in_order: dict[str, str] = {}
     likely: dict[str, str] = {}
     for form in dict.fromkeys(ours.values()):
