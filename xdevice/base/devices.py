@@ -60,9 +60,9 @@ answers: Final = Answers()
 class Device:
     """A place where tensors live: a kind and an index, the same on every framework.
 
-    Immutable and hashable. Compare by `==`, with a text too: `cuda:1` and `gpu:1` are equal. `gpu` is the accelerator
-    of the backend, whatever it is. "cuda", "rocm", "mps", "xpu", "npu", "hpu" or a plugin's own name means one kind of
-    hardware: a backend on which `gpu:i` is another kind refuses such a name. Virtual GPUs take every name.
+    Immutable and hashable. Compare by `==`, also with a string: `cuda:1` and `gpu:1` are equal. `gpu` is the
+    accelerator of the backend, whatever it is. "cuda", "rocm", "mps", "xpu", "npu", "hpu" or a plugin's own name means
+    one kind of hardware: a backend on which `gpu:i` is another kind refuses such a name. Virtual GPUs take every name.
 
     | backend | `Device("gpu:1").native` | `Device("cpu").native` |
     |---|---|---|
@@ -173,7 +173,7 @@ class Named(Device):
 
 
 def named(word: str, index: int = 0) -> Device:
-    """Returns `gpu:index`, named by a word of `HARDWARE`."""
+    """Returns `gpu:index` under a name from `HARDWARE`."""
     plain = of("gpu", index)
     return _new(Named, kind="gpu", index=index, _text=str(plain), plain=plain, word=word)
 
@@ -251,7 +251,8 @@ def parse(spec: object) -> Device:
 
 
 def spell(text: str, device: Device) -> None:
-    """Makes a text a spelling of a device. An adapter calls it to say that its framework writes "/CPU:1" for gpu:0."""
+    """Registers a text as a spelling of a device. An adapter calls it to say that its framework writes "/CPU:1" for
+    gpu:0."""
     spelled[text] = device
 
 
@@ -262,7 +263,7 @@ def _index_hint(spec: object) -> str:
 
 
 def _parse_text(text: str) -> Device:
-    """Returns the device that a text names, and keeps it for the next time. Raises `DeviceError` for any other text."""
+    """Returns the device that a text names, and caches it. Raises `DeviceError` for any other text."""
     import re
 
     match = re.fullmatch(_SPELLING, text, re.IGNORECASE | re.ASCII)

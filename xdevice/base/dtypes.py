@@ -55,7 +55,7 @@ _names: dict[np.dtype[Any], str] = {}
 
 
 def name_of(dtype: np.dtype[Any]) -> str:
-    """Returns the name of a NumPy dtype, which is kept for the next call: `dtype.name` takes 5 us each time."""
+    """Returns the name of a NumPy dtype, which is cached: `dtype.name` takes 5 us each time."""
     name = _names.get(dtype)
     if name is None:
         name = _names[dtype] = str(dtype.name)
@@ -69,7 +69,7 @@ def state(names: Mapping[Any, str]) -> None:
 
 
 def dtype_name(dtype: object) -> str:
-    """Returns NumPy's name of a dtype that is given in any framework's form.
+    """Returns NumPy's name of a dtype in any framework's form.
 
     `"float32"`, `np.float32`, `torch.float32`, `tf.float32`, `paddle.float32`, `jnp.float32`, `float`.
 

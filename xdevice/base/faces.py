@@ -1,5 +1,5 @@
 """Public names that are imported when they are first used. Each face, such as `xdevice` itself or `xdevice.parallel`,
-lists them in a stub (`.pyi`) beside it, where type checkers read the same lines."""
+lists them in a stub (`.pyi`) next to it, where type checkers read the same lines."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def names_in(file: str) -> dict[str, str]:
 
 
 def read(face: str, package: str, module: str, name: str) -> Any:
-    """Imports a public name of a face and keeps it there, so that its next use takes no time."""
+    """Imports a public name of a face and stores it there, so that its next use takes no time."""
     from importlib import import_module
 
     value = (

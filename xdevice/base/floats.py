@@ -2,7 +2,7 @@
 
 | XDEVICE_FLOATS | |
 |---|---|
-| `float64` | what would be float32 is float64, of the same value; so are the frameworks' own defaults |
+| `float64` | float64 instead of float32, with the same value; the frameworks' own default is float64 too |
 | `jitter:1` | `tensor`, `random`, `load` and `convert_state` move each number by an ULP, up or down; 1 is the seed |
 
 Jitter leaves whole numbers as they are: zeros, ones, masks and labels are exact on every framework.
@@ -49,13 +49,13 @@ def setting() -> str:
 
 
 def is_float64() -> bool:
-    """Whether XDEVICE_FLOATS asks for float64 in the place of float32."""
+    """Whether XDEVICE_FLOATS asks for float64 in place of float32."""
     return _asked == FLOAT64
 
 
 def usual(name: str = "float32") -> str:
-    """Returns the dtype to make where a program would get `name`: `name` itself, or under XDEVICE_FLOATS=float64 a
-    wider one.
+    """Returns the dtype to use where a program would get `name`: `name` itself, or under XDEVICE_FLOATS=float64 a wider
+    one.
 
     Example:
         >>> from xdevice.base import floats
@@ -83,8 +83,8 @@ def jitter(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 def _jitter(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Returns a copy of an array of floats in which each number that is not whole is moved to a neighbouring one, up or
-    down by chance. The chance depends on the setting and on the numbers, so that a run can be repeated."""
+    """Returns a copy of an array of floats in which each number that is not whole is moved to a neighbouring one,
+    randomly up or down. The direction depends on the setting and on the numbers, so that a run can be repeated."""
     name = array.dtype.name
     if name not in _JITTERED or array.size == 0:
         return array

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def in_child(function: F) -> F:
-    """Has a function called in each child that is forked from now on, and returns the function."""
+    """Registers a function to be called in each child that is forked from now on, and returns the function."""
     if hasattr(os, "register_at_fork"):  # Windows does not fork
         os.register_at_fork(after_in_child=function)
     return function

@@ -29,8 +29,8 @@ class Attribute(str):
 
 
 def as_key(name: Any) -> Any:
-    """Returns the key for what an object has under a name. A `__dict__` may have keys that are no texts: flax's
-    `nnx.List` has its layers under their numbers."""
+    """Returns the key for an attribute of an object. A `__dict__` may have keys that are not strings: flax's `nnx.List`
+    keeps its layers under their numbers."""
     return Attribute(name) if isinstance(name, str) else name
 
 
@@ -65,7 +65,7 @@ def attribute_dict(x: Any) -> Any:
 
 
 def attributes(x: Any) -> dict[Any, Any]:
-    """Returns what is in the slots and the `__dict__` of an object, by name."""
+    """Returns the values in the slots and the `__dict__` of an object, by name."""
     values = {}
     for name in slots(type(x)):
         with suppress(Exception):  # not set
@@ -102,9 +102,9 @@ def put(new: Any, name: Any, value: Any) -> None:
         getattr(type(new), name, None) if isinstance(name, str) else None,
     )
     if type(slot) is types.MemberDescriptorType:
-        slot.__set__(new, value)  # past a frozen class's __setattr__, one in C too
+        slot.__set__(new, value)  # bypasses a frozen class's __setattr__, even one in C
     elif own is not None:
-        own[name] = value  # past a property
+        own[name] = value  # bypasses a property
     else:
         object.__setattr__(new, name, value)
 
@@ -138,9 +138,9 @@ def fill(new: Any, x: Any, keys: Iterable[Any], children: Sequence[Any]) -> Any:
 
 
 def _gone_along(name: str, noted: Any, x: Any, values: dict[Any, Any]) -> Any:
-    """Returns the value for an attribute in which an object notes a device: if the tensors that the attribute is about
-    were on that device and have moved, their new device, otherwise the old value. `device` is about all tensors of the
-    object, `some_device` about those whose names begin with `some`."""
+    """Returns the new value of an attribute in which an object records a device. If the tensors that the attribute
+    describes were on that device and have moved, that is their new device, otherwise the old value. `device` describes
+    all tensors of the object, `some_device` those whose names begin with `some`."""
     owner = registry.owner_of(type(noted))
     place = owner.from_native(noted) if owner is not None else noted
     before, prefix = attributes(x), name.removesuffix("device").strip("_")

@@ -1,5 +1,5 @@
-"""Batches: dicts, lists and tuples with nothing but tensors, numbers and texts in them. A training loop moves one at
-each step, so they are taken apart without a walk by `trees.flatten`, which is slower."""
+"""Batches: dicts, lists and tuples that hold only tensors, numbers and strings. A training loop moves one at each step,
+so they are taken apart without a walk by `trees.flatten`, which is slower."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ _movable: Final = registry.movable
 
 
 def flatten_batch(x: Any, batch: Batch | None = None, depth: int = _DEEPEST) -> Batch | None:
-    """Returns the tensors in a dict, list or tuple, nested or not, that holds nothing beside them but numbers and
-    texts. Returns None if it holds anything else, or has one container in two places. `batch` has what was found so
-    far, when a container in another one is looked at.
+    """Returns the tensors in a dict, list or tuple, nested or not, that holds only tensors, numbers and strings.
+    Returns None if it holds anything else, or the same container twice. In the call for a nested container, `batch` has
+    what the outer calls have found so far.
 
     For three tensors that are on the device already, `to_device` takes
     1.8 us with this function and 2.9 us with `flatten`; for 1,000 tensors in lists of ten 0.24 and 0.5 ms.
@@ -73,7 +73,7 @@ def rebuild_batch(x: Any, batch: Batch, changed: list[Any]) -> Any:
 
 
 def _rebuild_inner(x: Any, changed: Iterator[Any]) -> Any:
-    """Returns a container of a batch with the next ones of `changed` in the places of its tensors."""
+    """Returns a container of a batch, with its tensors replaced by the next ones of `changed`."""
     new = []
     for child in x.values() if type(x) is dict else x:
         if type(child) in _movable:

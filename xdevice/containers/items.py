@@ -1,8 +1,8 @@
-"""How the items of each sort of container, and the attributes beside them, are read, and how such a container is made
-again with other items and attributes.
+"""How the items and attributes of each kind of container are read, and how such a container is made again with other
+items and attributes.
 
-State that is neither item nor attribute comes from the old container. If the new one would not be as the old one was,
-an error is raised.
+State that is neither item nor attribute comes from the old container. If anything else in the new container would
+differ from the old one, an error is raised.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Walk(NamedTuple):
 
 def _extra_attributes(x: Any) -> dict[str, Any]:
     """Returns those attributes of a container with items that hold tensors or models. Left out are attributes that are
-    items of the container under another name, and what a framework notes beside the items of its own containers."""
+    items of the container under another name, and attributes that a framework itself adds to its own containers."""
     if registry.owner_of(type(x)) is not None:
         return {}
     beside = attributes(x)
@@ -71,7 +71,7 @@ def _extra_attributes(x: Any) -> dict[str, Any]:
         if registry.kind_of(type(value)) is not None or looks.search(value)
     }
     for name in beside:
-        if not isinstance(name, str):  # it could not be told from an item
+        if not isinstance(name, str):  # it would look like an item
             raise ContainerError(
                 f"a {type(x).__qualname__} has an attribute {shown(name)}, which is not a text"
             )
@@ -104,7 +104,7 @@ def _read_keyed(x: Any) -> tuple[Names, Children]:
     items = dict(x.items())
     if isinstance(x, dict) and not looks.is_proxy(type(x)):
         stored = dict(dict.items(x))
-        # a multi-dict stores lists and gives the first of each, and nobody can tell how to put another one there
+        # a multi-dict stores lists and returns the first item of each; how to put another one there is unknown
         if (
             len(items) != len(stored)
             or any(items.get(key, looks) is not stored[key] for key in stored)
@@ -127,7 +127,7 @@ def _tensors(x: Any) -> set[int]:
 
 def write_keyed(x: Any, keys: Names, children: Children) -> Any:
     """Returns a copy of a dict with other values and attributes, made by
-    `copy.copy`, which keeps what else the dict has."""
+    `copy.copy`, which keeps everything else that the dict has."""
     new = copy.copy(x)
     if new is x or type(new) is not type(x):
         return _write_mapping(x, keys, children)
@@ -159,8 +159,8 @@ def _read_mapping(x: Any) -> tuple[Names, Children]:
 
 
 def _write_mapping(x: Any, keys: Names, children: Children) -> Any:
-    """Returns a mapping that its type's constructor makes of a dict. It is never written into: without a `__copy__`,
-    Python's copy would share the inner dict of `x`."""
+    """Returns a new mapping of the type of `x`, made from a dict by the type's constructor. A copy of `x` is not
+    written into instead: without a `__copy__`, Python's copy would share the inner dict of `x`."""
     pairs = [
         (key, child) for key, child in zip(keys, children, strict=True) if key is not _KEYS
     ]
@@ -177,7 +177,8 @@ def _write_mapping(x: Any, keys: Names, children: Children) -> Any:
 
 
 def _made(x: Any, inside: Any) -> Any:
-    """Returns what the type of `x` makes of its contents. Raises `ContainerError` if it is not as `x` was."""
+    """Returns a new object that the type of `x` makes from these contents. Raises `ContainerError` if it has another
+    type than `x` or lacks an attribute of `x`."""
     new = type(x)(inside)
     if type(new) is not type(x):
         raise ContainerError(f"it became a {type(new).__qualname__}")
@@ -187,14 +188,14 @@ def _made(x: Any, inside: Any) -> Any:
 
 
 def _is_kept(new: Any, old: Any) -> bool:
-    """Whether a mapping has kept the value `old` that was put into it. It gives it back as `new`, which may be another
-    object of the same type if it is no tensor."""
+    """Whether a mapping has kept the value `old` that was put into it. The mapping returns it as `new`, which may be
+    another object of the same type unless it is a tensor."""
     return new is old or (type(new) is type(old) and registry.kind_of(type(old)) is None)
 
 
 def _check_taken(new: Any, keys: Names, children: Children) -> Any:
-    """Returns `new`, or raises `ContainerError` if it has not taken the children as they are: some mappings convert
-    what is put into them."""
+    """Returns `new`, or raises `ContainerError` if it has changed the type of a child: some mappings convert the values
+    that are put into them."""
     for key, child in zip(keys, children, strict=True):
         if type(key) is not Attribute and type(new[key]) is not type(child):
             raise ContainerError(f"its {shown(key)} became a {type(new[key]).__qualname__}")
@@ -211,7 +212,7 @@ def _read_listed(x: Any) -> tuple[Names, Children]:
 
 
 def _items(x: Any) -> list[Any]:
-    """Returns the items of `x`, by its iterator alone: `list(x)` believes a subclass's `__len__`, which may be
+    """Returns the items of `x`, using its iterator only: `list(x)` relies on a subclass's `__len__`, which may be
     wrong."""
     return list(iter(x))
 
@@ -245,7 +246,7 @@ def _write_tuple(x: Any, keys: Names, children: Children) -> Any:
     if hasattr(x, "n_sequence_fields"):
         return type(x)(children)
     count = len(_items(x))
-    new = tuple.__new__(type(x), children[:count])  # past a constructor of its own
+    new = tuple.__new__(type(x), children[:count])  # bypasses its own constructor
     for name, value in attributes(x).items():
         put(new, name, value)
     return _put_attributes(new, count, keys, children)
@@ -297,7 +298,7 @@ BY_BASE: Final[tuple[tuple[Any, Walk], ...]] = (
     (list | UserList, Walk(_read_listed, _write_listed)),
     (deque, Walk(read_elements, _write_deque)),
     (tuple, Walk(_read_tuple, _write_tuple)),
-    # nothing but its dict makes a view, so it comes back as a list
+    # only its dict can make a view, so it comes back as a list
     (MappingView, Walk(read_elements, lambda x, keys, new: list(new))),
     (ChainMap | types.SimpleNamespace | argparse.Namespace, ATTRIBUTES),
     (WeakValueDictionary, Walk(_read_mapping, _refuse_weak)),

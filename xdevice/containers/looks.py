@@ -1,7 +1,8 @@
-"""Finds what an object holds: what is in its slots and its `__dict__`, and the items of the containers in these.
+"""Finds the values that an object holds: those in its slots and its `__dict__`, and the items of the containers in
+these.
 
-None of the object's code is called, not even a property, so what the object computes is not found. Values that an
-object keeps in C are found if its type reports them to Python's garbage collector, as Python asks of all types.
+None of the object's code is called, not even a property, so values that the object computes are not found. Values that
+an object keeps in C are found if its type reports them to Python's garbage collector, as Python asks of all types.
 Refusing every object that may keep something in C would refuse locks, loggers, open files and random generators in a
 batch.
 """
@@ -134,9 +135,9 @@ def _is_function(cls: type) -> bool:
 
 
 def is_proxy(cls: type) -> bool:
-    """Whether objects of a type stand for another object, whose class `isinstance` sees. TensorFlow's wrappers around
-    the dicts and tuples of its modules are of this kind, and `wrapt.ObjectProxy`. A decorator with a property
-    `__wrapped__` is not: it is of its own class."""
+    """Whether objects of a type are proxies of another object, whose class `isinstance` sees. Examples are TensorFlow's
+    wrappers around the dicts and tuples of its modules, and `wrapt.ObjectProxy`. A decorator with a property
+    `__wrapped__` is not one, because `isinstance` sees its own class."""
     return all(
         issubclass(type(_defined(cls, name)), _DESCRIPTORS)
         for name in ("__wrapped__", "__class__")
@@ -153,13 +154,13 @@ def _defined(cls: type, name: str) -> Any:
 def _unwrap(x: Any) -> Any:
     try:
         return x.__wrapped__
-    except Exception:  # it does not stand for anything yet
+    except Exception:  # there is no object behind it yet
         return None
 
 
 def seen_class(x: Any) -> type:
-    """Returns the type of an object, or for a proxy the type of what it stands for. Other objects may say that they are
-    of another class, as a mock with a `spec` does, but have nothing of that class except its name."""
+    """Returns the type of an object, or for a proxy the type of the object behind it. Other objects may claim to be of
+    another class, as a mock with a `spec` does, but have only the name of that class."""
     while is_proxy(type(x)):
         x = _unwrap(x)
     return type(x)
@@ -192,7 +193,7 @@ def _search(x: Any) -> Iterator[Inner]:
 
 
 def _code(form: str, key: Any) -> str:
-    """Returns one step of the path to a tensor as one writes it: `[0]`, or `.x`, for which `key` does not matter."""
+    """Returns one step of the path to a tensor, as written in code: `[0]`, or `.x`, for which `key` does not matter."""
     return form.replace("{}", shown(key, None)) if form.endswith("[{}]") else form
 
 
@@ -215,14 +216,14 @@ def _view(cls: type) -> _View:
 
 
 def _children(x: Any) -> Iterator[tuple[str, Any, Any]]:
-    """Yields what is directly in an object. Before each thing come two values: how its key is written (`[{}]`), and the
-    key."""
+    """Yields a tuple for each value that is directly in an object: how its key is written (`[{}]`), the key, and the
+    value."""
     cls = type(x)
     view = _view(cls)
     if view.is_proxy:
         inner = _unwrap(x)
         yield ".__wrapped__", "", inner
-        # what a framework notes beside what its own proxies stand for is not held
+        # data that a framework itself adds to its own proxies does not count
         if registry.owner_of(cls) is None:
             yield from (("", "", own) for own in gc.get_referents(x) if own is not inner)
         return
@@ -250,8 +251,8 @@ def _number(form: str, values: list[Any]) -> Iterator[tuple[str, Any, Any]]:
 
 
 def is_plain(values: list[Any]) -> bool:
-    """Whether values are numbers and texts only, or containers of these. It works at C's speed, because a tokenizer has
-    50,000 pairs, and looking at each in turn takes ten times as long."""
+    """Whether values are numbers and texts only, or containers of these. It runs in C, because a tokenizer has 50,000
+    pairs, and a loop over them in Python takes ten times as long."""
     for _ in range(_DEEPEST):
         kinds = set(map(id, map(type, values))) - PLAIN
         if not kinds or not kinds <= _FLAT:

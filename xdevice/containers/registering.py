@@ -1,8 +1,8 @@
 """`register_container`: types of the user's own, here and in the trees of JAX, PyTorch and optree.
 
 A type whose attributes are walked is handed on to each framework that is loaded, now or later. A tree keeps the
-attributes that hold tensors as children; all others are compared by `==`, as `jax.jit` compares what is static. Types
-with functions of their own are not handed on: those take the old object, which trees do not have.
+attributes that hold tensors as children; all others are compared by `==`, as `jax.jit` compares static values. Types
+with functions of their own are not handed on: their `rebuild` takes the old object, which trees do not have.
 """
 
 from __future__ import annotations
@@ -95,8 +95,8 @@ def share_all(backend: Backend) -> None:
 
 
 def _flatten(x: Any) -> tuple[tuple[Any, ...], Static]:
-    """Returns the attributes of an object that hold tensors, as the children of a tree, and everything else, as what is
-    static in it."""
+    """Returns the attributes of an object that hold tensors, as the children of a tree, and everything else as its
+    static part."""
     names, values = attributes.read(x)
     pairs = [
         (attributes.as_name(name), value) for name, value in zip(names, values, strict=True)

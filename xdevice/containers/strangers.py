@@ -6,8 +6,8 @@ framework move (`Backend.moves_by`, such as `to`) and all tensors seen in it are
 stays where it is. Its tensors would then stay behind, so moving what it is in raises an error.
 
 A method that leaves a tensor behind is refused by name: nobody can see whether it forgets the tensor, or keeps it on
-the host on purpose. What stays on purpose is said by the type's `Way`, for all objects of the type, and is never
-inferred from what one object does.
+the host on purpose. The type's `Way` says what stays on purpose, for all objects of the type; this is never inferred
+from what one object does.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Stranger:
         return self.mover is not None or (self.way is not None and self.way.move is not None)
 
     def places(self) -> list[tuple[str, Device]]:
-        """Returns name and device of each tensor in the object, and of each variable of its models."""
+        """Returns the name and device of each tensor in the object, and of each variable of its models."""
         places = []
         for path, value, backend, kind in self.parts:
             if kind == "tensor":
@@ -74,7 +74,7 @@ class Stranger:
             return False
 
     def without(self, models: Collection[int]) -> Stranger:
-        """Returns a `Stranger` for the same object without the models of these `id`s, which are moved by themselves."""
+        """Returns a `Stranger` for the same object without the models of these `id`s, which are moved separately."""
         return Stranger(
             self.x, self.way, [one for one in self.parts if id(one.value) not in models]
         )
@@ -104,7 +104,7 @@ class Stranger:
 
     def remedy(self, other: str) -> str:
         """Returns how to get the object's tensors moved: the line that registers its type, if that is possible, else
-        another way. `other` is the end of that line's sentence."""
+        another way. `other` is the end of the sentence about that line."""
         cls = type(self.x)
         if self.way is not None and self.way.instead:
             return self.way.instead
@@ -203,8 +203,8 @@ class Stranger:
             )
 
     def _let_move(self, x: Any, target: Device) -> Any:
-        """Returns what the object's own method for moving returns, or the object if that is None, as it is of methods
-        that work in place."""
+        """Returns the result of the object's own method for moving, or the object itself if that is None, as it is for
+        methods that work in place."""
         if self.mover is None:
             assert self.way is not None
             assert self.way.move is not None
@@ -224,8 +224,8 @@ def _duplicate(x: Any, parts: list[Inner]) -> Any:
 
 
 def separate(x: Any, new: Any) -> None:
-    """Gives `new`, a copy of a tensor of a user's own class, its own copies of what `x` carries in attributes.
-    Frameworks share it: `Tensor.to` of PyTorch, `__array_finalize__` of NumPy."""
+    """Gives `new`, a copy of the tensor `x` of a user's own class, its own copies of the attributes of `x`. Frameworks
+    share these: `Tensor.to` of PyTorch, `__array_finalize__` of NumPy."""
     before = attributes(x)
     for name, value in attributes(new).items():
         if before.get(name) is value and id(type(value)) not in PLAIN:
@@ -233,8 +233,8 @@ def separate(x: Any, new: Any) -> None:
 
 
 def _copied(value: Any, name: str) -> Any:
-    """Returns a deep copy of what a tensor carries; the same object if it cannot be copied and holds no tensors. `name`
-    is what the error calls it."""
+    """Returns a deep copy of a tensor's attribute; the same object if it cannot be copied and holds no tensors. The
+    error calls it `name`."""
     owned = registry.kind_of(type(value))
     parts = [looks.Inner("", value, *owned)] if owned is not None else looks.search(value)
     try:

@@ -1,9 +1,9 @@
 """Containers: walking them, rebuilding them with their tensors replaced, and `register` for types of the
 user's own.
 
-How Python's own containers are walked is written here (for those with nothing but tensors in `batches`); `ways` finds
-that out for other types. It is found out once, when an object of the type is first met, and forgotten when the type is
-gone, when a backend is loaded, or when a type is registered.
+This module walks Python's own containers (`batches` those with nothing but tensors); `ways` finds out how other types
+are walked. That is found out once, when an object of the type is first met, and forgotten when the type is gone, when a
+backend is loaded, or when a type is registered.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _NO_CONTAINERS: Final[dict[int, Any]] = {}
 
 
 class Leaf(NamedTuple):
-    """A leaf of a container, which is what is not walked further, and the path to it, as one writes it behind the
+    """A leaf of a container, which is a value that is not walked further, and the path to it, as written after the
     container's name: `['x'][1]`."""
 
     path: str
@@ -178,7 +178,8 @@ class Tree:
 
     @cached_property
     def owners(self) -> dict[int, Owned | None]:
-        """The backend and the kind of each type of leaf, by the type's `id`; None for what is no tensor or model."""
+        """The backend and the kind of each type of leaf, by the type's `id`; None for types that are neither tensors
+        nor models."""
         return {number: registry.kind_of(cls) for number, cls in self.kinds.items()}
 
     def paths(self) -> list[tuple[Any, ...]]:
@@ -191,7 +192,7 @@ class Tree:
             raise too_deep(self.root[0]) from None
 
     def path(self, index: int) -> str:
-        """Returns the path to a leaf, as one writes it behind the container's name."""
+        """Returns the path to a leaf, as written after the container's name."""
         return written(self.paths()[index])
 
     def named_leaves(self) -> list[Leaf]:
@@ -238,8 +239,8 @@ class Tree:
                 )
 
     def refuse_sparse(self, name: str, verb: str) -> None:
-        """Raises `UnsupportedError` if the container is, or holds, something whose tensors mean something only
-        together, as those of a sparse array do."""
+        """Raises `UnsupportedError` if the container is, or holds, an object whose tensors have a meaning only
+        together, such as a sparse array."""
         nodes: list[tuple[tuple[Any, ...], _Node]] = (
             [] if self.root is None else [((), self.root)]
         )
@@ -263,9 +264,9 @@ class Tree:
 
 
 def searched(x: Any, whole: bool = False, walk: Walked | None = None) -> Tree:
-    """Returns a container that was walked, with the objects of unknown types in it that hold tensors. What is in an
-    object may be the first thing of its framework that the program shows, and with the backend come types that are
-    walked: then the walk begins again."""
+    """Returns a container that was walked, with the objects of unknown types in it that hold tensors. A value in an
+    object may be the first of its framework that xdevice meets. Its backend is then loaded, which adds types that are
+    walked, so the walk begins again."""
     while True:
         ways = walks
         tree = Tree(x, whole, once=True, walk=walk)
@@ -279,7 +280,7 @@ def searched(x: Any, whole: bool = False, walk: Walked | None = None) -> Tree:
 
 
 def too_deep(x: Any) -> ContainerError:
-    """Returns the error for a container in which a walk has run into Python's limit of recursion."""
+    """Returns the error for a container in which a walk has reached Python's recursion limit."""
     return ContainerError(
         f"a {type(x).__qualname__} contains itself, or is nested hundreds deep; "
         "pass the tensors in a container without cycles"
@@ -306,7 +307,7 @@ def leaves(x: object) -> list[Leaf]:
 
 
 def written(keys: Iterable[Any]) -> str:
-    """Returns the path that these keys make, as one writes it behind the container's name: `['x'][1]`."""
+    """Returns the path that these keys make, as written after the container's name: `['x'][1]`."""
     return "".join(
         f".{key}" if type(key) is Attribute else f"[{shown(key, None)}]" for key in keys
     )
@@ -342,7 +343,7 @@ def way_of(x: Any, whole: bool) -> Walk | None:
     way: Any = walks.get(id(cls), _UNSEEN)
     if way is _UNSEEN:
         way = way_into(x)
-        if not looks.is_proxy(cls):  # the next one may stand for something else
+        if not looks.is_proxy(cls):  # the next proxy of this type may hide another type
             registry.remember(walks, cls, way)
     if type(way) is not Whole:
         return way  # type: ignore[no-any-return]
@@ -404,7 +405,7 @@ def _rebuild(
     if before is not None and (before[0] is node or way is KNOWING_ITSELF):
         return before[2]
     if way is KNOWING_ITSELF:
-        done[id(container)] = node, [], empty(container)  # it is there before what refers to it
+        done[id(container)] = node, [], empty(container)  # before what refers to it is made
     if inner:
         new = [
             _rebuild(inner[i], changed, touched, done) if i in inner else next(changed)
@@ -464,7 +465,7 @@ def _read_items(x: Any) -> tuple[Iterable[Any], Sequence[Any]]:
 
 _SLICE: Final = tuple(map(Attribute, ("start", "stop", "step")))
 
-# behind the values of a dict `and_keys` puts keys that hold tensors, and zip leaves those out
+# `and_keys` puts keys that hold tensors after the values of a dict, and zip leaves those out
 OWN: Final[dict[type, Walk]] = {
     dict: Walk(_read_dict, lambda x, keys, new: dict(zip(x, new, strict=False)), True),
     OrderedDict: Walk(_read_ordered, _write_ordered, True),
@@ -500,7 +501,7 @@ def register(
 
 
 def _refuse(cls: object, flatten: object, rebuild: object, move: object) -> None:
-    """Raises `ContainerError` for arguments of `register_container` that say nothing, or contradict each other."""
+    """Raises `ContainerError` for arguments of `register_container` that have no effect, or contradict each other."""
     if not isinstance(cls, type):
         raise ContainerError(
             f"register_container takes a type, not {shown(cls)}; "

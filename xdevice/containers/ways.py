@@ -1,7 +1,7 @@
 """Finds out how the objects of a type are walked.
 
 A type that a user has registered is walked as it was registered. dict, list, tuple and their subclasses are walked by
-their items, then what a framework has registered with itself (a pytree of JAX) as the framework says, then other
+their items, then types that are registered with a framework (a pytree of JAX) as the framework says, then other
 mappings and sets by their items, and dataclasses, attrs classes, pydantic models and namespaces by their attributes.
 Whatever else a container has, such as the attributes of a subclass of dict, is kept and walked too. Objects of all
 other types are leaves.
@@ -52,7 +52,7 @@ def way_into(x: Any) -> Walk | Whole | None:
     if x is None or issubclass(cls, type) or registry.kind_of(cls) is not None:
         return None  # for JAX, None is a container without anything in it
     if looks.is_proxy(cls) and registry.owner_of(cls) is None:
-        return None  # it may hold more than what it stands for, and cannot be made again
+        return None  # it may hold more than the object behind it, and cannot be made again
     offered = _ask_frameworks(x)
     if offered is not None and (
         offered.move is not None or (offered.tensors is not None and offered.flatten is None)

@@ -1,6 +1,6 @@
-"""The imports of an adapter (the package that makes a framework a backend): the contract, which is the
-class `Backend` with its methods, and the types that these methods take and return. The additions of a product are in
-its folder `contract`: `xdevice.math.contract`, `xdevice.testing.contract`."""
+"""The names that an adapter (the package that makes a framework a backend) imports: the contract, which is the class
+`Backend` with its methods, and the types that these methods take and return. The additions of a product are in its
+folder `contract`: `xdevice.math.contract`, `xdevice.testing.contract`."""
 
 from __future__ import annotations
 

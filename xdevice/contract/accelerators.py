@@ -1,5 +1,5 @@
-"""Chooses the accelerator that the name `gpu:i` stands for, if a framework has several, such as CUDA and a plugin of
-another vendor."""
+"""Chooses the accelerator that the name `gpu:i` means, if a framework has several, such as CUDA and a plugin of another
+vendor."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ def choose(
     words: Callable[[str], Iterable[str]],
     default: str | None = None,
 ) -> str | None:
-    """Returns the name of the accelerator that `gpu:i` stands for, out of `names`; None if `names` is empty.
+    """Returns the name of the accelerator that `gpu:i` means, out of `names`; None if `names` is empty.
 
     Args:
         framework: what error messages call the framework.
         names: the framework's accelerators that have devices on this machine.
-        words: gives the words that mean the hardware of an accelerator, as "cuda" for TensorFlow's "GPU".
-        default: the accelerator on which the framework itself computes, if the framework tells that.
+        words: returns the words that mean the hardware of an accelerator, such as "cuda" for TensorFlow's "GPU".
+        default: the accelerator on which the framework itself computes, if the framework says so.
 
     Raises:
         UnsupportedError: there are several accelerators, and neither XDEVICE_ACCELERATOR nor `default` names one.

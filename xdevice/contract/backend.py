@@ -58,7 +58,7 @@ class Backend(Models, Conversion, Replicas, Streams, Blocking):
     """Those by which this class has been extended."""
 
     def __getattr__(self, name: str) -> Any:
-        """Called for what the class does not have: extends the class by the product whose method it is."""
+        """Called for an attribute that the class does not have: extends the class by the product that has it."""
         is_lacking = not name.startswith("_") and not hasattr(
             type(self), name
         )  # else a property of it raised the error

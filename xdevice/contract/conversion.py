@@ -1,4 +1,4 @@
-"""How a framework shares memory with tensors of other frameworks and with NumPy's arrays. The module `dlpack` beside
+"""How a framework shares memory with tensors of other frameworks and with NumPy's arrays. The module `dlpack` next to
 this one reads and corrects the DLPack capsules that describe such memory."""
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class Conversion(Primitives):
 
     def memory_layout(self, x: Any) -> tuple[int, bool, bool] | None:
         """Returns the address of a detached tensor, whether it is in C order, and whether none of its strides is
-        negative. Returns None if the framework does not tell these faster than a capsule does: the core then reads a
+        negative. Returns None if the framework cannot give these faster than a capsule does: the core then reads a
         capsule."""
         return None
 
@@ -124,8 +124,8 @@ class Conversion(Primitives):
         return self.copy(x, self.device_of(x))
 
     def adopt(self, lent: Lent, dtype: str) -> Any:
-        """Returns a tensor of `dtype` in the memory that `lent` describes, which is such as `takes` says. It must
-        consume either `lent.capsule` or `lent` itself, which the framework's `from_dlpack` takes as it takes an
+        """Returns a tensor of `dtype` in the memory that `lent` describes, which is of a kind that `takes` allows. It
+        must consume either `lent.capsule` or `lent` itself, which the framework's `from_dlpack` accepts like an
         array."""
         raise self.unsupported(
             "taking memory over", "tensors are copied to it through the host"

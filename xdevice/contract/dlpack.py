@@ -70,7 +70,7 @@ def label_of(dtype: str) -> Label:
 
 class Lent:
     """A tensor's memory, to be lent by DLPack: a capsule that nobody has consumed yet, and the fields read from it. An
-    importer, such as a framework's `from_dlpack`, takes a `Lent` as it takes an array.
+    importer, such as a framework's `from_dlpack`, accepts a `Lent` like an array.
 
     `address` is in bytes, `strides` are in elements, `device` is DLPack's pair of type and index.
     """
@@ -88,7 +88,7 @@ class Lent:
         )
 
     def is_compact(self) -> bool:
-        """Whether the elements stand one after another in C order; strides in dimensions of size 1 do not matter."""
+        """Whether the elements follow one another in C order; strides in dimensions of size 1 do not matter."""
         wanted = compact_strides(self.shape)
         if self.strides == wanted:
             return True

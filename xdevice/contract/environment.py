@@ -137,7 +137,7 @@ def described() -> tuple[Any, ...]:
 
 
 def request() -> tuple[str, str]:
-    """Returns by what virtual GPUs were asked for, and which."""
+    """Returns the name of the call or variable that asked for virtual GPUs, and the text that describes them."""
     return ("virtual_gpus()", _asked) if _asked else (VIRTUAL_GPUS, _variable())
 
 

@@ -80,8 +80,8 @@ class Models(Primitives):
         return ()
 
     def move_held(self, x: Any, device: Device) -> Any:
-        """Returns a tensor that a model holds without listing it on a device. It is the same object if the framework's
-        own move of a variable keeps it the same object, because optimizers refer to it."""
+        """Returns, on a device, a tensor that a model holds without listing it. It is the same object if the
+        framework's own move of a variable keeps it the same object, because optimizers refer to it."""
         return self.move(x, device)
 
     def is_parameter(self, x: Any) -> bool:
@@ -89,9 +89,8 @@ class Models(Primitives):
         return False
 
     def model_parts(self, model: Any) -> Iterable[Any]:
-        """Returns the parts of a model that a user may hold beside the model: its variables, as the model hands them
-        out, and its submodels. For a copy it returns as many parts, in the same order, so that `copy_to` can match
-        them."""
+        """Returns the parts of a model to which a user may hold references: its variables, as the model hands them out,
+        and its submodels. For a copy it returns as many parts, in the same order, so that `copy_to` can match them."""
         return ()
 
     def rebind(self, model: Any, new: Mapping[int, Any]) -> None:
@@ -100,7 +99,7 @@ class Models(Primitives):
         raise self.unsupported("models that share tensors", "override Backend.rebind()")
 
     def tensor_of(self, model: Any) -> Any | None:
-        """Returns the tensor, to be read, of a model that is one variable (`tf.Variable`, a Gluon `Parameter`); None
+        """Returns, for reading, the tensor of a model that is one variable (`tf.Variable`, a Gluon `Parameter`); None
         for any other."""
         return None
 

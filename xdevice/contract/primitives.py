@@ -38,7 +38,7 @@ function is traced, so that it has no device yet and every move is recorded; a m
 
 
 class DeviceInfo(NamedTuple):
-    """The name of a device, and its memory in bytes; None if the framework does not tell the memory."""
+    """The name of a device, and its memory in bytes; None if the framework does not report the memory."""
 
     name: str
     memory: int | None
@@ -49,7 +49,7 @@ VIRTUAL_GPU = DeviceInfo("virtual GPU (host memory)", None)
 
 
 class Memory(NamedTuple):
-    """Bytes of a device's memory; None where the framework does not tell."""
+    """Bytes of a device's memory; None where the framework does not report them."""
 
     total: int | None = None
     free: int | None = None
@@ -182,9 +182,9 @@ class Primitives(ABC):
         return frozenset()
 
     def lacks(self, device: Device) -> frozenset[str]:
-        """Returns those dtypes of the framework that tensors on this device cannot have, as float64 on Apple's GPUs.
-        The core makes no tensor of such a dtype there, and moves none there. Called at each move to another device than
-        cpu:0, which lacks no dtype. May initialize the device if nothing else tells."""
+        """Returns those dtypes of the framework that tensors on this device cannot have, such as float64 on Apple's
+        GPUs. The core makes no tensor of such a dtype there, and moves none there. Called at each move to another
+        device than cpu:0, which lacks no dtype. May initialize the device if nothing else tells."""
         return frozenset()
 
     def is_float32_default(self, device: Device) -> bool:
@@ -210,7 +210,7 @@ class Primitives(ABC):
 
     @abstractmethod
     def from_native(self, native: Any) -> Device | None:
-        """Returns the device that a framework's own object stands for; None if that object is not a device."""
+        """Returns the device that a framework's own object names; None if that object is not a device."""
 
     @abstractmethod
     def scope(self, device: Device) -> AbstractContextManager[Any]:
@@ -281,9 +281,9 @@ class Primitives(ABC):
         """Returns a tensor filled with one value, made on the device itself."""
 
     def tracing(self) -> str | None:
-        """Returns what is tracing (compiling) the function that runs now, such as "jax.jit". Random numbers that are
-        drawn on the host while a function is traced are the same at each later call. None if nothing traces, or if
-        Python code runs again at each call."""
+        """Returns the name of the compiler that traces the function that runs now, such as "jax.jit". Random numbers
+        that are drawn on the host while a function is traced are the same at each later call. None if nothing traces,
+        or if Python code runs again at each call."""
         return None
 
     def eagerly(self, function: Callable[[], Any]) -> Any:
@@ -308,7 +308,7 @@ class Primitives(ABC):
         return True
 
     def is_host_bound(self, x: Any) -> bool:
-        """Whether a tensor cannot leave the host: a tensor of texts, for example. When a container is moved, such a
+        """Whether a tensor cannot leave the host: a tensor of strings, for example. When a container is moved, such a
         tensor stays on the host."""
         return False
 
@@ -321,11 +321,12 @@ class Primitives(ABC):
     # memory
 
     def memory(self, device: Device) -> Memory:
-        """Returns total, free, allocated and peak bytes of a device; None for what the framework does not tell."""
+        """Returns total, free, allocated and peak bytes of a device; None for those that the framework does not
+        report."""
         raise self.unsupported("memory()", "override Backend.memory()")
 
     def empty_cache(self, device: Device) -> None:
-        """Gives back the memory that the framework keeps for its next tensors on a real device beside the CPU."""
+        """Gives back the memory that the framework keeps for its next tensors on a real device other than the CPU."""
         raise self.unsupported(
             "giving memory back before the process ends", "limit its memory before it starts"
         )

@@ -1,4 +1,5 @@
-"""The private names of a framework: those that an adapter reads or replaces although nobody promises to keep them.
+"""The private names of a framework: those that an adapter reads or replaces although the framework does not promise to
+keep them.
 
 Each adapter lists them once, in its module `private`, each with the capability that needs it and a comment that says
 why, which docs/reference/private.md has too. Its other modules read them there when they are loaded:
@@ -124,8 +125,9 @@ class Names:
         ) if value is _ABSENT else value, name
 
     def require(self, capability: str, only: Only = "") -> None:
-        """Raises `UnsupportedError` if the framework lacks a name that the capability needs; also one of those that it
-        has only there. The first call looks each of them up; later ones take 0.1 us."""
+        """Raises `UnsupportedError` if the framework lacks a name that the capability needs. `only`, such as "CUDA",
+        selects the names that the framework has only there. The first call looks each of them up; later ones take 0.1
+        us."""
         # kept, because some capabilities are asked for at each move of a model
         if capability not in self._lacking:
             self._lacking[capability] = self.absent(capability, only)
@@ -143,7 +145,7 @@ class Names:
 
     def lacking(self) -> list[str]:
         """Returns a sentence for each capability that is refused because the framework lacks names, for `xdevice info`.
-        It imports whatever modules the names are in, which takes seconds."""
+        It imports the modules that have the names, which takes seconds."""
         capabilities = dict.fromkeys(word for row in self.rows for word in words(row))
         return [
             str(self.error(word, lacking))
@@ -175,8 +177,8 @@ class Names:
 
 
 class Absent:
-    """Stands for a private name that the framework lacks. Whatever is done with it raises the error that says so,
-    except for reading its attributes, which gives it again: adapters read `private["a._b"].c` when they are loaded."""
+    """Takes the place of a private name that the framework lacks. Any use of it raises the error that says so, except
+    reading its attributes, which returns the same object: adapters read `private["a._b"].c` when they are loaded."""
 
     def __init__(self, error: Callable[[], UnsupportedError]) -> None:
         self.__dict__["error"] = error

@@ -87,7 +87,7 @@ class Replicas(Primitives):
 
 def add_up(total: Any, rest: Iterable[Any], mean: bool) -> Any:
     """The loop in the adapters' `total`, the same for every framework. `total` is the first tensor, in storage of its
-    own and in the dtype in which to add; the rest is added to it in the order given, in place if tensors can be written
+    own and in the dtype of the sum; the others are added to it in the order given, in place if tensors can be written
     into. If `mean`, the sum is divided by the number of tensors."""
     count = 1
     for x in rest:

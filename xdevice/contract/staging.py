@@ -1,4 +1,4 @@
-"""Copies between the host and an NVIDIA GPU by way of page-locked memory, which adapters use in `move`.
+"""Copies between the host and an NVIDIA GPU through page-locked memory, which adapters use in `move`.
 
 The ring (the page-locked buffers of `xdevice.cuda_driver.ring`) reads and writes memory without the framework's
 knowledge. So an adapter that gives it memory must see to it that

@@ -40,7 +40,7 @@ class Streams(Primitives):
         raise self._no_streams()
 
     def new_event(self, device: Device) -> Any:
-        """Returns a new event, between which and another one `elapsed` can measure the time."""
+        """Returns a new event; `elapsed` can measure the time between it and another one."""
         raise self._no_events()
 
     def require_events(self, device: Device) -> None:

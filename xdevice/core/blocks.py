@@ -56,7 +56,7 @@ def place_in(stack: Sequence[Owned], key: object, what: str) -> int:
 
 
 class Entered:
-    """The open blocks of all `with` statements that use one object, each with its owner: the thread and task that
+    """The open blocks of all `with` statements that use the same object, each with its owner: the thread and task that
     entered it."""
 
     def __init__(self, what: str) -> None:

@@ -1,4 +1,4 @@
-"""Which generator random numbers are drawn from: the process's, that of a block of `seed`, or that of a task.
+"""Which generator random numbers are drawn from: that of the process, of a block of `seed`, or of a task.
 
 docs/reference/random.md has the table.
 """
@@ -54,7 +54,7 @@ class Numbers:
         return Numbers(self._entropy, (*self._path, _TASK, number))
 
     def state(self) -> dict[str, Any]:
-        """All that the next numbers depend on, in plain values."""
+        """The state on which the next numbers depend, in plain values."""
         with self._lock:
             bits = _plain(self.draw(lambda generator: generator.bit_generator.state))
             return {

@@ -74,8 +74,8 @@ class _Loader:
         return getattr(self._loader, name)
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
-        """Imports the framework by its own loader, and lets xdevice make its backend before or, for a library over
-        several frameworks, after that."""
+        """Imports the framework with its own loader. Before that, or after it for a library over several frameworks,
+        xdevice makes its backend."""
         from importlib import import_module
 
         here = _thread.get_ident(), self._known
@@ -93,7 +93,7 @@ class _Loader:
         return module
 
     def exec_module(self, module: ModuleType) -> None:
-        # undoes Python's replacing it by the spec with this loader
+        # Python has replaced it by the spec with this loader: put it back
         module.__spec__ = self._spec
 
     def _is_brought(self) -> bool:

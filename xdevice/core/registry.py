@@ -199,7 +199,7 @@ def _overview() -> str:
 
 
 def load(name: str) -> Backend:
-    """Returns the backend of a name or alias, which is imported on first use.
+    """Returns the backend for a name or alias, and imports it on first use.
 
     Several threads may call this at once, and the thread that loads a backend may end before the others use it.
     Python's import locks and `loader.importing` guard the import, and a lock of this module guards what follows it.
@@ -289,7 +289,7 @@ _PLUGINS_VARIABLE: Final = "TORCH_DEVICE_BACKEND_AUTOLOAD"
 
 
 def _import_failed(name: str, error: Exception) -> BackendImportError:
-    """Returns the error for a framework or adapter that does not import, with the way out."""
+    """Returns the error for a framework or adapter that cannot be imported. The error says how to fix that."""
     if _PLUGINS_VARIABLE in str(error):  # installing the framework again would not fix that
         return BackendImportError(
             f"the backend {name!r} does not import, because another vendor's plugin does not load: {error}; install "
@@ -313,7 +313,7 @@ def _refuse_too_old(backend: Backend) -> None:
 
 
 def _register(backend: Backend) -> None:
-    """Makes a new backend known: from now on types belong to it, and whoever waits for backends hears of it."""
+    """Makes a new backend known: from now on types belong to it, and code that waits for new backends is notified."""
     if _imported_before_fork & set(backend.modules):
         backend.refusal = backend.after_fork()
     devices.KINDS.update(backend.kinds)
@@ -332,7 +332,7 @@ def _register(backend: Backend) -> None:
 
 
 def _by_name(backend: Backend) -> tuple[Callable[[str], Backend], tuple[str]]:
-    """Returns how a backend is pickled: by its name, because each process has its own backend of that name."""
+    """Returns how a backend is pickled: by name, because each process has its own backend of that name."""
     return load, (backend.name,)
 
 
@@ -370,8 +370,8 @@ def remember(facts: dict[int, Any], cls: type, fact: Any) -> None:
 
 
 def kept_by_type(learn: Callable[[type], _Fact]) -> Callable[[type], _Fact]:
-    """Decorates a function of a type: what it returned for a type is returned again, for as long as the type lives.
-    `functools.cache` would keep the types alive, and cannot take those whose metaclass refuses to be hashed."""
+    """Decorates a function that takes a type: its result is cached for as long as the type lives. `functools.cache`
+    would keep the types alive, and cannot take those whose metaclass refuses to be hashed."""
     facts: dict[int, _Fact] = {}
 
     def look_up(cls: type) -> _Fact:
@@ -491,7 +491,7 @@ called."""
 
 @forks.in_child
 def _after_fork() -> None:
-    """Asks each backend whether it works in this forked child, and forgets the fast ways to those that do not."""
+    """Asks each backend whether it works in this forked child, and drops the fast paths to those that do not."""
     global _imported_before_fork, _making
     # a thread of the parent that held the old one is not there to release it
     _making = _thread.RLock()

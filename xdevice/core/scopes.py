@@ -3,7 +3,7 @@
 xdevice keeps the current device in a context variable, which survives an `await`. The frameworks keep theirs per
 thread, Paddle even for the whole process, so during an `await` the device would hold for whichever task runs next.
 Therefore, if an asyncio task waits inside a block, the block is undone at that point, and raises a `ScopeError` at
-its end. Blocks that overlap in one task, as those in generators may, can end in any order.
+its end. Blocks that overlap in one task, as blocks in generators may, can end in any order.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ class Block:
             self._watch = task.get_loop().call_soon(self._undo_at_await)
 
     def end(self, error: BaseException | None) -> None:
-        """Leaves the block. Raises `ScopeError` if its task has waited inside it, unless the block ends by an error
+        """Leaves the block. Raises `ScopeError` if its task has waited inside it, unless the block ends with an error
         anyway."""
         if self._watch is not None:
             self._watch.cancel()

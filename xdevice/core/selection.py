@@ -147,7 +147,7 @@ def backend(name: str | Backend | None = None) -> Backend:
     """The backend of a name or alias, loaded on first use; without a name the selected one.
 
     Its `name`, `version`, `framework` (the module: `torch`, `tensorflow`, ...), `count("gpu")`, `devices()` and
-    `virtual` (how many of its GPUs are virtual) are of use to programs. Loading imports the framework, so it takes
+    `virtual` (how many of its GPUs are virtual) are useful to programs. Loading imports the framework, so it takes
     seconds the first time and under 1 us after.
 
     Args:
@@ -156,7 +156,7 @@ def backend(name: str | Backend | None = None) -> Backend:
 
     Raises:
         BackendNotFoundError: the name is unknown, or its framework is not installed. There is no fallback.
-        BackendImportError: the framework is installed but does not import, or is too old.
+        BackendImportError: the framework is installed but cannot be imported, or is too old.
         UnsupportedError: in a forked child, where the backend cannot work.
 
     Example:

@@ -27,5 +27,5 @@ def installed_version(name: str) -> str | None:
 
 @cache
 def _owners_of_modules() -> Mapping[str, list[str]]:
-    """For each module that is installed, the packages that it comes from."""
+    """Maps each installed module to the packages that it comes from."""
     return metadata.packages_distributions()

@@ -2,7 +2,7 @@
 means, weights, sums of 16-bit floats.
 
 A tensor that can be written in place receives the result, without a copy if the engine's framework can use its memory;
-for any other a new tensor is made. Nothing here asks the other ranks: they have voted on the call before.
+for any other a new tensor is made. Nothing here asks the other ranks: they have already voted on the call.
 """
 
 from __future__ import annotations
@@ -82,8 +82,8 @@ def require_dtype(operand: Operand, op: str | None) -> None:
 
 
 def require_here(operand: Operand, verb: str, own_device: Callable[[], Device]) -> None:
-    """Raises if no engine could take this tensor from a process whose device is `own_device()`, which is called only
-    for a tensor on a GPU: it may need a framework that a program on the CPU has not imported."""
+    """Raises an error if no engine could take this tensor from a process whose device is `own_device()`. That function
+    is called only for a tensor on a GPU: it may need a framework that a program on the CPU has not imported."""
     if operand.kind != "model":
         refuse_symbol(operand)
         refuse_sparse(operand, verb)
@@ -213,8 +213,9 @@ class Carrier:
         one: Callable[[Operand], Any],
         packed: Callable[[Any, str], Any],
     ) -> dict[int, Any]:
-        """The results for operands by their `id`: by `one` for each, and for many small ones by `packed`, which takes a
-        vector of several and its dtype: a call of an engine takes 0.2 to 2 ms, however small its tensor."""
+        """The results for operands by their `id`. `one` computes them one by one. For many small ones `packed` does,
+        which takes a vector of several and its dtype, because a call of an engine takes 0.2 to 2 ms, however small its
+        tensor is."""
         small = [i for i, operand in enumerate(operands) if _is_small(operand)]
         new = {}
         for bucket in buckets_of(operands, small) if len(small) > 1 else ():
@@ -378,7 +379,7 @@ class Carrier:
         )
 
     def unpack(self, vector: Any, operands: list[Operand]) -> bool:
-        """Writes the elements of a vector of the engine into the operands, if the engine can do so at once. Returns
+        """Writes the elements of a vector of the engine into the operands, if the engine can do so in one call. Returns
         whether it has."""
         own = self._native_values(operands)
         return (

@@ -270,8 +270,8 @@ def _summands(x: Any) -> list[Operand]:
 
 
 def _variables(operand: Operand) -> list[Operand]:
-    """The operands to send for one: the variables of a model, each once, also of layers that it holds and does not
-    list; for a tensor, the operand itself."""
+    """The operands to send for one operand: the variables of a model, each once, including those of layers that it
+    holds and does not list; for a tensor, the operand itself."""
     backend = operand.backend
     if operand.kind != "model" or backend.tensor_of(operand.value) is not None:
         return [operand]

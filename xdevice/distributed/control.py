@@ -1,4 +1,5 @@
-"""The control connection: by it the ranks vote on each call before its tensors travel, and learn that one has failed.
+"""The control connection: over it the ranks vote on each call before its tensors travel, and learn that a rank has
+failed.
 
 Every rank has two connections to rank 0's hub, "vote" and "pulse"; rank 0's own are socket pairs. This file has the
 frames, the handshake and a rank's side of them (`Line`); `hub` has rank 0's side. Tensors never travel here.
@@ -109,8 +110,8 @@ class Conn:
         return self.sock.fileno()
 
     def send(self, kind: bytes, text: str = "") -> None:
-        """Sends a frame; what the socket does not take now is kept for `flush`. Never raises: a lost connection shows
-        in `frames`."""
+        """Sends a frame; bytes that the socket does not take now are kept for `flush`. Never raises: a lost connection
+        shows in `frames`."""
         body = text.encode("utf-8", "backslashreplace")
         frame = _HEAD.pack(len(body), kind) + body
         if self.out:
@@ -150,7 +151,7 @@ class Conn:
                 self.is_open = False
                 break
             self._in += data
-            # less than was asked for, so that nothing more has arrived: another call would only say so
+            # fewer bytes than requested: nothing more has arrived, so another call would return nothing
             if len(data) < 65536:
                 break
         while len(self._in) >= _HEAD.size:
@@ -203,7 +204,7 @@ def _after_fork() -> None:
 
 
 class Clock:
-    """A clock that stands still while this process is stopped or its machine sleeps. With an ordinary clock, the other
+    """A clock that does not run while this process is stopped or its machine sleeps. With an ordinary clock, the other
     ranks would seem late afterwards."""
 
     def __init__(self, step: float) -> None:
@@ -281,7 +282,7 @@ class Line:
         payloads of all ranks, by rank, or an empty list if no rank sent one.
 
         Raises:
-            PeerError: a rank has failed or does not come. CollectiveMismatchError: a rank calls something else.
+            PeerError: a rank has failed or does not arrive. CollectiveMismatchError: a rank calls something else.
         """
         return self._ask(VOTE, call, payload)
 
@@ -407,7 +408,7 @@ class Line:
 
     def raise_reason(self) -> None:
         """Called after an engine's error: waits 1.5 s for the hub to name a rank whose failure is the reason, and
-        raises that failure. Returns if the hub names none."""
+        raises that failure. Returns normally if the hub names none."""
         until = time.monotonic() + _EXPLAINED
         while time.monotonic() < until:
             self._last_frame = self._clock.tick()

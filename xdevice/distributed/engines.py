@@ -50,7 +50,7 @@ def candidates(request: str, own: Backend, device: Device) -> list[str]:
 
 
 def _automatic(own: Backend, device: Device) -> list[str]:
-    """The engines that `engine='auto'` may take, the best first; `candidates` says why in that order."""
+    """The engines that `engine='auto'` may take, the best first; `candidates` says why in this order."""
     names = [own.name]
     if own.name != "torch" and registry.is_installed("torch"):
         names = ["torch", own.name] if device.kind == "cpu" else [own.name, "torch"]
@@ -74,8 +74,8 @@ def _fitting(names: list[str], own: Backend, device: Device) -> list[str]:
 
 
 def agree(lists: list[str]) -> str:
-    """The engine on which all ranks settle: the first in rank 0's list that every rank has. `lists` has a JSON list for
-    each rank."""
+    """The engine that all ranks use: the first in rank 0's list that every rank has. `lists` has a JSON list for each
+    rank."""
     rows: list[list[str]] = [json.loads(text) for text in lists]
     for name in rows[0]:  # the order of one rank, so that all choose the same
         if all(name in row for row in rows):

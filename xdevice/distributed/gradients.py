@@ -1,12 +1,12 @@
-"""Averages gradients over the ranks: those that are there, by `average_gradients`; `averaging` sends them while others
-are still computed. Many small gradients are sent as a few long vectors, called buckets, each of one dtype.
+"""Averages gradients over the ranks. `average_gradients` takes gradients that are there already; `averaging` sends them
+while others are still computed. Many small gradients are sent as a few long vectors, called buckets, each of one dtype.
 
 In `averaging` the ranks vote twice: before the block on the parameters, and after it on which of them have no gradient.
 A rank that raises in between tells the others over the control connection. Gradients that the framework does not report
 during the pass are sent after it. Every bucket is sent whole, on all ranks and in the same order, with zeros for
 gradients that are None; so the engine stays usable if the second vote fails.
 
-A training step does this for each of some hundred parameters, so what is known of a model is kept in a `Plan`.
+A training step does this for each of some hundred parameters, so the facts about a model are kept in a `Plan`.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def average_gradients(session: Session, model_or_gradients: Any, weight: float |
     )
     operands = [operand for _, operand in rows if operand is not None]
     session.ready("average_gradients")
-    # one that stands in several places travels once
+    # a gradient that is in several places travels once
     unique = list({id(operand.value): operand for operand in operands}.values())
     if backend is None:
         session.require(unique, "average_gradients", "mean")
@@ -91,7 +91,7 @@ def average_gradients(session: Session, model_or_gradients: Any, weight: float |
             session.plans[model_or_gradients][_COMPARED] = True
         means = session.call("all_reduce", call, job, operands)
     if backend is not None:
-        # a model that keeps another gradient than it was given would train on without the other ranks
+        # a model that keeps a different gradient from the one it was given would go on training without the other ranks
         _require_written(unique, means, "pass the gradients, and use the result")
         return model_or_gradients
     return rebuilt(
@@ -202,7 +202,8 @@ def _start(
 
 
 def _require_written(gradients: list[Operand], placed: dict[int, Any], instead: str) -> None:
-    """Raises if a mean is in a new tensor: the model would keep its own gradient, and the ranks would part."""
+    """Raises an error if a mean is in a new tensor: the model would keep its own gradient, and the ranks would
+    diverge."""
     for operand in gradients:
         if placed[id(operand.value)] is not operand.value:
             raise ArgumentError(f"the gradient of {operand.name} cannot be written; {instead}")
@@ -271,8 +272,8 @@ def _end(
     call: Callable[[], str],
     weighted: str,
 ) -> Exception | None:
-    """Sends what the pass has left, and votes on which parameters have no gradient before any is written. Returns an
-    error that all ranks are to raise."""
+    """Sends the gradients that the pass has left, and votes on which parameters have no gradient before any is written.
+    Returns an error that all ranks are to raise."""
     plan, parameters = sending.plan, sending.parameters
     missing = sending.fill_up(list(backend.gradients(model)))
     refused = sending.refused
@@ -300,7 +301,7 @@ def _end(
 
 
 class _Sending:
-    """The gradients of one backward pass on their way, by the numbers of their parameters."""
+    """The gradients of one backward pass that are being sent, by the numbers of their parameters."""
 
     def __init__(
         self, session: Session, plan: Plan, parameters: list[Operand], weight: Weight | None
@@ -347,8 +348,8 @@ class _Sending:
         return [i for i in range(len(parameters)) if i not in self._gradients]
 
     def first_changed(self) -> str:
-        """The name of the first parameter, or gradient on its way, that was written since; "" if there is none, and if
-        the framework does not count."""
+        """The name of the first parameter, or gradient that is being sent, that was written since; "" if there is none,
+        or if the framework does not count writes."""
         for i, parameter in enumerate(self.parameters):
             if _times_written(parameter) != self._times_written[i]:
                 return parameter.name
@@ -409,7 +410,7 @@ class _Sending:
         )
 
     def _start(self, only_full: bool) -> None:
-        """Starts the buckets that are left, or those in front that lack no gradient."""
+        """Starts all remaining buckets, or only the first ones that lack no gradient."""
         buckets = self.plan.buckets if self.session.size > 1 else []
         while len(self._sent) < len(buckets) and not (
             only_full and self._lacking[len(self._sent)]

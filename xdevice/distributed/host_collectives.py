@@ -1,5 +1,5 @@
-"""The collectives that need no engine, because all goes over the control connection: `barrier` and `first`, the indices
-of a data set, and small values of Python's own types. They wait for no device."""
+"""The collectives that need no engine, because everything goes over the control connection: `barrier` and `first`, the
+indices of a data set, and small values of Python's own types. They wait for no device."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def barrier(session: Session) -> None:
 
 @contextmanager
 def first(session: Session) -> Iterator[bool]:
-    """Two votes: the others wait in theirs until rank 0 has left its block, which votes then, with its error if it has
-    raised one."""
+    """Takes two votes. In the second, the other ranks wait until rank 0 has left its block. Rank 0 votes then, with its
+    error if it has raised one."""
     session.ready("first")
     if session.size == 1:
         with session.inside(_SIDE):
@@ -111,7 +111,8 @@ def all_gather_object(session: Session, value: Any) -> list[Any]:
 
 
 def _require_json(value: object, name: str) -> None:
-    """Raises `ArgumentError` for a value that would come back from JSON as another one, such as a tuple as a list."""
+    """Raises `ArgumentError` for a value that would come back from JSON as a different one, as a tuple comes back as a
+    list."""
     if value is None or type(value) in (bool, int, float, str):
         return
     if type(value) is list:

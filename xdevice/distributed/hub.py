@@ -326,8 +326,8 @@ class Hub(threading.Thread):
     # the loop
 
     def run(self) -> None:
-        """The thread: serves the ranks until the world ends. An error of the hub's own ends it too, or all ranks would
-        wait for ever."""
+        """The thread: serves the ranks until the world ends. An error in the hub itself ends it too, because otherwise
+        all ranks would wait for ever."""
         try:
             self._serve()
         except Exception as error:
@@ -444,8 +444,8 @@ class Hub(threading.Thread):
             try:
                 refusal = self._refusal(hello, stranger.nonce)
             except (ValueError, RecursionError):
-                # the proof is over values as JSON, and one is too deeply nested to be written: so nothing is proven, as
-                # with another token
+                # the proof covers values as JSON, and one is nested too deeply to be written: nothing is proven, as
+                # with a wrong token
                 refusal = {"why": "token"}
             if refusal is not None:
                 self._send(stranger.conn, REFUSED, json.dumps(refusal))
@@ -459,8 +459,8 @@ class Hub(threading.Thread):
             self._close(stranger.conn)
 
     def _end_if_one_cannot_join(self, refusal: dict[str, str]) -> None:
-        """Ends the world at once if a process of this run cannot join it: then all never will. One that does not know
-        the token may be a stranger's, so it ends nothing."""
+        """Ends the world at once if a process of this run cannot join it, because then it will never be complete. A
+        process that does not know the token may be a stranger's, so it ends nothing."""
         if self._joined:
             return
         if refusal["why"] == "said":
@@ -723,7 +723,7 @@ class Hub(threading.Thread):
         calls = f"rank {one.rank} calls {one.pending.call}" if one.pending else ""
         others = f" and {len(waiting) - 1} more wait" if len(waiting) > 1 else ""
         silent = now - peer.answered
-        # its process has answered lately, so that only its program stands still
+        # its process has answered recently, so only its program is stuck
         if silent <= 4 * self._beat:
             text = f"rank {peer.rank} has not come in {self.timeout:g} s, while nothing moves in it: it is at"
             self._end(peer.rank, "late", f"{text} {peer.at}; {calls}{others}")

@@ -64,7 +64,7 @@ def place() -> Launch | None:
             a number holds something else.
     """
     for launcher in _LAUNCHERS:
-        # whoever sets TF_CONFIG may run inside a Slurm job, and counts before it
+        # a launcher that sets TF_CONFIG may run inside a Slurm job, and takes precedence over it
         if launcher is _SRUN:
             _refuse_cluster()
         if _started(launcher):
@@ -250,8 +250,8 @@ def _count_here(size: int, local_size: int | None, host: str | None) -> int:
 
 def _starter(*names: str) -> int:
     """The id of the process that started the ranks of this machine: the nearest ancestor whose environment does not
-    have this process's rank; a shell script that runs the program has it. If the system does not show environments, the
-    parent's id."""
+    have this process's rank; a shell script that runs the program does have it. If the system does not show
+    environments, returns the parent's id."""
     own = [_environment_entry("self", name) for name in (*names, "PMI_FD")]
     pid = os.getppid()
     while (
@@ -283,7 +283,7 @@ def _parent_of(pid: int) -> int:
 
 
 def _address() -> tuple[str | None, int | None]:
-    """The host and port in XDEVICE_ADDRESS, which may leave out the port; None for what is not there."""
+    """The host and port in XDEVICE_ADDRESS, which may leave out the port; None for a missing part."""
     text = _text("XDEVICE_ADDRESS")
     if text is None:
         return None, None

@@ -1,7 +1,7 @@
-"""Liveness: finds out whether this process is working or stands still, and which line its program has reached.
+"""Liveness: finds out whether this process is working or stuck, and which line its program has reached.
 
-A rank that does not come to a collective may be compiling, loading or saving, and should be waited for. Or it may stand
-still for ever: asleep, in a deadlock, waiting for an answer that never comes. A process works if the program's current
+A rank that does not arrive at a collective may be compiling, loading or saving, and should be waited for. Or it may be
+stuck for ever: asleep, in a deadlock, waiting for an answer that never comes. A process works if the program's current
 line changes, or if it uses the processor or waits for the disk. An endless loop looks like work. In a call of the
 engine, the program's thread only waits, so the processor time of all other threads counts.
 """
@@ -69,7 +69,7 @@ class Liveness:
         ):
             self._lately = [reading]
             return True
-        # what a framework does in the background comes in pulses, of which one look may see a whole one
+        # a framework's background work comes in bursts, and a single reading may include a whole burst
         self._lately = [one for one in self._lately if reading.when - one.when < _SPAN] or [
             last
         ]
@@ -91,7 +91,7 @@ class Liveness:
 
     def program_line(self) -> str:
         """The file, line and function that the program is at, in the innermost frame that is neither xdevice's nor the
-        standard library's: a program that waits for a lock or another process stands in the latter."""
+        standard library's: a program that waits for a lock or another process is in the latter."""
         stack = traceback.walk_stack(sys._current_frames().get(self.thread.ident or 0))
         frames = [
             f for f, _ in stack if not f.f_globals.get("__name__", "").startswith("xdevice.")
@@ -109,7 +109,7 @@ class Liveness:
         reaped = os.times()
         children = reaped.children_user + reaped.children_system + _children_time(os.getpid())
         driver = self._time_of_driver()
-        # last and at once: the thread that looks works meanwhile, and takes milliseconds for what is above
+        # last and at once: this thread works too, and takes milliseconds for the readings above
         engine, ours = (
             sum(map(_time_of, self.engine_threads)),
             sum(map(_time_of, self.own_threads)),

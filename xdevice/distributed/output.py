@@ -48,7 +48,8 @@ def write(stream: TextIO | None, lines: bytes) -> None:
 
 
 def _mute(stream: TextIO) -> None:
-    """Makes what is written from now on go nowhere: what the stream still holds would fail again at each write."""
+    """Discards everything that is written from now on: the bytes that the stream still holds would fail again at each
+    write."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     with suppress(OSError, ValueError):
         os.dup2(nowhere, stream.fileno())
@@ -122,8 +123,8 @@ class _Log:
 class Lines:
     """Takes a program's output as bytes, in pieces of any length, and writes whole lines with a prefix.
 
-    A line that the program overwrites by carriage returns, as progress bars do, is shown once a second, and in its last
-    state. Colours are kept, and reset at the end of the line.
+    A line that the program overwrites with carriage returns, as progress bars do, is shown once a second, and in its
+    last state. Colours are kept, and reset at the end of the line.
     """
 
     def __init__(

@@ -189,8 +189,7 @@ class World:
 
         Raises:
             NotATensorError, DTypeError, ArgumentError, UnsupportedError: as `xdevice.parallel.all_reduce`.
-            ArgumentError also
-                for a weight below 0, or weights of 0 on all ranks.
+            ArgumentError also for a weight below 0, or weights of 0 on all ranks.
         """
         return collectives.all_reduce(self._session, x, op, weight)
 
@@ -275,8 +274,8 @@ class World:
     ) -> np.ndarray[Any, np.dtype[np.int64]]:
         """Returns this rank's part of the indices 0 to count - 1 of a data set, as a NumPy array of int64.
 
-        All ranks vote on the arguments. Each index is on exactly one rank; in the order of the ranks they are cut as by
-        `split_batch` with `even=False`, so the first ranks may have one more.
+        All ranks vote on the arguments. Each index is on exactly one rank. They are split in the order of the ranks, as
+        by `split_batch` with `even=False`, so the first ranks may have one more.
 
         Args:
             count: how many samples the data set has, on every rank.

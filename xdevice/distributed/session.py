@@ -1,7 +1,7 @@
 """`Session`: joins this process to the other ranks, leaves them at the end, and makes each call of an engine between.
 
-A collective first tells the other ranks what it is about to do, and waits until all have said the same. Only then the
-engine is called, in a thread of its own, so that the program's thread can stop waiting when a rank fails.
+A collective first tells the other ranks what it is about to do, and waits until all have said the same. Only then is
+the engine called, in a thread of its own, so that the program's thread can stop waiting when a rank fails.
 """
 
 from __future__ import annotations
@@ -116,10 +116,10 @@ class Session:
         if self.size > 1:
             self._connect()
             if selection.current().computes_on == "scope" and self.device.kind != "cpu":
-                # entered earlier, it would start TensorFlow before its engine
+                # if entered earlier, it would start TensorFlow before its engine
                 self._scope.enter_context(self.device)
         elif self.options.engine != "auto":
-            # a name that two processes refuse is refused by one
+            # a world of one refuses the same names as a world of two
             engines.candidates(self.options.engine, selection.current(), self.device)
         self.is_open = True
 
@@ -254,7 +254,7 @@ class Session:
 
     def _on_lost_hub(self) -> None:
         """Called in another thread when the hub has ended. If that is a failure, the program may be waiting for a GPU
-        which waits for means that never come."""
+        that waits for means that never arrive."""
         if self.is_open:
             self._abort()
 
@@ -375,9 +375,9 @@ class Session:
         return payloads
 
     def agree(self, call: Callable[[], str], own: float | None = None) -> Weight | None:
-        """Votes on the call: tells the other ranks what this rank is about to call, and waits until all have told the
-        same. With `check=False` and no weight, it only counts the call. If this rank has a weight, `own`, returns it
-        with the sum of all ranks' weights."""
+        """Votes on the call: tells the other ranks what this rank is about to call, and waits until all have announced
+        the same. With `check=False` and no weight, it only counts the call. If this rank has a weight, `own`, returns
+        it with the sum of all ranks' weights."""
         if own is not None:
             total = sum(map(float, self.vote(call(), repr(own)))) if self.size > 1 else own
             if total == 0:

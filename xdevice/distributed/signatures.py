@@ -74,8 +74,8 @@ def others_text(x: Any) -> str:
 
 
 def _same_everywhere(value: Any) -> str:
-    """A text for an object, the same on all ranks if the object is: for an unknown type only the type's name, because
-    the object's `repr` may contain a memory address."""
+    """A text for an object that is the same on all ranks if the object is the same. For an unknown type it is only the
+    type's name, because the object's `repr` may contain a memory address."""
     import numpy as np
 
     if value is None or isinstance(value, Number | str | bytes | np.generic | Enum):

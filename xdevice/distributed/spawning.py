@@ -224,7 +224,7 @@ class _Ranks:
 
     def start(self, command: Sequence[str], environment: Mapping[str, str], rank: int) -> None:
         """Starts one rank in a process group of its own, and the threads that read its output and wait for its end."""
-        # what several processes read at once would be torn apart, and a terminal stops readers in the background
+        # input that several processes read at once would be split among them, and a terminal stops background readers
         has_input = rank == 0 and not output.is_terminal(sys.stdin)
         process = subprocess.Popen(
             command,
@@ -328,7 +328,7 @@ class _Ranks:
             _send(self._processes[rank].pid, number)
 
     def _first(self) -> Failure:
-        """The failure to report: the first of those that are not only the `PeerError` of another one."""
+        """The failure to report: the first one that is not merely a `PeerError` caused by another failure."""
         failures = [
             Failure(self._first_rank + rank, status, self._outputs[rank].last_lines())
             for rank, status in self._failed.items()

@@ -119,7 +119,7 @@ class Stream:
         scopes.pop(_entered, self, exc)
 
     def wait(self, other: Stream | Event) -> None:
-        """Makes later work of this stream wait for the work that another stream has now, or for an event.
+        """Makes later work of this stream wait for the work that another stream has been given so far, or for an event.
 
         The host does not wait. `other` may be of another device.
 
@@ -137,11 +137,12 @@ class Stream:
         self.backend.stream_wait(self.native, event)
 
     def sync(self) -> None:
-        """Waits on the host until the work that this stream has now is done. `xdevice.sync(stream)` is the same."""
+        """Waits on the host until the work that this stream has been given so far is done. `xdevice.sync(stream)` is
+        the same."""
         self.backend.wait_event(self._mark())
 
     def _mark(self) -> Any:
-        """Records and returns a new native event after the work that this stream has now."""
+        """Records and returns a new native event after the work that this stream has been given so far."""
         event = self.backend.new_event(self.device)
         self.backend.record(event, self.native)
         return event
@@ -204,8 +205,8 @@ class Event:
         device: where the event will be recorded. Left out, it is the device of the first stream it is recorded on.
 
     Raises:
-        UnsupportedError: the backend has no events, or none on that device, as virtual GPUs; the error names what to
-            use instead. Raised at once, also where no device is given.
+        UnsupportedError: the backend has no events, or none on that device, such as a virtual GPU; the error names what
+        to use instead. Raised at once, even if no device is given.
 
     Costs about 2 us to record.
 
@@ -320,8 +321,7 @@ def _same_backend(one: Stream | Event, other: Stream | Event) -> None:
 
 
 def _default(backend: Backend) -> Device:
-    """The device of a stream or event for which none is named: that of `with device:`, else the first GPU, else the
-    CPU."""
+    """The device of a stream or event if none is named: that of `with device:`, else the first GPU, else the CPU."""
     return scopes.current() or (devices.of("gpu") if backend.count("gpu") else CPU)
 
 

@@ -35,7 +35,7 @@ class Timer:
     Raises:
         DeviceNotFoundError, DeviceError: no such device. The framework's own error of the work waited for.
 
-    A reading costs the wait, and 1 us.
+    A reading costs the wait and 1 us.
 
     Example:
         >>> timer = xdevice.Timer()
@@ -93,8 +93,8 @@ class Timer:
 class Benchmark:
     """Prints how long a block takes, asynchronous work included: `Run on GPU1: 0.2001 sec`.
 
-    Afterwards `seconds` has the time. Blocks nest, and a benchmark may be entered again. A block that raises prints
-    nothing.
+    Afterwards the attribute `seconds` has the time. Blocks nest, and a benchmark may be entered again. A block that
+    raises prints nothing.
 
     Args:
         description: the text before the time.
@@ -169,15 +169,15 @@ def measure(
     repeats: int = 10,
     devices: object = None,
 ) -> Measurement:
-    """How long `fn(*args)` takes with all its asynchronous work: the median of some repeats, and their spread.
+    """How long `fn(*args)` takes with all its asynchronous work: the median of several repeats, and their spread.
 
     Experimental: it may change in a minor version.
 
     If one GPU is timed and the backend has events, each repeat is: wait, record an event, call `fn(*args)`, record
-    another event, wait; the time between the two events is by the GPU's own clock. Otherwise each repeat is: wait, read
-    the host's clock, call `fn(*args)`, wait, read it again. One GPU is timed if `devices` names it, or if `devices` is
-    left out and there is just one. Events see one stream only: if `fn` leaves work on other streams, everything is
-    measured again by the host's clock.
+    another event, wait; the GPU's own clock measures the time between the two events. Otherwise each repeat is: wait,
+    read the host's clock, call `fn(*args)`, wait, read it again. One GPU is timed if `devices` names it, or if
+    `devices` is left out and there is just one. Events see one stream only: if `fn` leaves work on other streams,
+    everything is measured again with the host's clock.
 
     Args:
         fn: called with `args`, `warmup` and `repeats` times. Its result is kept until the reading is taken.
@@ -212,7 +212,7 @@ def measure(
 
 
 def _once(fn: Callable[..., Any], args: tuple[Any, ...], targets: tuple[object, ...]) -> float:
-    """The seconds that one call of `fn` and its asynchronous work take. The device was idle before."""
+    """The seconds that one call of `fn` and its asynchronous work take. The device must be idle before."""
     started = perf_counter()
     # kept until the wait is over: JAX cannot wait for an array that was dropped
     result = fn(*args)
@@ -229,8 +229,8 @@ def _by_events(
     repeats: int,
     gpu: Device,
 ) -> Measurement | None:
-    """The times by events of the GPU. None if events cannot tell the times, because the backend has no events or `fn`
-    uses other streams too."""
+    """The times measured with events of the GPU. None if events cannot measure them, because the backend has no events
+    or `fn` uses other streams too."""
     from .streams import Event
 
     try:
@@ -280,7 +280,7 @@ def _only_gpu(targets: tuple[object, ...]) -> Device | None:
 
 
 def _targets(devices: object) -> tuple[object, ...]:
-    """`devices` as arguments for `sync`. No arguments stand for all devices of the selected backend."""
+    """`devices` as arguments for `sync`. No arguments mean all devices of the selected backend."""
     if devices is None:
         return ()
     if not isinstance(devices, list | tuple):

@@ -1,7 +1,7 @@
 """`make_graphed_callable`: records the GPU work of a task once, so that it can be replayed many times without Python.
 
-A GPU does a product of two 100x100 matrices in less time than Python takes to ask for it
-(docs/explanation/measurements.md). A graph (such a recording) asks for all the work of a task at once.
+A GPU computes a product of two 100x100 matrices in less time than Python takes to launch it
+(docs/explanation/measurements.md). A graph (such a recording) launches all the work of a task at once.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ class Graph:
 
 def _rehearse(task: Callable[[], Any], stream: streams.Stream) -> None:
     """Runs the task once for real before it is recorded. Memory that only a first call allocates could not be allocated
-    while recording; and if the task reads on the host, the error names the line."""
+    while recording; and if the task reads a tensor on the host, the error names the line."""
     from xdevice.performance.transfers import transfers
 
     caller = streams.Stream.current(stream.device)
@@ -137,11 +137,12 @@ def _rehearse(task: Callable[[], Any], stream: streams.Stream) -> None:
 
 
 def _record(task: Callable[[], Any], graph: Any, stream: streams.Stream) -> Any:
-    """Records the task's work in the graph, and gives a framework's error the name of what may be wrong."""
+    """Records the task's work in the graph. An error of the framework becomes a `CaptureError` that says what may be
+    wrong."""
     try:
         with stream:
             return stream.backend.capture(graph, stream.native, task)
-    # its text says already what is wrong and how to cure it
+    # its text already says what is wrong and how to fix it
     except XDeviceError:
         raise
     except Exception as error:

@@ -6,8 +6,9 @@ TensorFlow.
 
 On a backend where each thread can have its own streams, a task works on streams that belong to its thread, one for each
 GPU in use. These wait for what the caller has enqueued, and the caller's streams wait for them, so results are ready
-for use. Memory that a task makes besides its result, such as a gradient, belongs to the task's stream. The next task on
-that stream waits for its own caller too, and so does not write into the memory while the caller still reads it.
+for use. Memory that a task allocates for anything but its result, such as a gradient, belongs to the task's stream. The
+next task on that stream waits for its own caller too, and so does not write into the memory while the caller still
+reads it.
 """
 
 from __future__ import annotations
@@ -80,7 +81,8 @@ def run(*tasks: Callable[[], Any]) -> list[Any]:
     try:
         _run_all(runs, backend)
         for run in runs:
-            # a task may have switched on what the caller needs to use its result, as MXNet's semantics of NumPy
+            # a task may have switched on a mode that the caller needs to use its result, such as MXNet's NumPy
+            # semantics
             run.rejoin()
         _join(runs, backend, forks)
         _raise_first(runs)
@@ -90,7 +92,7 @@ def run(*tasks: Callable[[], Any]) -> list[Any]:
 
 
 def close_pool() -> None:
-    """Ends the threads that `parallel.run` keeps for its next call, and waits for them. Threads that are at work stay.
+    """Ends the threads that `parallel.run` keeps for its next call, and waits for them. Busy threads stay.
 
     Experimental: it may change in a minor version.
 
@@ -177,7 +179,7 @@ def carry_states() -> list[Callable[[], AbstractContextManager[Any]]]:
 
 def rejoin(states: Iterable[Callable[[], AbstractContextManager[Any]]]) -> None:
     """Calls the method `rejoin` of those states that have it. This is done in the thread that the states come from,
-    once a thread that works in them has given results."""
+    once a thread that works in them has returned results."""
     for state in states:
         getattr(state, "rejoin", _nothing)()
 

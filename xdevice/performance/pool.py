@@ -1,7 +1,7 @@
 """The threads in which `parallel.run` runs tasks, kept for its next call.
 
 A call uses `MOST` threads at most. Tasks that call `parallel.run` themselves could wait for free threads for ever, so a
-nested call gets those threads that are left of the `MOST`, and its caller's thread does the other tasks.
+nested call gets only the threads that are left of the `MOST`, and its caller's thread does the other tasks.
 """
 
 from __future__ import annotations

@@ -311,7 +311,7 @@ class _Producer(workers.Worker):
         tree = trees.Tree(batch, whole=True, once=True)
         staged: dict[int, Any] = {}
         for i, value in enumerate(tree.leaves):
-            # a tensor that stands twice in a batch is copied once, and is one tensor on the device, too
+            # a tensor that is twice in a batch is copied once, and is one tensor on the device, too
             if id(value) not in staged:
                 staged[id(value)] = self._stage(value, partial(tree.path, i), stack, owners)
         on_device = tree.rebuilt([staged[id(value)] for value in tree.leaves])
@@ -340,7 +340,7 @@ class _Producer(workers.Worker):
         backend.require(self._place)
         if backend.lacks(self._place):
             refuse_lacking(value, self._place, (backend,), f"batch{path()}")
-        # such as texts of TensorFlow, which have no place on a GPU
+        # such as TensorFlow's strings, which cannot be on a GPU
         if (
             self._place.kind != "cpu"
             and kind == "tensor"
@@ -351,7 +351,7 @@ class _Producer(workers.Worker):
         self._enter(backend, stack)
         owners[backend.name] = backend
         copied = backend.stage(value, self._place)
-        # what nobody can write into may be given back
+        # memory that nobody can write into may be returned
         if copied is value and backend.can_write(value):
             return leaves.another(backend, value, copied, "prefetching")
         return copied
@@ -368,8 +368,8 @@ class _Producer(workers.Worker):
     def _stage_object(
         self, x: Any, path: Callable[[], str], stack: ExitStack, owners: dict[str, Backend]
     ) -> Any:
-        """Moves an object that has its own method `.to`, on the stream of its framework. Raises for an object whose
-        tensors would stay where they are."""
+        """Moves an object that has its own method `.to`, on the stream of its framework. Raises an error for an object
+        whose tensors would stay where they are."""
         from xdevice.containers import trees
 
         stranger = trees.stranger(x)

@@ -231,12 +231,12 @@ def _report(transfer: Transfer) -> None:
     frame, verb = _user_frame(sys._getframe(1))
     transfer = transfer._replace(file=frame.f_code.co_filename, line=frame.f_lineno)
     if verb is not None:
-        # arithmetic reads in passing, where a framework lacks a function
+        # xdevice's arithmetic reads values where a framework lacks a function
         transfer = transfer._replace(
             how=verb.co_name, explicit=not verb.co_filename.startswith(_ARITHMETIC)
         )
     record = Record(*transfer)
-    # before the mode is looked at: a refused transfer is in the log, too
+    # before the mode is checked: a refused transfer is in the log, too
     for log in logs:
         log._records.append(record)
     modes = {log._mode for log in logs}

@@ -2,8 +2,8 @@
 
 While Python exits, it lets daemon threads run on, and ends each as soon as it asks for Python's lock: inside a
 framework's C++ that ends the whole process, by SIGABRT (measured on PyTorch, TensorFlow, JAX and NumPy). For a thread
-that is not a daemon Python waits, without telling it to end. So xdevice's threads are daemons, which xdevice tells to
-end when Python exits, and then waits for.
+that is not a daemon Python waits, without telling it to end. So xdevice's threads are daemons. When Python exits,
+xdevice tells them to end, and then waits for them.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ class Worker(threading.Thread):
 
 
 def park() -> None:
-    """If the program is ending and the calling thread is a daemon of the program's, makes it wait for ever, where it
-    does no harm.
+    """If the program is ending and the calling thread is a daemon of the program's, makes it wait for ever, which is
+    harmless.
 
-    The thread would not live to see its results, and must not go on with half of them.
+    The thread would end before it has its results, and must not go on with half of them.
     """
     if must_park():
         threading.Event().wait()

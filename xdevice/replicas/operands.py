@@ -35,8 +35,8 @@ class Operand(NamedTuple):
 
 
 def leaves_in(x: Any, name: str, verb: str) -> list[Operand]:
-    """The tensors and models in `x`, as operands. Raises for an object in `x` whose tensors cannot be taken one by
-    one."""
+    """The tensors and models in `x`, as operands. Raises an error for an object in `x` whose tensors cannot be handled
+    one by one."""
     owner = registry.kind_of(type(x))
     if owner is not None:
         return [Operand(name, x, *owner)]
@@ -96,7 +96,8 @@ def summands_in(x: Any, name: str, who: str = "this replica") -> list[Operand]:
 
 
 def dense_leaves(x: Any, name: str, verb: str) -> list[trees.Leaf]:
-    """Every leaf of `x`, or `x` itself if it is no container. Raises for a sparse array among the containers."""
+    """Every leaf of `x`, or `x` itself if it is no container. Raises an error for a sparse array among the
+    containers."""
     if is_leaf(x):
         return [trees.Leaf("", x)]
     tree = trees.Tree(x)
@@ -186,7 +187,7 @@ def bytes_of(operand: Operand) -> int:
 
 
 def check_sum(operand: Operand, op: str) -> None:
-    """Raises `DTypeError` for a dtype of which there is no sum or no mean."""
+    """Raises `DTypeError` for a dtype that has no sum or no mean."""
     dtype = dtype_of(operand)
     if dtype == "bool":
         raise DTypeError(f"{operand.name} is bool, which has no {op}; make it int32 first")

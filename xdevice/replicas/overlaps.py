@@ -1,5 +1,5 @@
-"""Finds tensors that will be written and share memory. Only addresses are compared, so it works for any device's
-memory."""
+"""Finds tensors that share memory among those that will be written. Only addresses are compared, so it works for any
+device's memory."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ def split_batch(x: Any, devices: Iterable[object], even: bool = True) -> list[An
     sizes = sizes_of(length_of(operands), len(places), even)
     pieces: dict[int, list[Any]] = {}
     for operand in operands:
-        # once for a tensor in two places, which is one tensor in each part, too
+        # once for a tensor that is in two places: it is one tensor in each part, too
         if id(operand.value) not in pieces:
             parts = operand.backend.split(operand.value, sizes)
             pieces[id(operand.value)] = [
@@ -271,8 +271,8 @@ def all_reduce(tensors: Iterable[Any], op: str = "sum") -> list[Any]:
 
 
 def _places(devices: Iterable[object]) -> list[Device]:
-    """Returns the devices that a list of spellings names. Raises `DeviceError` for one device or tensor in the place of
-    the list."""
+    """Returns the devices that a list of spellings names. Raises `DeviceError` for one device or tensor in place of the
+    list."""
     if (
         isinstance(devices, str | Device)
         or registry.owner_of(type(devices))
@@ -399,8 +399,8 @@ def _check_alike(column: Sequence[Operand], start: int = 0) -> None:
 
 
 def _check_ties(columns: Iterable[Sequence[Operand]]) -> None:
-    """Raises `ContainerError` if a tensor that stands in two places of one replica does not do so in all replicas: it
-    is summed only once."""
+    """Raises `ContainerError` if two places hold the same tensor in one replica but not in all: it is summed only
+    once."""
     columns_by_id: dict[int, Sequence[Operand]] = {}
     for column in columns:
         for operand in column:
@@ -419,8 +419,8 @@ def _check_ties(columns: Iterable[Sequence[Operand]]) -> None:
 
 
 def _models(operands: list[Operand]) -> list[Operand]:
-    """The models to copy, each once. Larger models come first, so that a model that is part of another is not copied by
-    itself."""
+    """The models to copy, each once. Larger models come first, so that a model that is part of another is not copied
+    separately."""
     owners: dict[int, Operand] = {}
     models: list[Operand] = []
     unique = {
@@ -455,8 +455,8 @@ def _variables(operand: Operand) -> Iterable[tuple[str, Any]]:
 
 
 def _replica(x: Any, operands: list[Operand], models: list[Operand], place: Device) -> Any:
-    """Returns a copy of a model, or of parameters, on a device. Models are copied first, and parameters of
-    theirs in the same container are those of the copies."""
+    """Returns a copy of a model, or of parameters, on a device. Models are copied first; their parameters that are also
+    in the same container become those of the copies."""
     new: dict[int, Any] = {}
     for operand in models:
         twin = leaves.copy(operand.backend, operand.kind, operand.value, place)
@@ -474,7 +474,7 @@ def _replica(x: Any, operands: list[Operand], models: list[Operand], place: Devi
 
 
 def _reduce(column: Sequence[Operand], op: str) -> list[Any]:
-    """Returns the sum or mean of a column of operands, one tensor for each. Of a variable it is written into the
+    """Returns the sum or mean of a column of operands, one tensor for each. For a variable, it is written into the
     variable."""
     tensors = [read(operand) for operand in column]
     results = column[0].backend.all_reduce(tensors, op == "mean")

@@ -159,8 +159,8 @@ def _convert_one(
     place: Device | None,
     copy: bool | None,
 ) -> Any:
-    """Converts one leaf `x`. `array` is `x` itself, or the array that a NumPy scalar `x` stands for: a scalar stays as
-    it is if NumPy is the target, since nobody can write into it, and is copied otherwise."""
+    """Converts one leaf `x`. `array` is `x` itself, or the array made from a NumPy scalar `x`: a scalar stays as it is
+    if NumPy is the target, since nobody can write into it, and is copied otherwise."""
     if array is not x and source is not target and copy is False:
         raise SharingError(
             f"a {type(x).__qualname__} of NumPy has no memory to share; copy=None copies here"
@@ -281,7 +281,7 @@ def _taken_over(
     dtype: str,
 ) -> Any:
     """Returns a tensor of the target in lent memory. Raises `BufferError` if the target could not work in it, or takes
-    it for that of another device."""
+    it for memory of another device."""
     hindrance = _hindrance(lent, takes, device, dtype)
     if hindrance is not None:
         raise BufferError(f"{hindrance}, and {target.name} could not work in it")
@@ -340,7 +340,7 @@ def _copied(source: Backend, x: Any, target: Backend, device: Device, dtype: str
             source.finish(compact)  # on a GPU the copy is still being written
             return _shared(source, compact, target, device, dtype)
         except (BufferError, UnsupportedError):
-            pass  # only the way through the host is left
+            pass  # only a copy through the host is left
     import numpy
 
     # asarray brings numbers into the host's byte order: only NumPy has arrays of the other one

@@ -214,7 +214,7 @@ def item(x: Any) -> Any:
         return value
     if array.dtype.kind != "f":
         raise DTypeError(f"item gives a number, and {shown(x)} holds {array.dtype}")
-    return float(value)  # a longdouble, which Python has no type for
+    return float(value)  # a longdouble, for which Python has no type
 
 
 def as_numbers(
@@ -274,7 +274,7 @@ def place_for(backend: Backend, device: object) -> Device:
 
 
 def usual(backend: Backend, place: Device, name: str = "float32") -> str:
-    """The dtype to make on a device where a program names none and would get `name`: a narrower one if the device lacks
+    """The dtype to use on a device where a program names none and would get `name`: a narrower one if the device lacks
     it."""
     if place is CPU:
         return floats.usual(name)
@@ -397,8 +397,8 @@ def _usual_for(backend: Backend, place: Device, data: Any, array: np.ndarray[Any
 
 
 def _default_dtype(data: Any, array: np.ndarray[Any, Any]) -> str:
-    """Returns the dtype of a tensor of this data where none is named. Raises `DTypeError` for ints that int64 does not
-    hold."""
+    """Returns the dtype of a tensor of this data if none is named. Raises `DTypeError` for ints that do not fit
+    int64."""
     name = name_of(array.dtype)
     # NumPy makes floats of ints that neither int64 nor uint64 holds together
     is_huge = name == "float64" and array.size and abs(array).max() >= 2.0**63
@@ -449,7 +449,7 @@ def _require(backend: Backend, dtype: str, place: Device) -> None:
 
 
 def _exact(data: Any, array: np.ndarray[Any, Any], name: str) -> np.ndarray[Any, Any]:
-    """The array; or, if NumPy has rounded large ints to float64 because there is a float beside them, an array of the
+    """The array; or, if NumPy has rounded large ints to float64 because there is a float among them, an array of the
     objects in `data`."""
     if not (
         isinstance(data, list | tuple)

@@ -86,15 +86,15 @@ def _may_carry(cls: type) -> bool:
 
 
 def _separate(x: Any, new: Any) -> Any:
-    """Returns `new`, a copy of `x`; of a user's own class of tensors it gets its own copy of what it carries."""
+    """Returns `new`, a copy of `x`; if its class is a user's own, it gets its own copies of the attributes."""
     if _may_carry(type(x)):
         strangers.separate(x, new)
     return new
 
 
 def another(backend: Backend, x: Any, new: Any, verb: str) -> Any:
-    """Returns `new`, what was made of `x`. Raises `UnsupportedError` if it is `x`: a user's class may return itself as
-    its copy."""
+    """Returns `new`, which was made from `x`. Raises `UnsupportedError` if it is `x`: a user's class may return itself
+    as its copy."""
     if new is x:
         raise backend.unsupported(
             f"{verb} a {type(x).__qualname__} whose class returns the same object",

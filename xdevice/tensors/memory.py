@@ -27,7 +27,8 @@ def devices() -> list[Device]:
 
 
 def memory(device: object = None) -> Memory:
-    """A device's name, and the bytes of its memory on the selected backend: total, free, allocated, peak and pinned.
+    """The name of a device of the selected backend, and the bytes of its memory: total, free, allocated, peak and
+    pinned.
 
     `total` and `free` are of the whole device, for all processes. `allocated` is the memory of this process's live
     tensors, as the framework reports it; `peak` is its maximum. A number that the framework does not report is None.

@@ -31,7 +31,7 @@ def refuse_non_container(x: object, verb: str) -> None:
 
 
 def traced(backend: Backend, name: str) -> UnsupportedError:
-    """The error for a symbolic tensor, which stands for a tensor while a function is traced. Only `to_device` and
+    """The error for a symbolic tensor, the placeholder for a tensor while a function is traced. Only `to_device` and
     `copy_to` take one."""
     return UnsupportedError(
         f"{name} is a symbol while {backend.name} traces a function, so it has no values and no device yet; do this "
@@ -59,7 +59,7 @@ def require_dtype(
     loads: bool = False,
     may_narrow: bool = False,
 ) -> None:
-    """Raises `DTypeError` unless tensors of a backend can have this dtype, as the framework is set up just now.
+    """Raises `DTypeError` unless tensors of a backend can have this dtype, as the framework is configured now.
 
     Args:
         place: the device of the tensors, which may lack a dtype that the framework has.

@@ -3,11 +3,11 @@ dicts and other containers there.
 
 PyTorch, Paddle and Gluon move the variables and submodels that they list, and leave the rest: a layer in a Python list
 stays behind, and where a buffer is replaced by its moved twin, a second reference to it keeps the old tensor.
-TensorFlow takes such things along. Here this is one rule for all of them: what a model holds moves with it, is copied
-with it, and counts where its device is asked for.
+TensorFlow takes such things along. Here all frameworks have one rule: everything that a model holds moves with it, is
+copied with it, and counts where its device is asked for.
 
 Not looked into are objects of unknown types, such as a trainer that a model refers to. A model that contains the model
-in question is its owner, and not held by it.
+in question owns it, and is not held by it.
 """
 
 from __future__ import annotations
@@ -127,11 +127,12 @@ class WholeModel:
         ]
 
     def parts(self) -> list[Any]:
-        """Returns everything that a user may hold beside the model: of a copy as many parts, in the same order."""
+        """Returns all parts of the model to which a user may hold references; for a copy as many parts, in the same
+        order."""
         return [*self._listed, *(value for _, value, _ in self.tensors())]
 
     def places(self) -> Iterator[tuple[str, Device]]:
-        """Yields name and device of everything that the model holds: first of its variables, then of the rest."""
+        """Yields the name and device of everything that the model holds: first its variables, then the rest."""
         yield from self._backend.model_devices(self._model)
         yield from self.unlisted_places()
 
@@ -163,7 +164,7 @@ class WholeModel:
             return False
 
     def move(self, target: Device) -> Any:
-        """Moves the model in place, and what it holds; returns the model, or the object that its own method gives
+        """Moves the model in place, and what it holds; returns the model, or the object that its own method returns
         instead."""
         self._check(target)
         moved = self._backend.move_model(self._model, target)
@@ -174,7 +175,7 @@ class WholeModel:
     def copy(self, target: Device) -> Any:
         """Returns a copy of the model, and of what it holds, on a device."""
         twin = self._backend.copy_model(self._model, target)
-        self._check(target)  # only now: the line above refuses an optimizer by the right words
+        self._check(target)  # only now: the line above refuses an optimizer in the right words
         if twin is not self._model:
             self._follow(twin, target, is_copy=True)
         return twin
@@ -368,8 +369,8 @@ def _arrived(value: Any, target: Device, done: dict[int, Any]) -> Any:
 
 
 def _put_back(old: Any, new: Any) -> Any:
-    """Writes what is in a rebuilt list or dict into the old one, which others may refer to, and returns that; returns
-    what is rebuilt and neither."""
+    """Writes what is in a rebuilt list or dict into the old one, which others may refer to, and returns the old one; a
+    new object of any other type is returned as it is."""
     if type(old) is not type(new) or type(old) not in (list, dict):
         return new
     for key in range(len(old)) if type(old) is list else list(old):

@@ -59,7 +59,7 @@ def device(spec: object = _DEFAULT) -> Device:
         DeviceError: a text that is not a device ("", "gpu:-1", "gpu:1:2", "gqu"), or an object that does not name one:
             a bare int, a bool, None.
 
-    Whether the device exists is checked where it is used. Costs 0.1 us for a text seen before.
+    Whether the device exists is checked where it is used. Costs 0.1 us for a text that was used before.
 
     Example:
         >>> xdevice.device("/GPU:1"), xdevice.device()

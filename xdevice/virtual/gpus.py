@@ -25,7 +25,7 @@ def virtual_gpus(n: int | str, *, force: bool = False) -> None:
     Virtual GPUs are other devices of the framework, in host memory: they show whether code for several devices is
     correct, and are not faster. `cpu:0` stays, and is the only CPU. `XDEVICE_VIRTUAL_GPUS=4 python script.py` does the
     same, and child processes inherit it. docs/explanation/virtual.md says what each operation costs, and lists the
-    characters: dtypes that virtual GPUs lack, as Apple's lack float64, and how much memory they have.
+    characters: dtypes that virtual GPUs lack, as Apple's GPUs lack float64, and how much memory they have.
 
     | backend | `xdevice.gpu(1).native` | request them before |
     |---|---|---|
@@ -42,7 +42,8 @@ def virtual_gpus(n: int | str, *, force: bool = False) -> None:
             calls.
 
     Raises:
-        ArgumentError: `n` is neither an int of 1 or more nor describes any, or others were asked for before.
+        ArgumentError: `n` is neither an int of 1 or more nor a description of virtual GPUs, or others were requested
+        before.
         UnsupportedError: a framework that is loaded already cannot have them, or has real GPUs; nothing has changed
             then. A framework that is loaded later raises the same error when it is loaded.
 

@@ -6,7 +6,7 @@ import socket
 
 
 def free_port(host: str) -> int:
-    """Returns a port of `host` on which no program listens now. The caller binds it later, and until then another
+    """Returns a port of `host` on which no program is listening. The caller binds it later, and until then another
     program could take it."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family) as probe:

@@ -1,5 +1,5 @@
-"""Engines: what moves tensors between processes, such as NCCL or gloo. An engine does one rank's part of each
-collective (an operation that all processes take part in). This says what an engine is promised, and what it promises.
+"""Engines, such as NCCL or gloo, move tensors between processes. An engine does one rank's part of each collective (an
+operation that all processes take part in). This module says what an engine may rely on, and what it promises.
 
 `xdevice.distributed.processes` promises an engine that
 
@@ -87,8 +87,8 @@ class Engine(ABC):
     @abstractmethod
     def all_reduce(self, x: Any, op: str) -> Any:
         """Returns the "sum", "max" or "min" of the `x` of all ranks, bit for bit the same on each rank: either in `x`
-        itself, or as a new tensor. `x` never has 16-bit floats, because the core casts those first. Of floats with a
-        NaN the max and min may be anything: the core asks for them without it."""
+        itself, or as a new tensor. `x` never has 16-bit floats, because the core casts those first. For floats with a
+        NaN, the max and min may be anything: the core replaces NaN first."""
 
     @abstractmethod
     def broadcast(self, x: Any, root: int) -> Any:
@@ -120,12 +120,13 @@ class Engine(ABC):
         """Starts to sum the `x` of all ranks and to divide the sum by `divisor`, as `all_reduce` and `over` do, and
         returns at once. All ranks start the same ones in the same order, and call nothing else before they have called
         what each returned: a function that waits for the mean, as the methods in `in_steps` do, and returns it. On a
-        GPU it need only see to it that all later work waits. None: the engine does one thing at a time."""
+        GPU it only has to make all later work wait. Returns None if the engine does one thing at a time."""
         return None
 
     def pack(self, tensors: list[Any]) -> Any | None:
         """Returns the elements of `tensors` of the engine's framework, in C order and one tensor after the other, as a
-        new vector, which need not be computed yet. None: the core joins them by the backend's `join`."""
+        new vector, which need not be computed yet. If it returns None, the core joins them with the backend's
+        `join`."""
         return None
 
     def unpack(self, x: Any, tensors: list[Any]) -> bool:
@@ -179,7 +180,8 @@ class Processes(Primitives):
     def start_native_group(self, group: Group) -> NativeGroup:
         """Makes the framework's own group of these processes, which is global, so that the framework's other ways of
         using several processes work. All processes call it at the same time, like `start_engine`; there may be one
-        only. If the program has made one with the same ranks, it is left as it is, and to the program to end."""
+        only. If the program has made one with the same ranks, that one is left as it is, and the program has to end
+        it."""
         raise self.unsupported(
             "a group of processes for all of its own functions", "use the methods of the world"
         )

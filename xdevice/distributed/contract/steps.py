@@ -1,5 +1,5 @@
-"""Training steps, as `World.averaging` and the votes of the ranks see them: when a gradient is there, whether a tensor
-was written too early, and by which numbers an optimizer steps."""
+"""Training steps, as `World.averaging` and the votes of the ranks see them: when a gradient is ready, whether a tensor
+was written too early, and which numbers determine an optimizer's step."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Steps(Primitives):
     ) -> Callable[[], None]:
         """Calls `ready(i, gradient)` in each backward pass when the gradient of `variables[i]`, a tensor of
         `gradients`, has been stored, in the thread that computes it; an error of `ready` ends the pass. Goes on until
-        the function that is returned is called. A framework that does not tell calls nothing."""
+        the returned function is called. If the framework does not report gradients, `ready` is never called."""
         return lambda: None
 
     def times_written(self, x: Any) -> int | None:
@@ -31,6 +31,6 @@ class Steps(Primitives):
         return None
 
     def hyperparameters(self, optimizer: Any) -> str:
-        """Returns the numbers by which an optimizer steps and which are not among its variables, such as its rate, in
+        """Returns the numbers that determine an optimizer's step and are not among its variables, such as its rate, in
         one text; "" for a model, and if there are none."""
         return ""

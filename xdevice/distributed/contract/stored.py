@@ -1,4 +1,5 @@
-"""Watching gradients: what the adapters share whose frameworks call a function once a gradient has been stored."""
+"""Watching gradients: code shared by the adapters of frameworks that call a function once a gradient has been
+stored."""
 
 from __future__ import annotations
 

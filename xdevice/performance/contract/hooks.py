@@ -1,9 +1,9 @@
-"""Hooks: functions put in place of a framework's own, by which `Backend.watch` sees each transfer. They are set while a
-block is open, are shared by overlapping blocks, and are removed afterwards.
+"""Hooks: functions put in place of a framework's own, through which `Backend.watch` notices each transfer. They are set
+while a block is open, shared by overlapping blocks, and removed afterwards.
 
 A hook is called in all threads, so it first checks whether its own thread or task is listening (`listening`). While a
-transfer that was reported is in progress, it is not listening: the reads inside, of which one print makes many, are
-part of that transfer.
+transfer that was reported is in progress, it is not listening: the reads inside it are part of that transfer (a single
+print makes many).
 """
 
 from __future__ import annotations
@@ -79,9 +79,8 @@ class Hooks(Patches):
         how: str | None = None,
         at: int = 0,
     ) -> None:
-        """Sets a hook on a function that moves its argument number `at` to another device, which a program asks for by
-        calling it. `target` gets the arguments of the function and returns that device, or None if the call moves
-        nothing."""
+        """Sets a hook on a function that explicitly moves its argument number `at` to another device. `target` gets the
+        arguments of the function and returns that device, or None if the call moves nothing."""
         label = how or name.strip("_")
 
         def describe(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Transfer | None:
@@ -142,7 +141,7 @@ class Hooks(Patches):
         )
 
     def report(self, transfer: Transfer | None) -> None:
-        """Reports a transfer that was seen without a hook, if this thread or task is listening."""
+        """Reports a transfer that was noticed without a hook, if this thread or task is listening."""
         if transfer is not None and listening.get():
             self._report(transfer)
 
@@ -197,8 +196,8 @@ class Hooks(Patches):
         self.replace(owner, name, make)
 
     def _hook(self, original: Any, describe: Describe) -> Any:
-        """The function that stands in place of `original`: in a thread that listens, it reports the transfer and then
-        calls it."""
+        """The function that replaces `original`: in a thread that listens, it reports the transfer and then calls
+        `original`."""
         report = self._report
 
         @wraps(original)

@@ -30,6 +30,6 @@ class Parallel(Primitives):
     def thread_state(self) -> Callable[[], AbstractContextManager[Any]]:
         """Reads the state of the calling thread (device scope, gradient mode, autocast, recording, ...). Returns a
         function that makes a context manager; another thread that enters it has that state inside. The context manager
-        also makes threads take turns at what they must not do at the same time. If the function has an attribute
+        also makes threads take turns at operations that must not run at the same time. If the function has an attribute
         `rejoin`, the core calls that in the first thread once the other thread has given a result."""
         return nullcontext

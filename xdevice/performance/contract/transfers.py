@@ -1,4 +1,4 @@
-"""Seeing transfers: what the host reads, and what is copied between devices."""
+"""Watching transfers: reads by the host, and copies between devices."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ class Transfer(NamedTuple):
 
 
 class Transfers(Primitives):
-    """The capability of seeing transfers. Each transfer is reported once, whether the program makes it by xdevice or by
-    the framework itself. Afterwards the framework's functions are as before."""
+    """The capability of watching transfers. Each transfer is reported once, whether the program makes it through
+    xdevice or through the framework itself. Afterwards the framework's functions are as before."""
 
     needs: ClassVar[tuple[str, ...]] = ("watch",)
 
     def watch(self, report: Callable[[Transfer], None]) -> AbstractContextManager[Any]:
         """Returns a context manager. Inside the block, `report` is called for every read by the host and every copy
-        between devices, also an implicit one. To see them, an adapter puts functions of its own in place of the
-        framework's, for which `xdevice.performance.contract.hooks` has tools, and takes them away afterwards."""
+        between devices, implicit ones included. For that, an adapter puts functions of its own in place of the
+        framework's, and removes them afterwards; `xdevice.performance.contract.hooks` has tools for it."""
         raise self.unsupported(
             "watching transfers", "build its watch() on xdevice.performance.contract.hooks"
         )

@@ -1,6 +1,6 @@
 """The character of virtual GPUs: the dtypes that they lack, the memory that they have, and their default float.
 
-One text describes all virtual GPUs, in XDEVICE_VIRTUAL_GPUS or in a call of `virtual_gpus`:
+One text describes all virtual GPUs, in XDEVICE_VIRTUAL_GPUS or in a call to `virtual_gpus`:
 
 | text | virtual GPUs |
 |---|---|
@@ -88,7 +88,7 @@ def parse(text: str) -> tuple[Character, ...]:
 
 
 def _character(words: str) -> Character:
-    """The character that the words after a colon describe. Raises `ValueError` for a word that is none."""
+    """The character that the words after a colon describe. Raises `ValueError` for an unknown word."""
     lacks: set[str] = set()
     memory = None
     is_float32_default = False
@@ -109,7 +109,7 @@ def _character(words: str) -> Character:
 
 
 def _expanded(words: str) -> list[str]:
-    """The single words of a description, with those of a set in the place of its name. A later word wins."""
+    """The single words of a description, with the name of a set replaced by the words of the set. A later word wins."""
     single: list[str] = []
     for word in filter(None, map(str.strip, words.split(","))):
         single += SETS[word].split(",") if word in SETS else [word]

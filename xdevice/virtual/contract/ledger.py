@@ -14,12 +14,11 @@ if TYPE_CHECKING:
 
 
 class Ledger:
-    """The bytes that each virtual GPU has allocated, the most that it had, and its limit. Methods may be called in any
-    thread.
+    """The bytes that each virtual GPU has allocated, their peak, and its limit. Methods may be called in any thread.
 
     Args:
         limits: the bytes that each GPU has; None for no limit.
-        error: makes the framework's own error for a lack of memory, of a text.
+        error: makes the framework's own error for a lack of memory from a text.
     """
 
     def __init__(self, limits: Sequence[int | None], error: Callable[[str], Exception]) -> None:
@@ -56,7 +55,7 @@ class Ledger:
             self._blocks[key] = place, nbytes
 
     def drop(self, key: Any) -> None:
-        """Says that the tensor `key` is gone. Finalizers may call it, also for tensors that are not held."""
+        """Notes that the tensor `key` is gone. Finalizers may call it, also for tensors that are not held."""
         self._dropped.append(key)
 
     def see(self, index: int, allocated: int) -> None:
@@ -74,7 +73,7 @@ class Ledger:
             )
 
     def reset_peak(self, index: int) -> None:
-        """Sets the peak of a GPU to what it has allocated now."""
+        """Sets the peak of a GPU to the bytes that are allocated now."""
         with self._lock:
             self._settle()
             self._peaks[index] = self._allocated[index]

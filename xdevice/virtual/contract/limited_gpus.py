@@ -1,4 +1,4 @@
-"""The effect of a character on the answers of a backend: written once, for the virtual GPUs of every framework."""
+"""How a character changes what a backend reports: written once, for the virtual GPUs of every framework."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class LimitedGpus(Primitives):
         total, usage = self.characters[device.index].memory, super().memory(device)
         if total is None:
             return usage
-        # the framework counted what was refused afterwards
+        # the framework had counted memory that was then refused
         peak = usage.peak and min(usage.peak, total)
         return usage._replace(total=total, free=total - (usage.allocated or 0), peak=peak)
 

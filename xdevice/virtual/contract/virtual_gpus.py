@@ -35,8 +35,8 @@ class VirtualGpus(Primitives):
         raise self.unsupported("virtual GPUs", "leave XDEVICE_VIRTUAL_GPUS unset for it")
 
     def take_characters(self, characters: tuple[Character, ...]) -> None:
-        """Called after `make_virtual_gpus`, with what each of the virtual GPUs is like. `LimitedGpus` does what is the
-        same for every framework."""
+        """Called after `make_virtual_gpus`, with the character of each virtual GPU. `LimitedGpus` does the part that is
+        the same for every framework."""
         if any(characters):
             raise self.unsupported(
                 "characters of virtual GPUs", "ask for a number only: XDEVICE_VIRTUAL_GPUS=2"
@@ -50,5 +50,5 @@ class VirtualGpus(Primitives):
         Returns whether it can: False where programs do not ask the framework for "cuda".
 
         With `has_default`, a default device that the program sets holds only for calls from frames for which
-        `has_default` answers True, where the framework lets that be seen."""
+        `has_default` returns True, if the framework makes these frames visible."""
         return False
