@@ -12,13 +12,12 @@ The rules that it must keep, and the facts behind them (measured on jax 0.7.1 an
 - JAX's own functions make uncommitted arrays, which silently follow other operands to their devices. The arrays that
   xdevice makes are committed to their device.
 - If 64-bit is off, JAX narrows float64 with a warning, and int64 by dropping bits.
-- `effects_barrier` waits for nothing. `live_arrays` lists the arrays of one platform only, and not results that the
+- `effects_barrier` waits for nothing. `live_arrays` lists only the arrays of one platform, without results that the
   program has dropped.
 - If work has failed for lack of memory, reading its result (`np.asarray`, DLPack, on 0.7.1 also `repr`) crashes the
-  process on the CPU; on a GPU `np.asarray` first takes as much of the host's memory. So xdevice waits for each array
-  before it reads it; the wait raises an error. After that no stack frame of xdevice may
-  refer to the array: pytest would print it, which reads it, and as long as a failed array exists, even in a traceback,
-  every sync() fails.
+  process on the CPU; on a GPU `np.asarray` first allocates as much memory on the host. So xdevice waits for each array
+  before it reads it; the wait raises an error. After that no stack frame of xdevice may refer to the array: pytest
+  would print it, which reads it, and as long as a failed array exists, even in a traceback, every sync() fails.
 """
 
 from __future__ import annotations
@@ -337,7 +336,7 @@ _nothing = jax.jit(lambda: 0)
 
 @lru_cache
 def _filling(native: Any) -> Any:
-    """A program takes 5 us, where `jnp.full` and `jax.device_put` take 90."""
+    """Returns a program that fills an array. It takes 5 us, where `jnp.full` and `jax.device_put` take 90."""
     return jax.jit(jnp.full, static_argnums=(0, 2), out_shardings=SingleDeviceSharding(native))
 
 

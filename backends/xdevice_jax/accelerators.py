@@ -28,7 +28,7 @@ _LACKS: Final = {
     "tpu": ("float64", "complex128"),
     "METAL": ("float64", "complex64", "complex128"),
 }
-"""The dtypes that each kind of device lacks. A TPU would make two float32 of a float64, which hold fewer digits and no
+"""The dtypes that each kind of device lacks. A TPU would store a float64 as two float32, which hold fewer digits and no
 larger numbers; the other dtypes raise an error there."""
 
 

@@ -6,7 +6,7 @@ Facts about JAX that the code depends on:
   is taken over.
 - `from_dlpack` copies memory whose address is not a multiple of 64 bytes, even with `copy=False`.
 - `from_dlpack` calls `__dlpack__(stream=...)`, which PyTorch refuses if its current device is another GPU, and
-  TensorFlow refuses always. So JAX is given a capsule that was made after a wait.
+  TensorFlow always refuses. So JAX is given a capsule that was made after a wait.
 """
 
 from __future__ import annotations

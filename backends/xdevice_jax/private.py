@@ -13,7 +13,7 @@ READS: Final = (
     "item", "tolist", "tobytes", "__array__", "__float__", "__int__", "__bool__", "__index__", "__complex__",
     "__hex__", "__oct__", "__repr__", "__str__", "__format__", "__reduce__",
 )  # fmt: skip
-"""Methods of an array by which the host reads it."""
+"""Methods of an array through which the host reads it."""
 
 IN_BLOCKS: Final = (
     # reads and moves. `jax.transfer_guard` sees no reads of the CPU (jax-ml/jax#16602), and names no caller
@@ -32,7 +32,7 @@ IN_BLOCKS: Final = (
     # the gradients of parameters, with their names
     Private("operations", "jax", ("grad", "value_and_grad")),
 )  # fmt: skip
-"""Attributes that are replaced until the last block ends that needs it."""
+"""Attributes that are replaced until the last block that needs them ends."""
 
 FOR_GOOD: Final = (
     # a virtual GPU may lack a dtype

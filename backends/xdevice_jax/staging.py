@@ -1,5 +1,5 @@
 """Copies arrays between the host and an NVIDIA GPU through the ring (buffers of page-locked memory that xdevice keeps
-for this, `xdevice.cuda_driver.ring`), and reads small ones by the driver itself.
+for this, `xdevice.cuda_driver.ring`), and reads small ones through the driver itself.
 
 Facts about JAX that the code depends on:
 
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 
 TO_HOST: Final = 64 << 10
 TO_GPU: Final = 16 << 20
-"""The sizes in bytes from which a copy by the ring (of page-locked buffers) is faster than JAX's own: `TO_HOST` for
-copies to the host, `TO_GPU` for copies to a GPU."""
+"""The sizes in bytes from which a copy through the ring (of page-locked buffers) is faster than JAX's own: `TO_HOST`
+for copies to the host, `TO_GPU` for copies to a GPU."""
 _NOT_COPIED: Final = 64 << 10
-"""For arrays of at least this many bytes, waiting until JAX has read the array is faster than giving JAX a copy into
-which nobody writes."""
+"""For arrays of at least this many bytes, it is faster to wait until JAX has read the array than to give JAX a copy
+that is never written."""
 _COMPILED_AT_ONCE: Final = 256 << 20
-"""The size in bytes from which a copy by the ring is faster even if JAX must compile for the shape of the array
+"""The size in bytes from which a copy through the ring is faster even if JAX must compile for the shape of the array
 first."""
 _DTYPES: Final = frozenset(map(host_dtype, DTYPES))
 _ORDINARY: Final = (None, "allow", "log")
@@ -54,8 +54,8 @@ def is_read(x: jax.Array) -> bool:
 
 
 def is_moved(x: jax.Array) -> bool:
-    """Whether an array goes to the host's JAX by `read`, which waits for it, rather than by JAX's own call, which does
-    not."""
+    """Whether an array is moved to JAX's CPU device through `read`, which waits for the array, rather than by JAX's own
+    call, which does not."""
     return ring.is_measured() and x.nbytes >= TO_HOST and is_read(x)
 
 
@@ -91,7 +91,7 @@ def put(values: np.ndarray[Any, Any], native: Any) -> jax.Array:
 
 
 def _room(values: np.ndarray[Any, Any], native: Any) -> jax.Array | None:
-    """Returns a new array on a GPU into which the ring can copy the values. None if this shape comes for the first
+    """Returns a new array on a GPU into which the ring can copy the values. None if this shape occurs for the first
     time, so that JAX would have to compile a program for it, and the values are too few for that to be worth it."""
 
     key = values.shape, values.dtype, native

@@ -1,8 +1,8 @@
 """Counts the devices that JAX will find, without starting JAX: JAX's own functions start every runtime (its library for
 a kind of device).
 
-Once JAX has been started, its own lists are used instead. Devices of ROCm, oneAPI and TPUs can be counted only by their
-runtime, so for these the answer is None.
+Once JAX has been started, its own lists are used instead. Only their runtime can count the devices of ROCm, oneAPI and
+TPUs, so for these the answer is None.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ The rules that it must keep, and the facts behind them:
   refuse arrays of a CPU and a GPU. Virtual GPUs are `cpu(1)` and the following, so virtual_gpus.py makes the operators
   refuse mixed CPU devices too.
 - MXNet allocates the memory of an array when it computes the array, and without a lock: an address that is read before
-  may be one that the array does not keep (apache/mxnet#11927). So each address is read after a wait.
+  that may change (apache/mxnet#11927). So each address is read after a wait.
 - Only the first wait reports a failed computation. Reading the array afterwards gives garbage.
 """
 
@@ -304,7 +304,7 @@ def _builds_graph(frame: FrameType) -> bool:
 
 def _refuse_long(shape: tuple[int, ...]) -> None:
     """Raises `ShapeError` for a size above 2**31 - 1 if this build of MXNet has 32-bit sizes, as MXNet's wheels have.
-    Such a build would take the size for 0, sometimes silently."""
+    Such a build would treat the size as 0, sometimes silently."""
     long = max([*shape, prod(shape)]) >= _LONG
     if long and not mx.runtime.Features().is_enabled("INT64_TENSOR_SIZE"):
         raise ShapeError(

@@ -1,4 +1,4 @@
-"""MXNet's library in C. Blocking mode and virtual GPUs replace functions of it, so each call asks it for them."""
+"""MXNet's C library. Blocking mode and virtual GPUs replace functions in it, so each call looks them up there."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ Facts about Gluon that the code depends on:
 - A Trainer holds contexts (devices) and the optimizer's state, which must be moved too. The optimizer counts its steps
   for each device index, so the counts are copied to the new index. Otherwise Adam would start again there.
 - With `static_alloc`, a compiled graph keeps its arrays. After its model has been moved away and back, the graph would
-  silently train arrays that are not the parameters any more. So a move deletes the compiled graphs.
+  silently train arrays that are no longer the parameters. So a move deletes the compiled graphs.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _reset_store = private.field("mxnet.gluon.Trainer._reset_kvstore")
 
 
 def places(model: Any) -> Iterator[tuple[str, Any]]:
-    """Yields name and context (device) of each variable; of a parameter on several devices, once for each device."""
+    """Yields name and context (device) of each variable; for a parameter on several devices, once for each device."""
     if isinstance(model, Trainer):
         yield from (
             (f"contexts[{i}]", native) for i, native in enumerate(trainers.contexts(model))
@@ -96,8 +96,8 @@ def _unshaped(name: str) -> NotBuiltError:
 
 
 def move(model: Any, native: Any) -> None:
-    """Moves the parameters of a model, and the state of the Trainers to which they belong. Of a Trainer that is given
-    itself, only the state is moved."""
+    """Moves the parameters of a model, and the state of the Trainers to which they belong. If a Trainer itself is
+    given, only its state is moved."""
     if isinstance(model, Trainer):
         _refuse_own_store(model)
         _require_parameters(model, native)

@@ -73,7 +73,8 @@ class _Finder(MetaPathFinder):
         self._builtins = {**vars(builtins), "__import__": import_}
 
     def end(self) -> None:
-        """MXNet imports in most of its functions, with NumPy's own names: from here on as fast as without this."""
+        """MXNet runs imports in most of its functions. From here on they use NumPy's own names, and are as fast as
+        usual."""
         self._builtins["__import__"] = builtins.__import__
 
     def find_spec(

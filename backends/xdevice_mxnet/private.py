@@ -35,7 +35,7 @@ IN_BLOCKS: Final = (
     # MXNet waits for one array or for all work; its own switch, `MXNET_ENGINE_TYPE`, is read at its import only
     Private("blocking", "mxnet.base._LIB", ("MXNetFuncCall", "MXInvokeCachedOpEx")),
 )  # fmt: skip
-"""Attributes that are replaced until the last block ends that needs it."""
+"""Attributes that are replaced until the last block that needs them ends."""
 
 FOR_GOOD: Final = (
     # as the two above, until the last block of blocking ends; and operators mix CPU devices silently

@@ -20,8 +20,8 @@ Who switches it on, once and for good in the calling thread:
 
 - A legacy program has made `mx.nd` arrays, symbols or Gluon blocks without the setting. They may not work with it, so
   `chosen` and `creating` leave it off there. So does XDEVICE_MXNET_NP=0.
-- Where the program itself has called `set_np` or `reset_np`, only arithmetic, which cannot do without, calls it again.
-- The setting is never on for a part of a computation only: see the last row of the first table.
+- Where the program itself has called `set_np` or `reset_np`, only arithmetic, which needs the setting, calls it again.
+- The setting is never on for only a part of a computation: see the last row of the first table.
 - A new thread begins with the setting off, which is why each thread is asked (apache/mxnet#14661).
 
 Two things of MXNet's are replaced. `mxnet.util._set_np_array_logged` becomes an object that notices calls of `set_np`

@@ -4,7 +4,7 @@ keeps for this, `xdevice.cuda_driver.ring`).
 Rules for this module, and why:
 
 - The host waits for an array before the ring reads it, because MXNet's scheduler does not know of these copies. Nothing
-  has to be done for memory that is used anew: MXNet waits for the GPU before it hands memory out again.
+  has to be done for memory that is reused: MXNet waits for the GPU before it hands memory out again.
 - A copy that is recorded for gradients is left to MXNet, because it must be an operation of MXNet's.
 - NumPy's semantics must be on; the callers switch them on.
 """
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from xdevice.contract.replicas import Replicas
 
 LEAST: Final = 16 << 20
-"""The size in bytes from which a copy by the ring (of page-locked buffers) is faster than MXNet's own."""
+"""The size in bytes from which a copy through the ring (of page-locked buffers) is faster than MXNet's own."""
 
 
 def read(x: Any, backend: Replicas) -> np.ndarray[Any, Any] | None:

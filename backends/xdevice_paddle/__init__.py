@@ -6,7 +6,7 @@ The rules that it must keep, and the facts behind them:
 - When the thread that imported Paddle ends, Paddle leaves its dygraph (eager) mode in all threads, unless something
   still refers to the context manager of that mode (measured on 2.6.2 and 3.3.1). So this module keeps a reference.
 - Tensors are copied by the module `copying`, never by `Tensor.to`.
-- For a sparse tensor `_copy_to` raises, and `numpy()` crashes the process by a segmentation fault (3.3.1;
+- For a sparse tensor `_copy_to` raises, and `numpy()` crashes the process with a segmentation fault (3.3.1;
   PaddlePaddle/Paddle#46642, closed as no bug).
 - `set_device` works for the whole process (PaddlePaddle/Paddle#77927), so only `scope` calls it, in a way that lets the
   scopes of several threads overlap. In Paddle 2.6 only the functions of `_C_ops` take the place on which a tensor is

@@ -3,7 +3,7 @@
 Facts about Paddle that the code depends on:
 
 - If a stride is negative, `from_dlpack` tries to allocate 2**64 bytes.
-- Before Paddle 3, which brought `__dlpack__`, a DLPack capsule of Paddle's says C order whatever the strides are, and
+- Before Paddle 3, which brought `__dlpack__`, a DLPack capsule of Paddle's claims C order whatever the strides are, and
   uint8 for bool. And `from_dlpack` makes a copy and ignores the strides.
 - Paddle releases memory while it holds a lock of its own (3.3.1), so two things can go wrong, and `releases_under_lock`
   is set. First, the memory may belong to a tensor of MXNet, for example, that in turn holds memory of Paddle's: MXNet

@@ -1,4 +1,4 @@
-"""Calls functions of the CUDA driver, for two things that Paddle's Python functions do not offer.
+"""Calls functions of the CUDA driver, for two purposes that Paddle's Python functions do not serve.
 
 First, to find out which GPUs have a context: waiting for a GPU without one would create it there (500 MB). Second, to
 make a GPU the current one of this thread: Paddle's `set_device` does that for all threads.

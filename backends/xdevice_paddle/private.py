@@ -1,5 +1,5 @@
 """The private names of Paddle that this adapter uses, and the attributes of Paddle that it replaces, each by the
-capability that needs it. Its other modules read them as `private["paddle...."]`. Where no issue is named, there is none
+capability that needs it. Its other modules read them as `private["paddle...."]`. Where no issue is named, none is known
 upstream.
 
 The settings of a layer without parameters need no private name: `extra_repr` says them, on 2.6.2 in the same words as
@@ -18,7 +18,7 @@ READS: Final = (
     "numpy", "item", "tolist", "__array__", "__float__", "__int__", "__bool__", "__index__", "__repr__", "__str__",
     "__format__",
 )  # fmt: skip
-"""Methods of a tensor by which the host reads it."""
+"""Methods of a tensor through which the host reads it."""
 NEWER_READS: Final = ("__complex__",)
 
 CHECKED: Final = (
@@ -46,7 +46,7 @@ IN_BLOCKS: Final = (
     # the same
     Private("operations", "paddle.Tensor", CHECKED),
 )  # fmt: skip
-"""Attributes that are replaced until the last block ends that needs it."""
+"""Attributes that are replaced until the last block that needs them ends."""
 
 FOR_GOOD: Final = (
     # Paddle compares no devices, and leaves empty results

@@ -1,8 +1,8 @@
 """Scopes that set Paddle's current device. Paddle has one current device for the whole process, so scopes of several
 threads may overlap, and end in any order.
 
-The scope that is left last puts back the device that was current before all scopes. If a scope is left while a later
-one is open, the next one puts back, in its turn, the device that the first had to put back.
+The scope that is left last restores the device that was current before all scopes. If a scope is left while a later one
+is open, the next one restores the device that the first would have restored.
 """
 
 from __future__ import annotations

@@ -77,15 +77,15 @@ _ending: list[tuple[paddle.Tensor, Event]] = []
 
 
 def keep(x: paddle.Tensor, stream: Any) -> None:
-    """Keeps `x` alive until nothing else refers to it, and the stream has then done all work that it was given."""
+    """Keeps `x` alive until nothing else refers to it and the stream has then finished all work that it was given."""
     with _lock:
         _let_go()
         _used.append((x, stream))
 
 
 def _let_go() -> None:
-    """Lets go of tensors whose stream has done its work, and marks the end of the work on those that only this module
-    still has."""
+    """Releases tensors whose stream has finished its work, and marks the end of the work on those that only this module
+    still holds."""
     _ending[:] = [entry for entry in _ending if not entry[1].has_happened()]
     still_used = []
     for entry in _used:

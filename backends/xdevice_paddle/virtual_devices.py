@@ -1,6 +1,5 @@
 """The kind of device that virtual GPUs are for Paddle, which lists its devices at its import: so this is needed before.
-
-Importing this module must not import Paddle. Only where virtual GPUs are wanted does it load what makes them.
+Importing this module must not import Paddle. It loads the code that makes virtual GPUs only if they are wanted.
 """
 
 from __future__ import annotations

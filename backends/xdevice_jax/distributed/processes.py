@@ -10,8 +10,8 @@ Facts about JAX that the code depends on (measured on 0.7.1):
 - A process that has not called `jax.distributed.shutdown` waits at its exit for all others, so `close` calls it. Rank 0
   serves the coordination service, and must end it last: a rank that has not left by then prints connection errors.
 - A process whose connection to the service is lost ends at once by SIGABRT, whatever `jax_enable_recoverability` says;
-  a Python callback for that ends it by std::bad_cast. So all ranks reach the service by way of `relay`, which hides
-  that it has ended: the PeerError comes by xdevice's own connection.
+  a Python callback for that ends it by std::bad_cast. So all ranks reach the service through `relay`, which hides that
+  the service has ended: the PeerError comes through xdevice's own connection.
 - The coordinator listens on all addresses unless it is given one.
 - Adding zeros turns -0.0 into 0.0. A broadcast is a sum in which the other ranks add zeros, so it adds the bits of the
   values as integers.
@@ -60,8 +60,8 @@ _State = private["jax._src.distributed.State"]
 _global_state = private["jax._src.distributed.global_state"]
 _SPREAD = PartitionSpec("rank")
 _START: Final = 300
-"""How many seconds JAX's ranks may take to meet, at least: when they are over, JAX ends the process by SIGABRT, without
-an error that could be reported. A rank that is missing is named by the world's own timeout, which may be shorter."""
+"""How many seconds JAX's ranks may take to meet, at least: after that time, JAX ends the process by SIGABRT, without an
+error that could be reported. A rank that is missing is named by the world's own timeout, which may be shorter."""
 _REDUCED_BY: Final = {"sum": jax.lax.psum, "max": jax.lax.pmax, "min": jax.lax.pmin}
 
 

@@ -1,7 +1,7 @@
-"""A relay in this process, by way of which JAX reaches its coordination service in rank 0.
+"""A relay in this process, through which JAX reaches its coordination service in rank 0.
 
 If rank 0 dies, the relay keeps JAX's connection open. Otherwise JAX would end this process at once, before it can raise
-the error that names rank 0: JAX counts the service as vital (https://github.com/jax-ml/jax/pull/39095 documents that).
+the error that names rank 0: JAX treats the service as vital (https://github.com/jax-ml/jax/pull/39095 documents that).
 
 On GPUs, JAX 0.11 asks the service for the states of the ranks until the process ends, even after it has left the
 service. So the service would wait for 5 s when it ends, and JAX would print that the connection is lost: the relay cuts
@@ -42,7 +42,8 @@ def leave() -> None:
 
 
 def _accept(listener: socket.socket, there: tuple[str, int]) -> None:
-    """Accepts JAX's connections, and connects each to the service; after `leave`, keeps new ones open without."""
+    """Accepts JAX's connections, and connects each to the service; after `leave`, keeps new ones open without
+    connecting them."""
     kept = []
     while True:
         near, _ = listener.accept()

@@ -136,7 +136,7 @@ def take_along_axis(x: Array, indices: Array, axis: int) -> Array:
 
 
 def _mode(indices: Array, quick: str) -> str:
-    """Indices were checked, except the values of traced ones, which could not be."""
+    """Indices have been checked, except the values of traced ones, which cannot be."""
     return "fill" if isinstance(indices, jax.core.Tracer) else quick
 
 

@@ -54,7 +54,7 @@ def embedding(indices: Array, table: Array) -> Array:
 
 
 def _forward(indices: Array, n: int) -> Array:
-    """The indices, those below 0 beyond the end: JAX would count them from the end."""
+    """The indices, with those below 0 moved beyond the end: JAX would count them from the end."""
     return jnp.where(indices < 0, n, indices)
 
 

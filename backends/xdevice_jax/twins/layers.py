@@ -3,10 +3,10 @@ laid out compared with PyTorch's.
 
 Facts that the code depends on:
 - nnx and linen have the layouts of Keras: kernels are (inputs, outputs), those of convolutions have the window first,
-  and an attention's are (inputs, heads, numbers of a head). Their `momentum` is the weight of the old value.
+  and those of an attention are (inputs, heads, size of a head). Their `momentum` is the weight of the old value.
 - Equinox has PyTorch's layouts, but the bias of a convolution has an axis of length 1 for each axis of the window.
 - nnx's OptimizedLSTMCell has one bias where PyTorch has two, and its LSTMCell has an array for each gate.
-- All GRU cells have PyTorch's formula, in which r multiplies what the state gives for n, its bias too; but nnx has no
+- All GRU cells have PyTorch's formula, in which r multiplies the state's part of n, including its bias; but nnx has no
   such bias.
 - The batch norm of Equinox keeps its statistics outside the module.
 """
@@ -111,7 +111,8 @@ def _steps(module: Any) -> tuple[Sequence[int], Sequence[int]]:
 def _zeros(
     padding: Any, sizes: Sequence[int], stride: Sequence[int]
 ) -> list[tuple[int, int]] | None:
-    """How many zeros `jax.lax.conv_transpose` adds to both ends of each axis; None for a text that it does not know."""
+    """How many zeros `jax.lax.conv_transpose` adds to both ends of each axis; None for a string that it does not
+    know."""
     if not isinstance(padding, str):
         each = layouts.per_axis(padding, len(sizes))
         return [(one, one) if isinstance(one, int) else (one[0], one[1]) for one in each]

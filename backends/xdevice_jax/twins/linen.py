@@ -6,7 +6,7 @@ Facts that the code depends on:
 - Most modules make their layers anew in each call, which needs inputs. So the kind of a layer is recognized by the
   names and shapes of its parameters, and its settings are unknown.
 - The cell of an LSTM or GRU has a kernel for each gate and side, as `ii`, `if`, `ig`, `io` for the inputs of an LSTM.
-  Here those of a side are one variable, with the names that nnx has; and so are the four biases of a GRU.
+  Here the kernels of a side are one variable, with nnx's names, and so are the four biases of a GRU.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _COLLECTIONS: Final = ("params", "batch_stats")
 _PASSING: Final = ("intermediates", "perturbations", "cache")
-"""State that each run makes again."""
+"""State that each run makes anew."""
 _PROJECTIONS: Final = ("query", "key", "value", "out")
 
 
@@ -67,8 +67,8 @@ def _joined(
 
 
 def layers(module: Any) -> Iterator[Layer]:
-    """Yields the layers whose kind the names and shapes of their parameters tell, without settings that these do not
-    show."""
+    """Yields the layers whose kind follows from the names and shapes of their parameters, without settings that these
+    do not show."""
     groups = _groups(module)
     cells = _cells(groups)
     listed: set[str] = set()
@@ -103,8 +103,8 @@ def layers(module: Any) -> Iterator[Layer]:
 def intercepting(
     layer_paths: Container[str], run: Callable[..., Any]
 ) -> AbstractContextManager[None]:
-    """Returns a context manager. While its block is open, `run` makes the calls of the layers at `layer_paths`, but not
-    those in a `scan`, as of a recurrent cell, where there are no values."""
+    """Returns a context manager. While its block is open, `run` makes the calls of the layers at `layer_paths`, except
+    those in a `scan`, such as of a recurrent cell, where there are no values."""
 
     def intercept(go: Callable[..., Any], args: Any, kwargs: Any, call: Any) -> Any:
         path = ".".join(call.module.path)
@@ -124,7 +124,7 @@ def intercepting(
 
 
 def _kind_of(name: str, leaves: Mapping[str, Any]) -> str:
-    """The kind of the layer with this name in its module and these parameters; "" if they decide none."""
+    """The kind of the layer with this name in its module and these parameters; "" if they do not decide it."""
     names = set(leaves)
     if names == {"embedding"}:
         return "embedding"

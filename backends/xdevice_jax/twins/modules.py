@@ -2,11 +2,11 @@
 nnx and Equinox move as containers.
 
 Facts that the code depends on:
-- nnx keeps values in `nnx.Variable`s, which are written in place. Every variable counts, also of a class of the user's,
-  but for keys and counts of random numbers, caches and what `sow` and `perturb` keep, which each run makes anew. So
-  does an array that is an attribute.
-- Equinox keeps arrays as attributes of frozen dataclasses, and means a module to be replaced and not changed. Writing
-  an array into it is seen by everyone who holds the module, as with any other framework's model.
+- nnx keeps values in `nnx.Variable`s, which are written in place. Every variable counts, even one of a user's class,
+  except those that each run makes anew: keys and counts of random numbers, caches, and the values that `sow` and
+  `perturb` keep. An array that is an attribute counts, too.
+- Equinox keeps arrays as attributes of frozen dataclasses, and intends a module to be replaced, not changed. Everyone
+  who holds the module sees an array that is written into it, as with any other framework's model.
 - A module of Equinox takes one example, without an axis for the batch.
 - The GRUCell of Equinox keeps three of its biases in one array and the fourth in another. Here they are one variable.
 - nnx's `eval()` sets two attributes of the modules that have them.
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from xdevice.base.devices import Device
 
 MODES: Final = ("deterministic", "use_running_average")
-"""The attributes by which modules of nnx tell evaluation from training."""
+"""The attributes by which modules of nnx distinguish evaluation from training."""
 
 
 class Variable(NamedTuple):
@@ -89,7 +89,7 @@ def _is_module(thing: Any) -> bool:
 
 
 def _children(thing: Any) -> Iterable[tuple[str, Any, Any]]:
-    """Yields name, key and value of what is directly in a module or a container."""
+    """Yields name, key and value of each object directly in a module or a container."""
     if isinstance(thing, list | tuple):
         return ((str(number), number, child) for number, child in enumerate(thing))
     if isinstance(thing, Mapping):
@@ -166,7 +166,7 @@ def _of_variable(path: str, variable: Any) -> Iterator[Variable]:
 
 
 def _is_initial(module: Any) -> bool:
-    """Whether a module only holds what a state of Equinox begins with."""
+    """Whether a module only holds the initial value of a state of Equinox."""
     library = equinox()
     return library is not None and isinstance(module, library.nn.StateIndex)
 
@@ -190,7 +190,7 @@ def _with_one_bias(every: Iterable[Variable]) -> Iterator[Variable]:
 
 class JaxModels(Models):
     def own_file(self, path: str) -> Any:
-        """Reads msgpack by Flax, and a folder of Orbax by Orbax, both of which must be installed."""
+        """Reads msgpack with Flax, and a folder of Orbax with Orbax. The library that is used must be installed."""
         if os.path.isdir(path):
             checkpoint: Any = self._library("orbax.checkpoint", "orbax-checkpoint")
             return checkpoint.PyTreeCheckpointer().restore(os.path.abspath(path))

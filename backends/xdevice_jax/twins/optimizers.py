@@ -1,10 +1,10 @@
-"""Reads what optax's optimizers compute out of the closures of their functions: optax keeps no object with settings
+"""Reads the formulas of optax's optimizers from the closures of their functions: optax keeps no object with settings
 (https://github.com/google-deepmind/optax/issues/206).
 
 Facts about optax that the code depends on:
-- An optimizer is a chain of steps. A step is known by the name of the function that made it, and its settings are the
-  variables in the closure of its `update`.
-- In RMSprop momentum comes after the learning rate, so it holds steps; in SGD it comes before.
+- An optimizer is a chain of steps. A step is recognized by the name of the function that made it, and its settings are
+  the variables in the closure of its `update`.
+- In RMSprop, momentum comes after the learning rate, so it accumulates steps; in SGD it comes before.
 - A schedule, and settings that `inject_hyperparams` keeps in the state, are not constants; the latter are refused.
 """
 

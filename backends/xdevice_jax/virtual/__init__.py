@@ -42,7 +42,7 @@ _TYPES: Final = {
     "int64": "i64",
     "uint64": "ui64",
 }
-"""The names that compiled programs have for the dtypes that a device may lack."""
+"""The names that compiled programs use for the dtypes that a device may lack."""
 
 
 class JaxVirtualGpus(LimitedGpus, VirtualGpus):

@@ -1,4 +1,4 @@
-"""Why MXNet has no engine for several processes, and what a Trainer steps by."""
+"""Why MXNet has no engine for several processes, and how a Trainer scales its steps."""
 
 from __future__ import annotations
 

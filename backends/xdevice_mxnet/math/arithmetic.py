@@ -7,7 +7,7 @@ Facts about MXNet that the code depends on:
   call of a kernel in a thread switches them on for good, or raises an error.
 - For some operations MXNet has no kernel or a wrong one, and NumPy computes them on the host. Their gradient is 0, or
   they have none, or it is refused. MXNet's own gradient of `eigh` and `eigvalsh` is 0 (no upstream issue known).
-- `abs`, `square`, `pow` and `mod` of integers compute in floats (no upstream issue known).
+- `abs`, `square`, `pow` and `mod` compute integers as floats (no upstream issue known).
 - `where` with a number in place of an array gives the gradient to the elements that were not taken
   (https://github.com/apache/mxnet/issues/17893), so it gets arrays.
 - `where` of empty arrays crashes the process. The mean of an empty array is 0. Integers are divided as float32 (no
@@ -58,7 +58,7 @@ leave = semantics.leave
 
 
 def _kernel(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Makes a kernel that first switches NumPy's semantics on, where this thread has not."""
+    """Makes a kernel that first switches NumPy's semantics on, unless they are on in this thread."""
     is_on, switch = mx.util.is_np_shape, semantics.require
 
     @wraps(function)
@@ -82,7 +82,8 @@ def _beside_numbers(name: str) -> Callable[..., Any]:
 
 
 def _refusing(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """`function`, whose gradient MXNet would take for zero: it refuses tensors that are part of a recorded graph."""
+    """`function`, made to refuse tensors that are part of a recorded graph, because MXNet would take its gradient for
+    zero."""
 
     @wraps(function)
     def kernel(x: Any, *rest: Any) -> Any:
@@ -109,7 +110,7 @@ def _is_recorded(x: Any) -> bool:
 
 
 def _by_numpy(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Makes a kernel of a function of NumPy: it computes on the host, and its result is on the device of `x`."""
+    """Makes a kernel from a NumPy function: it computes on the host, and its result is on the device of `x`."""
 
     @wraps(function)
     def kernel(x: Any, *rest: Any) -> Any:
@@ -126,7 +127,7 @@ def _by_numpy(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _of_bits(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Makes a kernel for tensors of bool of one of MXNet's bitwise functions, which do not take bool: it computes in
+    """Makes a kernel for bool tensors from one of MXNet's bitwise functions, which do not take bool: it computes in
     int8."""
 
     def kernel(x1: Any, x2: Any) -> Any:
@@ -136,8 +137,8 @@ def _of_bits(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _shaping(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Makes a kernel of a function that only rearranges values. If the function does not take bool, as many of MXNet's,
-    the kernel does: it rearranges bools as int8."""
+    """Makes a kernel from a function that only rearranges values. The kernel takes bool even if the function does not,
+    as many of MXNet's: it rearranges bools as int8."""
 
     @wraps(function)
     def kernel(x: Any, *rest: Any) -> Any:
@@ -283,7 +284,7 @@ def _nothing(shape: tuple[int, ...], like: Any) -> Any:
 
 
 def _reducing(function: Callable[..., Any], of_nothing: Any) -> Callable[..., Any]:
-    """Makes a kernel of a reduction, which gives `of_nothing` where there are no elements."""
+    """Makes a kernel from a reduction. It returns `of_nothing` if there are no elements."""
 
     @wraps(function)
     def kernel(x: Any, axes: tuple[int, ...] | None, keepdims: bool) -> Any:
@@ -331,8 +332,8 @@ _sum_of_nothing = _reducing(_np.sum, 0)
 
 
 def _linked_sum_of_nothing(x: Any, axes: tuple[int, ...] | None, keepdims: bool) -> Any:
-    """Returns the sum of `x`, which has no elements, with a gradient to it: MXNet raises for a loss that depends on no
-    input. So the sum of `x` and one zero, joined, is added."""
+    """Returns the sum of `x`, which has no elements, with a gradient that flows to `x`: MXNet raises for a loss that
+    depends on no input. So the sum of `x` joined with one zero is added."""
     joined = _np.concatenate([x.reshape((-1,)), _np.zeros(1, dtype=x.dtype, ctx=x.ctx)])
     return _sum_of_nothing(x, axes, keepdims) + sum(joined, None, False)
 
@@ -403,7 +404,8 @@ def matmul(x1: Any, x2: Any) -> Any:
 
 
 def _stack_of_both(shape1: tuple[int, ...], shape2: tuple[int, ...]) -> tuple[int, ...] | None:
-    """The stack that `matmul` broadcasts both operands of these shapes to; None where it broadcasts one or none."""
+    """The stack that `matmul` broadcasts both operands of these shapes to; None if it broadcasts only one of them, or
+    neither."""
     stack1, stack2 = shape1[:-2], shape2[:-2]
     if stack1 == stack2 or not stack1 or not stack2:
         return None

@@ -2,14 +2,14 @@
 
 Rules for this module, and why:
 - NumPy's shape semantics (a flag of each thread) must be the same while a function is recorded and while it is
-  differentiated. Otherwise the process crashes by a segmentation fault.
+  differentiated. Otherwise the process crashes with a segmentation fault.
 - `backward()` is not used, because it would write into the `.grad` of every array that the loss depends on. The
   function that is used, `autograd.grad`, requires that the loss depends on each input, so it is called again without
   those on which the loss does not depend.
 - Nested gradients are refused, because hardly any operation has a second gradient.
-- MXNet asks for an array for each gradient, into which only `backward()` writes. So there is one for all, without
-  elements, and `backward()` within the function that is differentiated raises an error. Each thread has its own,
-  because MXNet writes into the object.
+- MXNet requires an array for each gradient, into which only `backward()` writes. So there is a single array for all,
+  without elements, and `backward()` within the function that is differentiated raises an error. Each thread has its
+  own, because MXNet writes into the object.
 """
 
 from __future__ import annotations

@@ -92,7 +92,7 @@ def one_hot(indices: Any, n: int, name: str) -> Any:
 
 
 def _with_an_image(kernel: Callable[..., Any]) -> Callable[..., Any]:
-    """Makes a kernel that takes empty batches too: an image of zeros is added, and its result cut off."""
+    """Makes a kernel that takes empty batches too: an image of zeros is added, and its result is removed."""
 
     @wraps(kernel)
     def run(x: Any, *rest: Any) -> Any:

@@ -1,5 +1,5 @@
-"""Calls MXNet's operators by its library. MXNet's functions in Python do the same and take twice as long: 13 us for an
-addition, of which the library takes 6.
+"""Calls MXNet's operators through its C library. MXNet's functions in Python do the same and take twice as long: 13 us
+for an addition, of which the library takes 6.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ def _texts(names: tuple[str, ...], values: tuple[str, ...]) -> tuple[Any, ...]:
 
 
 def gradients(loss: Any, inputs: list[Any]) -> list[Any]:
-    """Returns what `mx.autograd.grad` gives: for mx.np arrays as such, which it does not. Raises `UnsupportedError`
-    where that is not dense."""
+    """Does the same as `mx.autograd.grad`, but returns mx.np arrays for mx.np arrays. Raises `UnsupportedError` for a
+    gradient that is not dense."""
     if any(type(x) is not _Array for x in inputs):
         return list(mx.autograd.grad(loss, inputs))
     outputs, types, count = _Handles(), _Types(), len(inputs)

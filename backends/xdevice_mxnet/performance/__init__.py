@@ -1,4 +1,4 @@
-"""Tasks side by side, copies in the background and transfers on MXNet, which records no work."""
+"""Parallel tasks, copies in the background and transfers on MXNet, which records no work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sees MXNet's transfers (arrays read by the host, and copies between devices) by replacing methods of its array
+"""Notices MXNet's transfers (arrays read by the host, and copies between devices) by replacing methods of its array
 classes."""
 
 from __future__ import annotations

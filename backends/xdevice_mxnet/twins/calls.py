@@ -4,7 +4,7 @@ Facts about MXNet that the code depends on:
 - A Dense or a convolution with an activation has the activation as a child, and returns the activation's output.
 - A hybridized (compiled) block does not call its children, so a model with one is refused.
 - Without NumPy's semantics a block takes legacy `mx.nd` arrays only, and with these semantics `mx.np` arrays only.
-- MXNet does not hand out the gradients of intermediate results. So each output passes through a `_GradientTap`, which
+- MXNet does not expose the gradients of intermediate results. So each output passes through a `_GradientTap`, which
   does not change it and receives its gradient.
 """
 

@@ -1,5 +1,5 @@
 """Reads the layers of Gluon's models: those with parameters, whose weights are laid out as PyTorch's under other names,
-and what all of them compute, in PyTorch's terms.
+and the computations of all of them, in PyTorch's terms.
 
 Facts about Gluon that the code depends on:
 - The parameters of an LSTM or GRU have the names that they would have in single cells, as in `save_parameters`.

@@ -1,4 +1,4 @@
-"""Reads what Gluon's Trainers compute, and gives them the state of another optimizer.
+"""Reads the formulas of Gluon's Trainers, and gives them the state of another optimizer.
 
 Facts about MXNet that the code depends on:
 - `create_state_multi_precision` makes the state that the first step would make.
@@ -62,7 +62,7 @@ def _require_plain(trainer: Any, backend: Optimizers) -> None:
 def _parameter(
     optimizer: Any, kind: str, shared: Mapping[str, Any], index: int, parameter: Any
 ) -> terms.Parameter:
-    """Reads a parameter of a Trainer, whose own factors change the rate and the decay that all have."""
+    """Reads a parameter of a Trainer, whose own factors change the common rate and decay."""
     settings: dict[str, object] = {
         **shared,
         "lr": shared["lr"] * parameter.lr_mult,

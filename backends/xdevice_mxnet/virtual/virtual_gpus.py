@@ -166,7 +166,7 @@ class MxnetVirtualGpus(LimitedGpus, VirtualGpus):
     memory_error = lack_error
 
     def _checking(self, make: Any) -> Any:
-        """Wraps the method that makes an array's object, of whatever MXNet has computed."""
+        """Wraps the method that makes an array object for anything that MXNet has computed."""
 
         def checked(array: Any, handle: Any, writable: bool = True) -> None:
             make(array, handle, writable)
@@ -185,8 +185,8 @@ class MxnetVirtualGpus(LimitedGpus, VirtualGpus):
         return checked
 
     def _virtual_gpu(self, native: Any) -> Device | None:
-        """Returns the virtual GPU that a context stands for; None if the context is one of the host. Raises an error
-        for a real GPU, and for a CPU device beyond the virtual GPUs."""
+        """Returns the virtual GPU that a context means; None if the context is one of the host. Raises an error for a
+        real GPU, and for a CPU device beyond the virtual GPUs."""
 
         if native.device_type == "gpu":
             raise self.unsupported(

@@ -3,7 +3,7 @@ calls them, and what they have to return.
 
 Facts about NumPy that the code depends on:
 - It returns a scalar where the array API standard wants an array without dimensions.
-- It warns of `1 / 0` and `log(0)`, which have values in that standard. So the kernels that may do so silence these
+- It warns about `1 / 0` and `log(0)`, which have values in that standard. So the kernels that may do so silence these
   warnings. `add`, `multiply` and `subtract` do not, because silencing takes longer than an addition.
 """
 
@@ -45,7 +45,7 @@ def settled(x: Any) -> Array:
 
 
 def _array(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Makes a kernel of a function that warns of nothing: silencing takes 2 us."""
+    """Makes a kernel from a function that never warns: silencing warnings takes 2 us."""
 
     def kernel(*operands: Array) -> Array:
         return np.asarray(function(*operands))
@@ -243,7 +243,7 @@ def view(x: Array, shape: tuple[int, ...]) -> Array:
 
 
 def _arrays(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Makes a kernel of a function with one result or several, which are arrays even where NumPy gives scalars."""
+    """Makes a kernel from a function with one or several results, which are arrays even where NumPy returns scalars."""
 
     def kernel(*arguments: Any) -> Any:
         with np.errstate(all="ignore"):

@@ -1,4 +1,4 @@
-"""Virtual GPUs for NumPy, which cannot have them, and stays out of the way of those of others."""
+"""Virtual GPUs for NumPy, which cannot have them, and does not interfere with those of other backends."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
 class NumpyVirtualGpus(VirtualGpus):
     def why_no_virtual_gpus(self) -> None:
-        """Returns None although NumPy cannot have virtual GPUs: it is loaded beside other backends, and must not make
-        their virtual GPUs fail. On NumPy `try_gpu` gives the CPU, as on a machine without GPUs."""
+        """Returns None although NumPy cannot have virtual GPUs: it is loaded together with other backends, and must not
+        make their virtual GPUs fail. On NumPy `try_gpu` gives the CPU, as on a machine without GPUs."""
 
     def make_virtual_gpus(self, n: int) -> None:
         """Does nothing."""

@@ -13,7 +13,7 @@ Facts about Paddle that the code depends on (measured on 3.3.1 with gloo, on 2.6
   groups are made here, by the classes that this function uses, which read the rank from the environment.
 - NCCL's calls make their results on the current GPU, and fail if the tensor is on another one. So the GPU of this rank
   is made the current one for the whole process, as in `init_parallel_env`.
-- The store listens on all addresses, and accepts anybody who connects.
+- The store listens on all addresses, and accepts any connection.
 """
 
 from __future__ import annotations

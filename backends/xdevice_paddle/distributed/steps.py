@@ -1,4 +1,5 @@
-"""Training steps of Paddle: when a gradient is stored, how often a tensor was written, what an optimizer steps by."""
+"""Training steps of Paddle: when a gradient is stored, how often a tensor was written, how an optimizer scales its
+steps."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ Rules for this module, and why:
   recorded operations, or if gradients are nested, it is called on the result of `clone` instead, through which
   gradients flow on.
 - One thread calls `paddle.grad` at a time. It uses state of the whole process, and lets other threads run meanwhile:
-  two calls at once crash the process by a segmentation fault (3.3.1).
+  two calls at once crash the process with a segmentation fault (3.3.1).
 - Many operations have no second gradient. Paddle's RuntimeError for these becomes an `UnsupportedError`.
 """
 
@@ -44,8 +44,8 @@ _HAS_KERNEL = (
     private.has("paddle.base.core.eager.run_partial_grad")
     and tuple(signature(paddle.grad).parameters) == _ARGUMENTS
 )
-"""Whether Paddle has `run_partial_grad`, and `paddle.grad` takes these arguments and hands them on to it: with fewer it
-crashes the process."""
+"""Whether Paddle has `run_partial_grad`, and `paddle.grad` takes these arguments and passes them on to it: with fewer
+arguments it crashes the process."""
 
 
 def _inputs(leaves: list[Any], goes_on: bool) -> list[Any]:

@@ -4,7 +4,7 @@ they have to return.
 Paddle's own kernels for the CPU have these faults (3.3.1). The functions here correct the first and the last; the core
 reads labels and indices before, as there are no `guards` here:
 - In `log_softmax` and `cross_entropy`, the logarithm of a probability is never below -64.
-- `cross_entropy` takes labels modulo 2**32, and passes over those that are its label to ignore.
+- `cross_entropy` takes labels modulo 2**32, and skips those that equal its label to ignore.
 - `embedding` reads outside its memory for the index -1, and raises for all others that do not exist.
 - A tensor of numbers cannot be multiplied with a tensor of bools.
 """
@@ -35,7 +35,7 @@ _NO_LABEL = -100
 _HAS_ADAM = _adam is not None and paddle.__version__[0] == "3"
 """Whether the kernel takes the arguments that it is given here: before, there was no `amsgrad`."""
 _ADAM = (False, True, False)
-"""In one precision; the powers of beta stay as they are; no `amsgrad`."""
+"""A single precision; the powers of beta are not updated; no `amsgrad`."""
 
 relu = functional.relu
 sigmoid = functional.sigmoid
@@ -140,8 +140,8 @@ def _may_be_at_the_bound(losses: Any) -> bool:
 
 
 def _value(x: Any) -> Any:
-    """Returns the number in a tensor without dimensions. With the kernel that made it, this takes half of the time of
-    NumPy's `max` of all numbers."""
+    """Returns the number in a tensor without dimensions. Together with the kernel that computes it, this takes half the
+    time of NumPy's `max` of all numbers."""
     token = listening.set(False)  # what `hooks.unseen` does, in a tenth of its time
     try:
         return x.numpy().item()

@@ -1,4 +1,4 @@
-"""Sees Paddle's transfers (tensors read by the host, and copies between devices) by replacing methods of
+"""Notices Paddle's transfers (tensors read by the host, and copies between devices) by replacing methods of
 `paddle.Tensor`."""
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """Reads the layers of Paddle's models: those with parameters, how their weights are laid out compared with PyTorch's,
-and what all of them compute, in PyTorch's terms.
+and the computations of all of them, in PyTorch's terms.
 
 Facts about Paddle that the code depends on:
 - A LayerNorm over several axes has a flat weight and bias.
 - The weight of a Linear is the transpose of PyTorch's; that of `paddle.compat.nn.Linear` is not. The weight of a
   convolution is laid out as PyTorch's, whatever the data format.
-- An RNN, LSTM or GRU has each of its parameters twice: under a name of its own and in its cells. With `proj_size` the
-  names of its own belong to the wrong parameters (3.3.1), so the names in the cells are used.
+- An RNN, LSTM or GRU has each of its parameters twice: under a name of its own and in its cells. With `proj_size`, its
+  own names belong to the wrong parameters (3.3.1), so the names in the cells are used.
 - A MultiHeadAttention contains four Linears, which are not layers by themselves here.
 - Paddle's `momentum` is the weight of the old value, PyTorch's is that of the new one.
 - A `paddle.nn.BatchNorm` may contain an activation, which gets an entry of its own, as in frameworks where it is a
@@ -243,7 +243,7 @@ def _is_same(layer: Any) -> bool:
 
 
 def _stated(*names: str, **renamed: str) -> dict[str, Callable[[Any], Any]]:
-    """Returns how settings are read that `extra_repr` states, by their common names."""
+    """Returns functions that read the settings that `extra_repr` states, by the settings' common names."""
     return {
         name: partial(_setting, name=own)
         for name, own in (*zip(names, names, strict=True), *renamed.items())

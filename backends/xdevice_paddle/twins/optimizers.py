@@ -1,5 +1,5 @@
-"""Reads what Paddle's optimizers compute, and names their state so that it can be saved to files: "0.moment1_0" is the
-state `moment1_0` of the first parameter.
+"""Reads the formulas of Paddle's optimizers, and names their state so that it can be saved to files: "0.moment1_0" is
+the state `moment1_0` of the first parameter.
 
 Facts about Paddle that the code depends on:
 - Paddle's own names, such as `linear_0.w_0_moment1_0`, are numbered through the whole process, so they differ in

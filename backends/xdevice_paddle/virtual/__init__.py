@@ -1,4 +1,4 @@
-"""Virtual GPUs for Paddle: a plugin without kernels, which Paddle must have before its import ends. So importing this
+"""Virtual GPUs for Paddle: a plugin without kernels, which Paddle must get before its import ends. So importing this
 package does not import Paddle."""
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Gives Paddle virtual GPUs: devices of a plugin, which use the host's memory and have no kernels.
 
 If a plugin has no kernel for an operation, Paddle computes it on the CPU, and copies operands and results. A plugin is
-a table of C functions. The module `machine_code` makes these functions. Where each of them stands in the table is read
-from the header in Paddle's wheel, because it differs between versions. Paddle must get the table before `import paddle`
+a table of C functions. The module `machine_code` makes these functions. The position of each in the table is read from
+the header in Paddle's wheel, because it differs between versions. Paddle must get the table before `import paddle`
 ends, because that lists the devices.
 
 So importing this module must not import Paddle; and it is imported only where virtual GPUs are wanted.
@@ -172,7 +172,7 @@ def _functions(page: machine_code.Page, n: int) -> dict[str, int]:
 
     All except `set_device` and `get_device` ignore the device, because all memory is the host's. The current device is
     each thread's own, as CUDA's is: Paddle sets it in a thread, and expects it there. The functions for streams are
-    left out, so that copies are synchronous. Paddle does not need the others that are left out.
+    left out, so that copies are synchronous. The others are left out because Paddle does not need them.
     """
     done = page.success()
     set_device, get_device = page.per_thread()

@@ -30,7 +30,7 @@ _RAX: Final = 0
 
 
 class Argument(NamedTuple):
-    """Stands, in `Page.call`, for an argument that the new function is called with: the one of this number, from 0."""
+    """In `Page.call`, an argument that the new function is called with: the one with this number, from 0."""
 
     number: int
 
@@ -74,8 +74,8 @@ class Page:
     def call(self, name: str, *passed: Argument | int, is_status: bool = False) -> int:
         """Makes a function that calls the function `name` of the C library, and returns the new function's address.
 
-        `passed` has what the function of the C library is called with: constants, and, in ascending order, arguments of
-        the new function. The new function returns 0, or, with `is_status`, what the function of the C library returns.
+        `passed` has the arguments for the function of the C library: constants, and, in ascending order, arguments of
+        the new function. The new function returns 0, or, with `is_status`, the result of the function of the C library.
         """
         places = list(zip(_REGISTERS, passed, strict=False))
         # the constants last, because they overwrite registers whose arguments are still to be moved

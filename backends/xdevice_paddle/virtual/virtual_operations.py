@@ -1,7 +1,7 @@
 """Makes Paddle refuse operations on tensors of two different virtual GPUs, and leave empty results on their GPU.
 
-A virtual GPU is a device of a plugin without kernels. Paddle computes on the CPU what a plugin has no kernel for, and
-copies operands and results (https://github.com/PaddlePaddle/Paddle/pull/44639 and
+A virtual GPU is a device of a plugin without kernels. If a plugin has no kernel for an operation, Paddle computes it on
+the CPU, and copies operands and results (https://github.com/PaddlePaddle/Paddle/pull/44639 and
 https://github.com/PaddlePaddle/Paddle/pull/44681).
 
 | in place of | stands | because |
@@ -14,8 +14,9 @@ beside `_C_ops` |
 | `to_tensor`, `Tensor.to`, `_copy_to`, for a character | `_checking` | they make tensors without `_C_ops` |
 | the place of results without elements | `_settle` | Paddle copies results back to the GPU, but not those |
 
-Operands on the CPU are allowed, because Paddle copies them to the GPU, real or virtual. No upstream issue is known of
-what is replaced here. How Paddle gets the plugin, custom_device.py says; why that needs machine code, machine_code.py.
+Operands on the CPU are allowed, because Paddle copies them to the GPU, real or virtual. No upstream issue is known for
+what is replaced here. custom_device.py says how Paddle gets the plugin, and machine_code.py why that needs machine
+code.
 """
 
 from __future__ import annotations

@@ -127,8 +127,8 @@ def _slices(x: Any, axis: int) -> list[bytes]:
 
 
 def _ratio(x: Any, y: Any) -> float | None:
-    """The number by which `y` must be multiplied to come closest to `x`; None if it is zero or not known. Of single
-    numbers, any two have one, so there it must be a whole number, or one divided by that."""
+    """The number by which `y` must be multiplied to come closest to `x`; None if it is zero or not known. Any two
+    single numbers have such a ratio, so for those it must be a whole number, or 1 divided by one."""
     if "c" in (x.dtype.kind, y.dtype.kind):
         return None
     one, other = x.astype("float64").ravel(), y.astype("float64").ravel()
@@ -217,8 +217,8 @@ def ulp_distance(actual: Any, expected: Any, dtype: str) -> int | None:
 
 
 def _place_among(x: Any, dtype: str) -> int | None:
-    """The place of `x`, rounded to the dtype, in the sequence of all its numbers, counted from 0.0; None if it is not
-    finite."""
+    """The position of `x`, rounded to the dtype, in the sequence of all numbers of the dtype, counted from 0.0; None if
+    it is not finite."""
     with numpy.errstate(over="ignore"):
         rounded = numpy.asarray(x, dtype="float64").astype(host_dtype(dtype))
     if not numpy.isfinite(rounded):
@@ -256,5 +256,5 @@ def _message(
 
 
 def _text(value: Any, dtype: str) -> str:
-    """The number as text, with as many digits as are needed to tell numbers of its dtype apart."""
+    """The number as text, with as many digits as are needed to distinguish numbers of its dtype."""
     return str(value) if isinstance(value, int) else f"{value:.{_DIGITS.get(dtype, 17)}g}"

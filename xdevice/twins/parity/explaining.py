@@ -1,5 +1,5 @@
-"""Explains differences in the values of a run that have a known cause: gradients that are zero but
-for rounding, and the variance that a batch norm keeps."""
+"""Explains differences in the values of a run that have a known cause: gradients that are zero except for rounding, and
+the variance that a batch norm keeps."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _VANISHING: Final = 1e-5
 """A leaf whose numbers are at most this share of the record's largest number may be rounding alone: the gradient of a
-convolution's bias before a batch norm was seen at 1e-8."""
+convolution's bias before a batch norm was measured at 1e-8."""
 _ROUNDING: Final = 2.0**-23
 """The same for one element of a leaf."""
 _UNBIASED: Final = (
@@ -30,7 +30,7 @@ _UNBIASED: Final = (
 
 
 Element = tuple[str, tuple[int, ...]]
-"""A leaf's path without brackets, and the place of one element in it."""
+"""A leaf's path without brackets, and the index of one element in it."""
 
 
 def element_of(comparison: Comparison) -> Element:
@@ -40,7 +40,7 @@ def element_of(comparison: Comparison) -> Element:
 
 def vanishing(calls: Sequence[RecordedCall], wanted: Collection[Element]) -> dict[Element, str]:
     """A note for each wanted element that is much smaller than the other numbers of a record of the reference, or whose
-    leaf is. The first such record counts."""
+    leaf is. The first record with such an element counts."""
     notes: dict[Element, str] = {}
     for call in calls:
         arrays = {
@@ -69,7 +69,7 @@ def vanishing(calls: Sequence[RecordedCall], wanted: Collection[Element]) -> dic
 
 
 def explain(comparison: Comparison, notes: Mapping[Element, str]) -> Comparison:
-    """The comparison, its text with a note if the difference may have such a cause. `notes` is from `vanishing`."""
+    """The comparison, with a note in its text if the difference may have such a cause. `notes` is from `vanishing`."""
     if comparison.problem != "values":
         return comparison
     usual = _UNBIASED if _without_brackets(comparison.leaf).endswith(VARIANCE) else ""

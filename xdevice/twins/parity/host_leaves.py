@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 NUMBERS = (bool, int, float, complex)
 """The types of Python's own numbers. A number has no dtype: it takes the dtype of the tensor it is compared with."""
 PYTHON = "Python"
-"""The owner of a leaf that is no tensor."""
+"""The owner of a leaf that is not a tensor."""
 
 
 class HostLeaf(NamedTuple):
@@ -30,13 +30,13 @@ class HostLeaf(NamedTuple):
     path: str
     """The path of the leaf in the value: `['x'][1]`; empty if the value itself is a tensor."""
     value: Any
-    """A NumPy array, which may share the tensor's memory; or the object itself, if it is no tensor."""
+    """A NumPy array, which may share the tensor's memory; or the object itself, if it is not a tensor."""
     dtype: str
-    """The dtype, such as `float32`; for an object that is no tensor, the name of its type, such as `float`."""
+    """The dtype, such as `float32`; for an object that is not a tensor, the name of its type, such as `float`."""
     device: str | None
-    """The tensor's device, such as `cpu:0`; None for an object that is no tensor."""
+    """The tensor's device, such as `cpu:0`; None for an object that is not a tensor."""
     owner: str
-    """The tensor's framework with its version, such as `torch 2.13.0`; `PYTHON` for an object that is no tensor."""
+    """The tensor's framework with its version, such as `torch 2.13.0`; `PYTHON` for an object that is not a tensor."""
     origin: str = ""
     """The parameter's name in its own model, if it is compared under the name that the other model has for it."""
 
@@ -72,7 +72,7 @@ def leaves(x: object) -> list[trees.Leaf]:
 
 
 def read_leaf(path: str, x: Any) -> Iterator[HostLeaf]:
-    """Yields one leaf as it is on the host; of a model, a leaf for each variable."""
+    """Yields one leaf as it is on the host; for a model, a leaf for each variable."""
     owner, kind = registry.kind_of(type(x)) or (None, None)
     # first, because a single variable counts as a model, too
     if model_of := owners.backend_of_model(x):

@@ -1,5 +1,5 @@
-"""Reads two values for a comparison. If they are models whose layers are not the same ones, one model's state is
-converted to the other model's names and layouts first; with `inputs=` both run, and what they return is read.
+"""Reads two values for a comparison. If they are models with different layers, one model's state is converted to the
+other model's names and layouts first; with `inputs=` both run, and their outputs are read.
 
 If parameters were paired by name, a square kernel that should be transposed would be compared untransposed, and a
 parameter that the two models name differently would seem to be missing. So `convert_state` pairs the layers, and a
@@ -61,10 +61,10 @@ class ReadPair(NamedTuple):
     """Lines about settings of the two models that differ, or that could not be compared: because of them, the models
     may give different outputs although their parameters are equal."""
     stated_by_both: list[str] = []  # noqa: RUF012
-    """Those lines of `settings` of which both models tell the value."""
+    """Those lines of `settings` whose value both models tell."""
     modes: list[str] = []  # noqa: RUF012
-    """A line for each two models of which one is in training mode. It is no difference by itself: the mode changes with
-    each epoch."""
+    """A line for each pair of models of which one is in training mode. That alone is not a difference: the mode changes
+    with each epoch."""
 
     def swapped(self) -> ReadPair:
         return self._replace(actual=self.expected, expected=self.actual)
@@ -158,8 +158,8 @@ def _modes(ours: _LayeredModel, theirs: _LayeredModel) -> list[str]:
 def read_settings(
     actual: object, expected: object, names: Mapping[str, str]
 ) -> tuple[list[str], list[str]]:
-    """Lines about what two models are set to: all, and those of which both tell the value. Empty for other values.
-    Nothing is run."""
+    """Lines about the settings of two models: all of them, and those whose value both models tell. Empty for other
+    values. Nothing is run."""
     ours, theirs = _with_layers(actual), _with_layers(expected)
     if ours is None or theirs is None:
         return [], []
@@ -264,7 +264,7 @@ def _unconverted(
 
 
 def _optimizer_settings(actual: Any, expected: Any) -> list[str]:
-    """Returns what differs between two optimizers. Empty for other values, and for optimizers whose formula is not
+    """Returns the differences between two optimizers. Empty for other values, and for optimizers whose formula is not
     known."""
     kinds = [registry.kind_of(type(x)) for x in (actual, expected)]
     if not all(kind is not None and kind.kind == "model" for kind in kinds):
@@ -285,9 +285,9 @@ def _by_path(path: str, lines: list[str]) -> dict[str, str]:
 
 
 def _are_laid_out_alike(ours: _LayeredModel, theirs: _LayeredModel) -> bool:
-    """Whether each parameter that a layer of the one model has is, under the same name, that of a layer of the same
-    kind in the other, in the same layout: PyTorch's Linear and the Conv1D of transformers have the same names, and one
-    has its weight transposed."""
+    """Whether each parameter of a layer of one model belongs, under the same name and in the same layout, to a layer of
+    the same kind in the other model: PyTorch's Linear and the Conv1D of transformers have the same names, and one has
+    its weight transposed."""
     here, there = ours.places(), theirs.places()
     if here.keys() != there.keys():
         return False
@@ -373,8 +373,8 @@ class ModelOutputs(NamedTuple):
         return one._replace(path=other.path, value=value)
 
     def where(self) -> str:
-        """A text that names the first layer whose output differs between the models, or between a model and a function
-        the operation and the layer. Called when the models' outputs differ."""
+        """A text that names the first layer whose output differs between two models, or the operation and the layer
+        between a model and a function. Called when the outputs differ."""
         if any(run.subject.is_function for run in self.runs):
             return parting.where(*self.runs, self.names)
         try:

@@ -1,12 +1,12 @@
 """Measures what rounding alone does to each recorded value, its noise.
 
-The script runs five more times on the reference backend: once in float64, and four times with the numbers that it
-starts from moved by an ULP. The noise of a leaf is the largest difference that such a run makes to an element of the
-leaf. An error of up to `8 * noise + 2 * 2**-23 * max|expected|` is allowed. With one moved run instead of four, correct
-runs were reported as faulty.
+The script runs five more times on the reference backend: once in float64, and four times with its initial numbers moved
+by an ULP. The noise of a leaf is the largest difference that such a run makes to an element of the leaf. An error of up
+to `8 * noise + 2 * 2**-23 * max|expected|` is allowed. With one moved run instead of four, correct runs were reported
+as faulty.
 
-A single number, such as a loss, may by chance be the same in all runs. So the largest difference in all steps of a name
-so far counts, as a share of the largest number. The numbers are moved only once, at the beginning of a run, while
+A single number, such as a loss, may by chance be the same in all runs. So the largest difference in all steps so far of
+a name counts, as a share of the largest number. The numbers are moved only once, at the beginning of a run, while
 another framework rounds differently in each step, so at step k the noise is multiplied by k + 1. In eight steps of a
 VAE, trained by the Adam of PyTorch and of Paddle, errors of correct runs grew to 1.5 times the allowed error without
 that factor, and to 0.3 times with it.
@@ -31,13 +31,14 @@ if TYPE_CHECKING:
 
     Calls = Sequence[RecordedCall]
     Noise = Mapping[tuple[str, int], Mapping[str, float]]
-    """The noise of each leaf: by the name and step of the recorded value, and then by the path of the leaf in it."""
+    """The noise of each leaf, by the name and step of the recorded value, and then by the leaf's path in that value."""
 
 VARIANTS: Final = (floats.FLOAT64, *(f"{floats.JITTER}{number}" for number in (1, 2, 3, 4)))
 """The values of XDEVICE_FLOATS for the further runs of the reference backend: one run for each."""
 _REDRAWN: Final = 1e-2, 100.0
 """In the first step, float64 does not change a value by more than this share of its largest number, which is also more
-than so many times what the moved runs do: a framework's own generator draws other numbers in float64."""
+than this many times the change in the moved runs. A larger change means that a framework's own generator draws other
+numbers in float64."""
 
 
 def measure(reference: Calls, variants: Mapping[str, Calls]) -> Noise:

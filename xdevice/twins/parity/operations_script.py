@@ -1,7 +1,7 @@
-"""`python -m xdevice.twins.parity.operations_script script.py`: runs a script as Python does, and keeps the operations
+"""`python -m xdevice.twins.parity.operations_script script.py`: runs a script as Python does, and saves the operations
 that it runs and the gradients that it computes, with the numbers (`xdevice.twins.tracing.operations`).
 
-They are written into the folder `operations` beside the recording when the program ends: `operations.json` has the
+They are written into the folder `operations` next to the recording when the program ends: `operations.json` has the
 names, lines and keys, `arrays.npz` the numbers by their keys.
 """
 
@@ -37,7 +37,7 @@ _ARRAYS: Final = "arrays.npz"
 
 
 def read(folder: Path) -> Log | None:
-    """Reads the operations that a backend's process has kept; None if its folder has none.
+    """Reads the operations that a backend's process has saved; None if its folder has none.
 
     Raises:
         RecordingError: the files are damaged.
@@ -62,7 +62,7 @@ def read(folder: Path) -> Log | None:
 
 
 def _write(log: Log, folder: Path) -> None:
-    """Writes the operations into a folder, which `read` reads. JSON has no tuples, so `read` makes them again."""
+    """Writes the operations into a folder, which `read` reads. JSON has no tuples, so `read` restores them."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / _ARRAYS).open("wb") as file:
         numpy.savez(file, *log.arrays.values())

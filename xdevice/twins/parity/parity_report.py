@@ -171,7 +171,7 @@ class ParityReport:
         }
 
     def further_partings(self) -> list[str]:
-        """Lines about the first operations and gradients that differ, but for the one that is the first divergence
+        """Lines about the first operations and gradients that differ, except the one that is the first divergence
         itself."""
         said = "" if self.first is None else self.first.value.comparison.text
         return [
@@ -223,9 +223,9 @@ def compare_recordings(
     """Compares every recorded value, `actual`, with the reference's value of the same name and step, in `expected`.
 
     If the run was cut short (`is_complete` is False), values that `actual` lacks are not reported. With `noise`, values
-    in float32 may differ by what rounding alone does. In a run in float64, the first step of each name has the
-    tolerance of float64, and later steps have that of float32, because Paddle's Momentum, Keras and Gluon hold their
-    hyperparameters in float32.
+    in float32 may differ by as much as rounding alone makes them differ. In a run in float64, the first step of each
+    name has the tolerance of float64, and later steps have that of float32, because Paddle's Momentum, Keras and Gluon
+    hold their hyperparameters in float32.
     """
     ours, theirs = ({call.key: call for call in calls} for calls in (actual, expected))
     places = {call.key: place for place, call in enumerate(expected)}
@@ -379,7 +379,7 @@ class ReportTable(NamedTuple):
 
 _VERDICTS: Final = {"agrees": "good", "diverges": "bad", "did not run": "bad"}
 _TO_THE_LEFT: Final = ("backend", "version", "result", "notes", "name", "gradient of")
-"""The headings of columns of texts; columns of numbers are aligned to the right."""
+"""The headings of text columns; columns of numbers are aligned to the right."""
 
 
 def backends_table(report: ParityReport) -> ReportTable:

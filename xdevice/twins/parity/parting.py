@@ -1,8 +1,8 @@
-"""Where a function and a model, or two functions, part: the values that they name, the layer, and the operation.
+"""Finds where a function and a model, or two functions, begin to differ: the values that they name, the layer, and the
+operation.
 
-Both run once more, without what a compiler has made of them, and each operation is kept with the numbers that it gave
-(`xdevice.twins.tracing.operations`). A layer is right if the operation that gave its output is; values with a name are
-compared in their order.
+Both run once more, uncompiled, and each operation is kept with its results (`xdevice.twins.tracing.operations`). A
+layer is right if the operation that computed its output is right; values with a name are compared in their order.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _ADVICE = "name values by xdevice.parity.log(name, value) in both, and the first
 
 
 class _Named(NamedTuple):
-    """A value that both name."""
+    """A value that both runs name."""
 
     name: str
     ours: Any
@@ -35,7 +35,7 @@ class _Named(NamedTuple):
 
 
 def where(actual: ModelRun, expected: ModelRun, names: Mapping[str, str]) -> str:
-    """A text that says where two runs part whose outputs differ."""
+    """A text that says where two runs with different outputs begin to differ."""
     lines = []
     try:
         # the first runs kept no operations, which takes several times as long

@@ -71,8 +71,8 @@ def taken_error(folder: Path) -> RecordingError:
 class Recorder:
     """Writes a recording. The first value that is added creates the files, and the folder if it does not exist.
 
-    A process that the program spawns inherits XDEVICE_RECORD, and so has a recorder for the same folder. That does no
-    harm until the child process records something.
+    A process that the program spawns inherits XDEVICE_RECORD, and so has a recorder for the same folder. That is
+    harmless until the child process records something.
     """
 
     def __init__(self, folder: str | Path) -> None:
@@ -135,7 +135,7 @@ class Recorder:
 
 
 def _read(leaf: Leaf) -> Iterable[HostLeaf]:
-    """A leaf as it is on the host; a model in PyTorch's names and layouts, if all of it is known."""
+    """A leaf as it is on the host; for a model whose layers are all known, in PyTorch's names and layouts."""
     owner = registry.kind_of(type(leaf.value))
     whole = list(read_leaf(leaf.path, leaf.value))
     if owner is None or owner.kind != "model":
@@ -278,7 +278,7 @@ class Recording:
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """The lines of a file that is only appended to. A crash may have cut the last line short, so what is behind the
+    """The lines of a file that is only appended to. A crash may have cut the last line short, so anything after the
     last newline is not read."""
     return [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n")[:-1]]
 

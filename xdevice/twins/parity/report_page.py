@@ -232,8 +232,8 @@ class _Axes:
         return "".join(parts)
 
     def line(self, backend: str, values: list[ComparedValue], number: int, count: int) -> str:
-        """The line of one backend, of so many. The first ones, which are drawn below the others, are the widest, so
-        that they stay visible."""
+        """The line of one backend, the `number`th of `count`. The first lines, which are drawn below the others, are
+        the widest, so that they stay visible."""
         points = [(self._x(value.step), self._y(_error(value))) for value in values]
         beside = _APART * (number - (count - 1) / 2)
         marks = [

@@ -1,4 +1,4 @@
-"""Reads the folders that `script_runs` and `log` have written, and compares what is in them.
+"""Reads the folders that `script_runs` and `log` have written, and compares their contents.
 
 A folder holds a run, with a recording for each backend, or the recording of one backend.
 """
@@ -50,7 +50,8 @@ _UNMOVED: Final = (
 
 
 class BackendFolder(NamedTuple):
-    """One backend in a folder: how its process ended, and what it has kept. None is a thing that it has not kept."""
+    """One backend in a folder: how its process ended, and what it has recorded. A field is None if that was not
+    recorded."""
 
     ended: Ended
     recording: Recording | None
@@ -73,7 +74,7 @@ class BackendFolder(NamedTuple):
 
     @property
     def is_complete(self) -> bool:
-        """Whether the backend has recorded something, and its process ended well."""
+        """Whether the backend has recorded something, and its process ended without an error."""
         return not self.ended.error and (self.records > 0 or self.operations is not None)
 
     @property
@@ -91,7 +92,7 @@ class BackendFolder(NamedTuple):
         return own or (self.traces.version if self.traces is not None else None)
 
     def float32_note(self) -> Iterator[str]:
-        """A note about what is float32 in a run in float64."""
+        """A note about values that are float32 in a run in float64."""
         short = [
             f"{call.name}{path}"
             for call in (self.calls if self.is_float64 else ())
@@ -118,8 +119,8 @@ class RunFolder(NamedTuple):
     """The recordings of the reference's further runs, by the value of XDEVICE_FLOATS that each run had."""
 
     def noise(self, backend: BackendFolder) -> Noise | None:
-        """Returns what rounding alone does to the reference's values. None for any other backend, and if no calibration
-        run measured it."""
+        """Returns the effect of rounding alone on the reference's values. None for any other backend, or if no
+        calibration run measured it."""
         if not self.calibration or backend is not self.reference or not backend.calls:
             return None
         return measure(backend.calls, self.calibration)
@@ -275,7 +276,7 @@ def _row(
 def _compare_operations(
     row: BackendRow, ours: Log, theirs: Log, reference: str, has_gradients: bool
 ) -> None:
-    """Adds to a row the first operations from which the two programs part, and the gradients, if they were asked
+    """Adds to a row the first operations at which the two programs differ, and the gradients, if they were asked
     for."""
     two, before = TwoPrograms(ours, theirs), row.first
     gradients = [

@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 RUN: Final = "run.json"
 """The file that says which backend is the reference, and how each backend's process ended."""
 CALIBRATION: Final = "calibration"
-"""The name of the folder, in a run's folder, for the further runs of the reference, which measure what rounding alone
-does."""
+"""The name of the folder, in a run's folder, for the further runs of the reference, which measure the effect of
+rounding alone."""
 _TRACING: Final = ("-m", "xdevice.twins.parity.tracing_script")
 _OPERATIONS: Final = ("-m", "xdevice.twins.parity.operations_script")
 _SHOWN: Final = 6
@@ -58,7 +58,7 @@ class RunPlan(NamedTuple):
     floats: str = ""
     """The value of XDEVICE_FLOATS in the usual run of each backend; calibration runs have values of their own."""
     calibrates: bool = False
-    """Whether the script is run several more times on the reference, to measure what rounding alone does."""
+    """Whether the script is run several more times on the reference, to measure the effect of rounding alone."""
     keeps_operations: bool = False
     """Whether the operations of each backend's usual run are kept, and the gradients that it computes."""
     keeps_gradients: bool = False
@@ -100,8 +100,7 @@ class Ended(NamedTuple):
 
 
 class Watcher:
-    """Is told about the progress of a run, from several threads. This class ignores what it is told; subclasses show
-    it."""
+    """Receives the progress of a run, from several threads. This class ignores it; subclasses show it."""
 
     def starts(self, backend: str) -> None:
         """Called when a backend's process is about to start."""
@@ -151,7 +150,7 @@ class _RunningScripts:
             )
             for script in plan.scripts()
         }
-        """How each run ended, by its name: interrupted, until something else is known."""
+        """How each run ended, by its name: "interrupted" until something else is known."""
         self._lock = threading.Lock()
         self._alive: set[subprocess.Popen[bytes]] = set()
         self._is_stopped = False

@@ -1,5 +1,4 @@
-"""Compares what two values have besides their numbers: which leaves there are, and their kinds, shapes, dtypes and
-devices."""
+"""Compares everything but the numbers of two values: their leaves, with kinds, shapes, dtypes and devices."""
 
 from __future__ import annotations
 
@@ -69,7 +68,7 @@ def owners_text(actual: Leaves, expected: Leaves) -> str:
 def compare_pairs(
     pairs: list[tuple[HostLeaf, HostLeaf]], rule: Strictness
 ) -> Comparison | None:
-    """The first difference in kind; or else in shape, dtype or device, as far as `rule` asks for these."""
+    """The first difference in kind, or else in shape, dtype or device, if `rule` asks for these."""
     # each check for all leaves before the next one: a difference in kind or shape may cause those in dtype
     checks = [_kind, _shape]
     checks += [_dtype] if rule.check_dtype else []

@@ -1,7 +1,7 @@
 """How far apart two numbers may be, by their dtype and the arguments of a comparison.
 
-Correct runs of the same training on several frameworks stayed within the tolerance of each dtype, and faulty
-ones were not; docs/reference/parity.md has the measurement.
+Correct runs of the same training on several frameworks stayed within the tolerance of each dtype, and faulty ones did
+not; docs/reference/parity.md has the measurement.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Tolerance(NamedTuple):
-    """How far two numbers of a dtype may be apart: `|actual - expected| <= relative * |expected| + absolute *
+    """How far apart two numbers of a dtype may be: `|actual - expected| <= relative * |expected| + absolute *
     max(least, max|expected|)`."""
 
     relative: float
@@ -50,7 +50,7 @@ _FLOOR: Final = 2 * 2.0**-23
 
 
 class Strictness(NamedTuple):
-    """How strictly to compare: the arguments of `assert_parity`, and what reports of whole runs add."""
+    """How strictly to compare: the arguments of `assert_parity`, and the settings that reports of whole runs add."""
 
     rtol: float | None = None
     atol: float | None = None
@@ -109,7 +109,7 @@ def allow(dtype: str | None, rule: Strictness, noise: float | None) -> Allowed |
 
 def coarser(actual: HostLeaf, expected: HostLeaf, rule: Strictness) -> str | None:
     """The coarser of the float dtypes of two leaves, or None if both dtypes are exact. A Python number takes the dtype
-    of the other leaf, and two Python floats that of the run."""
+    of the other leaf, and two Python floats take the dtype of the run."""
     names = {leaf.dtype for leaf in (actual, expected) if leaf.owner != PYTHON}
     floats = {
         PARTS.get(name, name)

@@ -1,5 +1,5 @@
-"""Reads the traces that `tracing_script` has kept of a run, and compares them with those of the reference backend: one
-result for each traced call of a model."""
+"""Reads the traces that `tracing_script` has saved from a run, and compares them with those of the reference backend:
+one result for each traced call of a model."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class TracedCall(NamedTuple):
 
     def arrays(self, name: str, layer: int | None = None) -> list[Any]:
         """Reads the arrays of one kind, `name`: "inputs", "outputs" or "gradients", of the model itself, or of the call
-        of one of its layers. A gradient that the layer never got is None."""
+        of one of its layers. A gradient that never reached the layer is None."""
         key = f"{self.model}.{self.run}" + ("" if layer is None else f".{layer}")
         return [
             leaf.value
@@ -62,7 +62,7 @@ class TracedCall(NamedTuple):
         return TracedRun(owner, calls, self.arrays("outputs"))
 
     def as_twin(self, owner: str) -> Twin:
-        """The layers of the model, for pairing. In place of its variables stand arrays that have only their shapes."""
+        """The layers of the model, for pairing. In place of its variables it has arrays with only their shapes."""
         layers, variables = [], {}
         for line in self.layers:
             parts = []

@@ -1,13 +1,13 @@
-"""`python -m xdevice.twins.parity.tracing_script script.py`: runs a script as Python does, and keeps what its layers
-compute.
+"""`python -m xdevice.twins.parity.tracing_script script.py`: runs a script as Python does, and saves the values that
+its layers compute.
 
-The traces are written into the folder `trace` beside the recording: the arrays as `log` writes them, and in
+The traces are written into the folder `trace` next to the recording: the arrays as `log` writes them, and in
 `runs.jsonl` a line for each traced call of a model, which lists the model's layers, with kinds, shapes and settings,
 and the calls of the layers. For a model that cannot be traced, a line says why.
 
 Only models that no other model calls and whose parameters `convert_state` knows are traced: the first three calls with
 inputs of each shape, and each call of a model whose number is a power of two. A call is written when the model is
-called again or the program ends, because its gradients may come until then.
+called again or the program ends, because its gradients may still come until then.
 """
 
 from __future__ import annotations
@@ -85,8 +85,8 @@ class Tracer:
         self._recorder = Recorder(folder)
 
     def around(self, model: Any, arguments: Any, call: Callable[[], Any]) -> Any:
-        """Runs `call`, which calls `model` with `arguments`, traces it if it is wanted, and returns its result. The
-        backend passes every call of a model here that no other model makes."""
+        """Runs `call`, which calls `model` with `arguments`, traces the call if it should be traced, and returns its
+        result. The backend passes every call of a model to this method, except calls made by other models."""
         # a forked child shares the open files, so it writes nothing
         traced = self._model_of(model) if os.getpid() == self._process else None
         if traced is None:
@@ -115,7 +115,7 @@ class Tracer:
         return result
 
     def close(self) -> None:
-        """Writes the calls that still wait for gradients, and closes the files."""
+        """Writes the calls that are still waiting for gradients, and closes the files."""
         if os.getpid() != self._process:
             return
         with self._lock:
@@ -125,8 +125,8 @@ class Tracer:
             self._recorder.close()
 
     def _model_of(self, model: Any) -> _TracedModel | None:
-        """The record of a model; None if it has no parameters that can be paired with another model's, as a loss
-        function has none."""
+        """The record of a model; None if it has no parameters that can be paired with another model's, like a loss
+        function."""
         with self._lock:
             if id(model) not in self._models:
                 try:
@@ -229,8 +229,8 @@ def main() -> None:
 def enter_supported(
     stack: ExitStack, block: Callable[[], AbstractContextManager[Any]], lacking: str
 ) -> None:
-    """Enters a block of the backend. If the backend lacks it, the script runs without it, because what the script
-    records is compared nevertheless; `lacking` says on standard error what is missing."""
+    """Enters a block of the backend. If the backend lacks it, the script runs without it, because the values that the
+    script records are compared nevertheless; `lacking` says on standard error what is missing."""
     try:
         stack.enter_context(block())
     except UnsupportedError as error:
@@ -238,7 +238,8 @@ def enter_supported(
 
 
 def script_to_run() -> str:
-    """Returns the script that the command-line arguments name, for which they then are what they are under Python."""
+    """Returns the script that the command-line arguments name, and sets the arguments to those that it would have under
+    Python."""
     del sys.argv[0]
     sys.path[0] = str(Path(sys.argv[0]).resolve().parent)
     return sys.argv[0]

@@ -33,7 +33,7 @@ def limit(arrays: Sequence[Array]) -> float:
 
 def apart(actual: Array, expected: Array) -> float:
     """The distance of two arrays with the same order of axes; infinite if their shapes, or ints or bools in them,
-    differ, or if one has NaN or an infinity where the other does not."""
+    differ, or if one has NaN or an infinity where the other does not have the same."""
     if actual.shape != expected.shape:
         return math.inf
     return _distance(actual, expected) if expected.size else 0.0
@@ -76,7 +76,7 @@ def aligned(actual: Array, expected: Array, ends: tuple[bool | None, bool | None
 
 def error_of(actual: Array, expected: Array) -> float | None:
     """The smallest distance of the two arrays in any usual order of `actual`'s axes. Infinite if the shapes cannot fit;
-    None if both arrays are empty, or may hold the same numbers in an order that is not tried."""
+    None if both arrays are empty, or if they may hold the same numbers in an order that is not tried."""
     if not expected.size and not actual.size:
         return None
     ways = [_distance(way, expected) for way in _orders(actual, expected.shape)]
@@ -88,7 +88,8 @@ def error_of(actual: Array, expected: Array) -> float | None:
 
 
 def error_of_padded(actual: Array, expected: Array) -> float | None:
-    """As `error_of`, for the inputs of a convolution: the layer before may have put zeros around one of the two."""
+    """Like `error_of`, for the inputs of a convolution: the previous layer may have padded one of the two with
+    zeros."""
     error = error_of(actual, expected)
     if error != math.inf:
         return error

@@ -1,7 +1,7 @@
 """Functions as models: which framework a function computes with, and which model it calls.
 
-Nothing in a plain function says what it takes. Its code does: the tensors and models that it holds, in closures,
-partials, bound methods and globals that its code names, or else the frameworks among those globals.
+A plain function does not state what it takes. Its code shows it: the tensors and models that the function holds, in
+closures, partials, bound methods and globals that its code names, or else the frameworks among those globals.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ _OURS: Final = "xdevice"
 
 
 class Subject(NamedTuple):
-    """The thing to run: a model, or a function that is compared as a model is."""
+    """A model to run, or a function that is compared like a model."""
 
     itself: Any
     """The callable, which takes the inputs alone."""
     backend: Backend
     model: Any
-    """The model whose layers are seen: itself, or the one that the function calls; None if there is none, or several,
-    or its layers cannot be listed, as those of a module of linen that is bound to no variables."""
+    """The model whose layers are traced: itself, or the one that the function calls; None if there is none, or several,
+    or if its layers cannot be listed, as for a linen module that is bound to no variables."""
     models: tuple[Any, ...]
     """All models of the backend that the function holds."""
     tensor: Any
@@ -62,8 +62,8 @@ class Subject(NamedTuple):
 
     @property
     def has_channels_last(self) -> bool | None:
-        """Where the model takes the channels of images; None for a function, which takes the inputs as they are, unless
-        it is a method of the model, or what a compiler has made of it."""
+        """Whether the model takes images with their channels last. None for a function, which takes the inputs as they
+        are, unless it is a method of the model or its compiled form."""
         owner = getattr(self.itself, "__self__", self.itself)
         if self.model is None or owner is not self.model:
             return None
@@ -88,7 +88,7 @@ def name_of(x: Any) -> str:
 
 
 def is_function(x: object) -> bool:
-    """Whether `x` can be compared as a function: a callable that is no model, no class and no tensor, or a pair of an
+    """Whether `x` can be compared as a function: a callable that is not a model, a class or a tensor, or a pair of an
     `apply` and its parameters, as users of haiku have."""
     if isinstance(x, tuple) and len(x) == 2:
         return not isinstance(x[1], str) and (is_function(x[0]) or hasattr(x[0], "apply"))
@@ -105,7 +105,7 @@ def subject_of(
 
     Raises:
         NotATensorError: `x` is neither; `expected` says what was expected.
-        ArgumentError: nothing in the function says which framework it takes, or several are possible.
+        ArgumentError: the function does not show which framework it takes, or several are possible.
     """
     if isinstance(x, Subject):
         return x
@@ -132,7 +132,7 @@ def _has_layers(backend: Backend, model: Any) -> bool:
 
 
 def _applied(pair: tuple[Any, Any]) -> Any:
-    """The function of a pair: haiku's `apply` takes a random key behind the parameters, which is None here."""
+    """The function of a pair: haiku's `apply` takes a random key after the parameters, which is None here."""
     function, parameters = pair
     function = getattr(function, "apply", function)
     try:
@@ -199,7 +199,7 @@ class _ModelSearch:
             left += reversed(list(self._inside(x)))
 
     def _inside(self, x: Any) -> Iterable[Any]:
-        """Takes note of what `x` is, and returns what to look at in it."""
+        """Notes what `x` is, and returns the objects to look at inside it."""
         if x is None or isinstance(x, str | bytes | int | float | complex | CodeType | type):
             return ()
         kind = registry.kind_of(type(x))
@@ -234,7 +234,7 @@ class _ModelSearch:
         return vars(x).values() if hasattr(x, "__dict__") else ()
 
     def _mention(self, module: str) -> bool:
-        """Takes note of a framework by the name of one of its modules. Returns whether there is nothing more to see."""
+        """Notes a framework by the name of one of its modules. Returns whether the module need not be searched."""
         root = module.partition(".")[0]
         name = frameworks.LIBRARIES.get(root) or next(
             (one.name for one in frameworks.KNOWN if root in one.modules), ""

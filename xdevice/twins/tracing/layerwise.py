@@ -53,14 +53,14 @@ class FirstDifference(NamedTuple):
     """The first place where two runs differ: a layer, or a gap between layers."""
 
     path: str
-    """The path, in the expected model, of the layer, or of the layer behind the gap; empty for a gap at the end."""
+    """The path, in the expected model, of the layer, or of the layer after the gap; empty for a gap at the end."""
     text: str
     error: float
     """How far off the values are, as a share of the largest expected value; infinite if the shapes differ."""
 
 
 class CallPair(NamedTuple):
-    """A call of a layer in the one run, and the same call in the other."""
+    """A call of a layer in one run, and the same call in the other."""
 
     actual: LayerCall
     expected: LayerCall
@@ -76,7 +76,7 @@ class _Step(NamedTuple):
 
 
 class TwoRuns:
-    """Two runs, of models whose layers are paired: those of the actual one first."""
+    """Two runs of models whose layers are paired: in each pair, the layer of the actual model comes first."""
 
     def __init__(
         self, actual: TracedRun, expected: TracedRun, pairs: Sequence[tuple[Layer, Layer]]

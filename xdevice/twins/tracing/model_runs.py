@@ -1,5 +1,5 @@
 """Runs models in evaluation mode, and functions as they are, on inputs of any framework, and traces the calls of their
-layers and what they name by `xdevice.parity.log`."""
+layers and the values that they name with `xdevice.parity.log`."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ if TYPE_CHECKING:
 _MOST = 300
 """How many characters of a framework's error message are quoted."""
 _CHANNELS = (1, 3, 4)
-"""How many channels an image that is given to a model mostly has."""
+"""The usual numbers of channels of an image that is given to a model."""
 IMAGES = ("conv", "conv_transpose", "batch_norm", "prelu", "instance_norm", "group_norm")
-"""Kinds of layers that take images: an input of three axes that is given to one has an axis of channels, and is not a
+"""Kinds of layers that take images: an input with three axes to such a layer has an axis of channels, and is not a
 sequence."""
 
 
@@ -51,14 +51,14 @@ class ModelRun:
     trace: Trace
     result: Any
     model: Any
-    """The model whose layers are seen; None if a function holds none, or a compiler hides them."""
+    """The model whose layers are traced; None if a function holds none, or if a compiler hides them."""
     subject: Subject
     arrays: Arrays
     log: Log | None = None
     """The operations of the run, if they were kept."""
 
     def again(self) -> ModelRun:
-        """The same run once more, without what a compiler has made, and with its operations."""
+        """The same run once more, uncompiled, and with its operations."""
         log = Log(self.backend.name)
         writer = LogWriter(self.backend, log)
         with self.backend.operation_calls(writer.run, writer.leaf):
@@ -79,7 +79,7 @@ class ModelRun:
 
 
 def run_both(first: Any, second: Any, inputs: Any) -> tuple[ModelRun, ModelRun]:
-    """Runs two models, or functions, on the same inputs. The inputs have the layout that the first takes."""
+    """Runs two models, or functions, on the same inputs. The inputs have the layout that the first one takes."""
     arrays = arrays_of(inputs)
     one, other = subject_of(first), subject_of(second)
     # before the other, because its layers show which inputs are images
@@ -113,8 +113,8 @@ def arrays_of(inputs: Any) -> Arrays:
 
 
 def taken_by(second: Any, arrays: Arrays, first: ModelRun) -> Arrays:
-    """The inputs of the first run in the layout that the second model takes: images have their channels where it has
-    them."""
+    """The inputs of the first run in the layout that the second model takes: images have their channels where that
+    model has them."""
     here, there = first.has_channels_last, subject_of(second).has_channels_last
     if here is None or there is None or here == there:
         return arrays
@@ -151,7 +151,8 @@ def _where(error: BaseException, traced: Trace) -> str:
 
 
 def _channels_hint(arrays: Arrays, is_last: bool | None) -> str:
-    """A text that names inputs which look like images with their channels at the other end than a model takes them."""
+    """A text that names inputs that look like images whose channels are at the opposite end from where the model takes
+    them."""
     if is_last is None:
         return ""
     far, near = (1, -1) if is_last else (-1, 1)
@@ -163,7 +164,7 @@ def _channels_hint(arrays: Arrays, is_last: bool | None) -> str:
 
 
 def _run_whole(subject: Subject, arrays: Arrays) -> ModelRun:
-    """Runs a model or a function whose outputs are what counts: a compiler may hide the layers."""
+    """Runs a model or a function of which only the outputs matter: a compiler may hide its layers."""
     try:
         return run(subject, arrays)
     except UnsupportedError:
@@ -179,7 +180,7 @@ def run(
     has_layers: bool = True,
 ) -> ModelRun:
     """Calls a model or a function on copies of the inputs, and traces it. With `give`, which is called with each
-    layer's call and result, it goes on with what `give` returns in place of that result."""
+    layer's call and result, it continues with the value that `give` returns in place of that result."""
     subject = subject_of(x)
     backend, model = subject.backend, subject.model if has_layers else None
     # before the model runs: JAX would narrow float64 in silence

@@ -1,5 +1,5 @@
-"""The values that a program names by `xdevice.parity.log`, for whoever listens in this process. `log` imports this
-module, so it must import little."""
+"""The values that a program names with `xdevice.parity.log`, for listeners in this process. `log` imports this module,
+so it must import little."""
 
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
-"""The operations that a program runs, and the first of them from which two programs part.
+"""The operations that a program runs, and the first of them at which two programs differ.
 
-Two frameworks compute one thing by other operations: a softmax is one call here and four there. So operations are not
-paired by what they are called, but by the numbers that they give. An operation is right if the other program has
-computed the same numbers, in any order of axes, or if an operation that goes on with its output is right. The first
-operation that is not right, among those that lead to what the program gives, is where the two part: all that it takes
-is right.
+Two frameworks compute the same value with different operations: a softmax is one call here and four there. So
+operations are not paired by their names, but by the numbers that they return. An operation is right if the other
+program has computed the same numbers, in any order of axes, or if an operation that uses its output is right. The two
+programs part at the first operation that is not right, among those that lead to the program's results: all its inputs
+are right.
 
-Which operation goes on with which output is known by the numbers, too: so views, and writes in place, need no rules.
+The numbers also show which operation uses which output: so views, and writes in place, need no rules.
 """
 
 from __future__ import annotations
@@ -54,18 +54,18 @@ _FRAMES: Final = frozenset(
         "optax",
     }
 )
-"""The packages whose lines are not the program's."""
+"""The packages whose lines do not count as the program's."""
 
 
 class Operation(NamedTuple):
-    """One operation that a program has run, or the gradient that has reached an output of one."""
+    """One operation that a program has run, or the gradient that has reached an output of an operation."""
 
     name: str
     line: str
     """The program's line, such as `/home/ann/train.py:41`; empty if there is none."""
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
-    """The keys of the tensors that it took and gave."""
+    """The keys of the tensors that it took and returned."""
     is_backward: bool = False
 
     def __str__(self) -> str:
@@ -83,16 +83,16 @@ class Gradient(NamedTuple):
 
 
 class Log:
-    """The operations of a program, in order, and the numbers that they took and gave."""
+    """The operations of a program, in order, and the numbers that they took and returned."""
 
     def __init__(self, owner: str) -> None:
         self.owner = owner
         self.operations: list[Operation] = []
         self.gradients: list[Gradient] = []
         self.roots: list[str] = []
-        """The keys of what the program gives: what it has recorded."""
+        """The keys of the program's results: the values that it has recorded."""
         self.arrays: dict[str, Array] = {}
-        """The numbers by their keys, each once."""
+        """The arrays by their keys, each once."""
         self.is_full = False
         self._bytes = 0
 
@@ -101,8 +101,8 @@ class Log:
         self.is_full = len(self.operations) >= _MOST or self._bytes >= _MOST_BYTES
 
     def ends(self) -> list[str]:
-        """The keys of what the program gives: what it has recorded, or else what it went backward from, or else its
-        last output."""
+        """The keys of the program's results: the values that it has recorded, or else the ones from which it ran
+        backward, or else its last output."""
         if self.roots or not self.operations:
             return self.roots
         # going backward begins right behind the loss
@@ -152,7 +152,7 @@ class LogWriter:
         follow: Any = None,
         is_backward: bool = False,
     ) -> Any:
-        """Returns `go()`, and keeps it as an operation. `follow(result, put)` sees to it that `put(number, gradient)`
+        """Returns `go()`, and keeps it as an operation. `follow(result, put)` makes sure that `put(number, gradient)`
         is called with each gradient that reaches an output."""
         if self._is_inside or self._log.is_full:
             return go()
@@ -171,7 +171,7 @@ class LogWriter:
         return result if follow is None else self._followed(result, follow)
 
     def name_all(self, names: Iterable[tuple[str, Any]]) -> None:
-        """Says which names tensors have in a model."""
+        """Sets the names that tensors have in a model."""
         for name, x in names:
             self._names[id(x)] = name, x
 
@@ -190,7 +190,7 @@ class LogWriter:
         self._log.gradients.append(Gradient(name, value, key))
 
     def named(self, name: str, value: object) -> None:
-        """Keeps what the program records, as what it gives."""
+        """Keeps a value that the program records, as one of its results."""
         if not self._log.is_full:
             self._log.roots += self._keys(value)
 
@@ -278,10 +278,11 @@ class Errors(NamedTuple):
 
 
 class Parting(NamedTuple):
-    """The first operation of each program from which on they part."""
+    """The first operation of each program at which the two differ."""
 
     actual: Operation | None
-    """None if all that the actual program computes is in the expected one, too: it leaves something out."""
+    """None if the expected program computes everything that the actual one does: then the actual one leaves something
+    out."""
     expected: Operation | None
     closest: tuple[Operation, Operation] | None
     """The operations of the two, none of them right and one of them the first, whose outputs are closest; None if none
@@ -293,7 +294,7 @@ class Parting(NamedTuple):
 
 
 class TwoPrograms:
-    """Two programs side by side."""
+    """Two programs to be compared."""
 
     def __init__(self, actual: Log, expected: Log) -> None:
         self.actual, self.expected = actual, expected
@@ -328,8 +329,8 @@ class TwoPrograms:
         return best
 
     def gradients(self) -> list[tuple[str, Errors | None]]:
-        """For each gradient of the expected program, in the order of its backward pass, the name of what it is the
-        gradient of, and how far the closest gradient of the actual program is from it; None if none has its size. Where
+        """For each gradient of the expected program, in the order of its backward pass, the name of the tensor that it
+        belongs to, and how far the closest gradient of the actual program is from it; None if none has its size. Where
         the values tell which parameter it is, its gradient is taken."""
         every = [
             key for one in self.actual.operations if one.is_backward for key in one.outputs
@@ -396,22 +397,22 @@ def errors(actual: Array, expected: Array) -> Errors:
 
 
 class Judge:
-    """Says of each operation of one program whether it is right, by the numbers of another."""
+    """Decides whether each operation of one program is right, by the numbers of another."""
 
     def __init__(self, log: Log, other: Log) -> None:
         self._log = log
         self._other = _Index(other.arrays.values())
         self._distances: dict[str, float] = {}
-        """By a tensor's key, how far the closest tensor of the other program is from it."""
+        """For a tensor's key, how far the closest tensor of the other program is from the tensor."""
         self._right: dict[float, list[bool]] = {}
-        """By the limit, whether each operation is right."""
+        """For each limit, whether each operation is right."""
         self._makers: dict[str, int] = {
             key: n for n, one in enumerate(log.operations) for key in one.outputs
         }
-        """By a tensor's key, the number of the operation that gave it."""
+        """For a tensor's key, the number of the operation that returned the tensor."""
 
     def first(self, limit: float, is_backward: bool) -> Operation | None:
-        """The first operation that is not right, among those that lead to what the program gives."""
+        """The first operation that is not right, among those that lead to the program's results."""
         right, leads = self._judge(limit), self._on_the_way(is_backward)
         for number, operation in enumerate(self._log.operations):
             if operation.is_backward == is_backward and leads[number] and not right[number]:
@@ -419,13 +420,13 @@ class Judge:
         return None
 
     def is_close(self, operation: Operation) -> bool:
-        """Whether the other program has an output that may be that of the operation, but for an error."""
+        """Whether the other program has an output that may be the operation's output with an error."""
         return any(
             numpy.isfinite(self._distance(key)) for key in self._distinctive_outputs(operation)
         )
 
     def growth(self, operation: Operation) -> float:
-        """How many times larger the error of an operation is than the largest error of what it takes."""
+        """How many times larger the error of an operation is than the largest error of its inputs."""
         taken = (
             self._distance(key)
             for key in operation.inputs
@@ -461,7 +462,7 @@ class Judge:
                 users.setdefault(key, []).append(number)
         right = [False] * len(self._log.operations)
         proves = list(right)
-        """Whether an operation shows that those before it are right: one whose output tells nothing does not."""
+        """Whether an operation shows that those before it are right: not if its output tells nothing."""
         for number in reversed(range(len(right))):
             outputs = self._distinctive_outputs(self._log.operations[number])
             behind = (user for key in outputs for user in users.get(key, ()) if user > number)
@@ -473,14 +474,14 @@ class Judge:
         return right
 
     def _distinctive_outputs(self, operation: Operation) -> list[str]:
-        """The outputs whose numbers tell something. A single number that is made of none is a constant of the code."""
+        """The outputs whose numbers tell something. A single number with no inputs is a constant in the code."""
         keys = [key for key in operation.outputs if _is_distinctive(self._log.arrays[key])]
         if any(_is_distinctive(self._log.arrays[key]) for key in operation.inputs):
             return keys
         return [key for key in keys if self._log.arrays[key].size > 1]
 
     def _on_the_way(self, is_backward: bool) -> list[bool]:
-        """Whether each operation leads to what the program gives; going backward, to the gradients that it has
+        """Whether each operation leads to the program's results; in the backward pass, to the gradients that it has
         computed."""
         # what is computed on the way for the gradients alone is no step to the outputs
         gradients = [one.gradient for one in self._log.gradients]
@@ -532,7 +533,7 @@ def _norm(x: Array) -> float:
 
 
 def _is_distinctive(x: Array | None) -> bool:
-    """Whether the numbers are such that nobody has them by chance: no flags, counts or constants."""
+    """Whether the numbers are too specific to occur by chance: not flags, counts or constants."""
     if x is None or x.dtype.kind not in "fc" or not x.size:
         return False
     first = x.flat[0]
@@ -542,7 +543,7 @@ def _is_distinctive(x: Array | None) -> bool:
 
 
 def _axis_orders(x: Array, expected: Array) -> Iterator[Array]:
-    """The array in each order of its axes that has the expected shape, and as it is, but for axes of one element."""
+    """The array in each order of its axes that has the expected shape, and as it is, apart from axes of one element."""
     if x.size != expected.size:
         return
     yield x.reshape(expected.shape)

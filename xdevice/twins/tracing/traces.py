@@ -25,7 +25,7 @@ _SHOWN: Final = 60
 """How many calls a table shows at most. Of a longer trace, it shows the first and the last calls."""
 _NOTHING: Final = "no layer was called in this thread or task, or a compiler has hidden them"
 RECORD: Final = "log"
-"""The type of a call that is none, but a value that the program has named."""
+"""The type of an entry that is not a call, but a value that the program has named."""
 _HEADINGS: Final = ("layer", "type", "output", "mean", "std", "gradient")
 
 
@@ -41,7 +41,7 @@ class LayerCall(NamedTuple):
     """How many earlier calls of the same layer the trace has."""
     type: str
     """The name of the layer's class. The activation inside a Keras layer is a function: for it, the function's name.
-    `log` for a value that the program names by `xdevice.parity.log`."""
+    `log` for a value that the program names with `xdevice.parity.log`."""
     inputs: tuple[Array, ...]
     """The tensors among the arguments of the call, also those in containers."""
     outputs: tuple[Array, ...]
@@ -132,8 +132,8 @@ class Trace:
 
 @contextmanager
 def capture_intermediates(model: Any) -> Iterator[Trace]:
-    """Records the inputs and outputs of each layer of a model while the block runs, in the order of the calls, and what
-    it names by `xdevice.parity.log`.
+    """Records the inputs and outputs of each layer of a model while the block runs, in the order of the calls, and the
+    values that it names with `xdevice.parity.log`.
 
     Experimental: it may change in a minor version.
 
@@ -145,7 +145,7 @@ def capture_intermediates(model: Any) -> Iterator[Trace]:
         model: a built model of PyTorch, Paddle, Gluon, Keras or Flax; or a function that calls one model.
 
     Raises:
-        NotATensorError: `model` is neither. ArgumentError: nothing says of which framework a function is.
+        NotATensorError: `model` is neither. ArgumentError: the framework of a function is unknown.
         NotBuiltError: it has no variables yet; call it once before.
         UnsupportedError: layers that a compiler hides (torch.compile, TorchScript, a hybridized Gluon block,
             paddle.jit.to_static, tf.function), or PyTorch's DataParallel over several devices.
@@ -165,7 +165,7 @@ def capture_intermediates(model: Any) -> Iterator[Trace]:
 
 @contextmanager
 def trace_of(itself: Any, backend: Backend, model: Any) -> Iterator[Trace]:
-    """A trace of `itself`, a model or a function, in which the layers of `model` are seen, if there is one."""
+    """A trace of `itself`, a model or a function, with the layers of `model`, if there is one."""
     with nullcontext([]) if model is None else backend.calls(model) as recorded:
         traced = Trace(itself, backend, recorded)
         with named_values.listening(_listener_to_log(backend, traced)):

@@ -61,7 +61,7 @@ def advice_of_tensor(name: str) -> str:
 
 def require_merged(source: Iterable[str], target: Iterable[str]) -> None:
     """Raises `StateError` if only one of two models, whose names these are, has LoRA's adapters: the layers that both
-    have do not say what it computes."""
+    have do not show what it computes."""
     ours, theirs = _with(_LORA, source), _with(_LORA, target)
     if ours and not theirs:
         raise StateError(advice(ours))

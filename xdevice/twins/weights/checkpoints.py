@@ -1,4 +1,5 @@
-"""Opens the weights of a model as they come: one safetensors file, several with an index, or a file of PyTorch's."""
+"""Opens the weights of a model in any usual form: one safetensors file, several with an index, or a file of
+PyTorch's."""
 
 from __future__ import annotations
 
@@ -29,12 +30,12 @@ if TYPE_CHECKING:
 
 _INDEX: Final = ".index.json"
 _IN_FOLDERS: Final = (".safetensors" + _INDEX, ".safetensors", ".bin" + _INDEX, ".bin")
-"""The endings of what a folder may hold, the first of which counts."""
+"""The endings of the files that a folder may hold; the first one found counts."""
 
 
 @contextmanager
 def open_checkpoint(path: str) -> Iterator[Header]:
-    """Yields what the file, the index or the folder at `path` holds. The files stay open in the block."""
+    """Yields the contents of the file, the index or the folder at `path`. The files stay open in the block."""
     with ExitStack() as files:
         names = _names_in(path)
         kind = foreign.of_folder(names)

@@ -38,8 +38,8 @@ def path_errors(what: str) -> Iterator[None]:
 
 
 def path_text(path: object, verb: str) -> str:
-    """The path as a string. Raises `ArgumentError` for anything else, also for an int, which `open` would take for a
-    file descriptor, and close."""
+    """The path as a string. Raises `ArgumentError` for anything else, even an int, which `open` would take for a file
+    descriptor and then close."""
     try:
         return os.fsdecode(path)  # type: ignore[arg-type]
     except TypeError:
@@ -49,7 +49,7 @@ def path_text(path: object, verb: str) -> str:
 
 
 def require_plain_file(path: str) -> None:
-    """Raises an error that says what is at the path, if it is no file."""
+    """Raises an error that says what is at the path, if it is not a file."""
     with path_errors(f"{path!r:.1000} cannot be read"):
         try:
             mode = os.stat(path).st_mode

@@ -72,12 +72,12 @@ class _Variable(NamedTuple):
 
     @property
     def is_in_layers(self) -> bool:
-        """Whether it is written through its model."""
+        """Whether the variable is written through its model."""
         return self.model is not None and self.backend.has_layers(self.model)
 
     @property
     def origin(self) -> str:
-        """The Python expression that leads to it, for error messages."""
+        """The Python expression that leads to the variable, for error messages."""
         return (
             f"{trees.written(self.keys)} {self.name}".rstrip()
             if self.keys
@@ -105,8 +105,8 @@ def save(path: Path, x: Any) -> None:
 
     Args:
         path: the file to write; its folder must exist. Other programs look for the ending `.safetensors`.
-        x: a model, a container of tensors and models, or one tensor. They may be on any devices, which the file does
-            not record. A tensor that occurs twice in `x` is written once, and is one tensor again when it is loaded.
+        x: a model, a container of tensors and models, or one tensor, on any devices; the file does not record the
+            devices. A tensor that occurs twice in `x` is written once, and is one tensor again after loading.
 
     Raises:
         NotATensorError: a leaf is neither a tensor nor a model. ContainerError: two leaves have the same name.
@@ -243,8 +243,8 @@ def _path(keys: _Keys) -> str:
 
 
 def _host_arrays(variables: _Variables) -> tuple[dict[str, Array], dict[str, str]]:
-    """Returns the values of the variables by name, and for each further name of a shared variable its first name. The
-    value of a shared variable is there once."""
+    """Returns the values of the variables by name, and for each further name of a shared variable, its first name. The
+    value of a shared variable is included once."""
     arrays: dict[str, Array] = {}
     shared: dict[str, str] = {}
     first: dict[int, str] = {}
@@ -299,7 +299,7 @@ def _name_of(dtype: Any) -> str:
 
 
 def load_file(path: Path, device: object, backend: str | Backend | None) -> dict[str, Any]:
-    """The tensors of a file by name, on a device of a backend: what `load(path)` gives."""
+    """The tensors of a file by name, on a device of a backend: the result of `load(path)`."""
     path = path_text(path, "load")
     owner = selection.backend(backend)
     place = place_for(owner, device)
@@ -358,7 +358,8 @@ def load_file_into(path: Path, into: Any) -> Any:
 
 def _arrays(entries: Collection[FileTensor], places: Iterable[Device]) -> Iterator[Array]:
     """Yields the values of the entries, which are to go to the devices `places`. If none goes to the CPU, each array
-    may overwrite the one before: `Backend.stage`, which copies an array to a GPU, has read it when it returns."""
+    may overwrite the one before: `Backend.stage`, which copies an array to a GPU, has finished reading the array when
+    it returns."""
     arrays = read_all(entries, in_turn=all(place is not CPU for place in places))
     return map(floats.take, arrays) if floats.setting() else arrays
 
@@ -366,8 +367,8 @@ def _arrays(entries: Collection[FileTensor], places: Iterable[Device]) -> Iterat
 def _state_to_come(
     prefix: str, x: Any, variables: _Variables, header: Header
 ) -> Iterator[tuple[str, _Variable]]:
-    """Yields variables, with their names, for the state that an optimizer makes only in its first step, as far as the
-    file has values for them."""
+    """Yields variables, with their names, for the state that an optimizer makes only in its first step, if the file has
+    values for them."""
     backend, kind = registry.kind_of(type(x)) or (None, None)
     start = f"{prefix}." if prefix else ""
     names = [
@@ -394,8 +395,8 @@ def _hand_over_state(prefix: str, x: Any, variables: _Variables) -> None:
 
 
 def _plan(where: str, variables: _Variables, header: Header) -> list[_PlannedWrite]:
-    """Decides which values of the file are written into which variable, a shared variable once. Raises unless all
-    names, shapes and dtypes fit."""
+    """Decides which values of the file are written into which variable; a shared variable is written once. Raises
+    unless all names, shapes and dtypes fit."""
     entries = header.by_name()
     planned: dict[int, _PlannedWrite] = {}
     for name, variable in variables.items():
@@ -459,8 +460,7 @@ def _require_shape(backend: Backend, name: str, shape: tuple[int, ...]) -> None:
 
 
 def _to_tensor(backend: Backend, array: Array, place: Device) -> Any:
-    """Makes a tensor of an array. On the CPU a tensor above `SMALL` may take over the memory of the
-    array."""
+    """Makes a tensor from an array. On the CPU a tensor above `SMALL` may take over the memory of the array."""
     if array.nbytes <= SMALL:
         return backend.from_numpy(array, place)
     return backend.from_buffer(array) if place is CPU else backend.stage(array, place)

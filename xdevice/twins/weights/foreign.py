@@ -1,4 +1,4 @@
-"""Tells by its first bytes what a file is that is not in the safetensors format, and what to do with it."""
+"""Recognizes a file that is not in the safetensors format by its first bytes, and says what to do with it."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ class Kind(NamedTuple):
     what: str
     advice: str = ""
     framework: str | None = None
-    """The backend whose tensors they are. It reads such a file by its method `own_file`, if there is no `read`."""
+    """The backend whose tensors these are. It reads such a file with its method `own_file`, if there is no `read`."""
     read: Callable[[str], Any] | None = None
-    """Reads the file without the framework, as arrays of NumPy."""
+    """Reads the file without the framework, as NumPy arrays."""
 
 
 _PYTORCH: Final = Kind("a checkpoint of PyTorch", framework="torch")

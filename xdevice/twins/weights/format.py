@@ -39,13 +39,14 @@ _FEW: Final = 32
 RESERVED: Final = "__metadata__"
 SHARED: Final = "xdevice.shared"
 """The key of xdevice's own entry in a file's metadata. Its value is a JSON object with the further names of tensors
-that have several."""
+that have several names."""
 
 
 ORIGIN: Final = "xdevice.origin"
 """The key of the names of the backends whose tensors `save` has written, joined by commas."""
 _FORMATS: Final = {"pt": "torch", "pd": "paddle", "tf": "tensorflow", "flax": "jax"}
-"""Of other programs' entry `format`, which says whose model a file is of: the name of the backend."""
+"""For the values of the entry `format`, in which other programs name the framework of a file: the name of the
+backend."""
 
 
 class Entry(NamedTuple):
@@ -93,11 +94,12 @@ class Header(NamedTuple):
     entries: Mapping[str, FileTensor]
     shared: dict[str, str]
     key: str = ""
-    """The key that these are under, if the file holds more than them."""
+    """The key of the tensors, if the file holds anything else."""
     origin: str = ""
-    """The name of the backend whose tensors these are, or several, joined by commas; "" if the file does not say it."""
+    """The name of the backend whose tensors these are, or several, joined by commas; "" if the file does not say."""
     remarks: Mapping[str, str] = MappingProxyType({})
-    """The file's entry for a name that it does not have: a name that it has. They may be those of one tied weight."""
+    """The file's remarks: a name that the file lacks, mapped to a name that it has. Both may be names of one tied
+    weight."""
 
     def by_name(self) -> dict[str, FileTensor]:
         """The tensors by all of their names."""
@@ -109,8 +111,8 @@ class Header(NamedTuple):
 
 @contextmanager
 def open_file(path: str) -> Iterator[Header]:
-    """Yields the header of a safetensors file, which stays open in the block. The header and the values are of the same
-    file, even if another process replaces it at that moment."""
+    """Yields the header of a safetensors file, which stays open in the block. The header and the values come from the
+    same file, even if another process replaces it at that moment."""
     while True:
         require_plain_file(path)
         with _open(path) as file:

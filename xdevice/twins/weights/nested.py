@@ -1,5 +1,5 @@
-"""Finds the state, a flat dict of tensors by name, in what a program has saved or keeps: a dict of dicts and lists, as
-JAX's libraries have it, or a training program's dict, with counts and an optimizer next to the weights."""
+"""Finds the state, a flat dict of tensors by name, in a value that a program has saved or holds: a dict of dicts and
+lists, as JAX's libraries have it, or a training program's dict, with counts and an optimizer next to the weights."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ _COLLECTIONS: Final = ("batch_stats", "state")
 class Found(NamedTuple):
     state: Mapping[str, Any]
     key: str = ""
-    """The key that the state was under; "" if it was all of it."""
+    """The key of the state; "" if the value is nothing but the state."""
     left: tuple[str, ...] = ()
-    """The keys of what is no part of the state."""
+    """The keys of everything that is not part of the state."""
 
 
 class _Part(NamedTuple):
@@ -43,7 +43,7 @@ def state_in(saved: Any, where: str) -> Found:
     """The state in what a program saved. Tensors in dicts and lists have the path to them as their name.
 
     Raises:
-        NotATensorError: it has no tensors. StateError: it has several states, of which any may be meant.
+        NotATensorError: it has no tensors. StateError: it has several states, any of which may be meant.
     """
     if isinstance(saved, dict) and is_state(saved):
         return Found(saved)

@@ -1,12 +1,12 @@
-"""Reads the checkpoints of Keras, Paddle and Gluon without these frameworks: a file is often all that there is.
+"""Reads the checkpoints of Keras, Paddle and Gluon without these frameworks: often there is only the file.
 
-None of it runs code from a file: Paddle's is a pickle, of which only dicts and arrays of NumPy are taken.
+No code from a file is run: Paddle's files are pickles, from which only dicts and NumPy arrays are read.
 
 Facts that the code depends on:
-- Keras 3 numbers the variables of a layer, under a path that is made of class names. The layer's name is an attribute,
-  and the class tells what the numbers are, as far as a layer has all of its usual variables. HDF5 has the layers in
-  alphabetical order. Keras 2 and `.h5` of a whole model write names.
-- Paddle writes bfloat16 as uint16, which it does not have otherwise, and a tensor as an array or as (name, array).
+- Keras 3 numbers the variables of a layer, under a path made of class names. The layer's name is an attribute, and the
+  class tells what the numbers mean, if a layer has all of its usual variables. HDF5 has the layers in alphabetical
+  order. Keras 2, and `.h5` files of a whole model, have names.
+- Paddle writes bfloat16 as uint16, a dtype that it lacks otherwise, and a tensor as an array or as (name, array).
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class _Unpickler(pickle.Unpickler):
 
 
 def read_paddle(path: str) -> Any:
-    """The dict in a file of `paddle.save`, with arrays in the place of tensors."""
+    """The dict in a file of `paddle.save`, with arrays in place of tensors."""
     with open(path, "rb") as file:
         try:
             return _with_arrays(_Unpickler(file).load())
@@ -141,7 +141,7 @@ _CLASSES: Final = {
     **{f"{kind}_cell": ("kernel", "recurrent_kernel", "bias") for kind in ("lstm", "gru", "simple_rnn")},
     **dict.fromkeys(("query", "key", "value", "attention_output"), _KERNEL),
 }  # fmt: skip
-"""The variables of a layer by its class, or by its name in an attention. Only a bias may be left out."""
+"""The variables of a layer by its class, or in an attention by the layer's name. Only a bias may be missing."""
 
 _DEPTHWISE: Final = re.compile(
     r'"class_name": "DepthwiseConv\dD", "config": \{"name": "([^"]+)"'
@@ -152,7 +152,8 @@ _SIDE: Final = re.compile("/(forward|backward)_[^/]+/[^/]*cell[^/]*/")
 
 
 def read_keras(path: str) -> Arrays:
-    """The variables in a `.weights.h5`, `.keras` or `.h5` of Keras, by the names that they have in a model of Keras."""
+    """The variables in a `.weights.h5`, `.keras` or `.h5` file of Keras, by the names that they have in a Keras
+    model."""
     try:
         h5py: Any = importlib.import_module("h5py")  # which has no types
     except ImportError:
