@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from xdevice.contract.backend import Owned
 
 _MOST: Final = 10_000
-"""How many things are looked at in one object before the search is given up: a training loop holds half of the
+"""How many values of one object are searched before the search is given up: a training loop holds half of the
 program."""
 
 _DEEPEST: Final = 16
@@ -88,7 +88,7 @@ class _View(NamedTuple):
     is_proxy: bool
     is_open: bool
     """Whether no list or table above says all that objects of the type hold, so that the collector is asked. Without
-    that, such types had to be refused: 38 of 66 everyday objects, such as locks, open files and what has one."""
+    that, such types had to be refused: 38 of 66 everyday objects, such as locks, open files and objects with one."""
     base: Any
     fields: tuple[str, ...]
 

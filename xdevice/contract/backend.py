@@ -42,7 +42,7 @@ from .streams import Streams
 CAPABILITIES: Final[tuple[type[Primitives], ...]] = (
     Conversion, Models, Replicas, Streams, Blocking,
 )  # fmt: skip
-"""Those of the device layer."""
+"""The capabilities of the device layer."""
 
 PRODUCTS: Final = ("math", "performance", "twins", "distributed", "virtual", "testing")
 """The folders of xdevice, and of an adapter, that may extend a backend. One that is not there extends nothing."""
@@ -55,7 +55,7 @@ class Backend(Models, Conversion, Replicas, Streams, Blocking):
     of the adapter's own, one for each capability (optional part of the contract) that the framework has."""
 
     products: frozenset[str] = frozenset()
-    """Those by which this class has been extended."""
+    """The products by which this class has been extended."""
 
     def __getattr__(self, name: str) -> Any:
         """Called for an attribute that the class does not have: extends the class by the product that has it."""

@@ -205,7 +205,8 @@ class _Sorted:
             id(value) in data for _, value, _, _ in self.owned
         )
         self.data = set() if is_alone else data
-        """The `id`s of what can only be on the host, and stands beside tensors that can be elsewhere."""
+        """The `id`s of values that can only be on the host, and are in a container with tensors that can be
+        elsewhere."""
 
     def transfer(self, target: Device, place: Device, one: One, verb: str) -> Any:
         """The container with its leaves moved or copied: models first, then tensors, then objects that move themselves.

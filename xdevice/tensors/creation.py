@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from xdevice.contract.backend import Owned
 
 _KEPT = frozenset(DTYPES) - {"float64"}
-"""The dtypes that an array keeps where none is named."""
+"""The dtypes that an array keeps if no dtype is named."""
 _EXTENDED = ("bfloat16", *SHORT_FLOATS)
 """The dtypes of ml_dtypes, whose kind NumPy gives as "V" or as "f"."""
 _MOST_BYTES = 2**63 - 1

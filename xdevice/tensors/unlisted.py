@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from xdevice.contract.backend import Owned
 
 _ITERATED = (dict, list, tuple, set, frozenset, deque)
-"""Reading other containers may have effects: a mapping may stand for a file."""
+"""Reading other containers may have effects: a mapping may read from a file."""
 
 
 class _Attribute(NamedTuple):
