@@ -9,7 +9,7 @@ The rules that it must keep, and the facts behind them:
   `semantics.creating()`, which may switch them on for good.
 - A `Context` remembers the scope that it replaced. If nested scopes shared a `Context`, it would restore the wrong one,
   so each scope gets a new one.
-- `MXNDArrayGetContext` writes into two buffers, of which each thread keeps its own: `x.ctx` makes new ones each time,
+- `MXNDArrayGetContext` writes into two buffers. Each thread keeps its own, because `x.ctx` makes new ones each time,
   and takes 4 times as long. It is called without releasing the GIL, because it returns at once.
 - MXNet's operators silently take arrays of `cpu(0)` and `cpu(1)` together, and compute on the device of the first; they
   refuse arrays of a CPU and a GPU. Virtual GPUs are `cpu(1)` and the following, so virtual_gpus.py makes the operators

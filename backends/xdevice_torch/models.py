@@ -148,7 +148,7 @@ def move(model: Any, native: torch.device) -> Any:
 
 @contextmanager
 def _trainable() -> Iterator[None]:
-    """Ends inference mode for the block: what is made in it cannot be trained outside."""
+    """Ends inference mode for the block: tensors made in inference mode cannot be trained outside it."""
     if not torch.is_inference_mode_enabled():
         yield
         return
@@ -264,7 +264,7 @@ def _shared_buffers(model: Module) -> list[list[tuple[Module, str]]]:
 
 
 class _MovingState:
-    """The state that an optimizer keeps for one parameter, seen without the step counter if that counter stays on the
+    """The state that an optimizer keeps for one parameter, shown without the step counter if that counter stays on the
     host. Setting an item changes the optimizer's own state."""
 
     def __init__(self, state: dict[str, Any], with_step: bool) -> None:

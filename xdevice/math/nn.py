@@ -147,9 +147,9 @@ def gelu(x: Any, *, approximate: bool = False) -> Any:
     Args:
         approximate: by tanh instead of erf, which is quicker and off by up to 5e-4: JAX's default, not PyTorch's.
 
-    Raises as `relu`; without `approximate` also UnsupportedError: a third party's adapter that has no erf.
+    Raises the errors of `relu`, and without `approximate` also UnsupportedError: a third party's adapter has no erf.
 
-    Costs as `relu`; on NumPy 100 ns an element.
+    Costs as much as `relu`; on NumPy 100 ns an element.
 
     Example:
         >>> xdevice.to_numpy(xdevice.nn.gelu(xdevice.tensor([0.0, 100.0]))).tolist()
@@ -211,7 +211,7 @@ def softmax(x: Any, *, axis: int = -1, **spelling: NoReturn) -> Any:
     Raises:
         ShapeError: there is no such axis. Other errors: those of `relu`.
 
-    Cost is that of `relu`.
+    Costs as much as `relu`.
 
     Example:
         >>> xdevice.to_numpy(xdevice.nn.softmax(xdevice.tensor([[1000.0, 1000.0]]))).tolist()
@@ -274,8 +274,8 @@ def layer_norm(x: Any, weight: Any = None, bias: Any = None, *, eps: float = 1e-
     """`(x - mean) / sqrt(variance + eps) * weight + bias`, with mean and variance over the last axis.
 
     Args:
-        weight: of the shape of the last axis; None is ones.
-        bias: likewise; None is zeros.
+        weight: with the shape of the last axis; None means ones.
+        bias: likewise; None means zeros.
 
     Raises:
         ShapeError: shapes that do not fit, or a last axis without elements. Other errors: those of `conv2d`.
@@ -301,12 +301,12 @@ def batch_norm(
 ) -> Any:
     """`(x - mean) / sqrt(variance + eps) * weight + bias` for each channel, axis 1 of `x`.
 
-    In training mean and variance are those of the batch, `mean, variance = nn.moments(x)`, through which gradients
+    In training, mean and variance are those of the batch, `mean, variance = nn.moments(x)`, through which gradients
     flow; afterwards they are running averages, which the program keeps: `0.9 * running + 0.1 * mean`.
 
     Args:
         x: floats of the shape (N, C, ...).
-        mean: of the shape (C,), like `variance`, `weight` (None is ones) and `bias` (None is zeros).
+        mean: of the shape (C,), like `variance`, `weight` (None means ones) and `bias` (None means zeros).
 
     Raises:
         ShapeError: shapes that do not fit. Other errors: those of `conv2d`.
@@ -509,7 +509,7 @@ def embedding(indices: Any, table: Any) -> Any:
         table: floats of the shape (rows, features).
 
     Raises:
-        IndexError: an index that is not a row. On other devices than the CPU as with `cross_entropy`.
+        IndexError: there is no row for an index. On other devices than the CPU as with `cross_entropy`.
         ShapeError: a table of another shape. Other errors: those of `cross_entropy`.
 
     Costs as `cross_entropy`.
@@ -572,7 +572,8 @@ def one_hot(indices: Any, n: int, *, dtype: object = None, **spelling: NoReturn)
 def conv2d(
     x: Any, kernel: Any, bias: Any = None, *, stride: Lengths = 1, padding: Lengths = 0
 ) -> Any:
-    """The convolution of images as layers compute it, the kernel not flipped: (N, C, H, W) to (N, O, rows, columns).
+    """The convolution of images as layers compute it, without flipping the kernel: (N, C, H, W) to (N, O, rows,
+    columns).
 
     Args:
         x: images of the shape (N, C, H, W); N may be 0.

@@ -86,7 +86,8 @@ def uniform(
     """Uniform numbers in [low, high), `uniform(2, 3)` or `uniform((2, 3))`; float32 unless `dtype` names another float.
 
     No number is `high`, even if rounding to the dtype would make it so. float32 has steps of 2**-24 of the range,
-    float64 of 2**-53; 16-bit floats are float32 rounded. Costs about 10 us, 9 ns a number, and the copy to the device.
+    float64 of 2**-53; 16-bit floats are rounded from float32. Costs about 10 us, 9 ns a number, and the copy to the
+    device.
 
     Args:
         shape: ints of 0 or more; without any a tensor without dimensions.
@@ -141,7 +142,7 @@ def normal(
     """Normal numbers of mean `loc` and standard deviation `scale`; float32 unless `dtype` names another float type.
 
     Drawn as standard normal numbers, multiplied by `scale`, then added to `loc`, in the dtype; 16-bit floats are
-    float32 rounded.
+    rounded from float32.
 
     Args:
         scale: 0 or more. The other arguments are those of `uniform`.
@@ -313,7 +314,7 @@ def choice(
     dtype: object = None,
     **spelling: NoReturn,
 ) -> Any:
-    """Indices from 0 to n - 1, each `i` with probability `p[i]`: `choice(2, 3, p=[0.2, 0.8])`; int64 unless said.
+    """Indices from 0 to n - 1, each `i` with probability `p[i]`: `choice(2, 3, p=[0.2, 0.8])`; int64 by default.
 
     Experimental: it may change in a minor version.
 

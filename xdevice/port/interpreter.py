@@ -4,8 +4,8 @@
 Modules and functions are interpreted one by one until nothing changes any more. The values that they pass to each other
 (arguments, returned values, attributes, globals, items of lists) lie in cells. When a cell grows, the modules and
 functions that have read it are interpreted again. This is done in two phases. In the first, "not known yet" differs
-from "anything", so that the order of the modules does not matter. In the second, functions that nobody in the project
-calls get "anything" as arguments.
+from "anything", so that the order of the modules does not matter. In the second, functions that are not called in the
+project get "anything" as arguments.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Interpreter(Inference):
     """Reads one module or function after the other.
 
     A method for a statement returns what is known of the names after it, or None if what follows is never reached. A
-    method for an expression returns what it may be. `_METHODS`, at the end, says which method is for which node.
+    method for an expression returns its possible values. `_METHODS`, at the end, says which method is for which node.
     """
 
     function: Function | None

@@ -1,4 +1,4 @@
-"""Copies of arrays, and transfers on NumPy, of which there are none."""
+"""Copies of arrays on NumPy, which has no transfers."""
 
 from __future__ import annotations
 

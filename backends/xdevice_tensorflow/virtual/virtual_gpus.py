@@ -8,8 +8,8 @@ functions are replaced (the second and third row only for virtual GPUs of a char
 | `device_util.canonicalize`, which every `tf.distribute` strategy calls | `refusing` | a strategy that is told \
 "/GPU:0", which does not exist while the GPUs are virtual, hangs in `fit` or trains on the CPU (2.21; no upstream \
 issue known) |
-| `TFE_Py_FastPathExecute`, `TFE_Py_Execute` | `_checking` | all eager operations are called by them; what a compiled \
-function computes inside is not seen, only its results |
+| `TFE_Py_FastPathExecute`, `TFE_Py_Execute` | `_checking` | all eager operations go through them; of a compiled \
+function, only the results are checked |
 | `convert_to_eager_tensor`, `EagerTensor._copy` | `_checking` | constants and copies are made without an operation |
 """
 

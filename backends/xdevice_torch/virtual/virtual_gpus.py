@@ -7,7 +7,7 @@ module has everything else that PyTorch requires of a device:
 | in place of | stands | because |
 |---|---|---|
 | `torch.vgpu` | `_Module` | it does for virtual GPUs what `torch.cuda` does for CUDA |
-| `_accelerator_getDeviceIndex` and those beside it in `torch._C` | `_accelerator` | they ask the device guard or an \
+| `_accelerator_getDeviceIndex` and its kin in `torch._C` | `_accelerator` | they ask the device guard or an \
 allocator, and fail or crash |
 | `_engine_run_backward` | `_without_threads` | the guard of a device in Python knows index 0 only \
 (https://github.com/pytorch/pytorch/issues/156052), so autograd's engine has no queue for index 1; without threads it \

@@ -172,7 +172,7 @@ class Checks:
             self.may_be_sparse.add(type(x))
 
     def is_plain(self, x: Any) -> bool:
-        """Whether `x` is of a type that has been seen to be a tensor of this backend, and as dense as a fast call
+        """Whether `x` is of a type that is known to be a tensor of this backend, and as dense as a fast call
         requires."""
         return type(x) in self.tensor_types and (
             not self.layout_attribute or getattr(x, self.layout_attribute) is self.dense_layout

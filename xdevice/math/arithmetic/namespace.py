@@ -147,7 +147,7 @@ def array_namespace(*xs: Any) -> Any:
         ArgumentError: tensors of several backends. NotATensorError: anything else among `xs`.
         UnsupportedError: the backend is a third party's, and its adapter has no kernels.
 
-    Costs 0.3 us once a type has been seen.
+    Costs 0.3 us once a type is known.
 
     Example:
         >>> xp = xdevice.array_namespace()

@@ -4,11 +4,11 @@ A function may read only the values in this table; anything else is refused by n
 
 | value | its changes |
 |---|---|
-| numbers, texts, tensors, dtypes, devices | are another value of the variable, which is seen |
-| dicts, lists, sets and tuples of what is in this table | are seen: the parts are compared at each call |
-| plain functions, methods, `partial`s | are seen: code, defaults, attributes, and what they read in turn |
-| classes of the program, enumerations | are seen: all that they and their bases have by a name |
-| what a framework, an installed package or a module of `_STATELESS` has under a name of its own | do not count |
+| numbers, texts, tensors, dtypes, devices | are noticed: the variable has another value |
+| dicts, lists, sets and tuples of values in this table | are noticed: the parts are compared at each call |
+| plain functions, methods, `partial`s | are noticed: code, defaults, attributes, and the values that they read |
+| classes of the program, enumerations | are noticed: all of their attributes and those of their bases |
+| named objects of a framework, an installed package or a module of `_STATELESS` | do not count |
 """
 
 from __future__ import annotations
@@ -111,8 +111,8 @@ class Outside:
         return ""
 
     def _visit(self, value: Any, name: str) -> None:
-        """Watches a value, and all that can be read in it. Raises `UnsupportedError` for what is not in the table
-        above."""
+        """Watches a value, and all that can be read in it. Raises `UnsupportedError` for a value that is not in the
+        table above."""
         if value is _GONE or id(value) in self._visited:
             return
         self._visited[id(value)] = value

@@ -20,7 +20,7 @@ class Gradients(Primitives):
     needs: ClassVar[tuple[str, ...]] = ("value_and_grad",)
 
     def value_and_grad(self, leaves: list[Any], call: Call, nested: bool) -> Outcome:
-        """Calls `call` once, on tensors that stand for `leaves`. The leaves are dense tensors of floats, or symbols.
+        """Calls `call` once, on tensors that represent `leaves`. The leaves are dense tensors of floats, or symbols.
         `call` returns a loss, which is one float, and a list of anything. The method returns the loss, the gradient of
         the loss for each leaf, and that list. A gradient is dense, with the leaf's shape, dtype and device. It is None
         or zeros if the loss does not depend on the leaf; if the loss depends on no leaf, all gradients are None.
@@ -28,8 +28,8 @@ class Gradients(Primitives):
         Two leaves may be the same object, and still are two inputs. The leaves, and whatever else the loss depends on,
         keep their flags and stored gradients, also if `call` raises. Recording for gradients is on inside `call`, even
         if the caller has switched it off. The returned tensors are detached, with two exceptions: `nested` says that
-        the caller asks for gradients of what is computed from it, or a leaf is itself the result of recorded work. Then
-        gradients flow on through what is returned, or the method raises `UnsupportedError`.
+        the caller asks for gradients of values computed from it, or a leaf is itself the result of recorded work. Then
+        gradients flow on through the returned tensors, or the method raises `UnsupportedError`.
         """
         raise self.unsupported(
             f"gradients, and the parameters are tensors of {self.name}",
@@ -49,8 +49,8 @@ class Gradients(Primitives):
         self, rows: list[tuple[Any, ...]], rule: Callable[..., Any], nested: bool, writes: bool
     ) -> list[Any]:
         """Returns `rule(*row)` for each row of tensors, computed on the device of its first one; recorded for gradients
-        only if `nested`. If `writes`, the rule may write into what it is given; so where tensors can be written into,
-        it is given copies."""
+        only if `nested`. If `writes`, the rule may write into its arguments; so if tensors can be written into, it gets
+        copies."""
         own = [
             [self.copy(x, self.device_of(x)) for x in row] if writes else row for row in rows
         ]

@@ -1,6 +1,6 @@
-"""How the frameworks and libraries name and lay out the parameters of layers, compared with PyTorch: this tells what is
-in a file or dict of theirs, even if the framework is not installed. The adapters read their models with the same
-tables.
+"""How the frameworks and libraries name and lay out the parameters of layers, compared with PyTorch. The tables tell
+what is in a file or dict of theirs, even if the framework is not installed. The adapters read their models with the
+same tables.
 
 | dialect | of | a linear weight |
 |---|---|---|
@@ -277,7 +277,7 @@ axis."""
 
 
 def linen_cells(names: Collection[str]) -> Iterator[tuple[str, str]]:
-    """Yields path and kind of each cell of linen of which all arrays are among `names`."""
+    """Yields path and kind of each linen cell whose arrays are all among `names`."""
     for path in dict.fromkeys(name.rpartition(".")[0].rpartition(".")[0] for name in names):
         for kind, joins in LINEN_CELLS.items():
             if all(layouts.join(path, name) in names for own in joins.values() for name in own):

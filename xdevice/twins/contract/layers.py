@@ -44,7 +44,7 @@ class Layers(Models):
         return False
 
     def write_layers(self, model: Any, values: Mapping[str, Any]) -> None:
-        """Writes values, on the devices of the variables that they are named after, into a model of which `has_layers`
+        """Writes values, on the devices of the variables that they are named after, into a model for which `has_layers`
         is true."""
         raise self.unsupported(f"writing into a {type(model).__qualname__}", "give a model")
 

@@ -95,8 +95,8 @@ def readings(
     wanted: Twin | None,
     names: Names,
 ) -> list[Reading]:
-    """The state read in each dialect, of which only the best are left: those with the fewest shapes that contradict it,
-    the most layers that the target has, and the most tensors in layers."""
+    """The state read in each dialect. Only the best readings are left: those with the fewest contradicting shapes, the
+    most layers that the target has, and the most tensors in layers."""
     every = [
         _read(name, way, variables, kinds, wanted, names) for name, way in dialects.items()
     ]

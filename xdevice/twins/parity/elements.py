@@ -1,7 +1,7 @@
 """Compares the elements of two leaves: whether they are equal within the tolerance, which is furthest off, and by how
 much.
 
-The distance in ULP is reported, but decides nothing: correct runs of two frameworks are 10,000 ULP and more apart.
+The distance in ULP is reported, but decides nothing: correct runs of two frameworks may be 10,000 ULP or more apart.
 """
 
 from __future__ import annotations

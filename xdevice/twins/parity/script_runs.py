@@ -1,8 +1,8 @@
 """Runs a script on several backends for `xdevice parity`, each in its own process.
 
 A run is a folder with one folder per backend, which holds the recording, the output and the errors of its process. So
-if a framework crashes, hangs or does not import, only its own row of the report fails, and what it recorded until then
-is compared.
+if a framework crashes, hangs or does not import, only its own row of the report fails, and the values that it recorded
+until then are compared.
 """
 
 from __future__ import annotations

@@ -80,7 +80,7 @@ class Runs:
     # the outputs
 
     def outputs_apart(self, computed: ModelRun) -> float:
-        """How far the outputs are apart: as many, from the first on, as both models return."""
+        """How far apart the outputs are. If one model returns more outputs than the other, the rest is not compared."""
         ours, theirs = self._outputs_in_layout_of_source(computed), self.expected.outputs
         if bool(ours) != bool(theirs):
             return float("inf")
