@@ -4,8 +4,8 @@ calls), written with TensorFlow's functions.
 The rules that it must keep, and the facts behind them:
 
 - The device of a tensor is where its memory is, as `backing_device` says: an int32 tensor "on" GPU:0 may have its
-  memory on the CPU (tensorflow/tensorflow#46833). `_copy` puts every dtype on the device that it is told; a `tf.device`
-  scope does not (tensorflow/tensorflow#34071).
+  memory on the CPU (tensorflow/tensorflow#46833). `_copy` puts every dtype on the device that it is given; a
+  `tf.device` scope does not (tensorflow/tensorflow#34071).
 - Between two CPUs `_copy` shares the memory, and on one device `tf.identity` does (measured on 2.21). So `DeepCopy`
   makes a copy there, which has no gradient of its own.
 - `tf.device(...)` objects are opaque and stateful, so the native devices are strings. Soft placement silently turns
@@ -351,7 +351,7 @@ class TensorflowBackend(
 
     def _settled(self, x: Any, device: Device) -> Any:
         """Returns `x` on `device`. `x` was made in the scope of `device`, and is moved if TensorFlow has put it on the
-        host all the same, as it does with int32 and strings."""
+        host nevertheless, as it does with int32 and strings."""
         if not hasattr(x, "backing_device") or self.device_of(x) is device:
             return x
         return self.move(x, device)

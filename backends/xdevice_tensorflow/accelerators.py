@@ -1,7 +1,7 @@
 """Finds the type of device that `gpu:i` means in TensorFlow, and waits for devices that TensorFlow's own wait skips.
 
 `tf.test.experimental.sync_devices` waits only for GPUs of CUDA or ROCm, in a build for them. For all pluggable devices,
-Metal's "GPU" and Intel's "XPU" among them, its kernel is empty. Reading a value waits on every device.
+including Metal's "GPU" and Intel's "XPU", its kernel is empty. Reading a value waits on every device.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ _context = private["tensorflow.python.eager.context.context"]
 _remove_here = private["tensorflow.python.eager.context.Context.remove_op_callback"]
 
 _callbacks: list[Callable[..., None]] = []
-"""The callbacks that are registered now, of all threads together."""
+"""The callbacks that are registered now, in all threads together."""
 
 
 def call_back(callback: Callable[..., None]) -> Callable[[], None]:

@@ -4,14 +4,14 @@ Rules for this module, and why:
 
 - A move keeps the `tf.Variable` objects, and swaps only the handle (TensorFlow's reference to the memory) inside each.
   Optimizers look variables up by `_unique_id`, and if the `_value` of a Keras variable were replaced, training would
-  silently change a variable that the model does not use any more.
+  silently change a variable that the model no longer uses.
 - A `tf.function` that was traced before the move has captured the old handle, and would compute with the old value. So
   it is given the new handle. A tf.data pipeline keeps handles where Python cannot replace them, so moving a variable
   that a pipeline reads is refused.
 - A copy is made object by object, because Keras copies by saving and loading, which fails for subclasses that are not
   registered and loses metrics. Keras keeps `id`s of objects in three places; the copy gets the ids of its own objects.
-- A `tf.Module` wraps the lists that are its attributes. A wrapper compares old and new items on assignment, which
-  tensors refuse, and cannot be saved afterwards. So a changed list gets a new wrapper.
+- A `tf.Module` wraps lists that are its attributes. A wrapper compares old and new items on assignment, which tensors
+  refuse, and cannot be saved afterwards. So a changed list gets a new wrapper.
 """
 
 from __future__ import annotations
@@ -103,8 +103,8 @@ def move(model: Any, device: Device, backend: Models) -> None:
 
 
 def _replaced(value: Any, moved: _Memo) -> Any:
-    """Returns a tuple in which tensors are replaced by those that `moved` has for their `id`s; the tuple itself if none
-    is."""
+    """Returns a tuple in which tensors are replaced by those that `moved` has for their `id`s; the tuple itself if
+    there are none."""
     if not isinstance(value, tuple):
         return moved.get(id(value), value)
     children = [_replaced(child, moved) for child in value]
@@ -158,8 +158,8 @@ def _capturing(handles: set[int]) -> tuple[list[Any], bool]:
 
 
 def _captures(trace: Any) -> list[Any]:
-    """Returns what a trace has captured. TensorFlow calls what is captured as a function (a deferred capture) for
-    `captured_inputs`; here it stays a function."""
+    """Returns the objects that a trace has captured. For `captured_inputs`, TensorFlow calls a captured function (a
+    deferred capture); here it stays a function."""
     graph = trace.graph
     return [
         *trace.captured_inputs[: len(graph.external_captures)],
@@ -221,8 +221,8 @@ def _refusal(model: Any, why: str, backend: Models) -> UnsupportedError:
 
 
 def _duplicate(model: Any, memo: _Memo) -> Any:
-    """Returns a copy of a model. All its parts get their twin before any attribute is copied, because they refer to
-    each other in circles."""
+    """Returns a copy of a model. The copies of all its parts are made before any attribute is copied, because the parts
+    refer to each other in circles."""
     owned = parts.owned(model)
     pairs = []
     keys: dict[str, str] = {}
@@ -316,8 +316,8 @@ def _keep_foreign(pairs: list[tuple[Any, Any]], memo: _Memo) -> None:
 
 
 def _nodes(part: Any) -> list[Any]:
-    """Returns the nodes of a layer or function in the graphs of functional models: of its calls, and of the calls of
-    what follows it."""
+    """Returns the nodes of a layer or function in the graphs of functional models: of its calls, and of the calls that
+    follow it."""
     lists = vars(part).values() if isinstance(part, keras.Operation) else ()
     return [
         node
@@ -329,8 +329,8 @@ def _nodes(part: Any) -> list[Any]:
 
 
 def _renew_ids(new: Any, memo: _Memo, keys: dict[str, str]) -> None:
-    """Gives a copy the ids of its own objects: those of its tracker, of a functional model the keys of its nodes, and
-    of an optimizer those of the variables. `keys` has the new id of each variable."""
+    """Gives a copy the ids of its own objects: those of its tracker, the keys of a functional model's nodes, and those
+    of an optimizer's variables. `keys` has the new id of each variable."""
     has_keys = isinstance(new, keras.Function | keras.optimizers.Optimizer)
     for value in vars(new).values():
         if isinstance(value, _Tracker):

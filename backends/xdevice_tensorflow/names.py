@@ -2,11 +2,11 @@
 
 How the names are made:
 
-- Keras's own `path` is no such name: Keras numbers the layers of the whole process (dense, dense_1, ...), so a model
-  that is built a second time has other paths than the first. So a layer has its own name without this number, and is
-  numbered among the layers of its parent, as in Keras's own files.
+- Keras's own `path` is not such a name: Keras numbers the layers of the whole process (dense, dense_1, ...), so a model
+  that is built a second time has other paths. So a layer has its own name without this number, and is numbered among
+  the layers of its parent, as in Keras's own files.
 - Everything else is named by the attribute that holds it, as in TensorFlow's checkpoints.
-- Variables that are found only by the search that moves models (`parts.built`) have their path as name.
+- Variables that only the search for moving models (`parts.built`) finds are named by their path.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _Named = tuple[str, Any]
 
 def variables(model: Any) -> list[tuple[str, tf.Variable]]:
     """Returns name and `tf.Variable` of each variable of a model, without those of its optimizer and its metrics; or of
-    an optimizer or a metric that is given itself."""
+    `model` itself if it is an optimizer or a metric."""
     if isinstance(model, keras.optimizers.Optimizer):
         if not model.built:
             raise NotBuiltError(
@@ -66,8 +66,8 @@ def variables(model: Any) -> list[tuple[str, tf.Variable]]:
 
 
 def _walk(thing: Any, name: str, above: tuple[int, ...]) -> Iterator[_Named]:
-    """Yields name and variable for every variable in `thing`, a shared variable under each of its names. `name` is that
-    of `thing`, `above` has the `id`s of what it is in."""
+    """Yields name and variable for every variable in `thing`, a shared variable under each of its names. `name` is the
+    name of `thing`; `above` has the `id`s of the objects that contain it."""
     if id(thing) in above:
         return
     if isinstance(thing, tf.Variable):
@@ -99,7 +99,7 @@ def _layers(thing: Any, name: str, visited: set[int]) -> Iterator[_Named]:
 
 
 def _children(thing: Any) -> Iterable[_Named]:
-    """Returns what is directly in a layer, module, list or dict, with unique names."""
+    """Returns the objects directly in a layer, module, list or dict, with unique names."""
     if isinstance(thing, keras.Layer):
         own = [
             (variable.name, variable)

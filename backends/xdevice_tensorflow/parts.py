@@ -26,7 +26,7 @@ SHARED = (
     ModuleType,
     type(getattr(keras.layers.Resizing(1, 1, name="-"), "backend", None)),
 )
-"""The types whose objects a model refers to and does not own, so a copy of the model has the same ones. The last is
+"""The types of objects that a model refers to but does not own, so a copy of the model has the same ones. The last is
 Keras's switch between backends, which layers for images hold and `copy` cannot take."""
 
 _OWNING = (
@@ -39,8 +39,8 @@ _BUILDS_NOTHING = (keras.Layer.build, keras.Model.build, keras.Sequential.build)
 
 
 def tf_variable(variable: Any) -> tf.Variable | None:
-    """Returns the `tf.Variable` in a Keras variable, or itself; None if it has none yet. It is looked for, because the
-    public `value` is cast inside a layer of mixed precision."""
+    """Returns the `tf.Variable` in a Keras variable, or itself; None if it has none yet. The public `value` is not
+    used, because it is cast inside a layer of mixed precision."""
     if isinstance(variable, tf.Variable):
         return variable
     return next((x for x in vars(variable).values() if isinstance(x, tf.Variable)), None)
@@ -86,7 +86,7 @@ def constants(model: Any) -> list[tuple[Any, Any, Any]]:
 
 def tuples(model: Any) -> list[tuple[Any, Any, Any]]:
     """Returns the tuples that a model holds as attributes or in lists and dicts, not those inside other tuples. Each
-    comes with what holds it: (holder, key, tuple)."""
+    comes with its holder: (holder, key, tuple)."""
     return [
         (holder, key, value)
         for holder, key, value in _attributes(model)
@@ -187,8 +187,8 @@ def _role(cls: type) -> str | None:
 
 
 def _children(owner: Any) -> list[Any]:
-    """Returns the attributes of an object, without what it does not own: traced functions, which Keras makes anew when
-    it needs them, or the model's variables, to which an optimizer only refers."""
+    """Returns the attributes of an object, except those that it does not own: traced functions, which Keras makes anew
+    when it needs them, and the model's variables, to which an optimizer only refers."""
     values = [value for name, value in vars(owner).items() if name not in TRACES]
     if not isinstance(owner, keras.optimizers.Optimizer):
         return values

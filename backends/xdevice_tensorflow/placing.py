@@ -18,7 +18,7 @@ _copy = private["tensorflow.__internal__.EagerTensor._copy"]
 
 def moved(x: Any, native: str) -> Any:
     """Returns an eager tensor on a device, such as "GPU:0". Without TensorFlow's `_copy`, raises `UnsupportedError` for
-    what `tf.identity` leaves on the host."""
+    a tensor that `tf.identity` leaves on the host."""
     if _IS_THERE:
         return _copy(x, device_name=native)
     with tf.device(native):

@@ -1,7 +1,7 @@
 """The private names of TensorFlow and Keras that this adapter uses, and their attributes that it replaces, each by the
 capability that needs it. Its other modules read them as `private["tensorflow.python...."]`.
 
-`tf.__internal__` is not among them: it is what TensorFlow exports for Keras, which is released on its own.
+`tf.__internal__` is not among them: TensorFlow exports it for Keras, which is released separately.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ READS: Final = (
     "numpy", "__array__", "__bool__", "__float__", "__int__", "__index__", "__complex__",
     "__repr__", "__str__", "__format__", "__reduce__",
 )  # fmt: skip
-"""Methods of a tensor by which the host reads it."""
+"""Methods of a tensor through which the host reads it."""
 
 IN_BLOCKS: Final = (
     # the layers that a model calls; Keras has no hooks
@@ -31,7 +31,7 @@ IN_BLOCKS: Final = (
     # NumPy reads by the buffer protocol
     Private("transfers", "numpy", ("asarray", "array")),
 )  # fmt: skip
-"""Attributes that are replaced until the last block ends that needs it."""
+"""Attributes that are replaced until the last block that needs them ends."""
 
 FOR_GOOD: Final = (
     # a tf.distribute strategy on a GPU that does not exist hangs in `fit`; no upstream issue

@@ -1,8 +1,8 @@
 """Splits and joins tensors, and sums tensors of several devices: by NCCL if each is on a GPU of its own, otherwise on
 the device of the first tensor.
 
-NCCL's operation on one GPU waits for those on the other GPUs, so all of them are in one `tf.function`: if they ran
-eagerly, the first would wait forever. Each output stays on its GPU.
+NCCL's operation on one GPU waits for those on the other GPUs. So all of them are in one `tf.function`: run eagerly, the
+first would wait forever. Each output stays on its GPU.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class TensorflowReplicas(Replicas):
             x.assign(value)
 
     def total(self, tensors: Iterable[Any], mean: bool) -> Any:
-        """The sum or mean of tensors of one device, added in their order on that device."""
+        """The sum or mean of tensors on one device, added there in their order."""
         rest = iter(tensors)
         first = next(rest)
         wide = tf.float32 if first.dtype in _SHORT else first.dtype

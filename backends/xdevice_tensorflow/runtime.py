@@ -15,7 +15,7 @@ _initialized = private.field("tensorflow.python.eager.context.Context._initializ
 
 
 def is_started() -> bool:
-    """Whether TensorFlow's runtime has started, after which its devices cannot change any more."""
+    """Whether TensorFlow's runtime has started, after which its devices can no longer change."""
     return not _KNOWS or bool(_initialized(_context()))
 
 

@@ -4,8 +4,8 @@ keeps for this, `xdevice.cuda_driver.ring`).
 Rules for this module, and why:
 
 - The host waits for TensorFlow before the ring reads or writes a tensor, and the ring has finished its copy before the
-  tensor is returned. The reason is that TensorFlow's stream is not accessible, and that its allocator reuses memory in
-  the order of that stream: earlier work may still use the memory of a tensor that `Empty` returns.
+  tensor is returned. TensorFlow's stream is not accessible, and its allocator reuses memory in the order of that
+  stream: earlier work may still use the memory of a tensor that `Empty` returns.
 - Moves through the ring are recorded on gradient tapes, as TensorFlow records its own copies.
 - Moving a tensor to a tensor on the host is left to TensorFlow, which is not slower.
 """
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
 TO_HOST: Final = 64 << 20
 TO_GPU: Final = 16 << 20
 MOVED: Final = 64 << 20
-"""The sizes in bytes from which a copy by the ring (of page-locked buffers) is faster than TensorFlow's own: `TO_HOST`
-for reading a tensor, `TO_GPU` for making a tensor on a GPU from an array, `MOVED` for moving a tensor from the host to
-a GPU."""
+"""The sizes in bytes from which a copy through the ring (of page-locked buffers) is faster than TensorFlow's own:
+`TO_HOST` for reading a tensor, `TO_GPU` for making a tensor on a GPU from an array, `MOVED` for moving a tensor from
+the host to a GPU."""
 _ON_GPUS: Final = frozenset(
     ("uint8", "int8", "int32", "int64", "uint64", "bfloat16", "float16", "float32", "float64")
 )
-"""The dtypes of which the operation `Empty` can make tensors on a GPU (TensorFlow 2.21)."""
+"""The dtypes in which the operation `Empty` can make tensors on a GPU (TensorFlow 2.21)."""
 
 
 def is_read(x: Any, backend: Conversion) -> bool:

@@ -4,7 +4,7 @@ The rules that it must keep:
 
 - A copy passes `copy=True`, because `x.to(d)` returns `x` itself if `x` is on the device `d` already.
 - Nothing is copied with `non_blocking=True`, because the result of a device-to-host copy then holds garbage until
-  somebody waits (pytorch/pytorch#140296). The exception are tensors that nobody can read before the copy has ended
+  somebody waits (pytorch/pytorch#140296). The exceptions are tensors that nobody can read before the copy has ended
   (staging.py).
 - Counting GPUs starts no CUDA context.
 """

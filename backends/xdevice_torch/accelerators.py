@@ -1,6 +1,6 @@
-"""Finds the accelerator that `gpu:i` means in PyTorch, how to wait for it, and which dtypes it lacks.
+"""Finds the accelerator that `gpu:i` means in PyTorch, a way to wait for it, and the dtypes that it lacks.
 
-`torch.accelerator` alone does not tell these:
+`torch.accelerator` alone is not enough:
 
 - It reports a plugin as the current accelerator once the plugin is registered, even without devices, and then not CUDA.
   So `detect` counts the devices of each accelerator.
@@ -36,8 +36,8 @@ _LACKS: Final = {
     "mps": frozenset(("float64", "complex128", *SHORT_FLOATS)),
     "hpu": frozenset(("float64", "complex64", "complex128")),
 }
-"""The dtypes that an accelerator lacks: MPS by PyTorch's source (MPS takes complex128, and then cannot compute with
-it), HPU by the documents of Gaudi."""
+"""The dtypes that an accelerator lacks: MPS according to PyTorch's source (MPS takes complex128, and then cannot
+compute with it), HPU according to Gaudi's documentation."""
 
 
 def detect() -> tuple[str, int]:

@@ -1,4 +1,4 @@
-"""Blocking mode: waits after each of PyTorch's operations, by a dispatch mode, which each thread has for itself."""
+"""Blocking mode: waits after each of PyTorch's operations, with a dispatch mode, which each thread has for itself."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ def require_shape(x: torch.Tensor) -> None:
 def is_plain(cls: type[torch.Tensor]) -> bool:
     """Whether tensors of this type keep their values in their own memory. Subclasses with a `__torch_dispatch__`, such
     as DTensor, masked tensors and many quantized ones, consist of other tensors instead. FakeTensor and
-    FunctionalTensor, which stand for other tensors while torch traces a function, count as plain."""
+    FunctionalTensor, which represent other tensors while torch traces a function, count as plain."""
     return cls.__torch_dispatch__ is torch.Tensor.__torch_dispatch__ or issubclass(
         cls, _STAND_INS
     )
@@ -93,8 +93,8 @@ def is_alias(new: torch.Tensor, x: torch.Tensor) -> bool:
 
 
 def why_not_numpy(x: torch.Tensor) -> str | None:
-    """Returns the advice that ends the error for a tensor that no NumPy array can hold: what to read instead. None if
-    NumPy can hold it."""
+    """Returns the advice at the end of the error for a tensor that no NumPy array can hold: what to read instead. None
+    if NumPy can hold it."""
     if x.is_nested:
         return "read its parts, x.unbind(), or pad them: torch.nested.to_padded_tensor(x, 0.0)"
     if x.is_quantized:

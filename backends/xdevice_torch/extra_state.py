@@ -1,5 +1,5 @@
-"""The extra state of modules: what a module keeps beside parameters and buffers, and saves by `get_extra_state` and
-loads by `set_extra_state`, as FP8 layers do with their scales."""
+"""The extra state of modules: the state that a module keeps besides parameters and buffers, saves with
+`get_extra_state` and loads with `set_extra_state`, like the scales of FP8 layers."""
 
 from __future__ import annotations
 

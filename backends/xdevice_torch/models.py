@@ -7,7 +7,7 @@ Facts about PyTorch that the code depends on:
 - If two modules share a buffer, `Module.to` makes a new tensor in each, and the buffer is not shared any more.
 - The `batch_sizes` of a `PackedSequence` stay on the CPU when the rest moves.
 - With `weight_norm`, `spectral_norm` or `prune`, a module keeps a result of its parameters as an attribute, which is
-  computed anew before each call. PyTorch refuses to copy a tensor that is the result of recorded operations.
+  computed anew before each call. PyTorch refuses to copy a result of recorded operations.
 - TorchScript keeps its tensors in C++, where their contents can be replaced but not the tensors themselves. So a tensor
   cannot move to a device whose tensors are of another kind, such as a virtual GPU or meta. A frozen ScriptModule has
   its tensors in its code.
@@ -45,7 +45,7 @@ _CACHES: Final = "transformers.cache_utils"
 model."""
 
 _GRAPHS: Final = "torch_geometric.data."
-"""How the names of the Python modules begin that define PyG's graphs and batches of them."""
+"""The prefix of the Python modules that define PyG's graphs and their batches."""
 _BOOKKEEPING: Final = ("_slice_dict", "_inc_dict")
 """The attributes that a PyG batch keeps on the host, wherever its graphs are."""
 
@@ -519,8 +519,8 @@ class TorchModels(Models):
 def optimizer_state(
     optimizer: torch.optim.Optimizer, backend: Models
 ) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yields name and tensor of each part of an optimizer's state. Raises `UnsupportedError` for a part that is
-    none."""
+    """Yields name and tensor of each part of an optimizer's state. Raises `UnsupportedError` for a part that is not a
+    tensor."""
     for name, value in _named(optimizer.state_dict()["state"]):
         if isinstance(value, torch.Tensor):
             yield name, value

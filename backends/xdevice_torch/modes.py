@@ -1,4 +1,4 @@
-"""Helpers for dispatch modes, by which PyTorch lets Python code see each operation of a thread."""
+"""Helpers for dispatch modes, through which PyTorch lets Python code see each operation of a thread."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ READS: Final = (
     "item", "tolist", "numpy", "__array__", "__float__", "__int__", "__bool__", "__index__", "__complex__",
     "__repr__", "__format__", "__reduce_ex__",
 )  # fmt: skip
-"""Methods of a tensor by which the host reads it."""
+"""Methods of a tensor through which the host reads it."""
 
 IN_BLOCKS: Final = (
     # the layers that a model calls: a global hook of PyTorch's for modules sees neither what a call gives by its own
@@ -25,7 +25,7 @@ IN_BLOCKS: Final = (
     # the same: `x.vgpu()`, as `x.cuda()`
     Private("transfers", "torch.Tensor", ("vgpu",), "virtual GPUs"),
 )  # fmt: skip
-"""Attributes that are replaced until the last block ends that needs it."""
+"""Attributes that are replaced until the last block that needs them ends."""
 
 FOR_GOOD: Final = (
     # `Module.to` sets it, and PyTorch does not put contents of one kind into a tensor of the other

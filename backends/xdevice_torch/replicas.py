@@ -93,7 +93,7 @@ class TorchReplicas(Replicas):
 
     @torch.no_grad()
     def total(self, tensors: Iterable[torch.Tensor], mean: bool) -> torch.Tensor:
-        """The sum or mean of tensors of one device, added in their order. Unsigned integers, which PyTorch does not
+        """The sum or mean of tensors on one device, added in their order. Unsigned integers, which PyTorch does not
         add, are added as signed ones."""
         rest = iter(tensors)
         first = next(rest)

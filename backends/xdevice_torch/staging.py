@@ -35,8 +35,8 @@ _can_arrive = private.has("torch.Tensor._make_wrapper_subclass") and (
 )
 TO_GPU: Final = 24 << 20
 TO_HOST: Final = 32 << 20
-"""The size in bytes from which a copy to the host by the ring (of page-locked buffers) is faster than PyTorch's own.
-For smaller tensors, malloc returns host memory that was touched before."""
+"""The size in bytes from which a copy to the host through the ring (of page-locked buffers) is faster than PyTorch's
+own. For smaller tensors, malloc returns host memory that was touched before."""
 _PLAIN: Final = (torch.Tensor, torch.nn.Parameter)
 
 
@@ -214,7 +214,7 @@ def _is_small(x: torch.Tensor) -> bool:
 
 def started(x: torch.Tensor, native: torch.device) -> torch.Tensor | None:
     """Starts to copy `x` to another device, and returns the copy, whose values may arrive later. Later work on a GPU is
-    ordered behind the copying; a copy on the host waits for its values before anybody reads them. Returns None if the
+    ordered after the copy; a copy on the host waits for its values before anybody reads them. Returns None if the
     caller has to copy `x` in another way."""
     if not (_can_arrive and _is_plain(x)):
         return None
@@ -234,7 +234,7 @@ def started(x: torch.Tensor, native: torch.device) -> torch.Tensor | None:
 
 
 def arriving(values: torch.Tensor, wait: Callable[[], None]) -> torch.Tensor:
-    """Returns a tensor that stands for `values`, and calls `wait` before anybody reads them."""
+    """Returns a tensor in place of `values` that calls `wait` before anybody reads them."""
     wrapper: torch.Tensor = _make_wrapper(
         _arriving_type(),
         values.shape,

@@ -6,8 +6,8 @@ Rules for this module:
   tensors have another length or another device, its batch size or device changes with them.
 - A locked collection stays locked. `clone` returns an unlocked one, and both `clone` and `to` unlock the collections
   inside, so they are locked again.
-- A collection can hold only tensors of PyTorch. Rebuilt with other arrays it becomes a dict, like what `numpy()` of a
-  TensorDict returns.
+- A collection can hold only tensors of PyTorch. Rebuilt with other arrays it becomes a dict, like the result of a
+  TensorDict's `numpy()`.
 - A collection does not move tensors inside a non-tensor entry, such as a dict. If there are any, the move is refused.
 - A lazily stacked collection makes new tensors whenever it is read, so its tensors cannot be replaced.
 """
@@ -61,7 +61,7 @@ def container_way(x: Any, backend: Primitives) -> Way | None:
 
 
 def _entries(x: Any) -> Iterator[tuple[str, Any]]:
-    """Yields path and value of what is directly in a collection, a dict, a list or a tuple; nothing for others."""
+    """Yields path and value of each object directly in a collection, a dict, a list or a tuple; nothing for others."""
     inside = x.tensordicts if hasattr(x, "tensordicts") else x
     if isinstance(inside, list | tuple):
         yield from ((f"[{i}]", value) for i, value in enumerate(inside))

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def leaves(tree: Any) -> Iterator[Any]:
-    """Yields what is in nested lists, tuples and dicts, and is none of these."""
+    """Yields the objects in nested lists, tuples and dicts that are none of these."""
     if isinstance(tree, dict):
         tree = tree.values()
     elif not isinstance(tree, list | tuple):

@@ -31,8 +31,8 @@ HARDWARE: Final = {
     "gcu",
     "neuron",
 }
-"""The words for `gpu:i` that mean one kind of hardware and no other. An adapter adds what its framework's plugins call
-theirs."""
+"""The words for `gpu:i` that mean one kind of hardware and no other. An adapter adds the names of its framework's
+plugins."""
 _ACCEPTED: Final = (
     'a Device, "cpu", "gpu", "gpu:1", "cuda:1", "GPU:1", "/GPU:1", '
     '"/job:localhost/replica:0/task:0/device:GPU:1", "gpu(1)", "mps", "xpu:0", or a framework\'s own device object'
@@ -195,7 +195,7 @@ _interned_weakly: Any = None
 _lock = forks.renewed(allocate_lock())
 _MOST_KEPT: Final = 1024
 """Devices of this index or a higher one, which no machine has, are interned only for as long as someone holds them, so
-that a program which names ever new ones does not keep all of them."""
+that a program that keeps naming new ones does not keep all of them."""
 spelled: Final[dict[str, Device]] = {}
 """The devices of the texts that were parsed before."""
 

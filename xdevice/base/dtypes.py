@@ -29,16 +29,18 @@ SHORT_FLOATS: Final = (
     "float8_e4m3fnuz",
     "float8_e5m2fnuz",
 )
-"""8-bit floats, by ml_dtypes's names: where a framework has them they are moved, saved and loaded, and nothing else."""
+"""8-bit floats, by ml_dtypes's names: where a framework has them they can be moved, saved and loaded, and nothing
+else."""
 
 NARROWER: Final = {
     "float64": "float32", "complex128": "complex64", "int64": "int32", "uint64": "uint32",
     **dict.fromkeys(SHORT_FLOATS, "float32"),
 }  # fmt: skip
-"""The dtype to use in the place of one that a device lacks."""
+"""The dtype to use in place of one that a device lacks."""
 
 BITS_AS: Final = {"bfloat16": "int16", **dict.fromkeys(SHORT_FLOATS, "uint8")}
-"""For each float that NumPy itself does not know, the dtype as which its bits go between NumPy and a framework."""
+"""For each float that NumPy itself does not know, the dtype under which its bits are passed between NumPy and a
+framework."""
 
 _PYTHON: Final = {bool: "bool", int: "int64", float: "float32", complex: "complex64"}
 _OTHER_NAMES: Final = {

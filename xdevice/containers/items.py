@@ -28,8 +28,7 @@ Names = Iterable[Any]
 Children = Sequence[Any]
 
 _KEYS: Final = Attribute("keys()")
-"""The key of the leaf that stands for all keys of a mapping, beside its values, if keys hold tensors. It is never
-replaced."""
+"""If the keys of a mapping hold tensors, the key of an additional leaf that contains all keys. It is never replaced."""
 
 _PARTIAL: Final = tuple(map(Attribute, ("func", "args", "keywords")))
 
@@ -45,7 +44,7 @@ class Walk(NamedTuple):
     """Whether a container is rebuilt even with the same children, so that a copy of what contains it does not share
     it."""
     dense: str = ""
-    """How to make an object dense, if its tensors cannot be cut, joined or summed one by one, as those of a sparse
+    """How to make an object dense, if its tensors cannot be split, joined or summed one by one, like those of a sparse
     array."""
 
 
@@ -291,7 +290,7 @@ def _write_deque(x: Any, keys: Names, children: Children) -> Any:
 
 ATTRIBUTES: Final = Walk(by_attributes.read, by_attributes.write)
 KNOWING_ITSELF: Final = Walk(by_attributes.read, by_attributes.write)
-"""How an object is walked that something in it refers to, as a transform and its inverse know each other."""
+"""How an object is walked to which something inside it refers, as a transform and its inverse refer to each other."""
 
 BY_BASE: Final[tuple[tuple[Any, Walk], ...]] = (
     (dict | UserDict, Walk(_read_keyed, write_keyed)),

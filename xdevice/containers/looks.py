@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from xdevice.contract.backend import Owned
 
 _MOST: Final = 10_000
-"""How many things are looked at in one object before the search is given up: a training loop holds half of the
+"""How many values of one object are searched before the search is given up: a training loop holds half of the
 program."""
 
 _DEEPEST: Final = 16
@@ -88,7 +88,7 @@ class _View(NamedTuple):
     is_proxy: bool
     is_open: bool
     """Whether no list or table above says all that objects of the type hold, so that the collector is asked. Without
-    that, such types had to be refused: 38 of 66 everyday objects, such as locks, open files and what has one."""
+    that, such types had to be refused: 38 of 66 everyday objects, such as locks, open files and objects with one."""
     base: Any
     fields: tuple[str, ...]
 
@@ -251,7 +251,7 @@ def _number(form: str, values: list[Any]) -> Iterator[tuple[str, Any, Any]]:
 
 
 def is_plain(values: list[Any]) -> bool:
-    """Whether values are numbers and texts only, or containers of these. It runs in C, because a tokenizer has 50,000
+    """Whether values are numbers and strings only, or containers of these. It runs in C, because a tokenizer has 50,000
     pairs, and a loop over them in Python takes ten times as long."""
     for _ in range(_DEEPEST):
         kinds = set(map(id, map(type, values))) - PLAIN

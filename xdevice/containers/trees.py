@@ -43,9 +43,9 @@ if TYPE_CHECKING:
     """A container that was walked: how it is read and written, its keys and children, and the nodes of those children
     that are containers, by their numbers."""
     Walked = tuple[_Node | None, list[Any], dict[int, type]]
-    """How a container was walked, None for what there is no way into; every leaf, tensor or not, in the order of the
-    walk; the types of the leaves, by their `id`s, because some types cannot be hashed. These are tuples because objects
-    of their own for each call made `to_device` of three tensors that are there already 2.5 times as slow."""
+    """How a container was walked, None if it cannot be walked; every leaf, tensor or not, in the order of the walk; the
+    types of the leaves, by their `id`s, because some types cannot be hashed. These are tuples because objects of their
+    own for each call made `to_device` of three tensors that are there already 2.5 times as slow."""
 
 
 _UNSEEN: Final = object()

@@ -42,7 +42,7 @@ from .streams import Streams
 CAPABILITIES: Final[tuple[type[Primitives], ...]] = (
     Conversion, Models, Replicas, Streams, Blocking,
 )  # fmt: skip
-"""Those of the device layer."""
+"""The capabilities of the device layer."""
 
 PRODUCTS: Final = ("math", "performance", "twins", "distributed", "virtual", "testing")
 """The folders of xdevice, and of an adapter, that may extend a backend. One that is not there extends nothing."""
@@ -55,7 +55,7 @@ class Backend(Models, Conversion, Replicas, Streams, Blocking):
     of the adapter's own, one for each capability (optional part of the contract) that the framework has."""
 
     products: frozenset[str] = frozenset()
-    """Those by which this class has been extended."""
+    """The products by which this class has been extended."""
 
     def __getattr__(self, name: str) -> Any:
         """Called for an attribute that the class does not have: extends the class by the product that has it."""
@@ -193,8 +193,8 @@ def check(cls: object, claimed: str, source: str) -> type[Backend]:
     method that is wrong, and the signature that it should have. `claimed` is the adapter's entry-point name, and
     `source` says in errors which class of which distribution that is.
 
-    A class that has methods of products itself, as those of other people do, is checked for these too. The folders of
-    an adapter are checked when a product is first used."""
+    A class that itself has methods of products, as third-party adapters do, is checked for these too. The folders of an
+    adapter are checked when a product is first used."""
     import inspect
 
     if not (inspect.isclass(cls) and issubclass(cls, Backend)):

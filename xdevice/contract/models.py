@@ -30,7 +30,7 @@ class Models(Primitives):
         "copy_model",
     )
     lists_layers: ClassVar[str] = ""
-    """Into what a user puts layers and parameters so that the framework lists them; the end of an error."""
+    """The container that lists layers and parameters if a user puts them into it; the end of an error."""
 
     def model_devices(self, model: Any) -> Iterable[tuple[str, Device]]:
         """Yields the name and the device of each variable that decides on which device a model is. Raises

@@ -33,8 +33,9 @@ if TYPE_CHECKING:
     from .private import Names
 
 Kind = Literal["tensor", "symbol", "model"]
-"""The kinds of a framework's types: a tensor, which moves to a new object; a symbol, which stands for a tensor while a
-function is traced, so that it has no device yet and every move is recorded; a model, whose variables move in place."""
+"""The kinds of a framework's types: a tensor, which moves to a new object; a symbol, which takes a tensor's place while
+a function is traced, so that it has no device yet and every move is recorded; a model, whose variables move in
+place."""
 
 
 class DeviceInfo(NamedTuple):
@@ -82,8 +83,8 @@ class Way(NamedTuple):
     """For an object that moves itself: returns the tensors that decide on which device it is, each with the path from
     the object to it, such as ".x". Left out, all tensors that can be found in the object count."""
     stays: tuple[str, ...] = ()
-    """The attributes, at any depth, whose tensors stay where they are by design, as the bookkeeping of PyG's `Batch` on
-    the host. They do not count."""
+    """The attributes, at any depth, whose tensors stay where they are by design, such as the bookkeeping of PyG's
+    `Batch` on the host. They do not count."""
     instead: str = ""
     """For an object that can be neither walked nor moved: what to do instead. The error that says so ends with it."""
     dense: str = ""
@@ -126,10 +127,11 @@ class Primitives(ABC):
     private_names: ClassVar[Names | None] = None
     """The private names of the framework that the adapter needs: `xdevice info` lists those that are absent."""
     is_compiling: ClassVar[staticmethod[[], bool] | None] = None
-    """A static method that quickly says whether `eagerly` has anything to leave. None: that is not known."""
+    """A static method that quickly says whether the framework is compiling, so that `eagerly` has an effect. None: that
+    is not known."""
     releases_under_lock: ClassVar[bool] = False
-    """Whether the framework holds a lock of its own while it releases memory: `xdevice.contract.dlpack` says what is
-    done about that."""
+    """Whether the framework holds a lock of its own while it releases memory: `xdevice.contract.dlpack` says how that
+    is handled."""
     refusal: str | None = None
     """Why the backend cannot be used in this process any more; set by the core in a forked child."""
     virtual: int = 0
@@ -184,7 +186,7 @@ class Primitives(ABC):
     def lacks(self, device: Device) -> frozenset[str]:
         """Returns those dtypes of the framework that tensors on this device cannot have, such as float64 on Apple's
         GPUs. The core makes no tensor of such a dtype there, and moves none there. Called at each move to another
-        device than cpu:0, which lacks no dtype. May initialize the device if nothing else tells."""
+        device than cpu:0, which lacks no dtype. May initialize the device if there is no other way to know."""
         return frozenset()
 
     def is_float32_default(self, device: Device) -> bool:

@@ -56,10 +56,10 @@ class Private(NamedTuple):
     in an adapter's `IN_BLOCKS` until the last block ends that needs it, in its `FOR_GOOD` until the process ends."""
 
     capability: str
-    """Also several: "blocking, compile and transfers"."""
+    """One or several: "blocking, compile and transfers"."""
     owner: str
     names: tuple[str, ...]
-    """Of what is replaced, `("*",)` stands for all functions of the owner."""
+    """For attributes that are replaced, `("*",)` means all functions of the owner."""
     only: Only = ""
 
 

@@ -56,13 +56,13 @@ KNOWN: Final = (
     Known("jax", (), ("jax", "jaxlib"), "pip install jax"),
     Known("numpy", ("np",), ("numpy",), "pip install numpy"),
 )
-"""The built-in backends, in the order in which one is chosen when the program does not choose."""
+"""The built-in backends, in the order in which they are tried when the program does not choose one."""
 
 GUESTS: Final = {"keras": ("keras.config", "backend")}
 """Libraries that run on one of several frameworks: the module and its function that name that framework."""
 
 LIBRARIES: Final = {"flax": "jax", "equinox": "jax"}
-"""Libraries whose modules are models of a framework, and no types of it."""
+"""Libraries whose modules are models of a framework but do not inherit from its types."""
 
 wanted: Final[set[str]] = set()
 """The backends that xdevice itself is loading, or has loaded."""

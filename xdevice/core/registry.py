@@ -44,7 +44,7 @@ on_load: Final[list[Callable[[Backend], None]]] = []
 """Functions that are called with every backend that is loaded from now on."""
 
 _making = _thread.RLock()
-"""Held while an adapter is created and set up as variables ask, so that only one thread does it."""
+"""Held while an adapter is created and set up as environment variables ask, so that only one thread does it."""
 _loaded: dict[str, Backend] = {}
 _compiling: Final[list[tuple[Callable[[], bool] | None, Backend]]] = []
 """The loaded backends that have an `eagerly` of their own, each with its `is_compiling`."""

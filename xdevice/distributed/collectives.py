@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 
 _checked: dict[tuple[type, Any, str], Backend] = {}
 """The types of tensors, dtypes and operations that have passed the checks of a collective in a world of one rank, with
-their backend. Little is checked again: in such a world the checks would take most of the time, and a verb costs a
-microsecond or two so."""
+their backend. Little is checked again, because in such a world the checks would take most of the time. So a verb costs
+a microsecond or two."""
 _NO_OP: Final = "none"
 """The operation of those verbs that compute nothing."""
 

@@ -74,7 +74,7 @@ GOODBYE: Final = "end the world"
 """The text of the vote by which a rank says that its engine is closed. It is the last one."""
 
 PROTOCOL: Final = "xdevice control 1 "
-"""The text before the nonce in a greeting: whoever sends another one is no hub."""
+"""The text before the nonce in a greeting: a sender of any other text is not a hub."""
 MOST: Final = 64 * 2**20
 """The most bytes that a frame may have."""
 MOST_BEFORE: Final = 4096

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from .session import Session
 
 _COMPARED: Final = "weights"
-"""The key among the plans of a model that says that its weights were compared."""
+"""The key in the plans of a model which says that its weights were compared."""
 
 
 def average_gradients(session: Session, model_or_gradients: Any, weight: float | None) -> Any:

@@ -88,7 +88,7 @@ class _Launcher(NamedTuple):
     local_size: str = ""
     host: str = ""
     run: tuple[str, ...] = ()
-    """The variables that tell two runs of this launcher apart."""
+    """The variables that distinguish two runs of this launcher."""
     is_served: bool = True
     """Whether `processes` works under this launcher; if not, it raises, because a world of one would be wrong."""
 
@@ -144,8 +144,8 @@ _LAUNCHERS: Final = (
     ),
     _SRUN,
 )
-"""The launchers that are recognised. The first whose rank is set counts: one that was started by another stands
-before it."""
+"""The launchers that are recognised. The first whose rank is set counts: a launcher that another one starts comes
+before that one."""
 
 
 def _started(launcher: _Launcher) -> bool:

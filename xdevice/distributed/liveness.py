@@ -26,8 +26,8 @@ that the program works: cuda-EvtHandlr takes up to 0.8 % of a core, for each GPU
 580)."""
 _LIBRARY: Final = os.path.dirname(os.__file__)
 _STILL: Final = 5e-6
-"""If the thread has used more processor time than this since the last look, in seconds, it has moved: a blocked thread
-uses less, one turn of a loop that sleeps uses more."""
+"""If the thread has used more processor time than this since the last reading, in seconds, it has moved: a blocked
+thread uses less, one pass of a loop that sleeps uses more."""
 
 
 class _Reading(NamedTuple):
@@ -50,9 +50,9 @@ class Liveness:
         self.thread = threading.current_thread()
         """The thread of the program that calls the collectives."""
         self.own_threads: list[threading.Thread] = []
-        """xdevice's own threads: that they work is no sign that the program does."""
+        """xdevice's own threads: their work is no sign that the program works."""
         self.engine_threads: list[threading.Thread] = []
-        """The thread in which the engine is called. Its work is none of the program's, and some of the engine's."""
+        """The thread in which the engine is called. Its work does not count for the program, but for the engine."""
         self._last: _Reading | None = None
         self._lately: list[_Reading] = []
         self._names: dict[str, str] = {}

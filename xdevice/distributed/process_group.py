@@ -332,9 +332,8 @@ class World:
 
         With `with world.averaging(model): loss.backward()` gradients travel while the pass computes the next ones, in
         buckets of 25 MB, with PyTorch and Paddle; with MXNet, and with engines other than PyTorch's, after the pass.
-        They need additional memory of their own size. Gradients that earlier passes have left count too, as when each
-        adds up those
-        of several batches: do only the last pass in the block.
+        They need additional memory of their own size. Gradients that earlier passes have left count too, for instance
+        when several batches are accumulated: do only the last pass in the block.
 
         Args:
             model: a model that keeps its gradients (torch, paddle, mxnet), with the same parameters on each rank.

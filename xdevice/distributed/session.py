@@ -87,7 +87,7 @@ class Session:
         self._within = ""
         """The block in which no collective can be called, and why; empty outside such a block."""
         self.plans: WeakKeyDictionary[Any, dict[str, Any]] = WeakKeyDictionary()
-        """For each model, what is known of its gradients: see `gradients.Plan`."""
+        """For each model, the facts about its gradients: see `gradients.Plan`."""
         self._has_aborted = False
         self._line: Line | None = None
         self._carrier: Carrier | None = None

@@ -103,7 +103,7 @@ class Feed:
         self._has_batches = False
         """Whether an earlier loop was given any."""
         self._is_whole = True
-        """Whether the last loop has taken all batches: else some that were made in advance are lost."""
+        """Whether the last loop has taken all batches: otherwise some that were made in advance are lost."""
 
     def __len__(self) -> int:
         return len(self._source)  # type: ignore[arg-type]  # raises TypeError where the source has none

@@ -1,7 +1,7 @@
-"""Moves, copies and locates what is in a container, for the verbs. Everything is checked before anything moves; models
-move before the tensors next to them.
+"""Moves, copies and locates the contents of a container, for the verbs. Everything is checked before anything moves;
+models move before the tensors next to them.
 
-Arrays of a framework that has only host memory, such as NumPy's, and tensors of texts are data like Python's numbers if
+Arrays of a framework that has only host memory, such as NumPy's, and string tensors are data like Python's numbers if
 the container also holds tensors that can be on other devices: they stay on the host, and their device is not compared.
 In a container without such tensors, they count as tensors.
 
@@ -205,7 +205,8 @@ class _Sorted:
             id(value) in data for _, value, _, _ in self.owned
         )
         self.data = set() if is_alone else data
-        """The `id`s of what can only be on the host, and stands beside tensors that can be elsewhere."""
+        """The `id`s of values that can only be on the host, and are in a container with tensors that can be
+        elsewhere."""
 
     def transfer(self, target: Device, place: Device, one: One, verb: str) -> Any:
         """The container with its leaves moved or copied: models first, then tensors, then objects that move themselves.

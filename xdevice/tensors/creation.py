@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from xdevice.contract.backend import Owned
 
 _KEPT = frozenset(DTYPES) - {"float64"}
-"""The dtypes that an array keeps where none is named."""
+"""The dtypes that an array keeps if no dtype is named."""
 _EXTENDED = ("bfloat16", *SHORT_FLOATS)
 """The dtypes of ml_dtypes, whose kind NumPy gives as "V" or as "f"."""
 _MOST_BYTES = 2**63 - 1
@@ -420,7 +420,7 @@ def _default_dtype(data: Any, array: np.ndarray[Any, Any]) -> str:
 
 
 def _flat(data: Any) -> Iterator[Any]:
-    """Yields what is in nested lists; `data` itself if it is no list."""
+    """Yields the innermost items of nested lists; `data` itself if it is not a list."""
     if isinstance(data, list | tuple):
         for x in data:
             yield from _flat(x)

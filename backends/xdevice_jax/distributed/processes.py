@@ -8,7 +8,7 @@ Facts about JAX that the code depends on (measured on 0.7.1):
   rank in all groups that it joins later. Connections that exist still work after `jax.distributed.shutdown`, but new
   ones cannot be made.
 - A process that has not called `jax.distributed.shutdown` waits at its exit for all others, so `close` calls it. Rank 0
-  serves the coordination service, and must end it last: a rank that has not left by then prints connection errors.
+  runs the coordination service, and must end it last: a rank that has not left by then prints connection errors.
 - A process whose connection to the service is lost ends at once by SIGABRT, whatever `jax_enable_recoverability` says;
   a Python callback for that ends it by std::bad_cast. So all ranks reach the service through `relay`, which hides that
   the service has ended: the PeerError comes through xdevice's own connection.

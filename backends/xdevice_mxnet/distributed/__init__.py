@@ -1,4 +1,4 @@
-"""Why MXNet has no engine for several processes, and how a Trainer scales its steps."""
+"""Why MXNet has no engine for several processes, and the hyperparameters of a Trainer."""
 
 from __future__ import annotations
 

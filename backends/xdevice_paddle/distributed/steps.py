@@ -1,5 +1,5 @@
-"""Training steps of Paddle: when a gradient is stored, how often a tensor was written, how an optimizer scales its
-steps."""
+"""Training steps of Paddle: when a gradient is stored, how often a tensor was written, and the hyperparameters of an
+optimizer."""
 
 from __future__ import annotations
 

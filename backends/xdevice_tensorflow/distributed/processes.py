@@ -12,8 +12,8 @@ Facts about TensorFlow that the code depends on (measured on 2.21):
   of these, the code takes its part of an all-reduce, and broadcasts in a group of two processes.
 - TensorFlow rounds the mean of integers down, so only sums are asked for.
 - TensorFlow matches the calls of different processes by their `instance_key`, which this module counts.
-- `MultiWorkerMirroredStrategy` also starts a service that ends processes whose peers have died. So the functions on
-  which it is built are called instead.
+- `MultiWorkerMirroredStrategy` also starts a service that ends processes whose peers have died. So this module calls
+  the functions on which it is built instead.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ _MOVED_AS: Final[dict[str, As]] = {
 }
 
 _cluster: list[tuple[int, int]] = []
-"""The rank of this process and the number of processes, once TensorFlow knows the cluster; empty before."""
+"""The rank of this process and the number of processes, once TensorFlow knows the cluster; until then empty."""
 _calls: Counter[int] = Counter()
 """How many collectives this process has called so far, by the key of the group."""
 
@@ -152,8 +152,8 @@ class TensorflowEngine(Engine):
             return self._done(_unpacked(result, x, self._moved_as))
 
     def _done(self, result: Any) -> Any:
-        """Returns the result of a collective. Waits for it with NCCL, whose calls return at once. The wait
-        must be in this thread, because xdevice gives the thread up if another process has died."""
+        """Returns the result of a collective. With NCCL, whose calls return at once, waits for it. The wait must be in
+        this thread, because xdevice gives the thread up if another process has died."""
         if self._hint == "nccl":
             tf.test.experimental.sync_devices()
         return result
@@ -181,7 +181,7 @@ def _unpacked(result: Any, x: Any, table: Mapping[str, As]) -> Any:
 
 
 def _join(group: Group, name: str, is_started: bool) -> None:
-    """Tells TensorFlow the cluster, unless it is that of an earlier group. Raises `LaunchError` if it has run
+    """Tells TensorFlow the cluster, unless it is that of an earlier group. Raises `LaunchError` if TensorFlow has run
     before."""
     here = address(group.host, free_port(group.host))
     is_ready = _cluster == [(group.rank, group.size)]

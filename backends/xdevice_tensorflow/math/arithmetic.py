@@ -122,7 +122,7 @@ def copysign(x1: Any, x2: Any) -> Any:
 
 
 def _of_parts(test: Callable[..., Any], together: Callable[..., Any]) -> Callable[..., Any]:
-    """Makes a kernel of a test that takes no complex numbers: it tests both of their parts."""
+    """Makes a kernel from a test that takes no complex numbers: it tests both of their parts."""
 
     @_placed
     def kernel(x: Any) -> Any:
@@ -286,7 +286,7 @@ linalg = SimpleNamespace(
 def _transform(
     function: Callable[..., Any], of_length: Callable[[int], int]
 ) -> Callable[..., Any]:
-    """Makes a kernel of one of TensorFlow's transforms along the last axis, which scale the inverse alone."""
+    """Makes a kernel from one of TensorFlow's transforms along the last axis, which scale only the inverse."""
 
     @_placed
     def kernel(x: Any, n: int, axis: int, norm: str) -> Any:

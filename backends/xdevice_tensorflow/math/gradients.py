@@ -2,7 +2,7 @@
 
 Facts about TensorFlow that the code depends on:
 - An operation runs on the device of the open scope, not on that of its operands. So do the operations of its gradient.
-- A tape tells tensors apart by object, so each input is passed to it as a new object.
+- A tape distinguishes tensors by object, so each input is passed to it as a new object.
 - The gradient of `tf.gather` is a `tf.IndexedSlices`, which has to be made dense.
 """
 

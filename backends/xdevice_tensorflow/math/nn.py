@@ -65,8 +65,8 @@ def one_hot(indices: Any, n: int, name: str) -> Any:
 
 
 def _nan_where_wrong(rows: Any, indices: Any, n: Any) -> Any:
-    """The rows, with NaN in those of indices that are below 0 or not below `n`, a number or the length of a tensor: a
-    GPU gives zeros there, and on the host the core has read them. A traced function may run on either."""
+    """The rows, with NaN where an index is below 0 or not below `n`, a number or the length of a tensor. A GPU gives
+    zeros there; on the host, the core has read the indices. A traced function may run on either."""
     if "GPU" not in getattr(rows, "backing_device", "GPU"):
         return rows
     length = n if isinstance(n, int) else n.shape[0] or tf.shape(n, indices.dtype)[0]

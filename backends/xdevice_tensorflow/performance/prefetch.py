@@ -29,7 +29,7 @@ _RAISED = re.compile(
 
 
 def _unwrapping(batches: Iterator[Any]) -> Iterator[Any]:
-    """Yields the batches, and raises what the user's code raised, where TensorFlow's error tells its type."""
+    """Yields the batches, and raises the exception of the user's code, if TensorFlow's error tells its type."""
     try:
         yield from batches
     except tf.errors.OpError as error:

@@ -1,8 +1,9 @@
-"""Sees TensorFlow's transfers: tensors read by the host, and copies between devices.
+"""Notices TensorFlow's transfers: tensors read by the host, and copies between devices.
 
-Every method that reads a tensor calls `_numpy_internal`, which is replaced while transfers are watched. NumPy reads by
-the buffer protocol instead, so `numpy.asarray` and `numpy.array` are replaced too. An operation silently copies its
-operands to its own device. A callback, which TensorFlow keeps for each thread, sees that when the operation has ended.
+Every method that reads a tensor calls `_numpy_internal`, which is replaced while transfers are watched. NumPy reads
+through the buffer protocol instead, so `numpy.asarray` and `numpy.array` are replaced too. An operation silently copies
+its operands to its own device. A callback, which TensorFlow keeps for each thread, notices that when the operation has
+ended.
 """
 
 from __future__ import annotations
@@ -42,8 +43,8 @@ further callback would report every transfer again."""
 
 
 def _is_number(backend: Primitives, x: Any) -> bool:
-    """Whether `x` is a 0-d tensor on the host, such as TensorFlow makes of the 0.5 in `x * 0.5`: its copy to a GPU is
-    not worth a report."""
+    """Whether `x` is a 0-d tensor on the host, such as TensorFlow makes from the 0.5 in `x * 0.5`: its copy to a GPU is
+    not worth reporting."""
     return x.shape.rank == 0 and backend.device_of(x).kind == "cpu"
 
 
@@ -58,7 +59,7 @@ _BELOW = ("tensorflow", "xdevice", "xdevice_tensorflow")
 
 
 def _is_read_by_a_gradient() -> bool:
-    """Whether TensorFlow's own gradient of an operation reads: axes and shapes, as those of a mean."""
+    """Whether TensorFlow's own gradient of an operation is reading axes and shapes, such as those of a mean."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         module = str(frame.f_globals.get("__name__", ""))

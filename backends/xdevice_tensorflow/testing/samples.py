@@ -226,7 +226,7 @@ def _label(variable: Any) -> str:
 
 
 def _read(variable: Any) -> Any:
-    """The value of a variable of TensorFlow's, or of Keras's, on the device where it is."""
+    """The value of a TensorFlow or Keras variable, on the variable's device."""
     plain = (
         variable if isinstance(variable, tf.Variable) else getattr(variable, "value", variable)
     )

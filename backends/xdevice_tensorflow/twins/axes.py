@@ -44,7 +44,8 @@ def of_norms(model: Any) -> Mapping[int, Settings]:
 
 
 def _axis_setting(layer: Any, neighbours: Sequence[Any]) -> Settings:
-    """The axis of a norm layer as a setting; {} if `neighbours`, or its size, show that it is that of the channels."""
+    """The axis of a norm layer as a setting; {} if `neighbours` or its size show that it is the axis of the
+    channels."""
     shape, axis = _shape(layer), _axis(layer)
     if axis is None:
         return {}

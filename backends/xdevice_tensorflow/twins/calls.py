@@ -1,10 +1,10 @@
 """Records the calls of Keras's layers while a model runs.
 
-How the calls are seen:
+How the calls are noticed:
 
 - Keras has no hooks on layers, but functional and subclassed models both call their layers by `Layer.__call__`, which
   is replaced while calls are recorded.
-- A layer calls its activation as `self.activation`. The output of the activation is seen by replacing that attribute.
+- A layer calls its activation as `self.activation`. That attribute is replaced to record the activation's output.
 - The user asks a `tf.GradientTape` for gradients. `GradientTape.gradient` is replaced, so that it also computes the
   gradients of the outputs of the layers.
 """
@@ -104,7 +104,7 @@ class TensorflowCalls(Calls):
 
     @contextmanager
     def _following(self) -> Iterator[Any]:
-        """Gives a function that follows the gradients of tensors while the block is open."""
+        """Yields a function that follows the gradients of tensors while the block is open."""
         followed: list[tuple[Any, Callable[[Any], None]]] = []
 
         def follow(result: Any, put: Callable[[int, Any], None]) -> Any:

@@ -1,5 +1,5 @@
 """Reads the layers of Keras's models: those with parameters, how their weights are laid out compared with PyTorch's,
-and what all of them compute, in PyTorch's terms.
+and the computations of all of them, in PyTorch's terms.
 
 Facts about Keras that the code depends on:
 - The kernel of a convolution has the axes of the window first, then those of inputs and outputs, also with
@@ -18,7 +18,7 @@ Facts about Keras that the code depends on:
 Rules for the layers without parameters:
 - The activation of a Dense or a convolution gets an entry of its own, as in frameworks where it is a layer.
 - A ReLU with a slope or a greatest value gets the name of the function that it computes, such as "leaky_relu".
-- An average pool leaves padded values out of the mean, and "same" is the only padding that it has.
+- An average pool leaves padded values out of the mean, and "same" is its only kind of padding.
 - In Keras the channels are the last axis unless `data_format` says otherwise. The axis of a softmax is counted in the
   tensor as it is.
 """
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from xdevice.twins.contract.layouts import Settings
 
     _Kind = tuple[str, tuple[Part, ...], Settings]
-    """Of a layer with parameters: its kind, its parts and its settings."""
+    """The kind, the parts and the settings of a layer with parameters."""
 
 _CONVS: Final = (kl.Conv1D, kl.Conv2D, kl.Conv3D)
 _TRANSPOSED: Final = (kl.Conv1DTranspose, kl.Conv2DTranspose, kl.Conv3DTranspose)
@@ -138,9 +138,9 @@ def _kind(layer: Any) -> _Kind | None:
 
 
 def _out_of_order(kind: str, own: Sequence[Part], order: pixels.Order) -> tuple[Part, ...]:
-    """Returns the parts (parameters) of a layer whose features are in Keras's order. Those whose numbers have another
-    order in other frameworks are every part if the outputs of the layer are in that order, and only its weights for
-    inputs if the inputs are. They get a rule that reorders them if it is certain which number is which pixel, and are
+    """Returns the parts (parameters) of a layer whose features are in Keras's order. If the outputs of the layer are in
+    that order, the numbers of all parts have another order in other frameworks; if the inputs are, only those of its
+    weights for inputs. These parts get a rule that reorders them if it is certain which number is which pixel, and are
     marked as refused otherwise."""
     only: tuple[str, ...] | None = ("weight", "weight_ih_l0", "weight_ih_l0_reverse")
     # these have one number for each feature in every parameter
@@ -296,7 +296,7 @@ def _of_einsum(layer: Any) -> _Kind | None:
 
 
 def _attention(layer: Any) -> _Kind:
-    """Returns a MultiHeadAttention. Settings that only Keras has are listed where they are not the usual ones."""
+    """Returns a MultiHeadAttention. Settings that only Keras has are listed if they are not the usual ones."""
     settings: dict[str, object] = {
         "num_heads": layer.num_heads,
         "packed": _is_packed(layer),
@@ -417,9 +417,9 @@ _NOTHING: Final = (
 """Layers that are not listed, because they have no settings, or because other frameworks have functions instead."""
 _CONTAINERS: Final = (*_NOTHING, kl.Wrapper, kl.RNN)
 """Layers around other layers. They get no entry of their own, because they only call the layers inside them, or because
-what they add is in the entries of `_other_merge` and of the recurrent layers."""
+everything that they add is in the entries of `_other_merge` and of the recurrent layers."""
 _TAKES: Final = {"negative_slope": "slope", "alpha": "alpha", "axis": "axis"}
-"""Parameters of Keras's activation functions, and the setting that each is."""
+"""Parameters of Keras's activation functions, and the setting that each corresponds to."""
 _PACKAGES: Final = ("keras", "tensorflow")
 """Packages whose functions compute what their names say. The defaults may still differ: `keras.ops.gelu` approximates,
 `keras.activations.gelu` does not."""
@@ -605,7 +605,7 @@ def _own_config(layer: Any) -> str:
 
 def _by_function(path: str, function: Any) -> Layer:
     """Returns the entry for an activation function. A function of Keras or TensorFlow is described with the defaults of
-    its arguments, a user's function only by its name, because nothing says what it computes."""
+    its arguments, a user's function only by its name, because it is unknown what it computes."""
     name = getattr(function, "__name__", type(function).__name__)
     if isinstance(function, keras.Layer):  # a layer may be the activation of a Dense
         return _TABLE.read(path, function) or ops.activation(path, "linear")
@@ -639,7 +639,7 @@ def _called(path: str, layer: Any) -> Layer | None:
 
 
 def _of_relu(path: str, layer: Any) -> Layer:
-    """Returns a ReLU under the name of the function that its arguments make it."""
+    """Returns a ReLU under the name of the function that it computes with its arguments."""
     most, slope, threshold = (
         layer.max_value,
         float(layer.negative_slope),

@@ -1,14 +1,14 @@
-"""Reads what Keras's optimizers compute, and finds their state among their variables.
+"""Reads the formulas of Keras's optimizers, and finds their state among their variables.
 
 Facts about Keras that the code depends on:
 
-- What an optimizer computes is known only if its class is exactly one of `_KINDS`: AdamW derives from Adam, and a
+- The formula of an optimizer is known only if its class is exactly one of `_KINDS`: AdamW derives from Adam, and a
   user's class may derive from any.
-- In every class `weight_decay` is taken off the weight (decoupled), not added to the gradient. None, the default of
-  most classes, means 0.
+- In every class, `weight_decay` is subtracted from the weight (decoupled), not added to the gradient. None, the default
+  of most classes, means 0.
 - `optimizer.variables` begins with `iteration` and, unless it is a schedule, the learning rate. The state of the
-  parameters follows, in an order that differs by class, but for each kind of state in that of the parameters. Its
-  name ends with the kind, as in Keras's files.
+  parameters follows, in an order that differs by class; within each kind of state, it is the order of the parameters.
+  Its name ends with the kind, as in Keras's files.
 """
 
 from __future__ import annotations
@@ -62,14 +62,14 @@ _SLOTS: Final = {
     },
     "adagrad": {"accumulator": "sum"},
 }
-"""By the end of a variable's name: which state it is."""
+"""For the end of a variable's name, the state that the variable is."""
 _NO_SLOTS: Final = {
     "iteration": terms.STEP,
     "learning_rate": None,
     "average": None,
     "gradient_accumulator": None,
 }
-"""The same, for what is no state of a parameter, or none that another framework has."""
+"""The same for variables that are not the state of a parameter, or that no other framework has."""
 _COMMON_NAMES: Final = {
     "lr": "learning_rate", "weight_decay": "weight_decay", "accumulation": "gradient_accumulation_steps",
     "moving_average": "use_ema and ema_momentum choose it",
@@ -146,7 +146,7 @@ class TensorflowOptimizers(Optimizers):
     def _numbers(
         self, optimizer: Any, slots: Mapping[str, str | None], count: int
     ) -> dict[str, list[str]]:
-        """Returns the numbers of the variables of each kind of state, one for each of the `count` parameters."""
+        """Returns the numbers of the variables for each kind of state, one for each of the `count` parameters."""
         numbers: dict[str, list[str]] = {}
         for number, variable in enumerate(optimizer.variables):
             # the longest counts: gradient_accumulator ends as Adagrad's accumulator does

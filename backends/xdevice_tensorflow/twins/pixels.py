@@ -1,18 +1,18 @@
 """Finds the layers of a Keras model whose features are in the order rows, columns, channels (here: Keras's order).
 Other frameworks have them in the order channels, rows, columns.
 
-A Flatten or Reshape of an image makes such features, and a Reshape to an image takes them; both are called a reshape
+A Flatten or Reshape of an image makes such features, and a Reshape to an image takes them; both are called reshapes
 here. The layers before or after a reshape have their outputs or inputs in Keras's order. So have layers in between that
 keep the features as they are: a BatchNormalization, a PReLU.
 
 How the layers next to a reshape are found:
 - In a functional model the graph is followed from layer to layer, also into a model inside it.
-- The layers of a subclassed model are called like functions, and nothing shows which of them follows which. There
-  every layer counts that has the right number of features to be next to the reshape.
+- The layers of a subclassed model are called like functions, and nothing shows which of them follows which. There,
+  every layer with the right number of features counts as next to the reshape.
 - `Flatten(data_format="channels_first")` puts the channels last before it flattens.
 
 In a functional model it is certain which number is which pixel if only layers that move no axes are between the last
-convolutions and a reshape into one axis, and between the reshape and a layer behind it.
+convolutions and a reshape into one axis, and between the reshape and a layer after it.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ _OF_IMAGES: Final = (
     kl.AveragePooling2D, kl.AveragePooling3D, kl.SpatialDropout1D, kl.SpatialDropout2D, kl.SpatialDropout3D,
     kl.ZeroPadding1D, kl.ZeroPadding2D, kl.ZeroPadding3D, kl.Add, kl.Concatenate,
 )  # fmt: skip
-"""Layers that give an image with the axes of the one that they take."""
+"""Layers whose output is an image with the axes of their input."""
 
 
 _FUNCTIONS: Final = (
@@ -74,13 +74,13 @@ _FUNCTIONS: Final = (
 
 
 class Order(NamedTuple):
-    """The finding of `orders` about a layer: that its outputs or its inputs are in Keras's order, and why."""
+    """The result of `orders` for a layer: that its outputs or its inputs are in Keras's order, and why."""
 
     why: str
     outputs: bool
     """True if the outputs are in Keras's order; False if the inputs are."""
     image: Shape = ()
-    """The rows, columns and channels that the inputs are for certain; () if they may be others."""
+    """The rows, columns and channels of the inputs, if they are certain; () if they may differ."""
 
 
 class _Reshape(NamedTuple):
@@ -173,7 +173,7 @@ class Graph(NamedTuple):
 
 
 def graph_of(layers: list[Any]) -> Graph:
-    """Returns the layers and functions (ops) of functional models as a graph. Its functions `before` and `after` give
+    """Returns the layers and functions (ops) of functional models as a graph. Its functions `before` and `after` return
     the neighbours of an op."""
     inputs: dict[int, list[Any]] = {}  # several models may begin with one Input
     for layer in filter(_is_model, layers):
@@ -207,7 +207,7 @@ def _is_model(op: Any) -> bool:
 
 
 def _ends(op: Any) -> Iterator[Any]:
-    """Yields the layers that give the outputs of `op` if it is a model, also inside inner models; otherwise `op`."""
+    """Yields the layers that compute the outputs of `op` if it is a model, also inside inner models; otherwise `op`."""
     if not _is_model(op):
         yield op
         return
@@ -216,8 +216,8 @@ def _ends(op: Any) -> Iterator[Any]:
 
 
 def _reshape_of(op: Any, node: Any, graph: Graph) -> _Reshape | None:
-    """Returns what a call of `op`, its `node` in the graph, does to an image; None if it reshapes none, or in the same
-    order as elsewhere."""
+    """Returns how a call of `op`, its `node` in the graph, reshapes an image; None if it reshapes none, or in the same
+    order as in other frameworks."""
     if not is_reshape(op) or len(node.input_tensors) != 1 or len(node.output_tensors) != 1:
         return None
     here, there = (
@@ -238,7 +238,7 @@ def _reshape_of(op: Any, node: Any, graph: Graph) -> _Reshape | None:
 
 
 def _between_convs(reshape: _Reshape, graph: Graph) -> str:
-    """Why it is not certain that the reshape makes an image, as convolutions give it, into one axis; "" if it is."""
+    """Why it is not certain that the reshape turns an image, as convolutions return it, into one axis; "" if it is."""
     is_known = reshape.size is not None and reshape.size == _size(reshape.shape)
     if reshape.opens or not is_known or not _is_called_once(reshape.op):
         return "its sizes do not tell which number is which pixel"
@@ -277,7 +277,7 @@ def _is_one_of(op: Any, classes: tuple[type, ...]) -> bool:
 
 
 def _between_layers(op: Any, reshape: _Reshape, graph: Graph) -> str:
-    """Why it is not certain that an op behind a reshape takes just what the reshape gives, in its order; "" if it
+    """Why it is not certain that an op after a reshape takes exactly the result of the reshape, in its order; "" if it
     is."""
     while op is not reshape.op:
         before = list(graph.before(op))
@@ -382,8 +382,8 @@ def _has_channels(shape: Shape, has_conv: bool) -> bool:
 
 
 def _loose_reshapes(layer: Any, has_conv: bool) -> Iterator[_Reshape]:
-    """Yields what a Flatten or Reshape may be if the layers before and after it are not known; nothing for any other
-    layer."""
+    """Yields the possible meanings of a Flatten or Reshape if the layers before and after it are not known; nothing for
+    any other layer."""
     if not is_reshape(layer):
         return
     built = layer.get_build_config() or {}

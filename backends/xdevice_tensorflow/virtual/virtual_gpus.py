@@ -1,7 +1,7 @@
 """Virtual GPUs for TensorFlow: its logical CPUs, which can be made only before TensorFlow has run anything.
 
-TensorFlow copies operands between them by itself, as between real GPUs, so no operation is replaced for that. Replaced
-are, the second and third row only for virtual GPUs of a character:
+TensorFlow copies operands between them by itself, as between real GPUs, so no operation is replaced for that. These
+functions are replaced (the second and third row only for virtual GPUs of a character):
 
 | in place of | stands | because |
 |---|---|---|
@@ -111,7 +111,8 @@ class TensorflowVirtualGpus(LimitedGpus, VirtualGpus):
         return tf.errors.ResourceExhaustedError(None, None, text)
 
     def _checking(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        """Wraps a function of TensorFlow's that makes tensors: what it makes is checked, and its memory counted."""
+        """Wraps a function of TensorFlow's that makes tensors: each new tensor is checked, and its memory is
+        counted."""
 
         @wraps(call)
         def checked(*args: Any, **kwargs: Any) -> Any:

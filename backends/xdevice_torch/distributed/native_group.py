@@ -21,14 +21,16 @@ if TYPE_CHECKING:
     from xdevice.distributed.contract.processes import Group
 
 _INTERFACE: Final = "GLOO_SOCKET_IFNAME"
-"""The variable that tells gloo on which interface to listen; it would listen at the address of the host's name."""
+"""The variable that tells gloo on which interface to listen; otherwise it would listen at the address of the host's
+name."""
 
 
 _abort: Any = private.get("torch.distributed.distributed_c10d._abort_process_group")
 
 
 def start_native_group(group: Group, native: torch.device) -> NativeGroup:
-    """Makes PyTorch's default process group, by gloo for tensors on the host, and by NCCL if this process has a GPU."""
+    """Makes PyTorch's default process group, with gloo for tensors on the host, and with NCCL if this process has a
+    GPU."""
     is_there = dist.is_initialized()
     own = f"rank {dist.get_rank()} of {dist.get_world_size()}" if is_there else "none"
     answers = group.exchange(own)

@@ -1,7 +1,7 @@
 """Moves tensors between processes: by gloo if they are on the host, by NCCL if they are on GPUs.
 
 `TorchEngine` makes process groups of its own, without `init_process_group`, so that a program can use
-`torch.distributed` beside it; `native_group` makes the default one. gloo is told the address to listen on, because
+`torch.distributed` as well; `native_group` makes the default one. gloo is told the address to listen on, because
 otherwise it would look up the name of the host. The store, where the ranks find each other's addresses, gets a socket
 that already listens on that address.
 
@@ -336,7 +336,7 @@ def store_of(group: Group) -> Any:
 
 
 def _listening_at(host: str) -> Any:
-    """Returns what gloo is told: the address to listen at, and that this process has its own deadlines."""
+    """Returns the settings for gloo: the address to listen at, and that this process has its own deadlines."""
     options = _Options()
     _devices.set(options, [dist.ProcessGroupGloo.create_device(hostname=host)])
     _timeout.set(options, _DEADLINE)

@@ -1,4 +1,5 @@
-"""Training steps of PyTorch: when a gradient is stored, how often a tensor was written, what an optimizer steps by."""
+"""Training steps of PyTorch: when a gradient is stored, how often a tensor was written, and the hyperparameters of an
+optimizer."""
 
 from __future__ import annotations
 

@@ -1,13 +1,14 @@
 """Compiles functions to their operations, one after another, without the Python and the autograd between them.
 
-The function runs once, on `Symbol`s: tensors that stand for others, and have no memory that anybody could read. What
-comes to PyTorch's dispatcher below autograd, the backward pass too, is computed, noted and written out as a function.
+The function runs once, on `Symbol`s: tensors that represent others, and have no memory that could be read. Each
+operation that reaches PyTorch's dispatcher below autograd, also in the backward pass, is computed, noted and written
+out as a function.
 
 Rules for this module, and why:
-- Nothing is noted that another call might have to do differently: reading a value, a shape that depends on values, an
-  operation of another library, writing into what is neither an argument nor made by the function.
-- The function itself is called where its operations are not all that it does: where gradients are to flow through it,
-  under autocast, or inside other transformations. So it is on devices on which this was not measured.
+- Work that another call might have to do differently is refused: reading a value, a shape that depends on values, an
+  operation of another library, writing into a tensor that is neither an argument nor made by the function.
+- The function itself is called where it does more than its operations: where gradients are to flow through it, under
+  autocast, or inside other transformations. It is also called on devices on which compiling was not measured.
 - `make_fx` notes the same operations. It is not used, because it imports torch._dynamo, which takes 3 to 7 s (2.13).
 """
 
@@ -44,7 +45,7 @@ _aten: Final = torch.ops.aten
 _ALIASES: Final = (_aten.detach.default, _aten.alias.default)
 _ZERO: Final = private["torch.ops.aten._efficientzerotensor"].default
 _OF_SHAPES: Final = ("is_same_size.default", "_has_same_storage_numel.default")
-"""Operations that give no value of a tensor. One that is missing here would only be refused."""
+"""Operations that return no value of a tensor. An operation that is missing here would only be refused."""
 _DEPENDS: Final = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
 _READS: Final = (
     torch.Tensor.numpy, torch.Tensor.tolist, torch.Tensor.__array__, torch.Tensor.__dlpack__,
@@ -54,7 +55,7 @@ _QUICK: Final = frozenset((
     "add", "bmm", "div", "exp", "log", "mm", "mul", "neg", "relu", "rsqrt", "sigmoid", "sqrt", "sub", "sum", "t",
     "tanh", "transpose",
 ))  # fmt: skip
-"""Operations that PyTorch's own functions of these names call with the same arguments, in 0.7 us less."""
+"""Operations that PyTorch's own functions of these names call with the same arguments, which takes 0.7 us less."""
 _WHILE: Final = "while a function is compiled"
 _make_symbol = private["torch.Tensor._make_wrapper_subclass"]
 _set_conj, _set_neg = private["torch._C._set_conj"], private["torch._C._set_neg"]
@@ -66,7 +67,7 @@ _native = private.field("torch._ops.OpOverload._op")
 
 
 class Symbol(torch.Tensor):
-    """Stands for a tensor while a function is compiled. `value` is that tensor, and `variable` its name in the
+    """Represents a tensor while a function is compiled. `value` is that tensor, and `variable` its name in the
     program."""
 
     value: torch.Tensor
@@ -125,7 +126,8 @@ for _name in (
 
 
 class Reading(TorchFunctionMode):
-    """Refuses reading a tensor of the program where that does not come to the dispatcher: a program would repeat it."""
+    """Refuses to read a tensor of the program if the read does not reach the dispatcher: a program would repeat its
+    result."""
 
     def __torch_function__(
         self, function: Any, types: Any, args: Any = (), kwargs: Any = None
@@ -150,7 +152,7 @@ class Recorder(Mode):
         self._variables = (f"v{i}" for i in count())
         self._lines: list[str] = []
         self._last: dict[str, int] = {}
-        """The number of the last line that each variable is read in."""
+        """The number of the last line in which each variable is read."""
         self._constants: dict[str, Any] = {}
         self._before: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         """The arguments that were written into, and their values before."""
@@ -196,7 +198,7 @@ class Recorder(Mode):
     # what another call might have to do differently
 
     def _require_repeatable(self, func: Any, args: Any) -> None:
-        """Raises `UnsupportedError` for an operation that gives a value, or whose result has a shape that depends on
+        """Raises `UnsupportedError` for an operation that returns a value, or whose result has a shape that depends on
         values."""
         if func.namespace != "aten":
             raise self._refuse(
@@ -236,7 +238,7 @@ class Recorder(Mode):
             )
 
     def undo(self) -> None:
-        """Takes back what the function did, so that it can be called once more."""
+        """Undoes the effects of the function, so that it can be called once more."""
         for x, before in self._before.values():
             x.copy_(before)
         if self._has_drawn and self._start:
@@ -258,7 +260,7 @@ class Recorder(Mode):
     # what is written out
 
     def _reshaped(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """Notes an operation that changes the shape of a tensor as the one that makes such a view of it."""
+        """Notes an operation that changes the shape of a tensor as the operation that makes such a view."""
         symbol, (name, _, overload) = args[0], func.__name__.partition(".")
         view = getattr(
             getattr(_aten, name.removesuffix("_")),
@@ -308,7 +310,7 @@ class Recorder(Mode):
         return name
 
     def _bound(self, result: Any, argument_symbols: dict[int, Symbol]) -> tuple[Any, str]:
-        """Returns what an operation gives, with symbols in it, and the variables to which the program assigns it."""
+        """Returns the result of an operation, with symbols in it, and the variables to which the program assigns it."""
         if type(result) in (list, tuple):
             parts = [self._bound(part, argument_symbols) for part in result]
             target = "".join(f"{target}, " for _, target in parts)
@@ -449,7 +451,7 @@ class TorchCompiling(Compiling):
 
 
 def _recorded(call: Traced, tensors: list[Any], refuse: Refuse) -> tuple[Any, Any]:
-    """Returns what `call` gives, and its note and program. Both are None if gradients are to flow through it."""
+    """Returns the result of `call`, and its note and program. Both are None if gradients are to flow through it."""
     recorder = Recorder(tensors, refuse)
     _active.append(recorder)
     try:
@@ -476,13 +478,13 @@ def _recorded(call: Traced, tensors: list[Any], refuse: Refuse) -> tuple[Any, An
 
 
 def _twice(tensors: list[Any]) -> tuple[int, ...]:
-    """Which tensors are the same: the first place of each. Nothing if none is, as mostly."""
+    """For each tensor, the index at which it occurs first; empty if no tensor occurs twice, as is usual."""
     places = [*map(id, tensors)]
     return tuple(map(places.index, places)) if len({*places}) < len(places) else ()
 
 
 def _is_all(tensors: list[Any]) -> bool:
-    """Whether the operations below autograd are all that a function of these tensors may do now."""
+    """Whether a function of these tensors can now do nothing but the operations below autograd."""
     if (
         any(map(torch.is_autocast_enabled, _MEASURED))
         or torch.is_inference_mode_enabled()

@@ -32,7 +32,7 @@ _PASSED_OVER = -(2**62) - randbits(61)
 """The label that the loss ignores outside compiled graphs: a random one, which no tensor of labels has by mistake."""
 
 _ASSERTS = torch.version.cuda is not None and not is_blocking_wanted()
-"""Whether the kernels of a GPU refuse indices by assertions, and that is soon enough."""
+"""Whether the kernels of a GPU refuse indices with assertions, and that is soon enough."""
 _fused_adam = private.get("torch._fused_adam_")
 _is_compiling = torch.compiler.is_compiling
 _is_dynamo_compiling = torch.compiler.is_dynamo_compiling
@@ -60,13 +60,13 @@ def guards(indices: Tensor, place: str) -> bool:
 
 
 def _raising() -> tuple[str, ...]:
-    """The devices whose kernels raise: a virtual GPU at once, CUDA by an assertion, of which the host hears when it
+    """The devices whose kernels raise: a virtual GPU at once, CUDA with an assertion, which the host notices when it
     next waits. ROCm's builds leave assertions out unless they are asked for (ROCM_KERNEL_ASSERT)."""
     return ("vgpu", "cuda") if _ASSERTS and not is_blocking() else ("vgpu",)
 
 
 def _is_unread(indices: Tensor) -> bool:
-    """Whether these indices may be out of range, of which CUDA would end the process's work on the GPU: in a compiled
+    """Whether these indices may be out of range, so that CUDA would end the process's work on the GPU: in a compiled
     function nobody has read them."""
     return type(indices) is Symbol and indices.is_cuda
 

@@ -1,4 +1,4 @@
-"""Computing past the scopes of devices (`with device:`), which PyTorch calls for each operation and attribute."""
+"""Bypasses the scopes of devices (`with device:`), which PyTorch calls for each operation and attribute."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SCOPES = _scope_classes()
 
 
 def set_scopes_aside() -> Sequence[Any]:
-    """Takes the scopes of devices off this thread and returns them. Takes none if there are other modes."""
+    """Removes the scopes of devices from this thread and returns them. Removes none if there are other modes."""
     count = count_function_modes()
     for i in range(count):
         if not isinstance(_mode_at(i), SCOPES):

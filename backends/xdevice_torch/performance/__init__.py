@@ -1,4 +1,4 @@
-"""Graphs, tasks side by side, copies in the background and transfers on PyTorch."""
+"""Graphs, parallel tasks, copies in the background and transfers on PyTorch."""
 
 from __future__ import annotations
 

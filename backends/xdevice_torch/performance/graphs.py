@@ -118,7 +118,7 @@ def _free_random_numbers(stream: Any, random: Any) -> None:
 @contextmanager
 def _own_workspace() -> Iterator[None]:
     """Gives a graph a cuBLAS workspace of its own: cuBLAS has one per thread and stream, and two graphs with the same
-    one could not run side by side (https://github.com/pytorch/pytorch/issues/193402)."""
+    one could not run at the same time (https://github.com/pytorch/pytorch/issues/193402)."""
     _clear_workspaces()
     try:
         yield
@@ -152,7 +152,7 @@ class OnlyOn(Mode):
         self._place = place
         self._allowed: dict[Any, Any] = {}
         """The memory on other devices that operations of the task itself have made: later ones may read it. The values
-        keep it alive, since the key of memory that is freed may come again."""
+        keep it alive, because the key of memory that is freed may be used again."""
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None
@@ -206,7 +206,7 @@ def _tensors(x: Any) -> list[torch.Tensor]:
 
 
 def _memory(x: torch.Tensor) -> tuple[Any, Any]:
-    """Returns a key that tells the memory of a tensor from other memory, and an object that keeps the memory alive."""
+    """Returns a key that identifies the memory of a tensor, and an object that keeps the memory alive."""
     if x.layout is not torch.strided:
         return id(x), x
     storage = x.untyped_storage()

@@ -1,8 +1,8 @@
-"""Sees PyTorch's transfers: tensors read by the host, and copies between devices.
+"""Notices PyTorch's transfers: tensors read by the host, and copies between devices.
 
-The host reads by methods of `torch.Tensor`, most of which are inherited from a C class that cannot be changed. So the
-replacements that report a read are set on `torch.Tensor`. A dispatch mode, which each thread has for itself, sees the
-reads that C++ makes by itself (in `clip_grad_norm_`, Adam's steps, masks), and copies between devices.
+The host reads through methods of `torch.Tensor`, most of which are inherited from a C class that cannot be changed. So
+the replacements that report a read are set on `torch.Tensor`. A dispatch mode, which each thread has for itself, sees
+the reads that C++ makes by itself (in `clip_grad_norm_`, Adam's steps, masks), and copies between devices.
 
 A TorchFunctionMode would see most reads too. But it works in one thread only, even if other threads run with a copy of
 the context, it makes torch.compile compile functions anew, and the dispatch mode would still be needed.
@@ -101,8 +101,8 @@ _BELOW = ("torch", "xdevice", "xdevice_torch")
 
 
 def _is_an_optimizers_own(x: torch.Tensor) -> bool:
-    """Whether one of PyTorch's optimizers reads a number that it keeps in its state: the steps that each parameter has
-    had, which are on the host whatever device the parameter is on."""
+    """Whether one of PyTorch's optimizers reads a number that it keeps in its state: the steps of each parameter, which
+    are on the host whatever device the parameter is on."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _BELOW:
         if frame.f_code.co_filename.startswith(_OPTIMIZERS):

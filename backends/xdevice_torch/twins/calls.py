@@ -31,12 +31,12 @@ _NOT_COMPUTED = frozenset(
     ("__get__", "__set__", "size", "dim", "stride", "numel", "item", "tolist", "backward", "register_hook",
      "requires_grad_", "detach", "numpy", "__repr__", "__format__", "is_floating_point", "is_complex")
 )  # fmt: skip
-"""Functions on tensors that give no tensor, or the same."""
+"""Functions on tensors that return no tensor, or the same one."""
 _compiled_call = private.field("torch.nn.Module._compiled_call_impl")
 
 
 def _refuse_hidden(path: str, module: Module, backend: Calls) -> None:
-    """Raises `UnsupportedError` for a module whose layers are called where Python does not see it."""
+    """Raises `UnsupportedError` for a module whose layers are called where Python does not see the calls."""
     name = f"{path or 'the model'}, a {type(module).__name__}"
     if isinstance(module, torch.jit.ScriptModule):
         raise backend.unsupported(f"seeing the layers of {name}", "trace the original module")

@@ -1,5 +1,5 @@
-"""Reads the layers of PyTorch's models: those with parameters, and what all of them compute. The other adapters express
-the settings of their layers in PyTorch's terms, and `contract.layouts` all weights in its layouts.
+"""Reads the layers of PyTorch's models: those with parameters, and the computations of all of them. The other adapters
+express the settings of their layers in PyTorch's terms, and `contract.layouts` all weights in its layouts.
 
 Facts about PyTorch that the code depends on:
 - In a batch norm `momentum` is the weight of the new value, unlike in all other frameworks; None gives all batches the
@@ -101,7 +101,8 @@ def _spectral_of(module: Any) -> tuple[Sequence[str], int] | None:
 
 
 def _only_parametrization(module: Any, cls: type) -> Any:
-    """Returns what parametrizes the weight of a module, if it is one object of this class; None otherwise."""
+    """Returns the object that parametrizes the weight of a module, if it is a single one of this class; None
+    otherwise."""
     ways: Any = getattr(getattr(module, "parametrizations", None), "weight", ())
     return ways[0] if len(ways) == 1 and isinstance(ways[0], cls) else None
 
@@ -259,7 +260,7 @@ def _rms_norm(path: str, norm: Any) -> Layer:
 
 
 def _children(module: Any) -> list[Any]:
-    """The children of a module, also one that comes twice, which `named_children` leaves out."""
+    """The children of a module, with repetitions, which `named_children` leaves out."""
     inside = module.named_modules(remove_duplicate=False)
     return [child for name, child in inside if name and "." not in name]
 

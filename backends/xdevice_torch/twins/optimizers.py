@@ -1,12 +1,12 @@
-"""Reads what PyTorch's optimizers compute, and their state. Each tensor of the state is named as in `state_dict()`: by
-the number of its parameter and its key, such as "0.exp_avg".
+"""Reads the formulas of PyTorch's optimizers, and their state. Each tensor of the state is named as in `state_dict()`:
+by the number of its parameter and its key, such as "0.exp_avg".
 
 Facts about PyTorch that the code depends on:
-- An optimizer creates its state in its first step, and nothing else tells what that state will be. So a copy of the
-  optimizer takes that step, with parameters on meta, where they need no memory. The copy has no hooks and no `step` of
-  a scheduler, because `Optimizer.__getstate__` leaves both out.
+- An optimizer creates its state in its first step, and before that nothing shows what the state will be. So a copy of
+  the optimizer takes that step, with parameters on meta, where they need no memory. The copy has no hooks and no `step`
+  of a scheduler, because `Optimizer.__getstate__` leaves both out.
 - The step counter is on the host unless the optimizer is fused or capturable. Neither works on meta.
-- What an optimizer computes is known only if its class is exactly one of `_KINDS`: AdamW derives from Adam, and a
+- The formula of an optimizer is known only if its class is exactly one of `_KINDS`: AdamW derives from Adam, and a
   user's class may derive from any.
 - An optimizer does not refer to its scheduler, but a scheduler writes `initial_lr` into the parameter groups.
 """

@@ -19,17 +19,18 @@ if TYPE_CHECKING:
 
 _OWN = ("device_count", "device", "set_device", "synchronize", "get_rng_state", "set_rng_state")
 _COUNTS = ("memory_allocated", "max_memory_allocated")
-"""Functions of `torch.cuda` that ask for the number, the current one and the memory of GPUs: whoever is told that there
-is CUDA calls them."""
+"""Functions of `torch.cuda` that return the number of GPUs, the current GPU and its memory. Code that is told that
+there is CUDA calls them."""
 
 
 def take_for_cuda(
     device: torch.device, has_default: Callable[[FrameType], bool] | None
 ) -> None:
     """Makes "cuda" mean `device`, and "cuda:1" the virtual GPU 1, wherever a function of PyTorch takes a device, until
-    the process ends; in this thread, as PyTorch's default device. Whoever asks whether there is CUDA is told so.
+    the process ends; in this thread, as PyTorch's default device. Code that asks whether there is CUDA is told that
+    there is.
 
-    With `has_default`, the default device that is set holds only for callers for which it answers True."""
+    With `has_default`, the default device applies only to callers for which that function returns True."""
     private.require("--xd-cuda")
     mode = _Cuda(device, has_default)
     set_default = torch.set_default_device

@@ -19,13 +19,14 @@ _addresses: set[int] = set()
 
 
 def belongs_to_gpu(generator: torch.Generator) -> bool:
-    """Whether a generator was made for a virtual GPU. An operation is given another Python object for it, so it is
-    known by its address in C++."""
+    """Whether a generator was made for a virtual GPU. An operation gets another Python object for it, so it is
+    recognized by its address in C++."""
     return _address(generator) in _addresses
 
 
 def class_for(own: Any, name: str) -> Any:
-    """Returns the class to stand as `torch.Generator`. For devices other than `name` it makes PyTorch's own."""
+    """Returns the class that replaces `torch.Generator`. For devices other than `name` it makes PyTorch's own
+    generators."""
 
     class Kind(type(own)):  # type: ignore[misc]
         def __call__(cls, device: Any = "cpu") -> Any:

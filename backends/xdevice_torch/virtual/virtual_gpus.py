@@ -2,7 +2,7 @@
 
 PyTorch reserves the device type PrivateUse1 for other people's devices, and since 2.13 it can be implemented in Python
 (https://github.com/pytorch/pytorch/pull/157859). The operations of virtual GPUs are in virtual_operations.py; this
-module has everything else that PyTorch asks of a device:
+module has everything else that PyTorch requires of a device:
 
 | in place of | stands | because |
 |---|---|---|
@@ -26,7 +26,7 @@ error names what to use |
 | `_TorchCompileInductorWrapper.__call__` | `_leaving_graphs` | Inductor has no code generator for this device, and \
 raises a KeyError (https://github.com/pytorch/pytorch/issues/189138) |
 
-Rows without a link have no upstream issue that is known.
+For rows without a link, no upstream issue is known.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def _without_threads(run_backward: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _leaving_graphs(compile_graph: Callable[..., Any]) -> Callable[..., Any]:
-    """Wraps the function by which PyTorch compiles a graph: a graph with tensors on a virtual GPU is returned
+    """Wraps the function with which PyTorch compiles a graph: a graph with tensors on a virtual GPU is returned
     uncompiled, with a warning. PyTorch's compiler would raise a KeyError for a device written in Python."""
 
     def run(compiler: Any, graph: torch.fx.GraphModule, inputs: Any) -> Any:
@@ -130,7 +130,7 @@ def _leaving_graphs(compile_graph: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class _Module:
-    """The object that stands as `torch.vgpu` in PyTorch. It does for virtual GPUs what `torch.cuda` does for CUDA."""
+    """The object that serves as `torch.vgpu` in PyTorch. It does for virtual GPUs what `torch.cuda` does for CUDA."""
 
     def __init__(self, count: int) -> None:
         self._count = count
@@ -334,8 +334,8 @@ _get_data = torch.Tensor.data.__get__  # type: ignore[attr-defined]
 
 
 def _set_data(x: torch.Tensor, new: torch.Tensor) -> None:
-    """Sets `x.data = new`. Across devices PyTorch refuses that, so the two tensors swap their contents, and `x` stays
-    the object that it is."""
+    """Sets `x.data = new`. Across devices PyTorch refuses that, so the two tensors swap their contents, and `x` remains
+    the same object."""
     if (x.device.type == NAME) == (new.device.type == NAME):
         operations.set_data(x, new)
         return

@@ -25,9 +25,9 @@ fused kernels of a GPU |
 | `ctc_loss` with tensors of lengths | called with ints, as CUDA's does | PyTorch would divide by tensors on the host |
 | sparse CSR, nested, quantized | refused by name | a tensor here is a storage with strides |
 
-`run` refuses the same as CUDA: operands on two devices, and a generator of the host. A tensor on another index
-than 0 is made from a template (an empty tensor there), which comes from DLPack: nothing else in Python can make one.
-Rows without a link have no upstream issue that is known.
+`run` refuses what CUDA refuses: operands on two devices, and a generator of the host. A tensor on another index than 0
+is made from a template (an empty tensor there), which comes from DLPack: nothing else in Python can make one. For rows
+without a link, no upstream issue is known.
 """
 
 from __future__ import annotations
@@ -367,7 +367,7 @@ def _check_generator(kwargs: dict[str, Any], place: torch.device | None) -> None
 
 def _place(kwargs: dict[str, Any], place: torch.device | None) -> torch.device | None:
     """Returns the device of the result: the keyword `device` if it is given, else `place`, the device of the operands.
-    None stands for the host."""
+    None means the host."""
     wanted = kwargs.get("device")
     if wanted is None:
         return place
@@ -452,7 +452,7 @@ set_data = torch.Tensor.data.__set__  # type: ignore[attr-defined]
 
 
 def _placed_sparse(host: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """As `placed`, for a sparse COO tensor: its indices and values are placed."""
+    """Like `placed`, for a sparse COO tensor: its indices and values are placed."""
     if host.layout is not torch.sparse_coo:
         raise _unsupported(str(host.layout).removeprefix("torch."))
     parts = [placed(part, device) for part in (_indices.default(host), _values.default(host))]
@@ -521,7 +521,8 @@ def _refusing(kind: str) -> Callable[..., Any]:
 
 
 def register() -> list[torch.library.Library]:
-    """Registers the kernels of virtual GPUs with PyTorch. They are removed when the libraries that are returned are."""
+    """Registers the kernels of virtual GPUs with PyTorch. They are removed together with the libraries that are
+    returned."""
     global _CPU
     _CPU = _keys(_key.CPU)
     everything, aten = torch.library.Library("_", "IMPL"), torch.library.Library("aten", "IMPL")
@@ -579,7 +580,7 @@ _COMPOSED = ("CompositeExplicitAutograd", "CompositeExplicitAutogradNonFunctiona
 
 
 def _composed() -> Iterator[str]:
-    """Yields the names of the operations, except views, that PyTorch would compose of other operations."""
+    """Yields the names of the operations, except views, that PyTorch would build from other operations."""
     for full in _operation_names():
         if not full.startswith("aten::") or _has_kernel(full, "PrivateUse1"):
             continue

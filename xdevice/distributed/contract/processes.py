@@ -51,8 +51,8 @@ class Group(NamedTuple):
     tell each other addresses by it. All ranks call it equally often and in the same order. It raises if a rank
     fails."""
     wait: Callable[[Callable[[float], bool]], None] = lambda done: None
-    """For the methods named in `Engine.in_steps`: waits until the call has ended, which `done(seconds)` says after
-    waiting for so many seconds at most. It raises if a rank fails meanwhile."""
+    """For the methods named in `Engine.in_steps`: waits until the call has ended. `done(seconds)` waits for that many
+    seconds at most, and says whether it has. It raises if a rank fails meanwhile."""
 
 
 class NativeGroup(NamedTuple):

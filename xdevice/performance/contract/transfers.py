@@ -25,10 +25,11 @@ class Transfer(NamedTuple):
     destination: Device
     nbytes: int
     physical: bool
-    """False for a read on the CPU, which moves nothing there and would on a GPU."""
+    """False for a read on the CPU, where nothing is moved; on a GPU the same read would be a copy."""
     explicit: bool = False
     """Whether the program asked for it by a name that says so: `to_device`, `to_numpy`, `item`, `x.to(...)`, `x.cpu()`.
-    False for what happens in passing: `float(x)`, `if x`, `np.asarray(x)`, `print(x)`, an operation that copies."""
+    False for transfers that happen in passing: `float(x)`, `if x`, `np.asarray(x)`, `print(x)`, an operation that
+    copies."""
     file: str = ""
     line: int = 0
 
