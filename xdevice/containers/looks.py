@@ -251,7 +251,7 @@ def _number(form: str, values: list[Any]) -> Iterator[tuple[str, Any, Any]]:
 
 
 def is_plain(values: list[Any]) -> bool:
-    """Whether values are numbers and texts only, or containers of these. It runs in C, because a tokenizer has 50,000
+    """Whether values are numbers and strings only, or containers of these. It runs in C, because a tokenizer has 50,000
     pairs, and a loop over them in Python takes ten times as long."""
     for _ in range(_DEEPEST):
         kinds = set(map(id, map(type, values))) - PLAIN

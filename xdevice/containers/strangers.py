@@ -5,8 +5,8 @@ An object moves itself if its type was registered with `move`, or if the type ha
 framework move (`Backend.moves_by`, such as `to`) and all tensors seen in it are of that framework. Any other object
 stays where it is. Its tensors would then stay behind, so moving what it is in raises an error.
 
-A method that leaves a tensor behind is refused by name: nobody can see whether it forgets the tensor, or keeps it on
-the host on purpose. The type's `Way` says what stays on purpose, for all objects of the type; this is never inferred
+A method that leaves a tensor behind is refused by name: xdevice cannot know whether it forgets the tensor, or keeps it
+on the host on purpose. The type's `Way` says what stays on purpose, for all objects of the type; this is never inferred
 from what one object does.
 """
 

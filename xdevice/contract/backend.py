@@ -193,8 +193,8 @@ def check(cls: object, claimed: str, source: str) -> type[Backend]:
     method that is wrong, and the signature that it should have. `claimed` is the adapter's entry-point name, and
     `source` says in errors which class of which distribution that is.
 
-    A class that has methods of products itself, as those of other people do, is checked for these too. The folders of
-    an adapter are checked when a product is first used."""
+    A class that itself has methods of products, as third-party adapters do, is checked for these too. The folders of an
+    adapter are checked when a product is first used."""
     import inspect
 
     if not (inspect.isclass(cls) and issubclass(cls, Backend)):

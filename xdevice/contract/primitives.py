@@ -186,7 +186,7 @@ class Primitives(ABC):
     def lacks(self, device: Device) -> frozenset[str]:
         """Returns those dtypes of the framework that tensors on this device cannot have, such as float64 on Apple's
         GPUs. The core makes no tensor of such a dtype there, and moves none there. Called at each move to another
-        device than cpu:0, which lacks no dtype. May initialize the device if nothing else tells."""
+        device than cpu:0, which lacks no dtype. May initialize the device if there is no other way to know."""
         return frozenset()
 
     def is_float32_default(self, device: Device) -> bool:

@@ -254,8 +254,8 @@ class Calls:
             del counts[key]
 
     def has_begun_all(self, started: int) -> bool:
-        """Whether a rank that has begun so many calls has begun all those in which others are, so that they do not wait
-        for it."""
+        """Whether a rank that has begun so many calls has begun all those in which the other ranks are, so that they do
+        not wait for it."""
         latest = max((number for number, _ in self._unvoted), default=-1)
         return len(self.slow) == len(self.waiting) > 0 and latest <= started
 

@@ -301,7 +301,7 @@ def _belongs_inside(file: str) -> bool:
 
 
 def _folders() -> tuple[str, ...]:
-    """The folders of xdevice, the loaded adapters and their frameworks: what lies in them is not the user's code."""
+    """The folders of xdevice, the loaded adapters and their frameworks: code in them is not the user's."""
     folders = [_HERE]
     for backend in registry.list_loaded():
         for name in (type(backend).__module__.partition(".")[0], *backend.modules):

@@ -60,8 +60,8 @@ def split_batch(x: Any, devices: Iterable[object], even: bool = True) -> list[An
             first: 5 over 2 devices are 3 and 2, 3 over 4 are 1, 1, 1 and 0, and 0 over 2 are 0 and 0.
 
     Raises:
-        ShapeError: a length that does not divide, without `even=False`; a tensor without a first axis, or of another
-            length than the others, which is named.
+        ShapeError: a length that does not divide evenly, without `even=False`; a tensor without a first axis, or of
+            another length than the others, which is named.
         ArgumentError: no devices. DeviceError: one device instead of a list. DeviceNotFoundError: a tensor's backend
             does not have the device; make tensors of NumPy arrays first, which are on cpu:0 only.
         NotATensorError: a model, or `x` holds no tensor. UnsupportedError: a sparse, ragged or masked tensor, or one

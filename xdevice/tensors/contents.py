@@ -1,7 +1,7 @@
-"""Moves, copies and locates what is in a container, for the verbs. Everything is checked before anything moves; models
-move before the tensors next to them.
+"""Moves, copies and locates the contents of a container, for the verbs. Everything is checked before anything moves;
+models move before the tensors next to them.
 
-Arrays of a framework that has only host memory, such as NumPy's, and tensors of texts are data like Python's numbers if
+Arrays of a framework that has only host memory, such as NumPy's, and string tensors are data like Python's numbers if
 the container also holds tensors that can be on other devices: they stay on the host, and their device is not compared.
 In a container without such tensors, they count as tensors.
 

@@ -420,7 +420,7 @@ def _default_dtype(data: Any, array: np.ndarray[Any, Any]) -> str:
 
 
 def _flat(data: Any) -> Iterator[Any]:
-    """Yields what is in nested lists; `data` itself if it is no list."""
+    """Yields the innermost items of nested lists; `data` itself if it is not a list."""
     if isinstance(data, list | tuple):
         for x in data:
             yield from _flat(x)

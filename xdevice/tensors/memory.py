@@ -68,7 +68,7 @@ def memory(device: object = None) -> Memory:
 
 
 def empty_cache(device: object = None) -> None:
-    """Gives the memory that the framework keeps for its next tensors back to the device, as
+    """Returns to the device the memory that the framework keeps for its next tensors, as
     `torch.accelerator.empty_cache` does. Live tensors stay.
 
     | backend | on a GPU |

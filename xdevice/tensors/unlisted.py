@@ -6,8 +6,8 @@ stays behind, and where a buffer is replaced by its moved twin, a second referen
 TensorFlow takes such things along. Here all frameworks have one rule: everything that a model holds moves with it, is
 copied with it, and counts where its device is asked for.
 
-Not looked into are objects of unknown types, such as a trainer that a model refers to. A model that contains the model
-in question owns it, and is not held by it.
+Objects of unknown types, such as a trainer that a model refers to, are not searched. A model that contains the model in
+question owns it, and is not held by it.
 """
 
 from __future__ import annotations

@@ -338,7 +338,7 @@ def same_device(*xs: object) -> bool:
 
 def _same_device(xs: tuple[object, ...]) -> bool:
     places = _where(xs)
-    if places is None or len(places) > 1:  # tensors of texts do not count
+    if places is None or len(places) > 1:  # string tensors do not count
         places = {place for _, place, _ in _argument_places(xs, {})}
     return len(places) <= 1
 
