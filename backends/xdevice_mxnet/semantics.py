@@ -25,8 +25,8 @@ Who switches it on, once and for good in the calling thread:
 - A new thread begins with the setting off, which is why each thread is asked (apache/mxnet#14661).
 
 Two things of MXNet's are replaced. `mxnet.util._set_np_array_logged` becomes an object that notices calls of `set_np`
-(`_SetNp`). And MXNet's message that the setting is on goes nowhere (`_announce_shapes`): it configured the root logger,
-so that the program's `logging.basicConfig` did nothing (apache/mxnet#16413).
+(`_SetNp`). And MXNet's message that the setting is on is suppressed (`_announce_shapes`): it configured the root
+logger, so that the program's `logging.basicConfig` did nothing (apache/mxnet#16413).
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ Rules for this module, and why:
   `transfers` replaces it.
 - The second backward pass through a PyLayer ends the process (3.3.1). So copies on the host are made by `clone`, an
   operation of Paddle's with a gradient; elsewhere a hook on the gradient raises an error before the second pass.
-- Paddle ignores what a hook on the output of a PyLayer returns (3.3.1). So an operation in place follows the PyLayer,
+- Paddle ignores what a hook on the output of a PyLayer returns (3.3.1). So an in-place operation follows the PyLayer,
   and the hook is on its result.
 - `_copy_to` is called blocking, except by `prefetch`, so that the copy comes after earlier work on both GPUs.
 """

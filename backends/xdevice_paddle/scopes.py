@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class _Open:
-    """An open scope, with the name of the device that is to be current again when it is left."""
+    """An open scope, with the name of the device that becomes current again when the scope is left."""
 
     def __init__(self, before: str) -> None:
         self.before = before

@@ -2,7 +2,7 @@
 
 Inside `with torch.device("cuda"):` PyTorch makes the random order of a `DataLoader(shuffle=True)` on the GPU, with a
 generator of the CPU, and raises "Expected a 'cuda' device type for generator" (pytorch/pytorch#110820). Here the
-functions of `torch.utils.data` draw where their generator is, as outside the block.
+functions of `torch.utils.data` draw on the device of their generator, as outside the block.
 """
 
 from __future__ import annotations

@@ -431,7 +431,7 @@ def _reported(make: Callable[[], ParityReport]) -> ParityReport:
 
 
 def _publish(report: ParityReport, title: str, options: dict[str, Any]) -> None:
-    """Writes the report where the options say, shows it, and ends with its status."""
+    """Writes the report to the places that the options name, shows it, and ends with its status."""
     from xdevice.twins.parity import parity_report
 
     if options["json_file"] is not None:

@@ -145,7 +145,7 @@ def gelu(x: Any, *, approximate: bool = False) -> Any:
     """x times the probability that a standard normal number is below x, for each element.
 
     Args:
-        approximate: by tanh instead of erf, which is quicker and off by up to 5e-4: JAX's default, not PyTorch's.
+        approximate: use tanh instead of erf, which is faster and off by up to 5e-4: JAX's default, not PyTorch's.
 
     Raises the errors of `relu`, and without `approximate` also UnsupportedError: a third party's adapter has no erf.
 
@@ -165,7 +165,7 @@ def gelu(x: Any, *, approximate: bool = False) -> Any:
 
 @_without_scopes
 def dropout(x: Any, mask: Any, p: float, **spelling: NoReturn) -> Any:
-    """`x * mask / (1 - p)`: elements that the mask drops are 0, and if it drops with probability `p` the mean is kept.
+    """`x * mask / (1 - p)`: elements that the mask drops are 0, and if it drops with probability `p`, the mean is kept.
 
     Args:
         mask: bool, of the shape of `x`: `xdevice.random.bernoulli(x.shape, p=1 - p)` drops the same elements on every
@@ -360,8 +360,8 @@ def attention(q: Any, k: Any, v: Any, *, mask: Any = None, causal: bool = False)
         q: queries of the shape (..., queries, features): batch and heads come first, as in PyTorch.
         k: keys of the shape (..., keys, features), and `v` values of the shape (..., keys, any size), with the same
             leading axes as `q`.
-        mask: bool, of the shape (..., queries, keys) or a shape that broadcasts to it; True keeps a key. A query to
-            which it leaves no key gives zeros.
+        mask: bool, of the shape (..., queries, keys) or a shape that broadcasts to it; True keeps a key. A query for
+            which it keeps no key gives zeros.
         causal: the query i sees no key after the i-th, in addition to the mask.
 
     Raises:
@@ -572,8 +572,7 @@ def one_hot(indices: Any, n: int, *, dtype: object = None, **spelling: NoReturn)
 def conv2d(
     x: Any, kernel: Any, bias: Any = None, *, stride: Lengths = 1, padding: Lengths = 0
 ) -> Any:
-    """The convolution of images as layers compute it, without flipping the kernel: (N, C, H, W) to (N, O, rows,
-    columns).
+    """The convolution of images as in layers, without flipping the kernel: (N, C, H, W) to (N, O, rows, columns).
 
     Args:
         x: images of the shape (N, C, H, W); N may be 0.
@@ -721,7 +720,7 @@ class _Layers(Functions):
         n: int | None,
         operands: tuple[Any, ...],
     ) -> Any:
-        """The result of a kernel. If the adapter does not guard the indices among its operands, they are read before,
+        """The result of a kernel. If the adapter does not guard the indices among its operands, they are read first,
         which waits for the device. If it does, they are read only after the kernel has raised, so that the error is the
         same on every backend."""
         if not self.is_guarded(indices):

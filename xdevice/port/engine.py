@@ -127,9 +127,9 @@ def examine(
     """All files under the paths as one project, with a verdict for each site.
 
     `only` is the level of `port`; imports are resolved from the folder `root`, and paths are shown relative to it (by
-    default the folder that all paths share, or if that is a package, the folder around it); `backend` is what is
-    written into `set_backend`, by default the one framework that a file uses. The path "-" is a script on the standard
-    input. Files that cannot be read are listed in `unreadable`.
+    default the folder that all paths share, or if that is a package, the folder around it); `backend` is the name for
+    `set_backend`, by default the one framework that a file uses. The path "-" is a script on the standard input. Files
+    that cannot be read are listed in `unreadable`.
     """
     places = [Path(path) for path in paths]
     root = root or _common_folder(places)

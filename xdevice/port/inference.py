@@ -83,7 +83,7 @@ class Inference(Cells):
     # names
 
     def full_name(self, node: ast.AST) -> str:
-        """The full name of what an expression names ("torch.cuda.is_available"), or nothing."""
+        """The full name that an expression refers to ("torch.cuda.is_available"), or ""."""
         # a function of a module of the project is known by the module's name: d2l's helpers are found so
         if isinstance(node, ast.Attribute):
             owner = _only_atom(node.value)

@@ -479,7 +479,7 @@ class Interpreter(Inference):
             self.put(key, value)
 
     def _bind_attribute(self, owner: Value, name: str, value: Value) -> None:
-        """Puts a value into an attribute of whatever the object may be."""
+        """Puts a value into an attribute of each object that `owner` may be."""
         for atom in owner:
             if atom.kind in ("instance", "class"):
                 self.put(self.attribute_of(atom.subject, name), value)

@@ -131,7 +131,7 @@ class JudgedModule:
 
     @property
     def accelerator_name(self) -> str:
-        """The kind of the present accelerator, as a text to compare with: "cuda" on CUDA."""
+        """The kind of the present accelerator, as a string for comparisons: "cuda" on CUDA."""
         return "xdevice.native.gpu().type" if self.asks_xdevice else f"str({self.accelerator})"
 
     def named(self, text: str) -> str:

@@ -209,8 +209,7 @@ class _View:
         return ""
 
     def above(self, node: ast.AST) -> Iterator[tuple[ast.AST, ast.AST]]:
-        """Each node around a node, from the inside up to its function, with the child through which it holds the
-        node."""
+        """Each node around a node, from the innermost up to its function, with the child that contains the node."""
         while node in self.parents:
             child, node = node, self.parents[node]
             yield node, child

@@ -185,7 +185,7 @@ class JudgedSites(JudgedModule):
         return use, rules_of_words.word(use, row)
 
     def _judge_name(self, node: ast.Attribute | ast.Name) -> Judged | None:
-        """The judgement on a name of CUDA's that is not called here: it is handed on, or an annotation."""
+        """The judgement on a name of CUDA's that is not called here: it is passed on, or is an annotation."""
         parent = self.parents.get(node)
         if isinstance(parent, ast.Attribute) or (
             isinstance(parent, ast.Call) and parent.func is node

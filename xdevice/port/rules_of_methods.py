@@ -220,7 +220,7 @@ def reset(use: Use) -> Judgement:
 
 
 def copy_to(use: Use) -> Judgement:
-    """`x.copyto(other)` copies to a device or into another array, which only the value of the argument tells."""
+    """`x.copyto(other)` copies to a device or into another array, which depends on the value of the argument."""
     argument = use.only_argument
     if argument is None:
         return left_open("not the form copyto(device)", "XD166")

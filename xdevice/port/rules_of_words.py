@@ -101,7 +101,7 @@ def row_of(full_name: str) -> Row | None:
 
 
 def word(use: Use, row: Row | None) -> Judgement:
-    """The judgement on a call of a name with this row, or on the name alone, which is handed on or an annotation."""
+    """The judgement on a call of a name with this row, or on the name alone, which is passed on or is an annotation."""
     if row is None:
         return left_open("no neutral word is known for it")
     if not row.accelerator:
@@ -116,7 +116,7 @@ def word(use: Use, row: Row | None) -> Judgement:
 
 
 def _not_called(use: Use, row: Row) -> Judgement:
-    """The judgement on a name that is handed on: it is renamed if its word is called in the same way."""
+    """The judgement on a name that is passed on: it is renamed if its word is called in the same way."""
     is_class = row.name in ("torch.cuda.Stream", "torch.cuda.Event")
     if is_class or (row.rule == "renamed" and row.idle is None):
         return proven(NAMED, use.replace(_callee(use, row)))

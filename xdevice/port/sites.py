@@ -54,7 +54,7 @@ CODES: Final[dict[str, str]] = {
 class Edit:
     """Bytes `start` to `end` of `Source.text` become `text`. An insertion has `start == end`.
 
-    `rank` orders the edits that begin at one place: minus the end of what the site is about, so that the outer of two
+    `rank` orders the edits that begin at one place: minus the end of the site's expression, so that the outer of two
     nested sites comes first.
     """
 

@@ -103,7 +103,7 @@ def _steps(transformation: Any) -> Iterator[tuple[str, _Values]]:
 
 
 class _Step:
-    """A step of a chain, which keeps the functions apart."""
+    """A step of a chain. It has one of the chain's `update` functions, and an `init` that does nothing."""
 
     def __init__(self, update: Any) -> None:
         self.update = update

@@ -1,4 +1,4 @@
-"""Virtual GPUs for JAX: further CPU devices, which JAX makes itself (`jax_num_cpu_devices`) and keeps apart itself.
+"""Virtual GPUs for JAX: further CPU devices, which JAX itself makes (`jax_num_cpu_devices`) and keeps apart.
 
 | in place of | stands | because |
 |---|---|---|

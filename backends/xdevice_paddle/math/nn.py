@@ -2,10 +2,10 @@
 they have to return.
 
 Paddle's own kernels for the CPU have these faults (3.3.1). The functions here correct the first and the last; the core
-reads labels and indices before, as there are no `guards` here:
+reads labels and indices first, because there are no `guards` here:
 - In `log_softmax` and `cross_entropy`, the logarithm of a probability is never below -64.
 - `cross_entropy` takes labels modulo 2**32, and skips those that equal its label to ignore.
-- `embedding` reads outside its memory for the index -1, and raises for all others that do not exist.
+- `embedding` reads outside its memory for the index -1, and raises for all other invalid indices.
 - A tensor of numbers cannot be multiplied with a tensor of bools.
 """
 
@@ -33,7 +33,7 @@ _NO_LABEL = -100
 """The label that Paddle's kernel is told to ignore. No label has this value, because those below 0 are refused."""
 
 _HAS_ADAM = _adam is not None and paddle.__version__[0] == "3"
-"""Whether the kernel takes the arguments that it is given here: before, there was no `amsgrad`."""
+"""Whether the kernel takes the arguments that it is given here: older versions have no `amsgrad`."""
 _ADAM = (False, True, False)
 """A single precision; the powers of beta are not updated; no `amsgrad`."""
 

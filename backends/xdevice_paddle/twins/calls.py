@@ -66,8 +66,8 @@ class PaddleCalls(Calls):
             hooks = common.GradientHooks(self, stack, _asks)
 
             def replaced(name: str, original: Any) -> Any:
-                """The function in the place of an operator of Paddle: it has `run` make each call, and `leaf` called
-                with the gradient of each parameter or input."""
+                """The function that replaces an operator of Paddle: it passes each call to `run`, and the gradient of
+                each parameter or input to `leaf`."""
 
                 @wraps(original)
                 def compute(*args: Any, **kwargs: Any) -> Any:

@@ -247,7 +247,8 @@ class Recorder(Mode):
             )
 
     def require_no_backward(self) -> None:
-        """Raises `UnsupportedError` if the function has written gradients into tensors, which a program would not."""
+        """Raises `UnsupportedError` if the function has written gradients into tensors, which a program would not
+        do."""
         wrote = any(x.grad is not None for x in self.arguments)
         for x in self.outside:
             if type(x.grad) is Symbol:

@@ -29,7 +29,8 @@ _USUALLY_PASSED_OVER = -100
 """The label that PyTorch's loss ignores by default. It is used in compiled graphs, because these are cached for all
 processes, and a random label would differ in each."""
 _PASSED_OVER = -(2**62) - randbits(61)
-"""The label that the loss ignores outside compiled graphs: a random one, which no tensor of labels has by mistake."""
+"""The label that the loss ignores outside compiled graphs: a random one, which no tensor of labels contains by
+mistake."""
 
 _ASSERTS = torch.version.cuda is not None and not is_blocking_wanted()
 """Whether the kernels of a GPU refuse indices with assertions, and that is soon enough."""

@@ -316,8 +316,8 @@ class _New(_Indexed):
 
 
 def _add_indices() -> None:
-    """Replaces the functions of PyTorch for which a device without an index would be index 0: `_Indexed` has the
-    current index added."""
+    """Replaces the functions of PyTorch that would take a device without an index for index 0: `_Indexed` adds the
+    current index."""
     for owner, name in (
         (torch.Tensor, "to"),
         *((torch, name) for name in ("tensor", "as_tensor", "asarray")),

@@ -18,7 +18,7 @@ from .namespace import array_namespace, checks_of
 
 
 def completed(own: Any) -> Any:
-    """The adapter's kernels. Each one that it lacks is replaced by the one here, compiled if the adapter says how."""
+    """The adapter's kernels. If one is missing, the kernel here takes its place, compiled if the adapter says how."""
     kernels = SimpleNamespace(**OPTIONAL | {name: getattr(own, name) for name in dir(own)})
     for name, settings in BY_HAND.items():
         if not hasattr(own, name):

@@ -164,7 +164,7 @@ def _read(part: Any) -> Any:
 
 
 def _last(places: Places, chosen: Places) -> tuple[Places, Places]:
-    """Each place once, with the last of the values for it."""
+    """Each position once, with the last of the values for it."""
     import numpy as np
 
     winners = np.full(int(places.max()) + 1, -1)
@@ -174,7 +174,7 @@ def _last(places: Places, chosen: Places) -> tuple[Places, Places]:
 
 
 def _summed(checks: Checks, places: Places, values: Any) -> tuple[Places, Any]:
-    """Each place once, with the sum of the values for it: neighbours are added until no two share a place."""
+    """Each position once, with the sum of the values for it: neighbours are added until no two share a position."""
     import numpy as np
 
     # in pairs, so that the error grows with the logarithm of their number

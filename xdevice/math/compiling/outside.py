@@ -52,7 +52,7 @@ CODE: Final = (FunctionType, MethodType, partial, type, Enum)
 """The types of arguments whose own variables count, too."""
 _GONE: Final = object()
 _OF_NAMESPACES: Final = Namespace.__module__.rpartition(".")[0]
-"""The package of namespaces, and of what their functions are bound to."""
+"""The package of namespaces, and of the objects to which their functions are bound."""
 _CONSTANT: Final = frozenset((
     NoneType, NotImplementedType, bool, str, bytes, range, slice, EllipsisType, Device, CodeType, GetSetDescriptorType,
     MemberDescriptorType, WrapperDescriptorType, type(vars(namedtuple("_Pair", "x"))["x"]),
@@ -138,7 +138,8 @@ class Outside:
             raise _unseen(name, value)
 
     def _visit_function(self, function: FunctionType, name: str) -> None:
-        """Watches what a function reads: its defaults, attributes, cells, and the globals that its code names."""
+        """Watches the values that a function reads: its defaults, attributes, cells, and the globals that its code
+        names."""
         variables = function.__globals__
         module = variables.get("__name__", "")
         if module.partition(".")[0] == "xdevice":

@@ -1,8 +1,8 @@
 """`compile`: a function of tensors as a program of the framework, which runs without Python.
 
 A compiler calls a function once, with symbols in place of the tensors, and from then on repeats what it has recorded.
-So it would silently repeat what the function read from elsewhere at that time. This module compiles anew if a variable
-that the function reads has changed since (`Outside`), and refuses a variable whose changes it cannot notice.
+So it would silently repeat values that the function read from elsewhere at that time. This module compiles anew if a
+variable that the function reads has changed since (`Outside`), and refuses a variable whose changes it cannot notice.
 """
 
 from __future__ import annotations

@@ -65,7 +65,7 @@ def _skip(reason: str, **_: Any) -> None:
 
 
 def once(test: Callable[..., None]) -> Callable[..., None]:
-    """Marks a check that does not depend on the device that tensors begin on, and so runs on one only."""
+    """Marks a check that does not depend on the home device, and so runs on one device only."""
     test.runs_once = True  # type: ignore[attr-defined]
     return test
 
@@ -113,7 +113,7 @@ class Suite:
             yield
 
     def has_home(self) -> bool:
-        """Whether this machine has the device that the tensors begin on."""
+        """Whether this machine has the home device."""
         self.samples.other_device()
         return self.adapter.has(self.here)
 
@@ -156,11 +156,11 @@ class Suite:
 
     @property
     def here(self) -> Device:
-        """The device that tensors begin on."""
+        """The home device, on which the checks make their tensors."""
         return devices.parse(self.home)
 
     def places(self) -> list[Device]:
-        """The device that tensors begin on, and the second device if its tensors have values."""
+        """The home device, and the second device if its tensors have values."""
         return [
             place
             for place in self.all_places()
@@ -168,7 +168,7 @@ class Suite:
         ]
 
     def all_places(self) -> list[Device]:
-        """The device that tensors begin on, and the second device if there is one."""
+        """The home device, and the second device if there is one."""
         second = self.second()
         return [self.here] if second is None else [self.here, second]
 
@@ -252,7 +252,7 @@ class Suite:
         return self.add(x, x), array + array
 
     def add(self, x: Any, y: Any) -> Any:
-        """`x + y`, computed by the framework on the device that the check begins on."""
+        """`x + y`, computed by the framework on the home device."""
         with self.here:
             return self.samples.add(x, y)
 

@@ -143,7 +143,7 @@ class ModelChecks(Suite):
         }, name
 
     def linear(self) -> Any:
-        """A linear layer of three inputs and two outputs, on the device that the checks begin on."""
+        """A linear layer of three inputs and two outputs, on the home device."""
         return xdevice.to_device(need(self.samples.network(3, 2), "models"), self.home)
 
     def test_a_linear_layer_has_a_weight_and_a_bias(self) -> None:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 @needs("Models")
 class TrainingChecks(Suite):
     def optimized(self) -> tuple[Any, Any, Any]:
-        """A model on the device that the check begins on, its optimizer without state, and a training step."""
+        """A model on the home device, its optimizer without state, and a training step."""
         model, optimizer, step = need(self.samples.optimized(), "an optimizer without state")
         return xdevice.to_device(model, self.home), optimizer, step
 

@@ -49,8 +49,8 @@ class Layers(Models):
         raise self.unsupported(f"writing into a {type(model).__qualname__}", "give a model")
 
     def parts(self, kind: str, settings: Settings) -> Sequence[Part]:
-        """Returns the parts (parameter arrays, and how each becomes PyTorch's) that a layer of this kind may have in
-        this framework: those of PyTorch's own layer, unless overridden. `settings` are those of a layer of any
+        """Returns the parts (parameter arrays, each with its conversion to PyTorch's) that a layer of this kind may
+        have in this framework: those of PyTorch's own layer, unless overridden. `settings` are those of a layer of any
         framework, and may be incomplete."""
 
         from . import layouts  # needs NumPy
@@ -98,7 +98,7 @@ class Calls(Layers, Conversion):
 
     def infer(self, model: Any, inputs: tuple[Any, ...], /, **named: Any) -> Any:
         """Returns what a model returns for these arguments in evaluation mode, not recorded for gradients. Afterwards
-        the model is in the mode that it was in before. Raises `UnsupportedError` if models take no keywords."""
+        the model is in its former mode. Raises `UnsupportedError` if models take no keywords."""
         raise self.unsupported("calling models", "call the model")
 
     def operation_calls(self, run: Run, leaf: Leaf) -> AbstractContextManager[None]:

@@ -117,7 +117,7 @@ FLATTENS: Final = "flattens"
 ADDED: Final = "bias_added"
 """The setting of a layer whose bias is a tensor outside all layers, which the model's code adds somewhere."""
 AXIS: Final = "axis_in_doubt"
-"""The setting that says which axis a norm works over, if the norm that it is paired with may work over another."""
+"""The setting that says over which axis a norm works, if its counterpart may work over another axis."""
 STATED_BY_BOTH: Final = (
     "norm_first",
     "block_dropout",

@@ -153,8 +153,8 @@ class Module(NamedTuple):
 def read(
     modules: Sequence[Module], layers: Iterable[Layer], table: Table, saved: Iterable[Any] = ()
 ) -> Iterator[Layer]:
-    """Yields what `Operations.operations` returns for a model. `modules` are all of the model's, itself first, `layers`
-    its layers with parameters, and `saved` the tensors that are in its state."""
+    """Yields the result of `Operations.operations` for a model. `modules` are all of the model's, itself first,
+    `layers` its layers with parameters, and `saved` the tensors that are in its state."""
     by_path = {layer.path: layer for layer in layers}
     lines = _Lines(modules, by_path, table).names()
     for layer in _each(modules, by_path, table, set(map(id, saved))):

@@ -193,10 +193,10 @@ class Optimizers(Models):
         which may also have to be notified of new values."""
 
     def optimizer(self, optimizer: Any) -> Optimizer:
-        """Returns what an optimizer computes, in PyTorch's terms: `xdevice.twins.contract.optimizers` lists the
-        kinds and settings. It may be called with any object of the framework. Raises `UnsupportedError`, with
-        the name of the class, if the formula of the class is not among the kinds, and for a subclass, which may
-        compute anything."""
+        """Returns the computation of an optimizer, in PyTorch's terms: `xdevice.twins.contract.optimizers` lists the
+        kinds and settings. It may be called with any object of the framework. Raises `UnsupportedError`, with the name
+        of the class, if the formula of the class is not among the kinds, and for a subclass, which may compute
+        anything."""
         raise self.unsupported(
             f"reading a {type(optimizer).__qualname__}", "compare its settings by hand"
         )

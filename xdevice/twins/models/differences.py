@@ -262,8 +262,8 @@ class Lister:
         )
 
     def _unread(self) -> Iterator[str]:
-        """A line that names the layers whose kind is known only from `kinds=`, names or shapes: whatever their kind,
-        xdevice has not read what they compute."""
+        """A line that names the layers whose kind is known only from `kinds=`, names or shapes: xdevice has not read
+        their code, whatever their kind."""
         # a state never says what its layers are set to; a model does, but for these
         is_model = self._source.model is not None
         paths = [

@@ -112,7 +112,7 @@ def convert_optimizer(
         state: the result of `convert_state(model, ..., like=other)`: it says which parameter was made from which.
         models: the two models, first that of `source`.
         kinds: the same as for `convert_state`.
-        strict: whether the two must agree in all that the state depends on, such as betas, and update the same
+        strict: whether the two must agree in all settings that affect the state, such as betas, and update the same
             parameters. False converts as much of the state as possible; you have to know whether that makes sense.
 
     Returns the differences between the optimizers, parameter by parameter, as lines like those of `compare_optimizers`.

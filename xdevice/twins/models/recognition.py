@@ -110,7 +110,7 @@ def chosen_reading(every: list[Reading], is_torch_assumed: bool) -> Reading:
     `is_torch_assumed` says that PyTorch's layout is meant if it is the first one that fits.
 
     Raises:
-        StateError: two dialects fit, which lay out a weight differently.
+        StateError: two dialects fit that lay out a weight differently.
     """
     first = every[0]
     if is_torch_assumed and first.dialect == "torch":
@@ -285,7 +285,7 @@ def _attention(way: PartsOf, path: str, variables: Variables) -> Layer | None:
 
 
 def _whole(way: PartsOf, path: str, kind: str, own: Variables) -> Layer | None:
-    """The layer of a kind that has all of these tensors, and a weight among them; None if there is none."""
+    """The layer of a kind that has all of these tensors, including a weight; None if there is none."""
     layer = laid_out(way, path, kind, own)
     # a tensor that the kind does not have speaks against it
     if layer is None or len(layer.parts) != len(own) or not _fits(layer, own):

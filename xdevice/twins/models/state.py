@@ -172,7 +172,7 @@ class Writer:
         self._casts: dict[tuple[str, str], list[str]] = {}
         """The names of the tensors that have another dtype in the target, by the two dtypes."""
         self._first_names: dict[int, str] = {}
-        """The names of the target's variables that have got their values, by the `id` of the variable."""
+        """The names of the target's variables that have received their values, by the `id` of the variable."""
         self._uses: dict[int, list[tuple[int, str, str]]] = {}
         """The use of each variable of the source, by its `id`: the `id` of the target's variable, its name, and the
         path of the source's layer."""

@@ -230,7 +230,7 @@ class RecordedCall:
         return {str(leaf["path"]): str(leaf["dtype"]) for leaf in self._leaves}
 
     def read(self) -> list[HostLeaf]:
-        """Reads the leaves of the recorded value, as `host_leaves.read` gave them when it was recorded.
+        """Reads the leaves of the recorded value, as `host_leaves.read` returned them when it was recorded.
 
         Raises:
             RecordingError: the files are damaged, or one is missing.

@@ -150,7 +150,7 @@ def capture_intermediates(model: Any) -> Iterator[Trace]:
         UnsupportedError: layers that a compiler hides (torch.compile, TorchScript, a hybridized Gluon block,
             paddle.jit.to_static, tf.function), or PyTorch's DataParallel over several devices.
 
-    Costs a copy of every input and output: 1.2 to 2.6 times the processor's time of a pass without the trace.
+    Costs a copy of every input and output: 1.2 to 2.6 times the CPU time of a pass without the trace.
 
     Example:
         >>> with xdevice.parity.capture_intermediates(xdevice.ones(2)):

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
 @contextmanager
 def paused() -> Iterator[None]:
-    """Pauses the collector in the block, which makes very many objects that live on: it would go through all of them
-    again and again, which takes up to half of the time."""
+    """Pauses the collector in the block. The block makes very many objects that stay alive, and the collector would go
+    through all of them again and again, which takes up to half of the time."""
     was_on = gc.isenabled()
     gc.disable()
     try:

@@ -223,8 +223,8 @@ def _read_shared(metadata: Mapping[str, str], entries: Mapping[str, Entry]) -> d
 def read_all(
     entries: Collection[FileTensor], *, in_turn: bool = False
 ) -> Iterator[np.ndarray[Any, Any]]:
-    """Yields the values of tensors, one array after the other. With `in_turn` all but small ones use the same buffer,
-    each overwriting the last, because the first use of new memory takes as long as reading."""
+    """Yields the values of tensors, one array after the other. With `in_turn`, all but small tensors use the same
+    buffer, each overwriting the last, because the first use of new memory takes as long as reading."""
     room = aligned(max((entry.nbytes for entry in entries), default=0)) if in_turn else None
     for entry in entries:
         yield entry.read(room if entry.nbytes > SMALL else None)

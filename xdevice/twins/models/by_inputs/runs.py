@@ -102,8 +102,8 @@ class Runs:
             yield f"not compared: outputs behind the first {few}; the models return {ours} and {theirs}"
 
     def where(self, computed: ModelRun, pairs: Pairs) -> str:
-        """A text that says which layer's output is the first to differ from the source's in `computed`, a run of the
-        target with the weights of the source."""
+        """A text that names the layer whose output is the first to differ from the source's in `computed`, a run of the
+        target with the source's weights."""
         runs = TwoRuns(
             TracedRun(
                 self.target.name,

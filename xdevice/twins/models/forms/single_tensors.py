@@ -3,8 +3,8 @@ linear layer of the user's own class, a bias that the model's code adds, a convo
 embedding in place of a plain tensor.
 
 Each is the same array in another shape, so only its `Layer` is rewritten, with a rule for the shape. That is done only
-if the counts of such layers in both models match, and if the shapes fit. The code around them is not read;
-`not_compared` lists that.
+if the counts of such layers in both models match, and if the shapes fit. The code around them is not read, as a line of
+`not_compared` says.
 """
 
 from __future__ import annotations
