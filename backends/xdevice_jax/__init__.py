@@ -366,7 +366,7 @@ def _wait_for_all(arrays: list[jax.Array], natives: list[Any]) -> None:
 
 
 def alive(native: Any) -> int:
-    """Returns how many bytes on a device are used by all arrays that exist."""
+    """Returns how many bytes on a device all existing arrays use."""
     size = 0
     for x in jax.live_arrays(accelerators.name_of(native)):
         if native in x.sharding.device_set and not x.is_deleted():

@@ -9,7 +9,7 @@ The rules that it must keep, and the facts behind them:
 - Between two CPUs `_copy` shares the memory, and on one device `tf.identity` does (measured on 2.21). So `DeepCopy`
   makes a copy there, which has no gradient of its own.
 - `tf.device(...)` objects are opaque and stateful, so the native devices are strings. Soft placement silently turns
-  /GPU:7 into GPU:0, so nothing is placed on a device that the core has not checked by `count`.
+  /GPU:7 into GPU:0, so nothing is placed on a device that the core has not checked with `count`.
 - A virtual GPU is a logical CPU: gpu:0 is "/CPU:1". TensorFlow's texts for it become spellings of gpu:0 in xdevice.
 - Counting devices does not start TensorFlow's runtime: before the start, the list of physical devices and their
   configuration give the same numbers.

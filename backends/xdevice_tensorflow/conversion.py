@@ -3,7 +3,7 @@
 Facts about TensorFlow that the code depends on:
 
 - An operation on memory whose address is not a multiple of 64 bytes crashes the process.
-- `x.__dlpack__` refuses a `stream`, so tensors are exchanged by `tf.experimental.dlpack`, after a wait.
+- `x.__dlpack__` refuses a `stream`, so tensors are exchanged through `tf.experimental.dlpack`, after a wait.
 - TensorFlow keeps 0-d constants, and returns them again from the next `tf.constant` of the same value. Writing into
   such a constant would change all later ones.
 - `to_dlpack` of a string tensor crashes the process. Strings never get here, because xdevice has no dtype for them.

@@ -84,8 +84,8 @@ def named_tensors(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def _own_device(model: Module) -> Any:
-    """Returns the value of a module's property `device`, by which a module without tensors may say where it is; None if
-    its class has no such property."""
+    """Returns the value of a module's property `device`, with which a module without tensors may say where it is; None
+    if its class has no such property."""
     return (
         getattr(model, "device", None)
         if isinstance(getattr(type(model), "device", None), property)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 class _Commands(click.Group):
     """Runs the chosen command. The exit status is 130 after Ctrl-C, as in shells, and 2 if a file cannot be written.
-    Python and Click would end with 1 for both, which here says that a backend diverges or has failed."""
+    Python and Click would end with 1 in both cases, but here 1 means that a backend diverges or has failed."""
 
     def invoke(self, ctx: click.Context) -> Any:
         for stream in (sys.stdout, sys.stderr):

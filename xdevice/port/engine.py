@@ -229,7 +229,7 @@ def _after(source: Source, site: Site) -> str:
 
 
 def _connected(modules: list[PythonModule], inference: Inference) -> set[PythonModule]:
-    """The modules, and all that are connected with one of them by imports."""
+    """The modules, and all modules that are connected to one of them by imports."""
     connected: set[PythonModule] = set()
     waiting = list(modules)
     while waiting:

@@ -54,7 +54,7 @@ def narrowed(test: ast.expr, env: Env, is_true: bool) -> Env:
 
 
 def _exclusion(test: ast.expr, is_true: bool) -> tuple[ast.expr | None, Callable[[Atom], bool]]:
-    """The expression that a test is about, and which atoms it cannot be."""
+    """The expression that a test is about, and a function that says which atoms it cannot be."""
     match test:
         case ast.Compare(left=name, ops=[op], comparators=[ast.Constant(value=None)]):
             if isinstance(op, ast.Is | ast.Eq) is is_true:

@@ -201,7 +201,7 @@ ONLY_MXNET: Final = {
     "wait_to_read",
     "reset_ctx",
 }
-"""Methods that only arrays and parameters of MXNet have: the name proves the receiver."""
+"""Methods that only arrays and parameters of MXNet have: the name alone shows what the receiver is."""
 
 KEYWORDS: Final = {
     "device",

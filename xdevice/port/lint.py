@@ -259,7 +259,7 @@ def _with_behind(test: Finding, guarded: list[Finding]) -> Finding:
 
 
 def _statement_lines(node: Any, parents: dict[ast.AST, ast.AST]) -> tuple[int, int]:
-    """The lines of the statement around a node; of a compound statement only those before its body."""
+    """The lines of the statement around a node; for a compound statement, only those before its body."""
     statement = node
     while not isinstance(statement, ast.stmt):
         statement = parents[statement]

@@ -119,7 +119,7 @@ def torch_device(use: Use) -> Judgement:
 
 
 def _device_of_text(use: Use, argument: ast.expr) -> Judgement:
-    """The judgement on `torch.device(argument)`, as if it did not matter how the device prints."""
+    """The judgement on `torch.device(argument)`, ignoring how the device prints."""
     text = text_of(argument)
     # tensors on "meta" have no memory, on any machine
     if text == "meta":
@@ -148,7 +148,7 @@ def _device_of_text(use: Use, argument: ast.expr) -> Judgement:
 
 
 def _native(name: str) -> str:
-    """The function of xdevice that makes such a device of the framework."""
+    """The function of xdevice that makes the framework's device with this name."""
     return "xdevice.native.cpu" if name.lower() == "cpu" else "xdevice.native.gpu"
 
 
@@ -275,7 +275,7 @@ def _filled_in(use: Use, node: ast.expr | None) -> tuple[str, ast.expr | None]:
 
 
 def device_list(use: Use) -> Judgement:
-    """A list of devices is rewritten where only its length, its truth or one item is asked."""
+    """A list of devices is rewritten if only its length, its truth value or one item is used."""
     name = text_of(use.only_argument)
     if name is None or name.lower() != "gpu":
         return left_open("lists devices in the framework's own way", "XD155")

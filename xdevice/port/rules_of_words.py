@@ -90,7 +90,7 @@ _REPEATABLE: Final = (
     ast.operator,
     ast.unaryop,
 )
-"""The parts of an expression that has the same value when it is evaluated again, as a call may not."""
+"""The parts of an expression that has the same value when it is evaluated again. A call may have another one."""
 WITH_DEVICES: Final = frozenset(_ALIKE)
 """Functions whose calls are judged together with the text in them that names a device."""
 
@@ -311,8 +311,8 @@ def _is_seeded_before(use: Use, seed: ast.expr) -> bool:
 
 
 def _with_device(use: Use, row: Row) -> Judgement:
-    """Gives a function of mixed precision the device that there is, and switches it off where there is none, as the
-    old name does for CUDA."""
+    """Gives a function of mixed precision the device that is present, and switches it off if there is none, as the old
+    name does for CUDA."""
     callee, _, _ = row.accelerator.partition("(")
     name = _SETTINGS[callee][0]  # of the parameter for the device
     names = _SETTINGS[use.called]
@@ -360,7 +360,7 @@ def _with_device(use: Use, row: Row) -> Judgement:
 
 
 def _nccl(use: Use, row: Row) -> Judgement:
-    """`init_process_group("nccl")` gets the collectives of the device that there is."""
+    """`init_process_group("nccl")` gets the collectives of the device that is present."""
     keyword = use.keywords.get("backend")
     backend = keyword.value if keyword is not None else use.args[0] if use.args else None
     if backend is None or text_of(backend) != "nccl":

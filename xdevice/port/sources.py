@@ -106,7 +106,7 @@ class PythonModule:
 
 @dataclass(eq=False)
 class Cell:
-    """Lines of a file from `line` on, with their text, and the tabs that they belong to (none: all)."""
+    """Lines of a file from `line` on, with their text, and the tabs that they belong to (none means all)."""
 
     line: int
     text: str

@@ -8,7 +8,7 @@ Facts about MXNet that the code depends on:
 - For some operations MXNet has no kernel or a wrong one, and NumPy computes them on the host. Their gradient is 0, or
   they have none, or it is refused. MXNet's own gradient of `eigh` and `eigvalsh` is 0 (no upstream issue known).
 - `abs`, `square`, `pow` and `mod` compute integers as floats (no upstream issue known).
-- `where` with a number in place of an array gives the gradient to the elements that were not taken
+- `where` with a number in place of an array passes the gradient to the elements that were not taken
   (https://github.com/apache/mxnet/issues/17893), so it gets arrays.
 - `where` of empty arrays crashes the process. The mean of an empty array is 0. Integers are divided as float32 (no
   upstream issues known).

@@ -52,7 +52,8 @@ def _in_this_thread(loader: paddle.io.DataLoader) -> Iterator[Any]:
 
 
 def _samples(loader: paddle.io.DataLoader) -> Iterator[Any]:
-    """Yields what the loader collates at each step: a list of samples, or one sample if it does not make batches."""
+    """Yields the data that the loader collates at each step: a list of samples, or one sample if it does not make
+    batches."""
     is_iterable = isinstance(loader.dataset, paddle.io.IterableDataset)
     if not loader.auto_collate_batch:
         yield from (

@@ -1,4 +1,4 @@
-"""Compiles functions to their operations, one after another, without the Python and the autograd between them.
+"""Compiles functions to their operations, which run one after another without Python or autograd in between.
 
 The function runs once, on `Symbol`s: tensors that represent others, and have no memory that could be read. Each
 operation that reaches PyTorch's dispatcher below autograd, also in the backward pass, is computed, noted and written

@@ -81,7 +81,7 @@ def with_number(name: str, value: complex) -> str:
 
 def require_fits(value: complex, name: str) -> None:
     """Raises `DTypeError` if the dtype is an integer dtype that cannot hold the number, or if the number is an int that
-    no float holds."""
+    no float can hold."""
     if kind_of(name) not in "iu":
         _require_float(value, name)
         return

@@ -31,7 +31,7 @@ ROUNDING: Final = ("ceil", "floor", "round", "trunc")
 """Functions that leave integers as they are."""
 
 TESTING: Final = {"isfinite": True, "isinf": False, "isnan": False}
-"""Functions that test each element, and what each gives for any integer."""
+"""Functions that test each element, each with its result for integers."""
 
 BINARY: Final = {
     **dict.fromkeys(("add", "multiply", "pow", "subtract"), NUMERIC),

@@ -180,7 +180,7 @@ class _Arguments:
 
 class _Pattern:
     """The arguments of a call without their tensors. The pattern finds the tensors of similar arguments in a fifth of
-    the time of a walk, for which each step of a training loop would wait."""
+    the time of a walk. Each step of a training loop would wait for the walk."""
 
     def __init__(self, arguments: _Arguments) -> None:
         assert arguments.backend is not None
@@ -331,7 +331,7 @@ class _Program:
     def __init__(self, function: Callable[..., Any], pattern: _Pattern, device: Device) -> None:
         self.outside = Outside([function, *pattern.code])
         self.is_new = False
-        """Whether the last calls have compiled it, for other shapes or dtypes."""
+        """Whether the last calls have compiled the function for new shapes or dtypes."""
         self._shapes: set[Any] = set()
         self._function = function
         self._backend = pattern.backend

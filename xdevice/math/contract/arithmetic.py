@@ -1,4 +1,5 @@
-"""The kernels (functions on tensors) that `Backend.namespace()` returns, and `xdevice.array_namespace` is built from.
+"""The kernels (functions on tensors) that `Backend.namespace()` returns, and from which `xdevice.array_namespace` is
+built.
 
 A kernel has the name of its function in the Python Array API standard and has less to do, because the core promises
 that

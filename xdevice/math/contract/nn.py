@@ -1,4 +1,4 @@
-"""The kernels (functions on tensors) that `Backend.nn()` returns, and `xdevice.nn` is built from.
+"""The kernels (functions on tensors) that `Backend.nn()` returns, and from which `xdevice.nn` is built.
 
 A kernel is the framework's own function, corrected where that function does not keep the rules below. The core promises
 a kernel that

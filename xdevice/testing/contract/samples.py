@@ -99,7 +99,7 @@ class Samples(ABC):
         return NotImplemented
 
     def determinism(self) -> object:
-        """Returns the settings of the framework that `Reproducibility.deterministic` changes, to be compared by `==`;
+        """Returns the settings of the framework that `Reproducibility.deterministic` changes, to be compared with `==`;
         `NotImplemented` if it changes none here."""
         return NotImplemented
 

@@ -59,7 +59,7 @@ def _named(text: str) -> tuple[str, ...]:
 
 
 def _check_device(text: str, settings: Settings) -> None:
-    """Refuses a text that names no device before the first test runs."""
+    """Refuses, before the first test runs, a string that does not name a device."""
     with suppress(DeviceError):
         devices.parse(text)
         return

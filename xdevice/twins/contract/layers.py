@@ -84,9 +84,9 @@ class Calls(Layers, Conversion):
     def calls(self, model: Any) -> AbstractContextManager[list[Call]]:
         """Returns a context manager that gives a list. While the block is open, each call of a layer of the model is
         appended when it ends, in this thread or task and in those that `xdevice.parallel.run` starts. A layer with
-        parameters that `layers` lists is recorded whatever layers it contains, any other layer only if it contains
-        none. Raises `UnsupportedError` for a model whose layers a compiler has hidden, `NotBuiltError` for one that has
-        not been built yet. Afterwards the model is as before."""
+        parameters that `layers` lists is recorded regardless of the layers that it contains, any other layer only if it
+        contains none. Raises `UnsupportedError` for a model whose layers a compiler has hidden, `NotBuiltError` for one
+        that has not been built yet. Afterwards the model is as before."""
         raise self.unsupported("seeing the calls of layers", "compare what the model returns")
 
     def outermost(self, around: Around) -> AbstractContextManager[Any]:

@@ -647,8 +647,8 @@ def order_of_block(norm_first: bool, *attentions: str) -> tuple[str, ...]:
 
 
 def same_setting(one: object, other: object) -> bool:
-    """Whether two settings are equal. Floats are compared to a relative 1e-6, because some frameworks keep them in
-    float32."""
+    """Whether two settings are equal. Floats are compared with a relative tolerance of 1e-6, because some frameworks
+    keep them in float32."""
     if isinstance(one, float) and isinstance(other, float):
         return math.isclose(one, other, rel_tol=1e-6)
     return one == other

@@ -105,7 +105,7 @@ class Table(NamedTuple):
     lines: tuple[type, ...] = ()
     """Classes of modules that call their children one after another, unless their code is rewritten."""
     blocks: tuple[type, ...] = ()
-    """Classes of modules whose layers with parameters state, in their settings, all that the module does between
+    """Classes of modules whose layers with parameters state, in their settings, everything that the module does between
     them."""
     lists_inside: bool = False
     """Whether modules inside a layer with parameters are listed too, because they work on the output of that layer."""
@@ -407,7 +407,7 @@ def avg_pool(
 
 
 def adaptive_pool(kind: str, size: Attribute, axes: int, path: str, layer: Any) -> Layer:
-    """Returns the entry for a pool of the kind "avg" or "max" that gives an output of a size."""
+    """Returns the entry for a pool of the kind "avg" or "max" whose output has a given size."""
     settings = _settings(layer, {"output_size": size})
     settings["output_size"] = per_axis(settings["output_size"], axes)
     return Layer(path, f"adaptive_{kind}_pool", (), settings)

@@ -140,7 +140,7 @@ def _convert(source: Any, target: Backend, like: Any, request: Request, state: S
 def _read(
     source: Any, target: Backend, like: Any, request: Request, state: State
 ) -> tuple[Twin, Twin | None]:
-    """Reads both models, without what `skip=` leaves out, and checks that the arguments fit them."""
+    """Reads both models, without the layers that `skip=` leaves out, and checks that the arguments fit them."""
     kinds, names = request.kinds, request.names
     reading.check_kinds(kinds)
     wanted = None

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     Names = Mapping[str, str]
 
 _LISTED: Final = 20
-"""How many parameters without a counterpart a message names."""
+"""How many parameters without a counterpart a message lists."""
 _LONGEST: Final = 1100
 """How many characters the lines about such parameters may take in a message, all together."""
 _WHAT_IS_WHAT: Final = (

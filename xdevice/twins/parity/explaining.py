@@ -39,8 +39,8 @@ def element_of(comparison: Comparison) -> Element:
 
 
 def vanishing(calls: Sequence[RecordedCall], wanted: Collection[Element]) -> dict[Element, str]:
-    """A note for each wanted element that is much smaller than the other numbers of a record of the reference, or whose
-    leaf is. The first record with such an element counts."""
+    """A note for each wanted element that is much smaller than the other numbers of one of the reference's records, or
+    whose leaf is. The first record with such an element counts."""
     notes: dict[Element, str] = {}
     for call in calls:
         arrays = {

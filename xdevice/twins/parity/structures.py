@@ -47,7 +47,7 @@ def _hint(actual: Leaves, expected: Leaves) -> str:
 
 
 def counters_of_one(actual: Leaves, expected: Leaves) -> set[str]:
-    """The paths of counts of batches that only one side has. PyTorch's batch norms keep such counts; they change no
+    """The paths of batch counts that only one side has. PyTorch's batch norms keep such counts; they change no
     result."""
     ours, theirs = ({leaf.path for leaf in side} for side in (actual, expected))
     return {path for path in ours ^ theirs if path.rstrip("'\"]").endswith(layouts.COUNTER)}

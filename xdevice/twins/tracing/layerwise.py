@@ -6,7 +6,7 @@ without parameters. If they give different outputs for the same input, the layer
 
 Two runs of deep models are further apart than `assert_parity` allows for one operation, so a layer counts as different
 if its output is off by more than 1e-4 of its largest value (`distances`). A fault may begin below that, and grow. So
-the cause is taken to be where the error grows most, up to the first layer that is different.
+the cause is assumed to be where the error grows most, up to the first layer that is different.
 """
 
 from __future__ import annotations

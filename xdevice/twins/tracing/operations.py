@@ -330,8 +330,8 @@ class TwoPrograms:
 
     def gradients(self) -> list[tuple[str, Errors | None]]:
         """For each gradient of the expected program, in the order of its backward pass, the name of the tensor that it
-        belongs to, and how far the closest gradient of the actual program is from it; None if none has its size. Where
-        the values tell which parameter it is, its gradient is taken."""
+        belongs to, and how far the closest gradient of the actual program is from it; None if none has its size. If the
+        values show which parameter it is, that parameter's gradient is taken."""
         every = [
             key for one in self.actual.operations if one.is_backward for key in one.outputs
         ]

@@ -46,7 +46,7 @@ class ByInputs(NamedTuple):
 def pair_by_inputs(runs: Runs, names: Names, values: Sequence[Values]) -> ByInputs:
     """Pairs the layers of two models. A pairing without inputs is kept if the outputs then agree. Otherwise layers of
     the same kind, shape and input are paired; if several have the same, their paths or their order decide. Each of
-    `values` pairs the tensors that are in no layer in another way.
+    `values` uses another pairing of the tensors that are in no layer.
 
     Raises:
         StateError: it cannot be determined which layer of the source is the counterpart of a layer of the target.
