@@ -42,8 +42,7 @@ def value_and_grad(f: Callable[..., Any], *, has_aux: bool = False) -> Callable[
     Experimental: it may change in a minor version.
 
     `value_and_grad(f)(params, *args)` calls `f(params, *args)` and returns `(value, grads)`. Costs the framework's own
-    time and about 10 us. docs/reference/arithmetic.md says what it promises, and lists the ways to differentiate it
-    again.
+    time and about 10 us. docs/reference/arithmetic.md has the rules, and lists the ways to differentiate it again.
 
     Args:
         f: a function of `params`, a tensor of floats or a container of such tensors, on any devices. It returns one
