@@ -46,9 +46,9 @@ def has_memory(x: paddle.Tensor) -> bool:
 
 
 def require_known(optimizer: Any, backend: Models) -> None:
-    """Raises `UnsupportedError` for an optimizer that has tensors in attributes other than Paddle's own for state,
-    parameters and settings (numbers, or tensors on the host), because they would not be moved or saved. LBFGS has some
-    in its `state`."""
+    """Raises `UnsupportedError` for an optimizer that keeps tensors outside the attributes in which Paddle's optimizers
+    usually keep their state, parameters and settings, because such tensors would not be moved or saved. An example is
+    LBFGS, which keeps its state in an attribute `state` of its own."""
     ids = {id(x) for kept in optimizers.kept(optimizer) for x in _tensors(kept)}
     for name, value in vars(optimizer).items():
         if any(id(x) not in ids for x in _tensors(value)):

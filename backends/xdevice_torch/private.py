@@ -105,7 +105,7 @@ PRIVATE: Final = (
         "blocking, compile, graphs and transfers", "torch.utils._python_dispatch",
         ("TorchDispatchMode", "_get_current_dispatch_mode_stack"),
     ),
-    # what C++ reads and moves by itself
+    # recognizing the operations that read one value (`x.item()`) or copy a tensor (`x.to()`)
     Private("transfers", "torch.ops.aten", ("_local_scalar_dense", "_to_copy")),
     # whether `torch.func` transforms
     Private("gradients", "torch._C", ("_functorch.peek_interpreter_stack",)),
@@ -133,7 +133,7 @@ PRIVATE: Final = (
     # a DataLoader that shuffles inside `with device:`; without it PyTorch's own context, in which it raises
     # (pytorch/pytorch#110820)
     Private("data loaders", "torch.utils._device", ("DeviceContext",)),
-    # an operation without a frame of Python, 0.2 us of 2
+    # calling an operation without the Python method around it, which takes 0.2 us of the call's 2 us
     Private("compile", "torch._ops.OpOverload", ("_op",)),
     # symbols take the shape of their tensors
     Private("compile", "torch._C", ("_DisableTorchDispatch",)),

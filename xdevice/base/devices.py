@@ -112,6 +112,7 @@ class Device:
                 other = parse(other)
             except DeviceError:  # some text in a list in which a device is looked for
                 return False
+        # devices are interned, so equal ones are the same object, once `cuda:1` has become `gpu:1`
         return self is (plain(other) if isinstance(other, Device) else other)
 
     __hash__ = object.__hash__  # one in Python would make every look-up by a device slower

@@ -130,7 +130,8 @@ def can_hold(cls: type) -> bool:
 
 
 def _is_function(cls: type) -> bool:
-    """Whether objects of a type are functions, such as Cython's, which lead to the whole program."""
+    """Whether objects of a type are functions, those of Cython for example included. Their attributes are not searched
+    for tensors, because they lead to the globals of a module, and from there to the whole program."""
     return has_method(cls, "__call__") and has_method(cls, "__get__")
 
 

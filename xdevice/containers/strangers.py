@@ -120,7 +120,7 @@ class Stranger:
             or registry.owner_of(cls) is not None
         ):
             return inside
-        # it is in none of its attributes
+        # the path to a tensor does not begin with an attribute, and only attributes can be walked
         if not all(one.path.startswith(".") for one in self.parts):
             return f"{inside}, or say how: xdevice.register_container({cls.__qualname__}, flatten=..., rebuild=...)"
         return f"call xdevice.register_container({cls.__qualname__}) to have its attributes walked, {other}"

@@ -154,11 +154,11 @@ def _variable() -> str:
 
 @cache
 def parsed(text: str) -> tuple[Any, ...]:
-    return (
-        ()
-        if text in ("", "0")
-        else tuple(import_module("xdevice.virtual.contract.characters").parse(text))
-    )
+    """Returns the `Character` of each virtual GPU that a text describes."""
+    if text in ("", "0"):
+        return ()
+    # imported only here, because most programs have no virtual GPUs
+    return tuple(import_module("xdevice.virtual.contract.characters").parse(text))
 
 
 def refuse_too_late(backend: Backend) -> None:

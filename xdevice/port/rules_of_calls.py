@@ -349,7 +349,8 @@ def wait(use: Use) -> Judgement:
 
 
 def split_and_load(use: Use) -> Judgement:
-    """MXNet's `split_and_load(data, ctx_list)`, whose keywords have other names."""
+    """The judgement on a call of MXNet's `split_and_load(data, ctx_list)`. It becomes a call of `split_batch`, which
+    has other names for the keywords and always splits the first axis."""
     keywords = use.keywords
     has_devices = len(use.args) == 2 or (len(use.args) == 1 and "ctx_list" in keywords)
     if not has_devices or not keywords.keys() <= {"ctx_list", "batch_axis", "even_split"}:

@@ -116,7 +116,8 @@ def word(use: Use, row: Row | None) -> Judgement:
 
 
 def _not_called(use: Use, row: Row) -> Judgement:
-    """The judgement on a name that is passed on: it is renamed if its word is called in the same way."""
+    """The judgement on a name that is passed on, not called: the neutral word replaces it if whoever calls it later can
+    call the word with the same arguments, also where there is no GPU (`Row.idle`)."""
     is_class = row.name in ("torch.cuda.Stream", "torch.cuda.Event")
     if is_class or (row.rule == "renamed" and row.idle is None):
         return proven(NAMED, use.replace(_callee(use, row)))
@@ -150,13 +151,13 @@ def guarded(use: Use, edits: Edits, idle: str | None) -> Edits:
     test = use.module.available
     indent = use.indent
     if use.is_statement and indent is not None:
-        # # the statement becomes the body of an `if`
+        # the statement becomes the body of an `if`
         inner = indent + ("\t" if "\t" in indent else "    ")
         return (
             use.edit(use.start, use.start, f"if {test}:{use.module.source.newline}{inner}"),
             *edits,
         )
-    # # the expression becomes a choice between the word and what the old name gave
+    # the expression becomes a choice between the word and what the old name gave
     start, end = ("", "") if _stands_free(use) else ("(", ")")
     before = (use.edit(use.start, use.start, start),) if start else ()
     return (*before, *edits, use.edit(use.end, use.end, f" if {test} else {idle}{end}"))

@@ -60,12 +60,15 @@ class JaxCalls(Calls):
         def replaced(original: Any) -> Any:
             @wraps(original)
             def process(trace: Any, primitive: Any, args: Any, params: Any) -> Any:
+                # arrays have no hooks in JAX, so that nothing can follow their gradients
+                follow = None
+                is_backward = common.is_called("backward_pass")
                 return run(
                     str(primitive),
                     tuple(args),
                     lambda: original(trace, primitive, args, params),
-                    None,
-                    common.is_called("backward_pass"),
+                    follow,
+                    is_backward,
                 )
 
             return process

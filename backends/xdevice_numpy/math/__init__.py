@@ -1,4 +1,4 @@
-"""Arrays on NumPy, which has no gradients."""
+"""Arrays and reproducibility on NumPy. There is no mixin for gradients, because NumPy cannot compute them."""
 
 from __future__ import annotations
 

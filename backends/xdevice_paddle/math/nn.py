@@ -140,9 +140,10 @@ def _may_be_at_the_bound(losses: Any) -> bool:
 
 
 def _value(x: Any) -> Any:
-    """Returns the number in a tensor without dimensions. Together with the kernel that computes it, this takes half the
-    time of NumPy's `max` of all numbers."""
-    token = listening.set(False)  # what `hooks.unseen` does, in a tenth of its time
+    """Returns the number in a tensor without dimensions. To compute a maximum with Paddle and read it here takes half
+    the time of copying all numbers to NumPy for its `max`."""
+    # the program does not see this read as its own: the same as `hooks.unseen`, in a tenth of its time
+    token = listening.set(False)
     try:
         return x.numpy().item()
     finally:

@@ -195,7 +195,7 @@ class Recorder(Mode):
         self._lines.append(line if target == "_" else f"{target} = {line}")
         return symbols
 
-    # what another call might have to do differently
+    # operations that might have to run differently at another call of the function
 
     def _require_repeatable(self, func: Any, args: Any) -> None:
         """Raises `UnsupportedError` for an operation that returns a value, or whose result has a shape that depends on
@@ -258,7 +258,7 @@ class Recorder(Mode):
                 f"backward() {_WHILE}", "take the gradients by xdevice.math.value_and_grad"
             )
 
-    # what is written out
+    # the operations, written as lines of the program
 
     def _reshaped(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Notes an operation that changes the shape of a tensor as the operation that makes such a view."""

@@ -177,16 +177,16 @@ def _evaluated(
     """The value and the gradients: the adapter calls `f` on tensors in place of the parameters, and differentiates
     it."""
     backend, leaves = parameters(walk, "params", has_floats=True)
-    others: list[Tree] = []
+    aux_trees: list[Tree] = []
 
     def call(inputs: list[Any]) -> tuple[Any, list[Any]]:
         loss = f(trees.rebuild(walk, inputs), *args, **kwargs)
         if has_aux:
             loss, aux = _parted(loss)
-            others.append(trees.Tree(aux))
+            aux_trees.append(trees.Tree(aux))
         loss = registry.as_array(loss)
         _require_loss(loss, backend)
-        return loss, others[0].leaves if has_aux else []
+        return loss, aux_trees[0].leaves if has_aux else []
 
     # adapters let gradients flow on through the result only if somebody may ask for them
     nested = inside.get()
@@ -200,7 +200,7 @@ def _evaluated(
             gradients = _completed(gradients, leaves, backend)
             break
     grads = trees.rebuild(walk, gradients)
-    return ((value, others[0].rebuilt(rest)), grads) if has_aux else (value, grads)
+    return ((value, aux_trees[0].rebuilt(rest)), grads) if has_aux else (value, grads)
 
 
 # checking the arguments, here and in `updating`

@@ -61,7 +61,7 @@ def _of_square(function: str, result: Callable[[Any], Any] = lambda x: x) -> Cal
     tuple."""
 
     def factorization(checks: Checks, x: Any, /) -> Any:
-        return result(_factor(checks, function, x, True))
+        return result(_factor(checks, function, x, is_square=True))
 
     return factorization
 

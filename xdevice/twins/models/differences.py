@@ -621,17 +621,18 @@ def _set_alike_in_each(
 
 
 def _of_kind(
-    kind: str, one: list[Layer], other: list[Layer], differences: list[SettingDifference]
+    kind: str, ours: list[Layer], theirs: list[Layer], differences: list[SettingDifference]
 ) -> list[SettingDifference]:
-    """The differences between the source's layers of a kind and the target's, if all those of one model have the same
-    settings. Leaves out those in `differences`."""
-    where = f"{other[0].path} and every other {kind}" if len(other) > 1 else other[0].path
-    paths = {layer.path for layer in other}
-    names = {difference.name for difference in differences if difference.where in paths}
+    """The differences between the source's layers of a kind, `ours`, and the target's, `theirs`. Within each model all
+    of them have the same settings (see `_set_alike_in_each`), so it is enough to compare the first of each. Settings
+    that `differences` has for one of `theirs` are left out."""
+    where = f"{theirs[0].path} and every other {kind}" if len(theirs) > 1 else theirs[0].path
+    paths = {layer.path for layer in theirs}
+    reported = {difference.name for difference in differences if difference.where in paths}
     return [
-        each._replace(where=where)
-        for each in _between(one[0], other[0])
-        if each.name not in names
+        difference._replace(where=where)
+        for difference in _between(ours[0], theirs[0])
+        if difference.name not in reported
     ]
 
 

@@ -432,8 +432,8 @@ def laid_out(way: PartsOf, path: str, kind: str, variables: Variables) -> Layer 
 
 
 def _with_norm(parts: Sequence[Part], start: str, variables: Variables) -> Sequence[Part]:
-    """The parts, with those of a norm of the weight if `variables` has them at `start`, or with the kernel of one of
-    Keras's depthwise convolutions."""
+    """The parts of a layer, with the part `weight` replaced where `variables`, at `start`, has it in another form: as a
+    weight norm, as a spectral norm, or as the kernel of a depthwise convolution of Keras. Otherwise unchanged."""
     if start + DEPTHWISE in variables:
         rule = layouts.depthwise(int(variables[start + DEPTHWISE].shape[-1]))
         return [
@@ -442,10 +442,10 @@ def _with_norm(parts: Sequence[Part], start: str, variables: Variables) -> Seque
         ]
     for g, v in layouts.NORM_NAMES:
         if start + g in variables and start + v in variables:
-            own, axes = tuple(variables[start + g].shape), len(variables[start + v].shape)
-            # a flat g has one number for each row, unless the weight was built with another dim
-            shape = own if len(own) == axes else (*own, *(1,) * (axes - len(own)))
-            return layouts.normed(parts, (g, v), shape, own)
+            stored, axes = tuple(variables[start + g].shape), len(variables[start + v].shape)
+            # a flat g does not tell along which dim the norm was taken: it is read as one number for each row
+            shape = (*stored, *(1,) * (axes - len(stored)))
+            return layouts.normed(parts, (g, v), shape, stored)
     for names in layouts.SPECTRAL_NAMES:
         if all(start + name in variables for name in names):
             return layouts.spectral(parts, names)

@@ -97,7 +97,8 @@ class BackendRow:
     backend: str
     state: State
     reference: str = ""
-    """The name of the backend that this backend was compared with."""
+    """The name of the backend that this one was compared with. If that is of another run, " of " and the run's folder
+    follow."""
     version: str | None = None
     seconds: float | None = None
     """How many seconds the backend's process took, imports included; None if that is not known."""
@@ -472,7 +473,7 @@ def _notes(row: BackendRow) -> str:
         if row.first is not None
         else ""
     )
-    # the reference comes from another run
+    # only a reference of another run has a space: it is named with the folder of that run, as in "torch of old"
     other = f"compared with {row.reference}" if " " in row.reference else ""
     return "; ".join(filter(None, (why, first, other)))
 

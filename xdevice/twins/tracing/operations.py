@@ -118,7 +118,7 @@ class Log:
         if array.dtype.kind not in "biufc":
             array = array.astype("float32")
         shape = array.shape
-        # it gives an array without axes one
+        # reshaped, because `ascontiguousarray` adds an axis to an array that has none
         array = numpy.ascontiguousarray(array).reshape(shape)
         key = hashlib.blake2b(
             array.view("uint8").data if array.ndim else array.tobytes(), digest_size=12

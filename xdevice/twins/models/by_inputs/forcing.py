@@ -147,27 +147,30 @@ class ForcedRun:
         self.apart: list[tuple[str, str]] = []
         self._runs, self._guess, self._fixed, self._calls = runs, guess, fixed, calls
         self._ours, self._theirs = runs.source.by_path, runs.target.by_path
-        self._signatures = {
+        self._source_signatures = {
             path: runs.source.signature(layer)
             for path, layer in self._ours.items()
             if path in calls
         }
-        self._wanted = {
+        self._target_signatures = {
             path: runs.target.signature(layer) for path, layer in self._theirs.items()
         }
-        self._left: dict[str, list[_SourceCall]] = {}
-        self._same: dict[int, bool] = {}
-        self._before = ""
+        # for each layer of the target, the calls of its counterpart that it has not taken yet
+        self._remaining_calls: dict[str, list[_SourceCall]] = {}
+        # the answers of `_has`, by the `id` of the source's call
+        self._had_input_by_id: dict[int, bool] = {}
+        # the path of the target's layer that was called last
+        self._previous = ""
         try:
             self.run = runs.run(self._give)
         except ArgumentError as error:
             raise StateError(
                 f"{runs.target.name} cannot run with what the layers of {runs.source.name} give, behind "
-                f"{self._before or 'the beginning'}, so that inputs= decides nothing: "
+                f"{self._previous or 'the beginning'}, so that inputs= decides nothing: "
                 f"{model_runs.message(error.__cause__ or error)}"
             ) from error
         if runs.outputs_apart(self.run) > runs.limit:
-            self.apart.append(("", self._before))
+            self.apart.append(("", self._previous))
 
     @property
     def faults(self) -> int:
@@ -176,19 +179,19 @@ class ForcedRun:
     def _give(self, call: Call, result: Any) -> Any:
         """The values with which the target continues, in place of a layer's result."""
         # only layers with parameters have counterparts
-        if call.path not in self._wanted:
+        if call.path not in self._target_signatures:
             return result
         backend = self._runs.target.backend
         own_input = as_input([backend.to_numpy(x) for x in call.inputs[:1]])
         # the answers of the call before were about another input
-        self._same.clear()
+        self._had_input_by_id.clear()
         own = self._choose(call.path, own_input, _size(call.outputs))
         expected = self._next_call(call.path, own, own_input)
         if expected is None:
             return result
         if not self._has(expected, own_input):
-            self.apart.append((call.path, self._before))
-        self._before = call.path
+            self.apart.append((call.path, self._previous))
+        self._previous = call.path
         tensors = list(layer_calls.tensors(backend, result))
         # such as a state that only one framework returns
         if not len(expected.outputs) >= len(call.outputs) == len(tensors):
@@ -217,9 +220,9 @@ class ForcedRun:
 
     def _has(self, call: _SourceCall, own_input: LayerInput | None) -> bool:
         """Whether `call`, of a layer of the source, had this input. The answer is kept until the target's next call."""
-        if id(call) not in self._same:
-            self._same[id(call)] = is_same(call.input, own_input)
-        return self._same[id(call)]
+        if id(call) not in self._had_input_by_id:
+            self._had_input_by_id[id(call)] = is_same(call.input, own_input)
+        return self._had_input_by_id[id(call)]
 
     def _next_call(
         self, path: str, own: str, own_input: LayerInput | None
@@ -227,7 +230,9 @@ class ForcedRun:
         """Takes the call of the source's layer `own` that corresponds to a call of the target's layer at `path`: the
         one with the same input, since two models may call a shared layer in different orders, else the next one. None
         if no call is left."""
-        left = self._left.setdefault(path, list(self._calls.get(own, ()) if own else ()))
+        left = self._remaining_calls.setdefault(
+            path, list(self._calls.get(own, ()) if own else ())
+        )
         place = next((n for n, call in enumerate(left) if self._has(call, own_input)), 0)
         return left.pop(place) if left else None
 
@@ -265,8 +270,8 @@ class ForcedRun:
         then by the guess, then by likeness."""
         alike = [
             own
-            for own, signature in self._signatures.items()
-            if signature == self._wanted[path]
+            for own, signature in self._source_signatures.items()
+            if signature == self._target_signatures[path]
         ]
         # a shortcut may have the kind, the shape and the input of the layer that it bypasses, but not its stride
         alike = [own for own in alike if _size(self._calls[own][0].outputs) == size] or alike
@@ -298,7 +303,7 @@ class ForcedRun:
     def _called_next(self, same: Sequence[str]) -> list[str]:
         """Those of the source's layers `same` that the source calls next to the counterpart of the layer that was
         called last. In a U-Net, for example, each block has a layer that takes the same embedding of the time."""
-        order, last = list(self._calls), self.chosen.get(self._before)
+        order, last = list(self._calls), self.chosen.get(self._previous)
         if last not in self._calls:
             return []
         first = end = order.index(last) + 1
