@@ -52,7 +52,7 @@ def lacks(native: Any) -> frozenset[str]:
 
 
 def everywhere() -> list[Any]:
-    """Returns this process's devices of all platforms, also those that xdevice has no name for."""
+    """Returns this process's devices of all platforms, including those that xdevice has no name for."""
     return [native for name in platforms() for native in jax.local_devices(backend=name)]
 
 

@@ -62,7 +62,7 @@ def places(model: Any) -> Iterator[tuple[str, Any]]:
 
 
 def variables(model: Any) -> Iterator[tuple[str, Any]]:
-    """Yields name and array of each variable of a model, with the names that `save_parameters` uses."""
+    """Yields the name and the array of each variable of a model, with the names that `save_parameters` uses."""
     if isinstance(model, Parameter):
         yield "", _value(model.name, model)
         return

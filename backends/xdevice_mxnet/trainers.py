@@ -29,7 +29,7 @@ _WITH_MORE: Final = (mx.optimizer.Nadam, mx.optimizer.LBSGD)
 
 
 def variables(trainer: Any) -> Iterator[tuple[str, Any]]:
-    """Yields name and array of each part of the state of a Trainer's optimizer."""
+    """Yields the name and the array of each part of the state of a Trainer's optimizer."""
     if isinstance(trainer.optimizer, _WITH_MORE):
         raise UnsupportedError(
             f"mxnet's {type(trainer.optimizer).__name__} keeps numbers outside its arrays; "
@@ -41,7 +41,7 @@ def variables(trainer: Any) -> Iterator[tuple[str, Any]]:
 
 
 def named(index: int, state: Any, updates: int) -> Iterator[tuple[str, Any]]:
-    """Yields name and array of each part of the state for one parameter, which has taken `updates` steps."""
+    """Yields the name and the array of each part of the state for one parameter, which has taken `updates` steps."""
     yield from ((f"{index}.{part}", array) for part, array in enumerate(arrays(state)))
     yield f"{index}.{UPDATES}", mx.nd.full((1,), updates, ctx=mx.cpu(), dtype="int64")
 

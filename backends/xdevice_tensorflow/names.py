@@ -33,8 +33,8 @@ _Named = tuple[str, Any]
 
 
 def variables(model: Any) -> list[tuple[str, tf.Variable]]:
-    """Returns name and `tf.Variable` of each variable of a model, without those of its optimizer and its metrics; or of
-    `model` itself if it is an optimizer or a metric."""
+    """Returns the name and the `tf.Variable` of each variable of a model, without those of its optimizer and its
+    metrics; or of `model` itself if it is an optimizer or a metric."""
     if isinstance(model, keras.optimizers.Optimizer):
         if not model.built:
             raise NotBuiltError(

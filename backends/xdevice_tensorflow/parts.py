@@ -47,8 +47,8 @@ def tf_variable(variable: Any) -> tf.Variable | None:
 
 
 def variables(model: Any) -> list[tuple[str, tf.Variable]]:
-    """Returns name and `tf.Variable` of each variable of a model, including those of its optimizer, its metrics and its
-    random seeds."""
+    """Returns the name and the `tf.Variable` of each variable of a model, including those of its optimizer, its metrics
+    and its random seeds."""
     return _named(built(model))
 
 

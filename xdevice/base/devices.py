@@ -264,7 +264,7 @@ def _index_hint(spec: object) -> str:
 
 
 def _parse_text(text: str) -> Device:
-    """Returns the device that a text names, and caches it. Raises `DeviceError` for any other text."""
+    """Returns the device that a string names, and caches it. Raises `DeviceError` for any other string."""
     import re
 
     match = re.fullmatch(_SPELLING, text, re.IGNORECASE | re.ASCII)

@@ -151,7 +151,7 @@ class Weight(NamedTuple):
 def weight_of(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, Real) or not 0 <= value <= _MOST:  # type: ignore[operator]
         raise ArgumentError(
-            f"weight must be a number of 0 or more, such as the number of samples, not {shown(value)}"
+            f"weight must be a number that is not negative, such as the number of samples, not {shown(value)}"
         )
     return float(value)
 

@@ -166,7 +166,7 @@ def names_no_index(node: ast.AST) -> bool:
 
 
 def _has_index(node: ast.AST) -> bool:
-    """Whether a text names a device with its index, as the framework prints it."""
+    """Whether a string names a device with its index, as the framework prints it."""
     if isinstance(node, ast.IfExp):
         return _has_index(node.body) and _has_index(node.orelse)
     text = text_of(node)

@@ -26,7 +26,7 @@ class Version(NamedTuple):
 
 
 def version(text: str) -> Version:
-    """The release that a text names, such as "2.9" or "2.9.1".
+    """The release that a string names, such as "2.9" or "2.9.1".
 
     Raises:
         ValueError: it names none.

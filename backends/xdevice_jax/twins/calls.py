@@ -1,7 +1,7 @@
 """Calls modules of Flax (nnx, linen) and Equinox, and records the calls of the layers of Flax.
 
-A module of Equinox is called with `vmap` over the batch, inside which its layers have no values. So only the outputs of
-such a model are compared.
+An Equinox module is called under `vmap` over the batch, and inside `vmap` its layers compute no values that could be
+recorded. So only the outputs of such a model are compared.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ Facts that the code depends on:
   `perturb` keep. An array that is an attribute counts, too.
 - Equinox keeps arrays as attributes of frozen dataclasses, and intends a module to be replaced, not changed. Everyone
   who holds the module sees an array that is written into it, as with any other framework's model.
-- A module of Equinox takes one example, without an axis for the batch.
+- An Equinox module takes one example, without an axis for the batch.
 - The GRUCell of Equinox keeps three of its biases in one array and the fourth in another. Here they are one variable.
 - nnx's `eval()` sets two attributes of the modules that have them.
 """
@@ -110,8 +110,8 @@ def variables(model: Any) -> Iterator[Variable]:
 
 
 def _inside(path: str, thing: Any, put: Callable[[Any], None]) -> Iterator[Variable]:
-    """Yields the arrays of a module, also those in its lists and dicts, but not those of the modules inside it. `put`
-    replaces `thing` where it is, for a tuple, which cannot be written."""
+    """Yields the arrays of a module, including those in its lists and dicts, but not those of the modules inside it.
+    `put` replaces `thing` where it is, for a tuple, which cannot be written."""
     items = list(thing) if isinstance(thing, tuple) else thing
     for name, key, value in _children(thing):
         way, write = layouts.join(path, name), partial(_write, items, key)

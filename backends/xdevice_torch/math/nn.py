@@ -67,8 +67,8 @@ def _raising() -> tuple[str, ...]:
 
 
 def _is_unread(indices: Tensor) -> bool:
-    """Whether these indices may be out of range, so that CUDA would end the process's work on the GPU: in a compiled
-    function nobody has read them."""
+    """Whether these are indices on CUDA in a compiled function, where nobody has checked them: one that is out of range
+    would end the process's work on the GPU."""
     return type(indices) is Symbol and indices.is_cuda
 
 

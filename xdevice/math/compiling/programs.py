@@ -52,13 +52,13 @@ def compile(function: F, **spelling: NoReturn) -> F:
     It takes the function's arguments: tensors of one backend and on one device, in containers too. Other values in the
     arguments (numbers, texts, functions) are part of the program, which is compiled again for each value, and for each
     shape and dtype of a tensor. Pass values that change at each step as tensors. It gives the same results in the same
-    containers, also those of `value_and_grad`, `update`, `array_namespace` and `xdevice.nn`.
+    containers, including those of `value_and_grad`, `update`, `array_namespace` and `xdevice.nn`.
 
     | backend | it is |
     |---|---|
     | jax | `jax.jit` |
     | tensorflow | `tf.function` |
-    | torch | its operations, also those of the backward pass, one after another; not on MPS, XPU and the like |
+    | torch | its operations, including those of the backward pass, one after another; not on MPS, XPU and the like |
     | paddle, mxnet, numpy | the function itself, called as it is |
 
     Costs one slow call for each program (0.3 to 2 s for a small net, 0.02 s on PyTorch), and 4 to 15 us a call.

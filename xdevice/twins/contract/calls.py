@@ -67,7 +67,7 @@ class Call(NamedTuple):
     layer: Any
     """The framework's own layer; for the activation of a Keras layer, a function."""
     inputs: tuple[Any, ...]
-    """The tensors among the arguments of the call, also those in containers."""
+    """The tensors among the arguments of the call, including those in containers."""
     outputs: tuple[Any, ...]
     gradients: list[Any]
     """For each output, the last gradient that has reached it; None until one does."""

@@ -174,7 +174,7 @@ def _read(
         raise StateError("names= says which layer of like= is meant; give like=, the model")
     if wanted is None and request.dtype == LIKE:
         raise ArgumentError(
-            "dtype='like' takes the dtypes of like=; give like=, the model, or the name of a dtype"
+            "dtype='like' takes the dtypes of like=; pass a model as like=, or the name of a dtype as dtype="
         )
     return origin, wanted
 

@@ -67,8 +67,8 @@ class Twin(NamedTuple):
     singles: list[Layer]
     """The variables that belong to no known layer, each once and as a layer of the kind "same"."""
     sequence: list[Layer] | None = None
-    """All layers of a model, also those without parameters, in the order in which the model defines them. None for a
-    dict, or if the backend cannot list them."""
+    """All layers of a model, including those without parameters, in the order in which the model defines them. None
+    for a dict, or if the backend cannot list them."""
     model: Any = None
 
     @property

@@ -43,7 +43,7 @@ class LayerCall(NamedTuple):
     """The name of the layer's class. The activation inside a Keras layer is a function: for it, the function's name.
     `log` for a value that the program names with `xdevice.parity.log`."""
     inputs: tuple[Array, ...]
-    """The tensors among the arguments of the call, also those in containers."""
+    """The tensors among the arguments of the call, including those in containers."""
     outputs: tuple[Array, ...]
     gradients: tuple[Array | None, ...]
     """For each output, the gradient that has reached this output; None if none did."""
