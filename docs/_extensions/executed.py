@@ -212,7 +212,7 @@ def output_of(cell: nbformat.NotebookNode) -> Output:
     text, stderr, image, error = "", "", "", ""
     for output in cell.outputs:
         if output.output_type == "stream" and output.name == "stderr":
-            stderr += INFORMED.sub("", output.text)
+            stderr += output.text
         elif output.output_type == "stream":
             text += output.text
         elif output.output_type == "error":
@@ -221,6 +221,8 @@ def output_of(cell: nbformat.NotebookNode) -> Output:
             image = output.data["image/png"]
         else:
             text += output.data["text/plain"] + "\n"
+    # a line may come in two outputs, so they are joined first
+    stderr = INFORMED.sub("", stderr)
     return Output(re.sub(r"\x1b\[[0-9;]*m", "", text), stderr, image, error)
 
 
