@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from importlib.metadata import entry_points
 from pathlib import Path
 
@@ -36,6 +38,16 @@ def test_port_shows_a_diff_and_changes_nothing(project):
     assert line.startswith("main.py:3: XD153 torch.nn.DataParallel: ")
     assert line.endswith("; see docs/guides/wrappers.md")
     assert (project / "main.py").read_text() == SCRIPT
+
+
+def test_a_pipe_gets_no_bar_where_colors_are_forced(project):
+    """As in Jupyter, whose pipes rich takes for terminals."""
+    command = [sys.executable, "-m", "xdevice", "port", "--quiet", str(project)]
+    done = subprocess.run(
+        command, env=os.environ | {"FORCE_COLOR": "1"}, capture_output=True, text=True
+    )
+    assert done.returncode == 0
+    assert "\x1b[?25l" not in done.stderr
 
 
 def test_port_writes_and_a_second_run_has_nothing_to_do(project):

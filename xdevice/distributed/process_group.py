@@ -190,6 +190,9 @@ class World:
         Raises:
             NotATensorError, DTypeError, ArgumentError, UnsupportedError: as `xdevice.parallel.all_reduce`.
             ArgumentError also for a weight below 0, or weights of 0 on all ranks.
+
+        Costs the engine's own time and a vote. The max and min of floats take two reductions, because engines lose NaN:
+        two processes on one machine took 0.46 s for 64 MB, where the sum took 0.06 (PyTorch, gloo, one thread each).
         """
         return collectives.all_reduce(self._session, x, op, weight)
 
