@@ -220,6 +220,9 @@ def test_what_takes_long_is_not_late(run, case):
     [
         ("stopped", "silent", "rank 1 has been silent"),
         pytest.param(
+            "holds_pythons_lock", "silent", "holds Python's lock", marks=pytest.mark.slow
+        ),
+        pytest.param(
             "stands_still_and_is_stopped",
             "silent",
             "rank 1 has been silent",

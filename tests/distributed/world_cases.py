@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import subprocess
@@ -430,6 +431,19 @@ def stopped() -> None:
         if world.rank:
             os.kill(os.getpid(), signal.SIGSTOP)
         report(failed=time.monotonic())
+        try:
+            world.barrier()
+        finally:
+            os.kill(int(pids[1]), signal.SIGKILL)
+
+
+def holds_pythons_lock() -> None:
+    """A call into C that keeps Python's lock: the thread that answers the hub cannot run."""
+    with met() as world:
+        pids = world.all_gather(np.array(os.getpid()))
+        report(failed=time.monotonic())
+        if world.rank:
+            ctypes.PyDLL(None).sleep(1000)
         try:
             world.barrier()
         finally:
