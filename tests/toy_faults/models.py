@@ -362,3 +362,11 @@ swap(
         lambda model: model.value * 2 if isinstance(model, toy().Variable) else None
     ),
 )
+swap(
+    "model_parts",
+    "leaves the parameters out",
+    "a_parameter_beside_its_model_stays_its_parameter",
+    lambda parts, adapter: (
+        lambda model: [part for part in parts(model) if isinstance(part, toy().Module)]
+    ),
+)

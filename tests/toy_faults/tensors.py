@@ -192,6 +192,16 @@ def move_empties_its_source(adapter, patch, suite):
     patch.setattr(adapter, "move", emptied)
 
 
+@wrong("move", "loses the sign of zeros on the way back", "a_tensor_comes_back_as_it_went")
+def move_loses_the_sign_of_zeros_on_the_way_back(adapter, patch, suite):
+    move = adapter.move
+    patch.setattr(
+        adapter,
+        "move",
+        lambda x, device: move(forget_signs(x) if device == suite.home else x, device),
+    )
+
+
 def _cut(original, adapter):
     return lambda x, device: original(x.detach(), device)
 
@@ -208,6 +218,26 @@ def _doubled(original, adapter):
     return wrong_gradient
 
 
+def _leaves_the_gradient(original, adapter):
+    def moved_one_way(x, device):
+        moved = original(x, device)
+        if moved._from:
+            moved._from = [
+                (source, lambda g, back=back: back(g).to(moved.place))
+                for source, back in moved._from
+            ]
+        return moved
+
+    return moved_one_way
+
+
+for _method in ("move", "copy"):
+    swap(
+        _method,
+        "leaves the gradient on the target's device",
+        "gradients_arrive_where_the_source_is",
+        _leaves_the_gradient,
+    )
 swap("move", "cuts the gradient", "gradients_flow_there_and_back", _cut)
 swap("move", "doubles the gradient", "gradients_flow_there_and_back", _doubled)
 swap("move", "forgets requires_grad", "requires_grad_stays", _cut)

@@ -18,6 +18,7 @@ from helpers.suite_runs import failures
 import xdevice
 from xdevice import nn
 from xdevice.contract.dlpack import Lent
+from xdevice.execution import waiting
 from xdevice.math.arithmetic import lookup, namespace
 from xdevice.tensors import creation, verbs
 from xdevice.testing import Conformance
@@ -102,6 +103,34 @@ def copy_to_forgets_requires_grad(adapter, patch, suite):
     patch.setattr(
         adapter, "copy", lambda x, device: adapter.from_numpy(adapter.to_numpy(x), device)
     )
+
+
+# numbers, devices, waiting, and the end of the process
+
+
+@caught_by("test_item_gives_a_python_number", "torch", "numpy")
+def numbers_are_read_as_floats(adapter, patch, suite):
+    to_numpy = adapter.to_numpy
+    patch.setattr(adapter, "to_numpy", lambda x: to_numpy(x).astype("float64"))
+
+
+@caught_by("test_try_gpu_gives_what_is_there", "torch", "numpy")
+def the_framework_s_own_devices_are_left_out(adapter, patch, suite):
+    patch.setattr(xdevice.native, "try_all_gpus", list)
+
+
+@caught_by("test_sync_takes_every_target", "torch", "numpy")
+def anything_at_all_is_waited_for(adapter, patch, suite):
+    patch.setattr(waiting, "refuse_non_container", lambda x, what: None)
+
+
+@caught_by("test_a_process_ends_in_the_middle_of_a_prefetch", "torch")
+def the_program_s_end_kills_the_threads_of_prefetch(adapter, patch, suite):
+    suite.child_setup = """
+import os, signal
+from xdevice.performance import workers
+workers.at_exit(lambda: os.kill(os.getpid(), signal.SIGABRT))
+"""
 
 
 # conversion
