@@ -86,7 +86,9 @@ def _recurrent(kind: str, path: str, block: Any) -> Layer | None:
     """Reads an RNN, LSTM or GRU; None for an LSTM with a projection, which cannot run on the CPU."""
     if hasattr(block, "l0_h2r_weight"):  # with a projection
         return None
+    # Gluon's names of the reverse direction begin with r, those of the forward direction with l
     is_twofold = hasattr(block, "r0_i2h_weight")
+    # the first axis of the state is the number of layers times the number of directions
     layers = block.state_info()[0]["shape"][0] // (2 if is_twofold else 1)
     settings: dict[str, object] = {
         "layers": layers,

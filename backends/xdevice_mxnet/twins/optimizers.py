@@ -88,6 +88,7 @@ def _settings(optimizer: Any, kind: str) -> dict[str, object]:
     if optimizer.lr_scheduler is not None:
         stated["schedule"] = f"mx.lr_scheduler.{type(optimizer.lr_scheduler).__name__}"
     for name, own in _NAMES[kind].items():
+        # AdaGrad stores its argument eps as float_stable_eps
         stated[name] = getattr(optimizer, "float_stable_eps" if own == "eps" else own)
     return terms.settings(kind, **stated, **_OWN[type(optimizer)], **_chosen(optimizer))
 
@@ -122,12 +123,14 @@ def _chosen(optimizer: Any) -> dict[str, object]:
         raise UnsupportedError(
             "mxnet does not support reading an RMSProp with clip_weights; clip the weights yourself"
         )
+    # only the centered form has a momentum, gamma2
     return {"momentum": optimizer.gamma2 if optimizer.centered else 0.0}
 
 
 def _slots(optimizer: Any, kind: str) -> dict[str, str]:
     """Returns what each array of a parameter's state holds: a dict from PyTorch's name to the number of the array."""
     if kind == "sgd":
+        # MXNet's momentum holds steps: momentum * state - lr * gradient
         return {"-lr * momentum_buffer": "0"} if optimizer.momentum else {}
     if kind == "adam":
         return {"exp_avg": "0", "exp_avg_sq": "1", terms.STEP: trainers.UPDATES}
@@ -154,7 +157,7 @@ class MxnetOptimizers(Optimizers):
         if not isinstance(optimizer, mx.gluon.Trainer):
             return
         private.require("optimizers")
-        # before the first step, or for good: starting it again makes none then
+        # the store is None before the first step, and for good if the Trainer needs none: starting it then does nothing
         if trainers.store(optimizer) is None:
             _start_store(optimizer)()
         updater, rule = trainers.updater(optimizer), optimizer.optimizer
@@ -170,6 +173,7 @@ class MxnetOptimizers(Optimizers):
             for native in own[index].list_ctx():
                 counts = trainers.counts(rule).setdefault(native.device_id, {})
                 counts[index] = int(state[f"{index}.{trainers.UPDATES}"].asscalar())
+        # a scheduler computes the rate from num_update, the highest count of any parameter
         rule.num_update = max([rule.begin_num_update, *trainers.steps(rule).values()])
 
     def optimizer(self, optimizer: Any) -> Optimizer:

@@ -32,6 +32,7 @@ _operators: Any = private["paddle._C_ops"]
 
 
 def _asks(x: Any) -> bool:
+    # Paddle states the opposite of `requires_grad`
     return not getattr(x, "stop_gradient", True)
 
 
@@ -42,6 +43,7 @@ class PaddleCalls(Calls):
         layer_paths = {layer.path for layer in self.layers(model)}
         paths = {}
         for path, layer in model.named_sublayers(include_self=True):
+            # only the object that to_static puts in place of `forward` has this attribute
             if hasattr(type(layer.forward), "concrete_program"):
                 name = f"{path or 'the model'}, a {type(layer).__name__}"
                 raise self.unsupported(

@@ -223,6 +223,7 @@ def _conv(path: str, layer: Any) -> Layer:
 def _padding(layer: Any, axes: int) -> object:
     """The padding of a convolution in PyTorch's terms."""
     padding = _pad_of(layer)
+    # Paddle takes "same" and "valid" in upper and lower case
     if isinstance(padding, str):
         padding = padding.lower()
     if padding == "valid":
@@ -324,6 +325,7 @@ def _upsample(path: str, layer: Any) -> Layer:
 
 def _upsample_image(mode: str, path: str, layer: Any) -> Layer:
     return ops.upsample(
+        # Paddle's UpsamplingBilinear2D always aligns the corners, as PyTorch's does
         path, 2, layer.size, layer.scale_factor, mode, align_corners=mode != "nearest"
     )
 

@@ -90,6 +90,7 @@ def _settings(
     if isinstance(scheduler, paddle.optimizer.lr.LRScheduler):
         settings["schedule"] = f"paddle.optimizer.lr.{type(scheduler).__name__}"
     clip = group.get("grad_clip", _grad_clip(optimizer))
+    # Paddle's clips leave out parameters whose ParamAttr has need_clip=False
     if clip is not None and getattr(p, "need_clip", True):
         settings["clip"] = _clip(clip, backend)
     decayed = _decoupled if type(optimizer) is paddle.optimizer.AdamW else _coupled
@@ -108,6 +109,7 @@ def _coupled(
     optimizer: Any, p: Any, group: Any, stated: Any, backend: Optimizers
 ) -> dict[str, object]:
     """The weight decay of an optimizer that adds it to the gradient, as all but AdamW do."""
+    # Paddle ignores the optimizer's decay for a parameter that has a regularizer of its own
     decay = p.regularizer if p.regularizer is not None else optimizer.regularization
     if decay is None:  # Momentum keeps the coefficient of its L2Decay instead
         kept = states.default_dict(optimizer) | group
@@ -173,6 +175,7 @@ class PaddleOptimizers(Optimizers):
         numbers = {name.partition(".")[0] for name in names}
         existing = {name.partition(".")[0] for name, _ in states.variables(optimizer)}
         twin = copy.copy(optimizer)
+        # a shallow copy shares these stores with the optimizer, which would get the new state too
         states.accumulators.set(twin, defaultdict(dict))
         states.master_weights.set(twin, {})
         states.accumulators_holder.set(twin, {})
@@ -199,6 +202,7 @@ class PaddleOptimizers(Optimizers):
             if kind == states.MASTER:
                 weights[parameter.name] = value
             else:
+                # Paddle names the state of a 16-bit parameter after its 32-bit copy
                 owner = state.get(f"{number}.{states.MASTER}", parameter)
                 accumulators[kind][owner.name] = value
 
@@ -209,6 +213,7 @@ class PaddleOptimizers(Optimizers):
         ]
         grouped = [(p, group) for group in groups for p in group["params"]]
         parameters = []
+        # an optimizer without groups lists the parameters themselves
         for number, (p, group) in enumerate(
             grouped or [(p, {}) for p in states.parameter_list(optimizer)]
         ):

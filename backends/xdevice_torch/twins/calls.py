@@ -106,6 +106,7 @@ class TorchCalls(Calls):
     @contextmanager
     def operation_calls(self, run: common.Run, leaf: common.Leaf) -> Iterator[None]:
         with ExitStack() as stack:
+            # a compiled function runs kernels directly, so the mode would not see its calls
             if hasattr(torch.compiler, "set_stance"):  # since 2.6
                 stack.enter_context(torch.compiler.set_stance("force_eager"))
             stack.enter_context(
@@ -127,6 +128,7 @@ class TorchCalls(Calls):
         try:
             yield
         finally:
+            # not `train()`, which would also set all modules below, including those that were in evaluation mode
             for module in training:
                 module.training = True
 
@@ -134,4 +136,5 @@ class TorchCalls(Calls):
         return bool(model.training)
 
     def has_channels_last(self, model: Any) -> bool | None:
+        # PyTorch's channels_last is a memory format, which does not change the order of the axes
         return False

@@ -14,7 +14,7 @@ from xdevice.twins.contract.files import Files
 
 class TorchFiles(Files):
     def own_file(self, path: str) -> Any:
-        # a file of PyTorch before 1.6 is not, and cannot be mapped
+        # PyTorch before 1.6 did not write zip files, and torch.load refuses mmap=True for any other file
         is_zip = zipfile.is_zipfile(path)
         try:
             return torch.load(path, map_location="cpu", weights_only=True, mmap=is_zip)

@@ -231,6 +231,7 @@ def _max_pool(axes: int, path: str, pool: Any) -> Layer:
 
 def _avg_pool(axes: int, path: str, pool: Any) -> Layer:
     window = (pool.kernel_size, pool.stride, pool.padding)
+    # AvgPool1d has no divisor_override
     divisor = getattr(pool, "divisor_override", None)
     return ops.avg_pool(path, axes, *window, pool.ceil_mode, pool.count_include_pad, divisor)
 
@@ -241,6 +242,7 @@ def _upsample(path: str, layer: Any) -> Layer:
     )
 
 
+# PyTorch lists the padding of the last axis first, and only ConstantPad has a value
 def _pad(mode: str, axes: int, path: str, layer: Any) -> Layer:
     return ops.pad(
         path, ops.last_axis_first(layer.padding), mode, getattr(layer, "value", None)

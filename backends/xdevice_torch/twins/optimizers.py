@@ -50,6 +50,7 @@ def state_to_come(
     for number, p in parameters.items():
         for key, x in twins[number].items():
             if isinstance(x, torch.Tensor):
+                # the twin's moments are on meta; its step counter is on the host, even where the optimizer's will not be
                 place = p.device if x.is_meta or (key == "step" and on_device) else x.device
                 state[f"{number}.{key}"] = torch.zeros(x.shape, dtype=x.dtype, device=place)
     return state
@@ -68,9 +69,11 @@ def _twins_state(
     memo: dict[int, Any] = {
         id(p): twins[number] for number, p in enumerate(_parameters(optimizer))
     }
+    # deepcopy takes this in place of a copy of the existing state, which may be twice as large as the model
     memo[id(optimizer.state)] = defaultdict(dict)
     twin = copy.deepcopy(optimizer, memo)
     for group in twin.param_groups:
+        # fused and capturable refuse parameters on meta
         group.update({key: False for key in ("fused", "capturable", "foreach") if key in group})
     try:
         twin.step()
@@ -146,6 +149,7 @@ class TorchOptimizers(Optimizers):
         parameters = _parameters(optimizer)
         for name, x in state.items():
             number, _, key = name.partition(".")
+            # loading has written the state that existed in place, so only the state that is new is put in
             optimizer.state[parameters[int(number)]].setdefault(key, x)
 
     def optimizer(self, optimizer: Any) -> Optimizer:
@@ -156,6 +160,7 @@ class TorchOptimizers(Optimizers):
             for p in group["params"]:
                 number = len(parameters)
                 slots = [slot for slot in terms.SLOTS[kind] if terms.keeps(slot, settings)]
+                # SGD does not count its steps
                 slots += [terms.STEP] * (kind != "sgd")
                 state = {slot: f"{number}.{slot}" for slot in slots}
                 parameters.append(terms.Parameter(p, settings, state))

@@ -113,6 +113,7 @@ def _target_of(backend: str | Backend) -> Backend:
 def _convert(source: Any, target: Backend, like: Any, request: Request, state: State) -> None:
     """Reads, rewrites, pairs, writes and reports: fills `state`."""
     names, ours, theirs = row_slices.split(request.names) if request.names else ({}, {}, {})
+    # all steps below look layers up by path, and "wpe[2:]" is not a path
     request = request._replace(names=names)
     origin, wanted = _read(source, target, like, request, state)
     if wanted is None:
@@ -146,6 +147,7 @@ def _read(
     wanted = None
     if like is not None:
         wanted = reading.read_like(
+            # kinds= has the paths of the source; names= says which of them differ in `like`
             like, target, {names.get(path, path): kind for path, kind in kinds.items()}
         )
     owner = owners.backend_of_model(source)
@@ -183,6 +185,7 @@ def _left_out(
     origin: Twin, wanted: Twin | None, skip: Sequence[str], state: State
 ) -> tuple[Twin, Twin | None]:
     """Both models without the layers that `skip=` names. Raises `StateError` if neither has parameters there."""
+    # a misspelled path would otherwise leave out nothing, and nobody would notice
     reading.require_used(skip, [origin] if wanted is None else [origin, wanted])
     names = [name for name in origin.variables if reading.is_skipped(name, skip)]
     if names:
@@ -239,6 +242,7 @@ def _pair(source: Twin, target: Twin, request: Request) -> Pairing:
                 doubts = [f"inputs= settles nothing: {error}"]
         pairs = pair_layers(source, target, names)
     except StateError as error:
+        # users pass `error.pairs` as names= again, so the single tensors belong in it too
         if error.pairs:
             error.pairs = {**likely, **error.pairs}
         raise

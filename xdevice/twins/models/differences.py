@@ -115,6 +115,7 @@ class Lister:
             {**layer.settings, **paddings.get(layer.path, {})}
             for layer, paddings in zip((one, other), plain.paddings, strict=True)
         )
+        # equal settings are the usual case, and a deep model has many pairs
         if ours == theirs:
             return
         for difference in _of_pair(one, other, ours, theirs, plain.activated):
@@ -149,6 +150,7 @@ class Lister:
         line = difference.line(self._source.name, self._target.name)
         self._add_lines([line])
         if not difference.is_on_one_side:
+            # a setting that one framework does not state may still have the same value there
             self._state.stated_by_both.append(line)
         return line
 
@@ -179,6 +181,7 @@ class Lister:
 
     def _why_unpaired(self, path: str, name: str, is_target: bool) -> str:
         """Why a tensor that belongs to no layer has no counterpart, and how to give it one."""
+        # nothing can be paired with a parameter of LoRA or a quantizer, so a guess by its shape would mislead
         if instead := advice_of_tensor(name):
             return instead
         likely = self._pairing.likely.items()
@@ -201,6 +204,7 @@ class Lister:
     def _outputs_agree(self, runs: Runs) -> bool:
         """Runs the target with the converted values, and adds a line to `differences` if its outputs differ from the
         source's. Returns whether they agree."""
+        # pairing by inputs has usually run the target with these values already, and a run is expensive
         computed = self._pairing.computed or runs.run_with(self._state)
         apart = runs.outputs_apart(computed)
         self._state.differences += runs.not_compared(computed)
@@ -210,6 +214,7 @@ class Lister:
         if is_blind:
             # as those of a deep model at initial weights, which shrinks any input to nothing
             how = "are what they are on zeros, so that they tell nothing: give trained weights, or other inputs"
+        # `outputs_apart` gives infinity where no difference can be computed
         elif math.isinf(apart):
             how = "have other shapes, or numbers that are not finite"
         else:
@@ -642,6 +647,7 @@ def _between(one: Layer, other: Layer) -> list[SettingDifference]:
     if not layouts.same_setting(one.settings.get("function"), other.settings.get("function")):
         return [
             SettingDifference(
+                # the settings of two different functions have no common meaning, so only the names are listed
                 where, "activation", one.settings["function"], other.settings["function"]
             )
         ]

@@ -53,6 +53,7 @@ def opened(path: str | os.PathLike[str], done: list[str]) -> Iterator[Header]:
     """Yields the tensors in the file or folder at that path. The values are read one by one, when they are needed.
     `done` gets a line if the file holds anything else."""
     with open_checkpoint(path_text(path, "convert_state")) as header:
+        # a file may hold an optimizer and counts too, and the user should know which part was read
         if header.key:
             done.append(_TAKEN.format(header.key))
         yield header
@@ -109,6 +110,7 @@ def _with_cells(source: Mapping[str, Any], done: list[str]) -> Mapping[str, Any]
 
 def _concatenated(tensors: Sequence[Any]) -> Any:
     """The tensors joined along their last axis, on the device of the first, or in memory if they are in a file."""
+    # tensors of a file have no framework yet, so they are joined by NumPy
     first = tensors[0]
     if isinstance(first, FileTensor):
         x = np.concatenate([one.read() for one in tensors], axis=-1)
@@ -136,6 +138,7 @@ def plain_names(source: Mapping[str, Any], done: list[str]) -> Mapping[str, Any]
         for last, other in _plain_leaves(shapes).items():
             new[leaves[last]] = layouts.join(owner, other)
     changed = {name: one for name, one in new.items() if name != one}
+    # two tensors with one name would become one
     if not changed or len(set(new.values())) < len(new):
         return source
     first = next(iter(changed.items()))
@@ -235,10 +238,12 @@ def read_state(source: Any, wanted: Twin | None, request: Request, state: State)
         NotATensorError: it is not such a dict. StateError: it is unknown what a tensor is, or how it is laid out.
     """
     header = source if isinstance(source, Header) else None
+    # users write their paths as the model has them, so these also show which prefix does not belong
     paths = {*request.names, *request.kinds, *(wanted.by_path if wanted is not None else ())}
     tensors = _plain_state(header.by_name() if header else source, paths, state.done)
     if wanted is not None:
         tensors = _with_ties(tensors, wanted, header.remarks if header else {}, state.done)
+        # LoRA's parameters would otherwise be reported one by one as tensors without a layer
         require_merged(tensors, wanted.variables)
     backend = _backend_of(tensors)
     variables = {name: _tensor(backend, value) for name, value in tensors.items()}
@@ -337,6 +342,7 @@ def _with_ties(
     firsts: dict[int, str] = {}
     for name, value in wanted.variables.items():
         if name in source:
+            # a tied weight is one object in the target, under all of its names
             firsts.setdefault(id(value), name)
     missing = {
         name: first

@@ -134,6 +134,7 @@ def convert_optimizer(
     )
     pairs, unpaired = _pair_up(ours, theirs, state, source_model, target_model)
     lines, blocking = _sorted_differences(ours, theirs, pairs)
+    # not even strict=False helps here: the arrays of the two states mean different things
     if ours.optimizer.kind != theirs.optimizer.kind:
         raise _refusal(ours, theirs, blocking, "a state is for an optimizer of its kind")
     if strict and blocking:
@@ -163,6 +164,7 @@ def convert_optimizer(
     for name, array in values.items():
         place = theirs.backend.device_of(targets[name])
         theirs.backend.write(targets[name], theirs.backend.from_numpy(array, place))
+    # a fresh optimizer does not know its new state yet, and some backends keep counters outside of tensors
     theirs.backend.take_state(target, targets)
     return lines
 
@@ -183,6 +185,7 @@ class _ReadOptimizer(NamedTuple):
 def _read(x: Any) -> _ReadOptimizer:
     """Reads an optimizer of any framework."""
     backend = registry.owner_of(type(x))
+    # optax's optimizers are tuples of functions, whose type belongs to no framework
     backend = backend or next(
         (one for one in registry.list_loaded() if one.has_optimizer(x)), None
     )
@@ -221,6 +224,7 @@ def _differences(
 ) -> dict[str, str]:
     """By the name of the setting, a line for each difference between two optimizers."""
     kind = ours.optimizer.kind
+    # the settings of two formulas have no common meaning
     if kind != theirs.optimizer.kind:
         kinds = f"{ours} is of the kind {kind}, {theirs} of the kind {theirs.optimizer.kind}"
         return {
@@ -246,9 +250,11 @@ def _matters(name: str, kind: str, one: _Settings, other: _Settings) -> bool:
     def both(setting: str, value: object) -> bool:
         return bool(one[setting] == value == other[setting])
 
+    # without momentum these have nothing to act on
     if name in ("nesterov", "dampening", "momentum_holds") and both("momentum", 0):
         return False
     if name == "momentum_holds":
+        # sums of gradients and sums of steps differ by the learning rate, which cancels while the rate is constant
         return not both("schedule", None)
     if name == "eps":  # where eps enters in two ways, the line about that has the values too
         return bool(one["eps_enters"] == other["eps_enters"])
@@ -535,6 +541,7 @@ def _values(
                 continue
             wanted = dtype_name(slots[name].dtype)
             if slot == terms.STEP or slot in terms.POWERS:
+                # these are single numbers in Python, and an array of any shape in the target's state
                 array = np.full(tuple(slots[name].shape), array, wanted)
             if array.dtype.name != wanted:
                 came = array.dtype.name
@@ -566,6 +573,7 @@ def _canonical(
                 state[_plain(slot)] = array / np.asarray(rate, array.dtype)
         elif slot == terms.STEP:
             state[slot] = int(array.reshape(-1)[0])
+        # beta2 is nearer to 1, so its power stays above zero for more steps than that of beta1
         elif slot == terms.POWERS[1]:
             state[terms.STEP] = _steps(float(array.reshape(-1)[0]), float(settings["beta2"]))
         elif slot not in terms.POWERS:
@@ -600,6 +608,7 @@ def _native(slot: str, pair: _ParameterPair, states: list[dict[str, Any]]) -> An
         return steps
     if slot in terms.POWERS:
         return settings["beta1" if slot == terms.POWERS[0] else "beta2"] ** (steps + 1)
+    # a parameter of the target may be made of several of the source, or be laid out otherwise
     array = np.concatenate([state[wanted].reshape(-1) for state in states])[pair.places]
     return (
         array * np.asarray(terms.FORMS[slot] * settings["lr"], array.dtype)

@@ -93,6 +93,7 @@ def spelled_out(names: Names, source: Twin) -> dict[str, str]:
             continue
         pattern = re.compile("(.*)".join(map(re.escape, here.split("*"))))
         fitting = {path: match.groups() for path in paths if (match := pattern.fullmatch(path))}
+        # each `*` of the target takes the text of one in the source; for a surplus one there is no text
         if not fitting or there.count("*") > here.count("*"):
             raise StateError(
                 f"names= says {shown(here)}: {shown(there)}, and that is {len(fitting)} layers of {source.name}, with "

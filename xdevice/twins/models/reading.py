@@ -131,6 +131,7 @@ class Twin(NamedTuple):
         if not whole_of:
             return self
         layers = [whole_of.get(id(layer), layer) for layer in self.layers]
+        # `layers` has a joined layer once for each layer of its group. By id, because a Layer has a dict and no hash
         return self.with_layers({id(layer): layer for layer in layers}.values())
 
 
@@ -185,6 +186,7 @@ def read_model(backend: Backend, model: Any, kinds: Names | None = None) -> Twin
     layers = list(backend.layers(model))
     try:
         sequence = list(backend.operations(model, layers))
+    # a release of the framework that lacks a private name is an error, unlike a backend that lists no operations
     except AbsentNameError:
         raise
     except UnsupportedError:
@@ -253,6 +255,7 @@ def is_unread(layer: Layer) -> bool:
     """Whether the settings of the layer are unknown, because its kind is known only from `kinds=`, or from names and
     shapes."""
     return (
+        # a layer that was read from an object has further settings, such as eps or stride
         layer.settings.keys() <= {*SHAPING, *layouts.STATED_BY_BOTH}
         and layouts.ASSEMBLED not in layer.settings
     )
@@ -284,6 +287,7 @@ def with_dots(path: str) -> str:
 
 def module_of(name: str) -> str:
     """The path of the module that a variable of this name is in; "" if it is the model itself."""
+    # Keras separates the names in a path with slashes, all other frameworks with dots
     return name[: max(name.rfind("."), name.rfind("/"), 0)]
 
 
@@ -406,7 +410,7 @@ def declared_layer(
     ]
     if not every:
         return None
-    # a bias has one name in several of them
+    # several dialects share the bias's name, so the weights decide among those with equally many parameters
     layer = max(every, key=lambda one: (len(one.parts), len(_weights(one.parts))))
     return settled(layer, variables)
 
@@ -467,10 +471,12 @@ def _possible_settings(kind: str, start: str, variables: Variables) -> Iterator[
         yield {"packed": True}
         yield {"packed": False}
     elif kind in layouts.RECURRENT:
+        # no shape says how many layers there are: only the numbers in the names of the parameters do
         for number in range(1, _MOST_LAYERS + 1):
             yield {"layers": number, "bidirectional": False}
             yield {"layers": number, "bidirectional": True}
     elif kind == "conv" and start + DEPTHWISE in variables:
+        # the kernel's last two axes are input channels and outputs per channel, and each input channel is a group
         yield {"groups": int(variables[start + DEPTHWISE].shape[-2])}
     else:
         yield {}
@@ -516,6 +522,7 @@ def check_shapes(layer: Layer, variables: Variables) -> None:
 
 
 def check_skip(skip: Any) -> tuple[str, ...]:
+    # a text is iterable too, and each of its characters would be taken for a path
     if isinstance(skip, str) or not all(isinstance(path, str) for path in skip):
         raise ArgumentError(f'skip= takes a list of paths, such as ["fc"], not {shown(skip)}')
     return tuple(map(with_dots, skip))

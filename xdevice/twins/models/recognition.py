@@ -156,6 +156,7 @@ def _read(
         expected = (
             wanted.shapes(counterpart) if wanted is not None and counterpart is not None else {}
         )
+        # a layer counts once, whether it contradicts its own kind or its counterpart
         misfits += not _fits(layer, variables) or _shapes_differ(layer, variables, expected)
     used = {part.name for layer in layers for part in layer.parts}
     by_names, doubts = _by_names(
@@ -213,6 +214,7 @@ def _fits(layer: Layer, variables: Variables) -> bool:
         shapes = shapes_of(variables, layer)
     except (StateError, ValueError, IndexError):
         return False
+    # a weight with two axes also has the parameter names of a norm, but is the weight of a linear layer
     if layer.kind in _VECTORS and any(len(shape) != 1 for shape in shapes.values()):
         return False
     weight, bias = shapes.get("weight"), shapes.get("bias")
@@ -245,6 +247,7 @@ def _by_names(
             for name, x in variables.items()
             if is_skipped(module_of(name), [path]) and module_of(name) != path
         }
+        # a recurrent layer of Keras or Flax has its parameters in a module of its own, the cell
         cells = [_whole(way, path, kind, below) for kind in layouts.RECURRENT if below]
         for layer in (_attention(way, path, variables), *cells):
             if layer is not None and not used & {part.name for part in layer.parts}:
@@ -261,6 +264,7 @@ def _by_names(
             continue
         possible = _likely_first(possible)
         if wanted is not None:
+            # a kind that the target does not have at this shape cannot be meant
             own_signatures = _signatures(possible, variables, wanted)
             in_target = [
                 layer

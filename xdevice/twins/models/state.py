@@ -113,6 +113,7 @@ class State(dict[str, Any]):
                 raise StateError(
                     f"{shown(name)} is not in unmapped, which has {some_of(self.unmapped)}"
                 )
+        # a name that is given twice can be deleted only once
         for name in dict.fromkeys(names):
             del self.unmapped[name]
 
@@ -401,6 +402,7 @@ class Writer:
         place = self._place(values[0].place, variable)
         # once for each device and dtype, of which a model has few
         if (place, came) not in self._possible:
+            # a device with a variable of the target exists; meta comes from the source, and the target may lack it
             if variable is None or place.kind == "meta":
                 self._target.require(place)
             require_dtype(self._target, came, part.name, "cast the model first", place=place)
@@ -603,4 +605,5 @@ def _is_writable(backend: Backend, variable: Any) -> bool:
 
 
 def _equal(backend: Backend, one: Any, other: Any) -> bool:
+    # bytes, because NaN is unequal to itself, and a tied weight that has one is still tied
     return backend.to_numpy(one).tobytes() == backend.to_numpy(other).tobytes()

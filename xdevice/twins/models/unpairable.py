@@ -125,6 +125,7 @@ def of_rows(one: Layer, ours: Any, other: Layer, theirs: Any) -> str:
         or ours == theirs
     ):
         return ""
+    # the surplus rows are assumed to come first, as the two unused positions of BART and OPT do
     more = ours[0] - theirs[0]
     here, there = one.path, other.path
     here, there = (f"{here}[{more}:]", there) if more > 0 else (here, f"{there}[{-more}:]")

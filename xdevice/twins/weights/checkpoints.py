@@ -39,6 +39,7 @@ def open_checkpoint(path: str) -> Iterator[Header]:
     with ExitStack() as files:
         names = _names_in(path)
         kind = foreign.of_folder(names)
+        # a folder of Orbax is one checkpoint, whose files cannot be read one by one
         if kind is not None:
             yield _of_kind(path, kind)
             return
@@ -55,6 +56,7 @@ def _names_in(path: str) -> list[str]:
 
 def _in_folder(path: str, names: list[str]) -> str:
     """The path of the one file with weights, or of the index of several, in a folder with these names."""
+    # hubs often keep the same weights in both formats: safetensors are checked and run no code, so they come first
     for ending in _IN_FOLDERS:
         files = [name for name in names if name.endswith(ending)]
         if len(files) == 1:
@@ -76,6 +78,7 @@ def _of_file(path: str, files: ExitStack) -> Header:
         kind = foreign.kind_of(path)
         if kind is None:
             raise
+        # a format that xdevice only recognizes: the error says what to do
         if kind.framework is None:
             raise FileFormatError(
                 f"{path} is {kind.what}, not safetensors; {kind.advice}"

@@ -56,6 +56,7 @@ _STARTS: Final = (
         ),
     ),
     (b"\x1f\x8b", Kind("compressed by gzip", "unpack it first")),
+    # the protocol of a pickle is its second byte; after PyTorch's old files, which are pickles too
     *((bytes((0x80, number)), _PICKLE) for number in range(2, 6)),
 )
 _ORBAX: Final = ("_METADATA", "_CHECKPOINT_METADATA", "manifest.ocdbt", "_sharding")
@@ -92,6 +93,7 @@ def kind_of(path: str) -> Kind | None:
 
 def _of_names(names: Sequence[str]) -> Kind:
     """The kind of a zip archive, by the names in it."""
+    # before the next test, because an archive of TorchScript has a data.pkl too
     if any("/code/" in name for name in names):
         return Kind(
             "a program of TorchScript", f"torch.jit.load reads it; build the model, {_CONVERT}"

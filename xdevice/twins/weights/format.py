@@ -60,6 +60,7 @@ class Entry(NamedTuple):
 
     def read(self, room: np.ndarray[Any, Any] | None = None) -> np.ndarray[Any, Any]:
         """Reads the values into new memory, or into the buffer `room`, and returns them as an array."""
+        # frameworks take over only aligned memory without a copy
         buffer = aligned(self.nbytes) if room is None else room[: self.nbytes]
         return (
             _fill(buffer, self.file, self.start)

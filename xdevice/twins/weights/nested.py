@@ -53,6 +53,7 @@ def state_in(saved: Any, where: str) -> Found:
             f"{where} holds a {type(saved).__qualname__}; expected a dict of tensors by name"
         )
     parts = {str(key): _part(value) for key, value in children}
+    # an optimizer's moments have the names and shapes of the weights, and would count as a second state
     parts = {key: part for key, part in parts.items() if not _OPTIMIZER.fullmatch(key)}
     states = {
         key: part.tensors
@@ -125,6 +126,7 @@ def _children(value: Any) -> list[tuple[Any, Any]] | None:
         return [
             (key, value[key]) for key in (sorted(keys, key=_by_number) if is_sorted else keys)
         ]
+    # a NamedTuple, whose fields are the names that its program knows
     fields = getattr(value, "_fields", None)
     if isinstance(value, tuple) and fields is not None:
         return list(zip(fields, value, strict=True))

@@ -90,6 +90,7 @@ def read_mxnet(path: str) -> Arrays:
     """The arrays in a file of `save_parameters` or `mx.nd.save`, by name."""
     try:
         with open(path, "rb") as file:
+            # the file begins with MXNet's magic number and a reserved one
             _, _, count = _numbers(file, "<QQQ")
             arrays = [_array(file) for _ in range(count)]
             (names,) = _numbers(file, "<Q")
@@ -118,6 +119,7 @@ def _array(file: BufferedReader) -> np.ndarray[Any, Any]:
     if magic not in _MAGIC or storage != 0:
         raise ValueError("an array is sparse, or of MXNet before 1.0")
     shape = _numbers(file, f"<{axes}q")
+    # the type and the number of the device come before the dtype; a file is read on the host anyway
     _, _, code = _numbers(file, "<iii")
     dtype = np.dtype(_DTYPES[code])
     data = file.read(dtype.itemsize * int(np.prod(shape, dtype=object)))
@@ -224,8 +226,10 @@ def _of_layer(
     variables: Any, name: str, path: str
 ) -> Iterator[tuple[str, np.ndarray[Any, Any]]]:
     """Yields the variables of one layer, with the names that they have by its class."""
+    # as texts "10" would come before "2"
     keys = sorted(variables, key=int)
     own = _decoded(variables.attrs.get("name", name))
+    # Keras numbers the names of a class's layers from the second on: dense, dense_1
     class_name = re.sub(r"_\d+$", "", name)
     names = next(
         (

@@ -58,6 +58,7 @@ def find_counterparts(runs: Runs, guess: Names, fixed: Names) -> ForcedRun:
     best = search.force({})
     while best.open and search.may_go_on:  # each run leaves fewer candidates
         again = search.force(best.sure)
+        # the same sure layers would give the same run again
         if len(again.sure) <= len(best.sure):
             break
         best = again

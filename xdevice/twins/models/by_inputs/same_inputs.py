@@ -36,6 +36,7 @@ def as_input(inputs: Sequence[Array]) -> LayerInput | None:
         return None
     x = inputs[0]
     if x.dtype not in (np.float32, np.float64):
+        # sums and differences of 16-bit floats and of integers would round or overflow
         x = (np.abs(x) if x.dtype.kind == "c" else x).astype("float64")
     sizes = np.abs(x)
     return LayerInput(x, float(sizes.max(initial=0.0)), float(sizes.sum(dtype="float64")))
@@ -110,6 +111,7 @@ def similarity(one: LayerInput | None, other: LayerInput | None) -> float:
     for candidate in layouts(other.x):
         x, y = _without_zeros(one.x, candidate)
         overlap = tuple(map(slice, map(min, x.shape, y.shape)))
+        # two images whose common part is small may agree there by chance
         if x[overlap].size * 2 >= max(x.size, y.size):
             best = max(
                 best,

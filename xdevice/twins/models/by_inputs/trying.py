@@ -92,6 +92,7 @@ def pair_by_inputs(runs: Runs, names: Names, values: Sequence[Values]) -> ByInpu
                 doubt=f"inputs= settles nothing, so that layers are paired as without: {error}"
             )
         apart, closest = min(tried, key=lambda one: one[0])
+        # a setting that differs, such as an eps, keeps even the right pairing from the limit
         if apart < _NEAR and len(closest.pairs) == len(source.layers) == len(target.layers):
             why = str(error).partition(". ")[0]
             doubt = (
@@ -139,6 +140,7 @@ def _by_forcing(
         if there not in chosen and here not in chosen.values():
             chosen[there] = here
 
+    # what the forced runs decided comes first; the guess fills only what they left open
     for there, here in guess.items():
         choose(there, here)
     for one, other in likely:

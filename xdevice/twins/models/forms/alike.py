@@ -160,6 +160,7 @@ def _stacks(twin: Twin, layers: list[Layer], depths: list[int]) -> list[list[Lay
     feed one another."""
     stacks = []
     for depth in depths:
+        # either one layer that is itself this deep, or as many layers of depth 1
         count = 1 if layers and _depth(layers[0]) == depth else depth
         stack, layers = layers[:count], layers[count:]
         if sum(map(_depth, stack)) != depth or not _feed_one_another(twin, stack):
@@ -176,6 +177,7 @@ def _feed_one_another(twin: Twin, stack: list[Layer]) -> bool:
     shapes = [twin.shapes(layer) for layer in stack]
     directions = [2 if layer.settings.get("bidirectional") else 1 for layer in stack]
     outputs = [
+        # axis 1 of weight_hh is the size of the output, also where a projection changes that size
         count * shape["weight_hh_l0"][1]
         for count, shape in zip(directions, shapes, strict=True)
     ]

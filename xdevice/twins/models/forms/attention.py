@@ -57,6 +57,7 @@ def _joined(
     source_joins: list[tuple[Group, Layer]] = []
     target_joins: list[tuple[Group, Layer]] = []
     for one, other in zip(ours, theirs, strict=True):
+        # layers of equal forms are paired one by one later, and keep their names
         if _form(source, one) == _form(target, other):
             continue
         rows = _rows(source, one) or _rows(target, other)
@@ -124,6 +125,7 @@ def _by_names(linear: list[Layer]) -> Iterator[Group]:
             continue
         inputs = [only[role] for role in roles]
         last = max(map(linear.index, inputs))
+        # a module around the attention may own the output layer, as BERT's `attention.output.dense`
         behind = [other for other in linear[last + 1 : last + 2] if _is_in_block(other, layer)]
         for output in [only["out"]] if "out" in only else behind:
             yield [*inputs, output]
@@ -136,6 +138,7 @@ def _by_shapes(twin: Twin, linear: list[Layer]) -> Iterator[Group]:
         (rows, width), (wide, inner) = (
             twin.shapes(layer).get("weight", (0, 0)) for layer in (first, output)
         )
+        # grouped queries have fewer keys than queries, so the rows are not three times the width
         is_named = rows > inner and not _FUSED_WORDS.isdisjoint(_words(first))
         if wide == width and (rows == 3 * inner or is_named) and _is_in_block(output, first):
             yield [first, output]

@@ -82,6 +82,7 @@ def _rectangular(twin: Twin, layers: list[Layer]) -> list[Layer]:
     class."""
     classes = classes_of(twin.sequence)
     sizes = {layer.path: set(twin.shapes(layer)["weight"]) for layer in layers}
+    # a square weight looks the same transposed, so another layer of its class must decide
     certain = {classes.get(path) for path, size in sizes.items() if len(size) == 2} - {None}
     return [
         layer
@@ -156,6 +157,7 @@ def with_biases(twin: Twin, other: Twin) -> Twin:
         if len(owners[place]) == 1 == len(biases.get(place, ()))
     ]
     counts = Counter(twin.signature(layer) for layer, _ in pairs)
+    # as in `_fitting`: one bias more or one less would be a guess
     joined = {
         id(layer): layer._replace(
             parts=(*layer.parts, bias.parts[0]._replace(of=("bias",))),
@@ -202,6 +204,7 @@ def with_kinds(twin: Twin, other: Twin) -> Twin:
 
 def _as_linear(twin: Twin, layer: Layer) -> Layer | None:
     """A convolution as the linear layer that it equals on an image of its kernel's size; None if it equals none."""
+    # groups mix only some of the channels, which no linear layer does
     if layer.kind != "conv" or layer.settings.get("groups", 1) != 1:
         return None
     shape: Any = twin.signature(layer)[-1]
