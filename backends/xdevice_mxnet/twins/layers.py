@@ -74,6 +74,7 @@ def _norm(kind: str, usual_axis: int, path: str, block: Any) -> Layer:
     if kwargs.get("axis", usual_axis) != usual_axis:
         settings["axis"] = kwargs["axis"]
     if kind == "instance_norm":
+        # Gluon's instance norms keep no running statistics
         settings["running_stats"] = False
     if kind == "batch_norm":
         settings["momentum"] = 1 - kwargs["momentum"]
@@ -152,6 +153,7 @@ def _pool(path: str, block: Any) -> Layer:
     axes, kind = len(kwargs["kernel"]), kwargs["pool_type"]
     if kwargs["global_pool"]:
         return ops.global_pool(kind, axes, path, block)
+    # unlike PyTorch, MXNet keeps a last window that begins beyond the image
     ceil = ops.OUTSIDE_TOO if kwargs["pooling_convention"] == "full" else False
     window = (axes, kwargs["kernel"], kwargs["stride"], kwargs["pad"], ceil)
     if kind == "max":

@@ -149,6 +149,7 @@ class MxnetOptimizers(Optimizers):
         existing = {name.partition(".")[0] for name, _ in trainers.variables(optimizer)}
         state: dict[str, Any] = {}
         for index, parameter in enumerate(trainers.parameters(optimizer)):
+            # a Trainer does not update frozen parameters, whose grad_req is null, and has no state for them
             if str(index) in numbers - existing and parameter.grad_req != "null":
                 state.update(trainers.named(index, _new_state(optimizer, index), 0))
         return state
@@ -163,6 +164,7 @@ class MxnetOptimizers(Optimizers):
         updater, rule = trainers.updater(optimizer), optimizer.optimizer
         own = trainers.parameters(optimizer)
         for index in {int(name.partition(".")[0]) for name in state}:
+            # loading has already written the state that existed in place
             if index not in updater.states:
                 updater.states[index], updater.states_synced[index] = (
                     _new_state(optimizer, index),
@@ -170,6 +172,7 @@ class MxnetOptimizers(Optimizers):
                 )
                 for part, array in enumerate(trainers.arrays(updater.states[index])):
                     state[f"{index}.{part}"].copyto(array)
+            # MXNet counts the steps of a parameter on each of its devices
             for native in own[index].list_ctx():
                 counts = trainers.counts(rule).setdefault(native.device_id, {})
                 counts[index] = int(state[f"{index}.{trainers.UPDATES}"].asscalar())

@@ -72,6 +72,7 @@ _BLOCKS: Final = (nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)
 
 def _setting(layer: Any, name: str) -> Any:
     """Returns a setting that Paddle's own class of a layer states in its `extra_repr`, which has all digits of it."""
+    # a user's subclass may have an `extra_repr` of its own, which need not state any settings
     cls: Any = next(
         cls for cls in type(layer).__mro__ if cls.__module__.partition(".")[0] == "paddle"
     )
@@ -288,10 +289,12 @@ _ROWS: Final[Mapping[type | str, ops.Row]] = {
 
 
 def _ceil_mode(pool: Any) -> object:
+    # unlike PyTorch, Paddle keeps a last window that begins beyond the image
     return ops.OUTSIDE_TOO if getattr(pool, "ceil_mode", False) else False
 
 
 def _kernel(pool: Any) -> Any:
+    # some of Paddle's pools call it ksize, the others kernel_size
     return getattr(pool, "ksize", getattr(pool, "kernel_size", None))
 
 
@@ -326,7 +329,12 @@ def _upsample(path: str, layer: Any) -> Layer:
 def _upsample_image(mode: str, path: str, layer: Any) -> Layer:
     return ops.upsample(
         # Paddle's UpsamplingBilinear2D always aligns the corners, as PyTorch's does
-        path, 2, layer.size, layer.scale_factor, mode, align_corners=mode != "nearest"
+        path,
+        2,
+        layer.size,
+        layer.scale_factor,
+        mode,
+        align_corners=mode != "nearest",
     )
 
 

@@ -199,6 +199,7 @@ class PaddleOptimizers(Optimizers):
         for name, value in state.items():
             number, _, kind = name.partition(".")
             parameter = parameters[int(number)]
+            # the 32-bit copy of a 16-bit parameter, which Paddle keeps apart from the moments
             if kind == states.MASTER:
                 weights[parameter.name] = value
             else:

@@ -94,6 +94,7 @@ class TorchCalls(Calls):
                 if isinstance(
                     module, torch.nn.TransformerEncoder | torch.nn.TransformerEncoderLayer
                 ):
+                    # the hook keeps PyTorch from its fused path (see the top of this file)
                     stack.callback(module.register_forward_pre_hook(lambda *_: None).remove)
             watch = common.Watch(
                 self, paths, follow=common.GradientHooks(self, stack, _asks).follow

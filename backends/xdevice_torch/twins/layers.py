@@ -38,6 +38,7 @@ _TRANSPOSED: Final = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d
 _WeightNorm = private["torch.nn.utils.parametrizations._WeightNorm"]
 _SpectralNorm = private["torch.nn.utils.parametrizations._SpectralNorm"]
 _pre_hooks = private.field("torch.nn.Module._forward_pre_hooks")
+# by its name, so that transformers need not be imported
 _CONV1D: Final = "transformers.pytorch_utils.Conv1D"
 _OF_CONV1D: Final = (
     Part("weight", ("weight",), layouts.TRANSPOSED),

@@ -50,7 +50,7 @@ def state_to_come(
     for number, p in parameters.items():
         for key, x in twins[number].items():
             if isinstance(x, torch.Tensor):
-                # the twin's moments are on meta; its step counter is on the host, even where the optimizer's will not be
+                # the twin's moments are on meta, and its step counter is on the host, unlike that of a fused optimizer
                 place = p.device if x.is_meta or (key == "step" and on_device) else x.device
                 state[f"{number}.{key}"] = torch.zeros(x.shape, dtype=x.dtype, device=place)
     return state
@@ -65,6 +65,7 @@ def _twins_state(
     To find it, a copy of the optimizer takes a step with copies of the parameters on meta."""
     twins = {number: _on_meta(p) for number, p in enumerate(_parameters(optimizer))}
     for number in parameters:
+        # an optimizer makes no state for a parameter without a gradient
         twins[number].grad = torch.empty_like(twins[number])
     memo: dict[int, Any] = {
         id(p): twins[number] for number, p in enumerate(_parameters(optimizer))

@@ -93,6 +93,7 @@ def convert_state(
     target = _target_of(backend)
     state = State(target.name)
     if isinstance(source, str | os.PathLike):
+        # values are read when they are written into the state, so the file stays open until the end
         with flat_states.opened(source, state.done) as header:
             _convert(header, target, like, request, state)
     else:
@@ -119,6 +120,7 @@ def _convert(source: Any, target: Backend, like: Any, request: Request, state: S
     if wanted is None:
         _write_freely(origin, target, request, state)
         return
+    # before the forms are compared, because an embedding that was cut may equal its counterpart
     if ours or theirs:
         origin = row_slices.cut(origin, ours, state.done, is_target=False)
         wanted = row_slices.cut(wanted, theirs, state.done, is_target=True)
@@ -148,7 +150,9 @@ def _read(
     if like is not None:
         wanted = reading.read_like(
             # kinds= has the paths of the source; names= says which of them differ in `like`
-            like, target, {names.get(path, path): kind for path, kind in kinds.items()}
+            like,
+            target,
+            {names.get(path, path): kind for path, kind in kinds.items()},
         )
     owner = owners.backend_of_model(source)
     if owner is None:

@@ -531,6 +531,7 @@ def _certain(sequence: Iterable[Layer], numbers: Mapping[str, int]) -> dict[int,
             if is_certain:
                 ends[behind] = number
             behind, is_certain = number, True
+    # code may follow the last layer, unless the model consists of one line of layers only
     if is_certain and line == WHOLE:
         ends[behind] = len(numbers)
     return ends
@@ -549,6 +550,7 @@ def compare_gaps(
     for gap in dict.fromkeys((*ours, *theirs)):
         number, kind = gap
         one, other = ours.get(gap, []), theirs.get(gap, [])
+        # modules of unknown classes may compute anything, so equal numbers of them prove nothing
         is_counted = len(one) == len(other) and kind != OTHER
         if not is_counted and not (
             number in missing_at and _is_missing(gap, one, other, ours, theirs)
@@ -564,6 +566,7 @@ def compare_gaps(
                 lone.path
             ) not in owners:  # otherwise it is listed as a setting of that layer
                 differences.append(_missing(missing_at[number], mine, its))
+    # where all layers of a kind have equal settings, it does not matter which is paired with which
     in_both = {kind for _, kind in theirs} - {OTHER}
     for kind in dict.fromkeys(kind for _, kind in ours if kind in in_both):
         if both := _set_alike_in_each(kind, ours, theirs):
@@ -648,7 +651,10 @@ def _between(one: Layer, other: Layer) -> list[SettingDifference]:
         return [
             SettingDifference(
                 # the settings of two different functions have no common meaning, so only the names are listed
-                where, "activation", one.settings["function"], other.settings["function"]
+                where,
+                "activation",
+                one.settings["function"],
+                other.settings["function"],
             )
         ]
     ours, theirs = _with_axis(one, other), _with_axis(other, one)
@@ -701,6 +707,7 @@ def _merge_pad(pad: Layer, layer: Layer, behind: Layer | None) -> Layer | None:
     own, added = layer.settings.get("padding"), pad.settings["padding"]
     is_zeros = pad.settings["mode"] == "constant" and pad.settings["value"] == 0
     zeros_are_least = behind is not None and behind.settings.get("function") in _NOT_NEGATIVE
+    # a max pool ignores its own padding, but zeros in the image change a maximum, unless all numbers are at least 0
     takes = layer.kind in ("conv", "avg_pool") or (layer.kind == "max_pool" and zeros_are_least)
     if not (
         is_zeros
@@ -719,6 +726,7 @@ def _merge_pad(pad: Layer, layer: Layer, behind: Layer | None) -> Layer | None:
         "padding": tuple(one for one, _ in sides) if is_even else sides,
     }
     if layer.kind == "avg_pool":
+        # the zeros of a separate layer are part of the image, so the average counts them
         settings["count_include_pad"] = True
     return layer._replace(settings=settings)
 

@@ -159,6 +159,7 @@ def _plain_leaves(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, str]:
     if is_norm:
         return {"g": "scale", "b": "offset"}
     numbered = {last: match for last in shapes if (match := _NUMBERED.fullmatch(last))}
+    # a `b2` is a bias only next to a `w2`
     weights = {match["rest"] for match in numbered.values() if match["what"] in "wW"}
     return {
         last: layouts.join(match["rest"], match["what"].lower())
@@ -295,6 +296,7 @@ def read_state(source: Any, wanted: Twin | None, request: Request, state: State)
             f"not compared: the kinds of {some_of(by_names)}, and which of one kind and shape is which: only names, "
             "shapes and their order tell it"
         )
+    # PyTorch's layout and that of the tensors' own framework are what a user expects
     if reading.dialect not in ("torch", backend.name):
         state.done.append(f"read as {reading.dialect} lays out parameters")
     return Twin(backend, layers, variables, [single(name, x) for name, x in unknown.items()])

@@ -94,10 +94,12 @@ def _match(one: str, other: str) -> int:
         # d is a decoder and a discriminator: one group in common is enough
         if _GROUPS.get(one, set()) & _GROUPS.get(other, set()):
             return 2
+        # words of different groups mean different things, even if one has the letters of the other, as `in` and `main`
         if one in _GROUPS and other in _GROUPS:
             return 0
     # an abbreviation counts half of a synonym: ctx may be context, and contextual
     short, long = sorted((one, other), key=len)
+    # a single letter would abbreviate half of all words
     return int(1 < len(short) < len(long) and short[:1] == long[:1] and _is_in(short, long))
 
 

@@ -79,6 +79,7 @@ def compare_optimizers(source: Any, target: Any) -> list[str]:
     if len(one) != len(other):
         how = "only the first are compared"
         if 1 in (len(one), len(other)):
+            # one of the two has the same settings for all parameters, so they can be compared with those of each group
             pairs = list(product(one, other))
             how = "each is compared with that one"
         sorts = "1 sort" if len(one) == 1 else f"{len(one)} sorts"
@@ -155,6 +156,7 @@ def convert_optimizer(
     targets.update(theirs.backend.state_to_come(target, to_come))
     # all values first: an error must leave the target as it was
     values, unfilled = _values(ours, theirs, pairs, sources, targets)
+    # then each of the reasons has the same cause, which is a better message than all of them
     if unfilled and not values:
         raise StateError(
             f"{ours} has no state yet, so there is nothing to convert; take a step first"
@@ -164,7 +166,7 @@ def convert_optimizer(
     for name, array in values.items():
         place = theirs.backend.device_of(targets[name])
         theirs.backend.write(targets[name], theirs.backend.from_numpy(array, place))
-    # a fresh optimizer does not know its new state yet, and some backends keep counters outside of tensors
+    # a fresh optimizer does not know its new state yet, and some backends keep counters in no tensor
     theirs.backend.take_state(target, targets)
     return lines
 
@@ -320,6 +322,7 @@ def _remedy_of_eps(theirs: _ReadOptimizer, one: _Settings, other: _Settings) -> 
     """The nearest setting where the two add eps in different places of the formula."""
     if terms.UNCORRECTED not in (one["eps_enters"], other["eps_enters"]):
         return f"{_NONE}: they come together only as eps goes to 0"
+    # at the first step the corrected root of the second moment is 1 / sqrt(1 - beta2) times the uncorrected one
     root = math.sqrt(1 - one["beta2"])
     eps = one["eps"] * root if other["eps_enters"] == terms.UNCORRECTED else one["eps"] / root
     argument = theirs.optimizer.arguments.get("eps", "eps")
@@ -497,6 +500,7 @@ def _sorted_differences(
             if _is_part_of_state(setting, one, other):
                 blocking.append(line)
     lines = {
+        # a line that is true of all parameters needs no names
         line: line if len(of) >= len(pairs) else f"{some_of(of)}: {line}"
         for line, of in names.items()
     }
@@ -548,6 +552,7 @@ def _values(
                 unfilled.append(
                     f"{pair.name}: the {slot} is {came}, and {wanted} in {theirs}; cast before"
                 )
+            # Keras has one count of steps for all parameters
             elif name in values and (values[name] != array).any():
                 unfilled.append(
                     f"{pair.name}: {theirs} counts the steps of all parameters as one, and they differ here"

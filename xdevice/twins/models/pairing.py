@@ -128,6 +128,7 @@ def _match(ours: Unpaired, theirs: Unpaired) -> Pairs:
 
 def _by_kind(twin: Unpaired) -> Unpaired:
     """The layers of each kind in their order, one kind after the other."""
+    # `sorted` is stable, so the layers of one kind stay in their order
     return twin._replace(signed=sorted(twin.signed, key=lambda pair: pair[0].kind))
 
 

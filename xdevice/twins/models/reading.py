@@ -368,12 +368,14 @@ def spelled_out(
     classes = classes_of(sequence)
     owners = dict.fromkeys(map(module_of, names))
     for key, kind in kinds.items():
+        # only "same" is said of a tensor; every other kind is said of the module around it
         paths = names if kind == "same" else owners
         meant = [
             path
             for path in paths
             if path and _is_meant(with_dots(path), classes, with_dots(key))
         ]
+        # a key that matches nothing stays, so that the error about it can name it
         kind_of |= dict.fromkeys(meant or [key], kind)
     return kind_of
 
@@ -493,6 +495,7 @@ def settled(layer: Layer, variables: Variables) -> Layer:
         StateError: the shapes do not fit its kind.
     """
     check_shapes(layer, variables)
+    # only here shapes decide a setting; `laid_out` has found those of other kinds by the names of the parameters
     if layer.kind != layouts.ATTENTION:
         return layer
     return layer._replace(

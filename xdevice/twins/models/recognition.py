@@ -220,7 +220,7 @@ def _fits(layer: Layer, variables: Variables) -> bool:
     weight, bias = shapes.get("weight"), shapes.get("bias")
     if weight is None or bias is None:
         return True
-    # which are not known: the bias has a multiple of the axis
+    # the number of groups is unknown, and only the bias has the outputs of all groups
     groups = layer.kind == "conv_transpose"
     return bias[0] % weight[1] == 0 if groups else bias[:1] == weight[:1]
 
@@ -255,6 +255,7 @@ def _by_names(
                 used |= {part.name for part in layer.parts}
     signatures = () if wanted is None else wanted.signatures()
     for path, own in groups.items():
+        # for example the linear layers inside an attention, which are not layers by themselves
         if used & own.keys():
             continue
         possible = [
@@ -284,6 +285,7 @@ def _attention(way: PartsOf, path: str, variables: Variables) -> Layer | None:
     if layer is None:
         return None
     is_packed = any(len(part.of) > 1 for part in layer.parts)
+    # Flax and Keras give the heads an axis of their own, which no linear layer has
     has_heads = any(len(variables[part.name].shape) == 3 for part in layer.parts)
     return layer._replace(settings={"packed": True}) if is_packed or has_heads else None
 
@@ -295,6 +297,7 @@ def _whole(way: PartsOf, path: str, kind: str, own: Variables) -> Layer | None:
     if layer is None or len(layer.parts) != len(own) or not _fits(layer, own):
         return None
     names = {name for part in layer.parts for name in part.of}
+    # a batch norm may be built without a weight, but never without its mean
     needed = (
         layouts.MEAN
         if kind == "batch_norm"

@@ -341,6 +341,7 @@ class Writer:
             lacking = [
                 name for name in part.of if name not in values and name.endswith(".bias")
             ]
+            # a part without any bias in the source is listed as missing, and not filled with zeros
             if not lacking or len(lacking) == len(part.of):
                 continue
             sibling = next(values[name] for name in part.of if name in values)
@@ -356,6 +357,7 @@ class Writer:
     def _list_missing(self, part: Part, missing: list[str]) -> None:
         if part.of == (layouts.COUNTER,):
             self._list(f"{part.name}: {self._source.name} does not count batches; it stays")
+        # without `like` the target's layer may be built without the part, such as a bias
         elif self._like is not None or len(missing) < len(part.of):
             self._state.unmapped[part.name] = (
                 f"{self._source.name} has no {' and no '.join(missing)} for it"
@@ -393,6 +395,7 @@ class Writer:
         variable = None if self._like is None else self._like.variables[part.name]
         wanted = None if variable is None else _name_of(variable.dtype)
         came, cast = _name_of(array.dtype), wanted if self._dtype == LIKE else self._dtype
+        # counters and other integers keep their dtype, because dtype= is for floats
         if cast is not None and cast != came and came in FLOATS:
             array, came = array.astype(host_dtype(cast)), cast
         if wanted is not None and wanted != came:
@@ -528,6 +531,7 @@ def write_variables(
         place, value = backend.device_of(variables[name]), values[name]
         return value if backend.device_of(value) is place else backend.move(value, place)
 
+    # JAX's arrays are immutable, so its modules get new ones
     if backend.has_layers(model):
         backend.write_layers(model, {name: there(name) for name in values})
         return
@@ -580,6 +584,7 @@ def _missing(
         name for name, variable in variables.items()
         if id(variable) not in present and name not in unmapped and name not in skipped
     ]  # fmt: skip
+    # reading the layers takes time, and only tells which of the missing variables are counters
     parts = (part for layer in backend.layers(model) for part in layer.parts) if missing else ()
     counters = {part.name for part in parts if part.of == (layouts.COUNTER,)}
     yield from (

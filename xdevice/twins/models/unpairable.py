@@ -204,6 +204,7 @@ def _cut(head: str, end: str, lines: Sequence[str] = ()) -> str:
     """Joins `head`, `end` (what to do) and as many of the lines as fit into `MOST` characters."""
     text = f"{_at_most(head, MOST // 2)}. {_at_most(end, MOST // 2 - 2)}"
     for line in lines:
+        # the lines come last, because a message that lacks some of them still says what to do
         if len(text) + len(line) + 3 > MOST:
             break
         text += f"\n  {line}"

@@ -78,7 +78,8 @@ def _with(words: Sequence[str], names: Iterable[str]) -> list[str]:
     def is_meant(name: str) -> bool:
         return any(
             # `str.endswith` accepts an empty tuple, and is then always false
-            part in words or part.endswith(ends) for part in name.replace("/", ".").split(".")
+            part in words or part.endswith(ends)
+            for part in name.replace("/", ".").split(".")
         )
 
     return [name for name in names if is_meant(name)]

@@ -89,6 +89,7 @@ def _of_file(path: str, files: ExitStack) -> Header:
 def _of_kind(path: str, kind: foreign.Kind) -> Header:
     """The contents of a file of another format that can be read."""
     origin = kind.framework or ""
+    # a reader of xdevice's own gives NumPy arrays, and needs no framework
     backend = registry.load("numpy" if kind.read is not None else origin)
     with path_errors(f"{path!r:.1000} cannot be read"):
         saved = (kind.read or backend.own_file)(path)

@@ -73,6 +73,7 @@ def target_of(path: str | os.PathLike[str]) -> str:
                 f"there is no folder {folder!r:.1000}; make it first: os.makedirs(...)"
             )
         mode = _mode(target)
+    # `realpath` drops a slash or a dot at the end, by which the user means a folder
     is_folder = stat.S_ISDIR(mode or 0) or os.path.basename(name) in ("", os.curdir)
     if is_folder or (mode is not None and not stat.S_ISREG(mode)):
         what = "names a folder" if is_folder else "is not a regular file"
@@ -101,12 +102,14 @@ def replacing(target: str) -> Iterator[str]:
         with _own_folder(folder) as own:
             new = os.path.join(own, "new")
             yield new
+            # otherwise a crash of the system could leave the new name with an empty file
             _flush(new)
             # before the file gets its name, so that nobody sees it with other permissions
             os.chmod(new, _permissions(target, own))
             os.replace(new, target)
     if hasattr(os, "O_DIRECTORY"):  # Windows cannot open folders
         with path_errors(f"{target!r:.1000} is written, but may not be on the disk"):
+            # the new name is part of the folder, not of the file
             _flush(folder, os.O_RDONLY)
 
 

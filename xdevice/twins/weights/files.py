@@ -159,6 +159,7 @@ def _variables(x: Any, verb: str) -> _Variables:
                 if prefix and variable.name
                 else prefix or variable.name
             )
+            # a tensor under the key "" keeps that name; a tensor that is saved by itself has no key at all
             name = name or ("" if keys else _LONE)
             # lone surrogates, as Python has them in file names that are not UTF-8
             if name.encode(errors="ignore").decode() != name:
@@ -166,6 +167,7 @@ def _variables(x: Any, verb: str) -> _Variables:
                     f"{variable.origin} has the name {shown(name)}, which UTF-8, and so the format, cannot write; "
                     "rename a key"
                 )
+            # the format has its metadata under the reserved name
             if name == RESERVED or name in variables:
                 both = f"and {variables[name].origin} both have" if name in variables else "has"
                 raise ContainerError(
@@ -208,6 +210,7 @@ def _has_modules(x: Any) -> bool:
     inner, visited = [x], set[int]()
     for container in inner:  # which grows meanwhile
         children = container.values() if isinstance(container, dict) else container
+        # a container may contain itself
         if id(container) in visited or not isinstance(container, dict | list | tuple):
             continue
         visited.add(id(container))
@@ -327,6 +330,7 @@ def load_file(path: Path, device: object, backend: str | Backend | None) -> dict
             name: _to_tensor(owner, array, place)
             for name, array in zip(header.entries, arrays, strict=True)
         }
+    # a shared tensor was saved once, and is one object under all of its names again
     tensors.update({name: tensors[other] for name, other in header.shared.items()})
     return tensors
 
@@ -405,6 +409,7 @@ def _plan(where: str, variables: _Variables, header: Header) -> list[_PlannedWri
         entry = entries[name]
         _require_fit(where, name, variable, entry)
         other = planned.setdefault(id(variable.value), _PlannedWrite(name, variable, entry))
+        # bytes, because NaN is unequal to itself
         if other.entry is not entry and other.entry.read().tobytes() != entry.read().tobytes():
             raise StateError(
                 f"{other.name} and {name} are one variable here, and two with different values in {where}"

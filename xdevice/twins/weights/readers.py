@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 # Paddle
 
+# all that the pickle of an array needs; none of these calls anything that the file names
 _SAFE: Final = {
     ("collections", "OrderedDict"), ("builtins", "tuple"), ("builtins", "dict"), ("builtins", "list"),
     ("_codecs", "encode"), ("numpy", "ndarray"), ("numpy", "dtype"),
@@ -38,6 +39,7 @@ _SAFE: Final = {
         ("multiarray", "_reconstruct"), ("multiarray", "scalar"), ("numeric", "_frombuffer"),
     )),
 }  # fmt: skip
+# under this key `paddle.save` adds a dict of its own names of the parameters
 _OWN_NAMES: Final = "StructuredToParameterName@@"
 
 
@@ -123,6 +125,7 @@ def _array(file: BufferedReader) -> np.ndarray[Any, Any]:
     _, _, code = _numbers(file, "<iii")
     dtype = np.dtype(_DTYPES[code])
     data = file.read(dtype.itemsize * int(np.prod(shape, dtype=object)))
+    # `frombuffer` gives an array that cannot be written
     return np.frombuffer(data, dtype).reshape(shape).copy()
 
 

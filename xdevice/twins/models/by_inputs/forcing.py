@@ -89,6 +89,7 @@ class _Search:
 
     def force(self, chosen: Names) -> ForcedRun:
         self._count += 1
+        # names= comes last, so that what the user says outranks what the inputs suggest
         return ForcedRun(self._runs, self._calls, self._guess, {**chosen, **self._fixed})
 
     def untie(self, best: ForcedRun) -> ForcedRun:
@@ -97,6 +98,7 @@ class _Search:
         done: set[frozenset[str]] = set()
         while best.apart and self.may_go_on:
             groups = _groups(best.ties)
+            # four layers have 24 orders, and each order costs a run of the target
             small = (
                 group
                 for group in groups

@@ -59,6 +59,7 @@ class Runs:
         """Inside the block the target has the `values` that fit its variables in name, dtype and shape; afterwards it
         has its own values again."""
         backend, variables = self.target.backend, self.target.variables
+        # a wrong pairing is tried too, and may give values that do not fit
         fitting = {
             name: value
             for name, value in values.items()
@@ -125,6 +126,7 @@ class Runs:
             blank = model_runs.run(
                 self.source.model, {name: np.zeros_like(x) for name, x in self.arrays.items()}
             )
+        # a model may refuse zeros, for example as the lengths of sequences
         except ArgumentError:
             return False
         apart = map(distances.apart, blank.outputs, self.expected.outputs)

@@ -52,6 +52,7 @@ def is_same(one: LayerInput | None, other: LayerInput | None) -> bool:
         return x.shape == y.shape
     tolerance = _SAME * max(one.largest, _TINY)
     # two numbers tell most pairs apart in microseconds; reading the arrays takes milliseconds
+    # each number may be off by the tolerance, so the sum may be off by that times their count
     if abs(one.largest - other.largest) > tolerance or abs(
         one.total - other.total
     ) > tolerance * max(x.size, y.size):

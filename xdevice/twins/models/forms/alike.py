@@ -107,6 +107,7 @@ def _with_channels(twin: Twin, other: Twin) -> Twin:
 
 def _spread(layer: Layer, channels: int) -> Layer:
     groups = layer.settings["num_groups"]
+    # then the number of channels is that of some other norm
     if not isinstance(groups, int) or channels % groups:
         return layer
     return _with_rules(layer, lambda _: layouts.per_group(groups, channels))
@@ -136,6 +137,7 @@ def _with_instances(twin: Twin, other: Twin) -> Twin:
 def _as_instances(twin: Twin, layer: Layer) -> Layer:
     if layer.kind != "group_norm" or layer.settings.get("num_groups") != _width(twin, layer):
         return layer
+    # a group norm has no running statistics, and so neither has the instance norm that equals it
     settings = {**layer.settings, "running_stats": False}
     del settings["num_groups"]
     return layer._replace(kind="instance_norm", settings=settings)

@@ -117,6 +117,7 @@ def _by_names(linear: list[Layer]) -> Iterator[Group]:
         for other in linear:
             if parent_of(other.path) == parent:
                 by_role.setdefault(_role(other), []).append(other)
+        # of two queries in one module, as with two attentions, it is unclear which belongs to which key
         only = {role: layers[0] for role, layers in by_role.items() if len(layers) == 1}
         roles = next(
             (roles for roles in (_SEPARATE, _HALF_FUSED) if only.keys() >= set(roles)), ()
@@ -190,6 +191,7 @@ def _rows(twin: Twin, group: Group) -> list[int]:
     if len(heights) == 3:
         return heights
     if len(heights) == 2:
+        # one layer has the rows of key and value, which are equally many
         return [heights[0], heights[1] // 2, heights[1] // 2]
     sizes = {
         role: twin.variables[layer.parts[0].name].shape[0]

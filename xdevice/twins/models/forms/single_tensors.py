@@ -263,6 +263,7 @@ def pair_singles(source: Twin, target: Twin, names: Names) -> list[dict[str, str
             raise StateError(
                 f"names= says {here!r}: {there!r}, whose shapes are {ours[here]} and {theirs[there]}"
             )
+    # names= may pair a tensor with one of another path although both models have a tensor at its own path
     taken = {*sure, *sure.values()}
     sure |= {
         path: path
