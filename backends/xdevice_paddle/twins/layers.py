@@ -327,14 +327,9 @@ def _upsample(path: str, layer: Any) -> Layer:
 
 
 def _upsample_image(mode: str, path: str, layer: Any) -> Layer:
+    # Paddle's UpsamplingBilinear2D always aligns the corners, as PyTorch's does
     return ops.upsample(
-        # Paddle's UpsamplingBilinear2D always aligns the corners, as PyTorch's does
-        path,
-        2,
-        layer.size,
-        layer.scale_factor,
-        mode,
-        align_corners=mode != "nearest",
+        path, 2, layer.size, layer.scale_factor, mode, align_corners=mode != "nearest"
     )
 
 

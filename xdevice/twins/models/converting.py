@@ -102,6 +102,7 @@ def convert_state(
 
 
 def _target_of(backend: str | Backend) -> Backend:
+    """The backend to convert to. Raises `ArgumentError` if it is given as a model."""
     model = None if isinstance(backend, str | Backend) else registry.kind_of(type(backend))
     if model is not None:
         raise ArgumentError(
@@ -148,11 +149,9 @@ def _read(
     reading.check_kinds(kinds)
     wanted = None
     if like is not None:
+        # kinds= has the paths of the source; names= says which of them differ in `like`
         wanted = reading.read_like(
-            # kinds= has the paths of the source; names= says which of them differ in `like`
-            like,
-            target,
-            {names.get(path, path): kind for path, kind in kinds.items()},
+            like, target, {names.get(path, path): kind for path, kind in kinds.items()}
         )
     owner = owners.backend_of_model(source)
     if owner is None:

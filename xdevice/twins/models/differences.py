@@ -147,6 +147,7 @@ class Lister:
             self._state.differences += runs.gelu_in_doubt()
 
     def _add(self, difference: SettingDifference) -> str:
+        """Lists a difference, and returns its line."""
         line = difference.line(self._source.name, self._target.name)
         self._add_lines([line])
         if not difference.is_on_one_side:
@@ -155,6 +156,7 @@ class Lister:
         return line
 
     def _add_lines(self, lines: Iterable[str]) -> None:
+        """Lists lines that may explain why equal parameters give different outputs."""
         for line in lines:
             self._state.differences.append(line)
             self._state.settings.append(line)
@@ -280,6 +282,7 @@ class Lister:
             yield f"not compared: computation and settings of {some_of(paths)}, whose kind comes from kinds= or shapes"
 
     def _single_tensors(self) -> Iterator[str]:
+        """A line that names the paired tensors that are in no known layer."""
         # those that kinds= calls "same" are layers, and known as little
         called_same = [pair for pair in self._pairing.pairs if pair[0].kind == _SINGLE]
         paths = [other.path for _, other in (*self._pairing.singles, *called_same)]
@@ -300,6 +303,7 @@ class Lister:
                 )
 
     def _added_biases(self) -> Iterator[str]:
+        """A line that names the layers whose bias is in no layer of one of the models."""
         paths = [
             other.path
             for _, layer, other in self._both_ways()
@@ -505,6 +509,8 @@ def _compare(
 
 
 def gaps(sequence: Iterable[Layer], numbers: Mapping[str, int]) -> Gaps:
+    """Groups the layers without parameters of a sequence. `numbers` gives the number of the pair that each layer with
+    parameters is in, by the layer's path."""
     every: Gaps = {}
     behind = -1
     for layer in sequence:
@@ -603,6 +609,7 @@ def _is_missing(
 
 
 def _missing(place: str, one: Layer | None, other: Layer | None) -> SettingDifference:
+    """The difference at `place` where one of the two models has no layer."""
     texts = [
         "missing" if layer is None else layer.settings.get("function", "there")
         for layer in (one, other)
@@ -648,13 +655,10 @@ def _between(one: Layer, other: Layer) -> list[SettingDifference]:
     """The settings in which two layers without parameters differ."""
     where = other.path or other.kind
     if not layouts.same_setting(one.settings.get("function"), other.settings.get("function")):
+        # the settings of two different functions have no common meaning, so only the names are listed
         return [
             SettingDifference(
-                # the settings of two different functions have no common meaning, so only the names are listed
-                where,
-                "activation",
-                one.settings["function"],
-                other.settings["function"],
+                where, "activation", one.settings["function"], other.settings["function"]
             )
         ]
     ours, theirs = _with_axis(one, other), _with_axis(other, one)

@@ -330,6 +330,7 @@ def _require_certain(reading: recognition.Reading, layers: Sequence[Layer]) -> N
 
 
 def _ways_out(line: str) -> str:
+    """The advice for a state whose layers are unknown. `line` is a guess of `kinds=`."""
     return (
         "give the model instead of its state, or a model of the target as like=. Or say it; as far as names and shapes "
         f"tell, {line}; skip= leaves them out"

@@ -76,10 +76,9 @@ def _with(words: Sequence[str], names: Iterable[str]) -> list[str]:
     ends = tuple(word[1:] for word in words if word.startswith("*"))
 
     def is_meant(name: str) -> bool:
+        # `str.endswith` accepts an empty tuple, and is then always false
         return any(
-            # `str.endswith` accepts an empty tuple, and is then always false
-            part in words or part.endswith(ends)
-            for part in name.replace("/", ".").split(".")
+            part in words or part.endswith(ends) for part in name.replace("/", ".").split(".")
         )
 
     return [name for name in names if is_meant(name)]

@@ -143,6 +143,7 @@ class Runs:
         backend = self.source.backend
 
         def give(call: Call, result: Any) -> Any:
+            """Changes the output of a widening layer as the other form of gelu would."""
             if call.path not in paths or len(call.outputs) != 1:
                 return result
             (output,) = call.outputs
@@ -187,6 +188,7 @@ def _off_by_gelu(x: Array) -> Array:
 
 
 def _fits(variable: Any, value: Any) -> bool:
+    """Whether a value has the dtype and shape of a variable."""
     return dtype_name(variable.dtype) == dtype_name(value.dtype) and tuple(
         variable.shape
     ) == tuple(value.shape)

@@ -124,6 +124,7 @@ def similarity(one: LayerInput | None, other: LayerInput | None) -> float:
 
 
 def _agreement(one: Array, other: Array) -> float:
+    """The larger of two numbers: the share of equal values in two flat arrays, and their correlation."""
     largest = float(np.abs(one).max(initial=0.0))
     same = (
         float((np.abs(one - other) <= _SAME * max(largest, _TINY)).mean()) if largest else 0.0
