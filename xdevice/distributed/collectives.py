@@ -176,6 +176,7 @@ def reduce_scatter(session: Session, x: Any, op: str) -> Any:
     for operand in operands:
         carrying.check_op(operand, op)
         length = length_of([operand])
+        # reduce_scatter gives each rank an equal part; engines do not take parts of different lengths
         if length % session.size:
             raise ShapeError(
                 f"{operand.name} has {length} along its first axis, which {session.size} ranks do not divide evenly"
@@ -221,7 +222,9 @@ def _pair(session: Session, verb: str, x: Any, other: int, name: str) -> Any:
     def call() -> str:
         return f"{verb} with rank {other}: {what}"
 
+    # no `agree`: the other ranks of the world take no part in this call
     with session.alone(verb):
+        # always, even with check=False: a rank whose partner expects another tensor would hang in the engine
         session.line.pair(verb, other, what)
         if verb == "send":
             session.call("send", call, lambda: carrier.send(operands, other), operands)
@@ -242,10 +245,12 @@ def split_batch(session: Session, x: Any, even: bool) -> Any:
     x = registry.as_array(x)
     operands = tensors_in(x, "x", "split")
     sizes = sizes_of(length_of(operands), session.size, even, "ranks")
+    # not `ready`: nothing is sent, so the engine's dtypes and the other threads do not matter
     session.require_open("split_batch")
     if session.size == 1:
         _remember(x, _NO_OP)
         return x
+    # a tensor that the container holds twice must stay one tensor
     unique = _each_once(operands)
     parts = {id(one.value): one.backend.split(one.value, sizes)[session.rank] for one in unique}
     return _replaced(x, operands, parts)
@@ -273,6 +278,7 @@ def _variables(operand: Operand) -> list[Operand]:
     """The operands to send for one operand: the variables of a model, each once, including those of layers that it
     holds and does not list; for a tensor, the operand itself."""
     backend = operand.backend
+    # TensorFlow's variables are models with a tensor of their own
     if operand.kind != "model" or backend.tensor_of(operand.value) is not None:
         return [operand]
     models = unlisted.WholeModel(backend, operand.value).models
