@@ -359,12 +359,14 @@ class Carrier:
         backend, x = operand.backend, read(operand)
         backend.finish(x)
         plain = backend.detached(x)
+        # a NumPy array that is read-only, or a tensor of JAX, whose tensors are never written
         if not backend.can_write(plain):
             return self._copy_of(plain), False
         if backend is self.backend:
             return plain, True
         try:
             return convert(plain, self.backend, copy=False), True
+        # the two frameworks cannot share this memory, by its layout or its device
         except SharingError:
             return self._copy_of(plain), False
 
@@ -384,8 +386,10 @@ class Carrier:
     def pack(self, operands: list[Operand]) -> Any:
         """The elements of the operands as one new vector of the engine's framework."""
         own = self._native_values(operands)
+        # in one call of the engine's framework, if it has one for many tensors
         packed = None if own is None else self.engine.pack(own)
         if packed is not None:
+            # each operand separately: they belong to another framework, or the engine packs nothing
             return packed
         return self.backend.join(
             [_reshaped(self.read_only(operand), (-1,)) for operand in operands]

@@ -53,11 +53,13 @@ def all_reduce(session: Session, x: Any, op: str, weight: float | None) -> Any:
     ):
         return x
     own = None if weight is None else carrying.weight_of(weight)
+    # a sum, maximum or minimum has no place for a weight
     if own is not None and op != "mean":
         raise ArgumentError(f"a weight counts in op='mean', and op is {shown(op)}")
     x = registry.as_array(x)
     operands = _sort(_summands(x))
     session.ready("all_reduce", operands, op)
+    # a result that is written into one tensor would change the other before it is sent
     if len(operands) > 1:
         refuse_overlaps(operands)
     if session.size == 1:
@@ -102,6 +104,7 @@ def broadcast(session: Session, x: Any, root: int) -> Any:
         return x
     carrier, unique = session.carrier, _each_once(parts)
 
+    # optimizers: their tensors are sent, and their numbers, such as the learning rate, are compared
     settings = "".join(
         f"; {operand.name} {text}"
         for operand in operands
@@ -129,12 +132,14 @@ def all_gather(session: Session, x: Any, even: bool) -> Any:
     operands = _sort(tensors_in(x, "x", "all_gather"))
     session.ready("all_gather", operands)
     if session.size == 1:
+        # a 0-d tensor becomes a vector with a number for each rank, so also with a single rank
         numbers = [operand for operand in operands if not shape_of(operand)]
         _remember(x, _NO_OP)
         return _replaced(
             x, operands, {id(one.value): one.backend.join([one.value]) for one in numbers}
         )
     carrier = session.carrier
+    # 0-d tensors have no first axis whose length could differ
     uneven = [not even and bool(shape_of(operand)) for operand in operands]
 
     def call() -> str:
