@@ -17,7 +17,6 @@ class Runner(threading.Thread):
     def __init__(self) -> None:
         super().__init__(name="xdevice engine", daemon=True)
         # each is acquired by the side that waits for a job or its end, and released by the other
-        # two bare locks, because a queue costs several times as much for each call
         self._begin, self._end = threading.Lock(), threading.Lock()
         self._begin.acquire()
         self._end.acquire()
