@@ -33,7 +33,20 @@ if TYPE_CHECKING:
     from xdevice.base.devices import Device
 
 TYPES: Final = (Block, Parameter, ParameterDict, Trainer)
-_KEPT: Final = frozenset((*vars(Block()), *vars(HybridBlock())))
+
+
+def _names_in_every_block() -> frozenset[str]:
+    # a prefix of their own, so that the program's first block is still number 0
+    blocks = (Block(prefix=""), HybridBlock(prefix=""))
+    names = frozenset(name for block in blocks for name in vars(block))
+    # a block and its scope refer to each other, so both would stay until the next garbage collection, and `semantics`
+    # would take them for blocks of a legacy program
+    for block in blocks:
+        vars(block).clear()
+    return names
+
+
+_KEPT: Final = _names_in_every_block()
 """The names of the attributes that every block has."""
 _arrays = private.field("mxnet.gluon.Parameter._data")
 _put = private.field("mxnet.gluon.Parameter._init_impl")

@@ -58,6 +58,7 @@ _WIDE: Final = {"float16": "float32", "bfloat16": "float32"}
 def check_op(operand: Operand, op: str) -> None:
     """Raises `DTypeError` if the tensor's dtype cannot be reduced by `op`."""
     dtype = dtype_of(operand)
+    # a maximum needs an order, a sum does not; so each has its own dtypes
     if op in ("max", "min"):
         if dtype.startswith("complex"):
             raise DTypeError(
@@ -109,6 +110,7 @@ def buckets_of(operands: list[Operand], indices: Sequence[int]) -> list[Bucket]:
     last tensors come first, because a backward pass computes their gradients first."""
     buckets: list[Bucket] = []
     filling: dict[tuple[Any, ...], tuple[Bucket, int, int]] = {}
+    # the backward pass computes the gradients of the last layer first
     for i in reversed(indices):
         operand = operands[i]
         dtype = dtype_of(operand)
@@ -116,10 +118,12 @@ def buckets_of(operands: list[Operand], indices: Sequence[int]) -> list[Bucket]:
         size = bytes_of(operand)
         bucket, used, most = filling.get(kind, (Bucket(dtype, []), 0, MOST_IN_FIRST))
         if not bucket.indices or used + size > most:
+            # only the first bucket of a kind is small; later ones have the full size
             most = MOST if bucket.indices else most
             bucket, used = Bucket(dtype, []), 0
             buckets.append(bucket)
         bucket.indices.append(i)
+        # gradients of several dtypes may alternate, so each kind keeps a bucket that is being filled
         filling[kind] = bucket, used + size, most
     return buckets
 
@@ -149,6 +153,7 @@ class Weight(NamedTuple):
 
 
 def weight_of(value: Any) -> float:
+    # the comparison with the largest float refuses infinity, and NaN, which compares as False
     if isinstance(value, bool) or not isinstance(value, Real) or not 0 <= value <= _MOST:  # type: ignore[operator]
         raise ArgumentError(
             f"weight must be a number that is not negative, such as the number of samples, not {shown(value)}"
@@ -177,6 +182,7 @@ class Carrier:
 
     def require_dtype(self, operand: Operand, verb: str, op: str | None) -> None:
         """Raises if the engine cannot take this tensor's dtype for the method `verb`."""
+        # the answer depends on nothing else, and a training step asks for the same few dtypes again and again
         key = operand.backend.name, read(operand).dtype, verb, op
         if key not in self._admitted:
             self._require_dtype(operand, verb, op)
@@ -196,6 +202,7 @@ class Carrier:
                 f"{operand.name} is {dtype}, which the engine {self.engine.name} cannot take: {reason}; choose another "
                 "engine: xdevice.distributed.processes(engine=...), or another dtype"
             )
+        # a broadcast sends the bits as they are; only a reduction widens them
         sent_as = _WIDE.get(dtype, dtype) if op else dtype
         why = self.engine.refusal(verb, "sum" if op == "mean" else op, sent_as)
         if why is not None:
@@ -218,6 +225,7 @@ class Carrier:
         tensor is."""
         small = [i for i, operand in enumerate(operands) if _is_small(operand)]
         new = {}
+        # a single small tensor gains nothing from being packed
         for bucket in buckets_of(operands, small) if len(small) > 1 else ():
             own = [operands[i] for i in bucket.indices]
             new.update(self.place_all(own, packed(self.pack(own), bucket.dtype)))
@@ -245,10 +253,12 @@ class Carrier:
     def start_mean(self, y: Any, dtype: str, weight: Weight | None) -> Callable[[], Any]:
         """Starts the mean of `y` over the ranks, and returns a function that waits for it and returns it; an engine
         that does one thing at a time computes it then. `y` is as in `reduce`."""
+        # several engines crash or hang on tensors without elements, and there is nothing to average
         if 0 in y.shape:
             return lambda: y
         engine, divisor = self.engine, weight.total if weight is not None else self.size
         y = self._summand(y, dtype, weight)
+        # None from an engine that cannot work in the background: then the mean is computed when it is waited for
         wait = engine.start_mean(y, divisor) or (
             lambda: engine.over(engine.all_reduce(y, "sum"), divisor)
         )
@@ -264,6 +274,7 @@ class Carrier:
         else:
             result = getattr(engine, verb)(y, "sum" if op == "mean" else op)
         if op == "mean":
+            # divided after the sum, in the wide dtype: divided before it, small 16-bit gradients would become 0
             result = engine.over(result, weight.total if weight is not None else self.size)
         return _as(result, dtype) if dtype in _WIDE else result
 
@@ -301,6 +312,7 @@ class Carrier:
         if lengths is None:
             parts = self._gathered(y)
         else:
+            # engines gather tensors of one shape only, so the shorter ones are padded, and cut again below
             longest = max(lengths)
             parts = self._gathered(self._pad(y, dtype_of(operand), longest))
             pairs = zip(parts, lengths, strict=True)
@@ -337,6 +349,7 @@ class Carrier:
         """The operand, the caller's tensor, as a tensor of the engine's framework. The two may share memory, so the
         result must not be written."""
         x = read(operand)
+        # the framework may still be computing the values, and the engine reads the memory at once
         operand.backend.finish(x)
         return convert(x, self.backend)
 
@@ -346,12 +359,14 @@ class Carrier:
         backend, x = operand.backend, read(operand)
         backend.finish(x)
         plain = backend.detached(x)
+        # a NumPy array that is read-only, or a tensor of JAX, whose tensors are never written
         if not backend.can_write(plain):
             return self._copy_of(plain), False
         if backend is self.backend:
             return plain, True
         try:
             return convert(plain, self.backend, copy=False), True
+        # the two frameworks cannot share this memory, by its layout or its device
         except SharingError:
             return self._copy_of(plain), False
 
@@ -371,8 +386,10 @@ class Carrier:
     def pack(self, operands: list[Operand]) -> Any:
         """The elements of the operands as one new vector of the engine's framework."""
         own = self._native_values(operands)
+        # in one call of the engine's framework, if it has one for many tensors
         packed = None if own is None else self.engine.pack(own)
         if packed is not None:
+            # each operand separately: they belong to another framework, or the engine packs nothing
             return packed
         return self.backend.join(
             [_reshaped(self.read_only(operand), (-1,)) for operand in operands]

@@ -53,11 +53,13 @@ def all_reduce(session: Session, x: Any, op: str, weight: float | None) -> Any:
     ):
         return x
     own = None if weight is None else carrying.weight_of(weight)
+    # a sum, maximum or minimum has no place for a weight
     if own is not None and op != "mean":
         raise ArgumentError(f"a weight counts in op='mean', and op is {shown(op)}")
     x = registry.as_array(x)
     operands = _sort(_summands(x))
     session.ready("all_reduce", operands, op)
+    # a result that is written into one tensor would change the other before it is sent
     if len(operands) > 1:
         refuse_overlaps(operands)
     if session.size == 1:
@@ -102,6 +104,7 @@ def broadcast(session: Session, x: Any, root: int) -> Any:
         return x
     carrier, unique = session.carrier, _each_once(parts)
 
+    # optimizers: their tensors are sent, and their numbers, such as the learning rate, are compared
     settings = "".join(
         f"; {operand.name} {text}"
         for operand in operands
@@ -129,12 +132,14 @@ def all_gather(session: Session, x: Any, even: bool) -> Any:
     operands = _sort(tensors_in(x, "x", "all_gather"))
     session.ready("all_gather", operands)
     if session.size == 1:
+        # a 0-d tensor becomes a vector with a number for each rank, so also with a single rank
         numbers = [operand for operand in operands if not shape_of(operand)]
         _remember(x, _NO_OP)
         return _replaced(
             x, operands, {id(one.value): one.backend.join([one.value]) for one in numbers}
         )
     carrier = session.carrier
+    # 0-d tensors have no first axis whose length could differ
     uneven = [not even and bool(shape_of(operand)) for operand in operands]
 
     def call() -> str:
@@ -176,6 +181,7 @@ def reduce_scatter(session: Session, x: Any, op: str) -> Any:
     for operand in operands:
         carrying.check_op(operand, op)
         length = length_of([operand])
+        # reduce_scatter gives each rank an equal part; engines do not take parts of different lengths
         if length % session.size:
             raise ShapeError(
                 f"{operand.name} has {length} along its first axis, which {session.size} ranks do not divide evenly"
@@ -221,7 +227,9 @@ def _pair(session: Session, verb: str, x: Any, other: int, name: str) -> Any:
     def call() -> str:
         return f"{verb} with rank {other}: {what}"
 
+    # no `agree`: the other ranks of the world take no part in this call
     with session.alone(verb):
+        # always, even with check=False: a rank whose partner expects another tensor would hang in the engine
         session.line.pair(verb, other, what)
         if verb == "send":
             session.call("send", call, lambda: carrier.send(operands, other), operands)
@@ -242,10 +250,12 @@ def split_batch(session: Session, x: Any, even: bool) -> Any:
     x = registry.as_array(x)
     operands = tensors_in(x, "x", "split")
     sizes = sizes_of(length_of(operands), session.size, even, "ranks")
+    # not `ready`: nothing is sent, so the engine's dtypes and the other threads do not matter
     session.require_open("split_batch")
     if session.size == 1:
         _remember(x, _NO_OP)
         return x
+    # a tensor that the container holds twice must stay one tensor
     unique = _each_once(operands)
     parts = {id(one.value): one.backend.split(one.value, sizes)[session.rank] for one in unique}
     return _replaced(x, operands, parts)
@@ -273,6 +283,7 @@ def _variables(operand: Operand) -> list[Operand]:
     """The operands to send for one operand: the variables of a model, each once, including those of layers that it
     holds and does not list; for a tensor, the operand itself."""
     backend = operand.backend
+    # TensorFlow's variables are models with a tensor of their own
     if operand.kind != "model" or backend.tensor_of(operand.value) is not None:
         return [operand]
     models = unlisted.WholeModel(backend, operand.value).models

@@ -121,6 +121,7 @@ class Conn:
             sent = self.sock.send(frame)
         except (BlockingIOError, InterruptedError):
             sent = 0
+        # the connection is lost, which `frames` will report
         except OSError:
             return
         if sent < len(frame):
@@ -156,6 +157,7 @@ class Conn:
                 break
         while len(self._in) >= _HEAD.size:
             length, kind = _HEAD.unpack_from(self._in)
+            # not a frame of this protocol, or an attempt to fill the memory: the connection is given up
             if length > self.most:
                 self.is_open = False
                 return
@@ -214,6 +216,7 @@ class Clock:
 
     def tick(self) -> float:
         now = time.monotonic()
+        # a longer gap than a step means that this process was stopped, and could not have answered anyone
         self.now += min(now - self._last, self._step)
         self._last = now
         return self.now
@@ -221,6 +224,7 @@ class Clock:
 
 def beat_of(timeout: float) -> float:
     """The seconds between two questions of the hub to a rank that others wait for."""
+    # eight questions within the timeout, so that a single lost beat never decides
     return min(0.25, timeout / 8)
 
 
@@ -302,6 +306,7 @@ class Line:
     def _ask(self, kind: bytes, call: str, payload: str) -> list[str]:
         """Sends a call to the hub, and waits for its GO. Returns the payloads that came with it; raises if the calls
         differ."""
+        # a closed world answers nothing more
         if self.failure is not None:
             raise self.failure
         with self._lock:
@@ -311,6 +316,7 @@ class Line:
                 for kind, text in self._frames(self._beat):
                     if kind == GO:
                         return json.loads(text) if text else []
+                    # the vote failed before anything was sent, so the world can be used again
                     if kind == MISMATCH:
                         raise _mismatch(
                             json.loads(text),
@@ -334,6 +340,7 @@ class Line:
         if the hub is gone or silent."""
         ready = self._poll(seconds)
         now = self._clock.tick()
+        # rank 0 sends ALIVE at each beat, so one beat more than the timeout is silence
         if not ready and now - self._last_frame > self._timeout + self._beat:
             text = (
                 f"rank 0 has been silent for {self._timeout:g} s: "
@@ -351,6 +358,7 @@ class Line:
                 if any(kind == MISMATCH for kind, _ in frames):
                     break  # this call raises the mismatch, which says more; the next call raises `error`
                 raise error
+        # a GO may be the last frame before the hub ends as it should
         if not self._vote.is_open and not any(kind == GO for kind, _ in frames):
             raise self.end(
                 PeerError(
@@ -418,6 +426,7 @@ class Line:
         """Runs in a thread: answers the hub's questions on the second connection, whether this process still works."""
         poll = _poller(self._pulse)
         with suppress(OSError, ValueError):  # the connection was closed meanwhile
+            # sleeps in the system until the hub asks, so that it costs the program nothing
             while self._pulse.is_open:
                 poll(None)
                 for _ in self._pulse.frames():
@@ -503,6 +512,7 @@ def _name_ranks(ranks: list[int]) -> str:
 
 def _short(call: str, calls: list[str]) -> str:
     """The text of a call; a long one is cut to its beginning and the first item that differs from the other calls."""
+    # short enough to be shown whole
     if len(call) <= _LONGEST:
         return call
     items = [one.split("; ") for one in calls]
@@ -517,6 +527,7 @@ def _short(call: str, calls: list[str]) -> str:
 def describe(error: BaseException) -> str:
     """A text for an error, for the other ranks: its type and message, and the file and line that raised it."""
     where = error.__traceback__  # its last frame is where the error was raised
+    # to the innermost frame
     while where is not None and where.tb_next is not None:
         where = where.tb_next
     place = (
@@ -596,6 +607,7 @@ def reach(place: Launch, terms: Terms, timeout: float, join_timeout: float) -> L
                 continue
             pulse = connect(place, port, terms, "pulse")
             if pulse is not None:
+                # the address by which this machine reaches rank 0 is one by which rank 0's network reaches this machine
                 host = LOOPBACK if is_loopback(place.host) else vote.getsockname()[0]
                 return Line(vote, pulse, host, timeout, None)
             vote.close()
@@ -612,6 +624,7 @@ def reach(place: Launch, terms: Terms, timeout: float, join_timeout: float) -> L
 def connect(place: Launch, port: int, terms: Terms, line: str) -> socket.socket | None:
     """Opens a connection to this run's hub; returns None if the hub does not listen on this port."""
     try:
+        # the first address, which is also the first that rank 0 tries to listen on
         family, kind, protocol, _, address = addresses(place.host, port)[0]
         sock = socket.socket(family, kind, protocol)
     except (LaunchError, OSError):
@@ -643,6 +656,7 @@ def _greet(
     """Makes the handshake, in which both sides prove that they belong to this run. Returns None, or the reason why the
     hub refuses this process."""
     kind, text = _read(sock)
+    # another program's server, such as one that speaks HTTP, listens at this port
     if kind != GREETING or not text.startswith(PROTOCOL):
         return {"why": "run"}
     own = nonce()

@@ -53,6 +53,7 @@ def _automatic(own: Backend, device: Device) -> list[str]:
     """The engines that `engine='auto'` may take, the best first; `candidates` says why in this order."""
     names = [own.name]
     if own.name != "torch" and registry.is_installed("torch"):
+        # on GPUs, PyTorch's gloo would copy through the host, so it comes second
         names = ["torch", own.name] if device.kind == "cpu" else [own.name, "torch"]
     names = [f"{name}:{kind}" for name in names for kind in registry.load(name).engines()]
     names = _fitting(names, own, device)
@@ -99,6 +100,7 @@ def require_gpu_each(engine: str, gpus: list[str]) -> None:
     ranks: dict[str, int] = {}
     for rank, text in enumerate(gpus):
         device, uuid = json.loads(text)
+        # without a UUID, two GPUs cannot be told apart, and nobody is refused
         first = ranks.setdefault(uuid, rank) if uuid else rank
         if first != rank:
             raise LaunchError(

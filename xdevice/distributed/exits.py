@@ -30,8 +30,10 @@ def arm(error: BaseException | None) -> None:
     """Makes this process end without exit hooks (`atexit`). Called after a rank has failed; `error` is the exception
     that leaves the block of `processes`, or None."""
     global _armed_in, _status
+    # the program has chosen its exit status
     if isinstance(error, SystemExit):
         _status = error.code if isinstance(error.code, int) else int(error.code is not None)
+    # a forked child has its parent's flag, but not the parent's broken engine
     if _armed_in == os.getpid():
         return
     _armed_in = os.getpid()
@@ -52,6 +54,7 @@ def arm(error: BaseException | None) -> None:
 def _at_exit() -> None:
     if _armed_in != os.getpid():
         return
+    # `sys.exit` goes past `sys.excepthook`, so the status has to be applied here
     if _status is not None:
         _exit(_status)
     if hasattr(signal, "alarm") and threading.current_thread() is threading.main_thread():
@@ -61,6 +64,7 @@ def _at_exit() -> None:
 
 
 def _exit(status: int) -> None:
+    # `os._exit` flushes nothing
     for stream in (sys.stdout, sys.stderr):
         with suppress(Exception):
             stream.flush()

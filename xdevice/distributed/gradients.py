@@ -46,6 +46,7 @@ _COMPARED: Final = "weights"
 def average_gradients(session: Session, model_or_gradients: Any, weight: float | None) -> Any:
     """Checks what `World.average_gradients` was given, votes on it, sends the gradients in buckets, and writes the
     means."""
+    # checked before the other ranks are told anything
     own = None if weight is None else weight_of(weight)
     backend = network_backend(model_or_gradients)
     rows = (
@@ -62,13 +63,16 @@ def average_gradients(session: Session, model_or_gradients: Any, weight: float |
         plan = Plan(unique)
     else:
         plan = _plan(session, "average_gradients", backend, model_or_gradients, unique)
+    # a world of one has nothing to average; it checks its arguments as two would
     if session.size == 1:
         session.agree(str, own)
         return model_or_gradients
     carrier = session.carrier
 
     def call() -> str:
+        # the plan has each gradient once; the vote must also compare which gradients are one tensor
         text = plan.text if len(unique) == len(operands) else signatures(operands)
+        # a rank that lacks a gradient would send one bucket fewer, so the ranks vote on which are None
         nones = "".join(f"; {name} None" for name, operand in rows if operand is None)
         weights = (
             "" if backend is None else _first_weights(session, backend, model_or_gradients)
@@ -76,6 +80,7 @@ def average_gradients(session: Session, model_or_gradients: Any, weight: float |
         return f"average_gradients{_weighted(own)}: {text}{nones}{weights}"
 
     def job() -> dict[int, Any]:
+        # all buckets are started before the first is waited for, so that they travel while others are packed
         sent = []
         for bucket in plan.buckets:
             gradients = [unique[i] for i in bucket.indices]
@@ -85,6 +90,7 @@ def average_gradients(session: Session, model_or_gradients: Any, weight: float |
             means.update(carrier.place_all(gradients, wait()))
         return means
 
+    # from here on the other ranks are involved: an error closes the world on all of them
     with session.alone("average_gradients"):
         total = session.agree(call, own)
         if backend is not None:
@@ -170,7 +176,9 @@ def _plan(
     session: Session, verb: str, backend: Backend, model: Any, operands: list[Operand]
 ) -> Plan:
     """The plan for a model's parameters or gradients: that of the step before, if they are what they were then."""
+    # a layer that was frozen, moved or resized since the last step changes these facts
     facts = [_facts_of(operand.backend, operand.name, operand.value) for operand in operands]
+    # by the model, weakly: a model that is gone takes its plans along
     plans = session.plans.setdefault(model, {})
     if verb not in plans or plans[verb][0] != facts:
         session.require(operands, "all_reduce", "mean")
@@ -187,6 +195,7 @@ def _first_weights(session: Session, backend: Backend, model: Any) -> str:
         return ""
     checksum = 0
     for _, variable, _ in backend.gradients(model):
+        # a checksum finds different weights well enough, and is short enough for a vote
         checksum = zlib.crc32(creation.to_numpy(variable).tobytes(), checksum)
     return (
         f"; first weights {checksum:08x}, which world.broadcast(model) makes equal on all ranks"
@@ -234,6 +243,7 @@ def averaging(session: Session, model: Any, weight: float | None) -> Iterator[No
         weights = _first_weights(session, backend, model)
         return f"averaging{_weighted(own)}: {plan.text}{weights}"
 
+    # raised after the block of `alone`, because every rank raises it and the world stays open
     refused: Exception | None = None
     with session.alone("averaging"):
         total = session.agree(call, own)
@@ -246,6 +256,7 @@ def averaging(session: Session, model: Any, weight: float | None) -> Iterator[No
             try:
                 yield
             except BaseException:
+                # a framework may have replaced the error of the hook by one of its own
                 if sending.error is not None:
                     raise sending.error from None
                 raise
@@ -282,6 +293,7 @@ def _end(
             f"{changed} was written in the block of averaging(), before the ranks' gradients were averaged, so that "
             "the ranks would diverge; only the backward pass belongs in the block: clip gradients and step after it"
         )
+    # after the pass it is known which parameters have no gradient
     nones = f"{weighted}{''.join(f'; {parameters[i].name} None' for i in missing)}"
     try:
         session.agree(
@@ -289,12 +301,14 @@ def _end(
                 f"averaging, after the backward pass{nones if refused is None else f'; {refused}'}"
             )
         )
+    # the buckets on their way are waited for even so, or the engine would mix them with the next call's
     except CollectiveMismatchError:
         session.call("all_reduce", call, sending.drop, parameters)
         raise
     session.call(
         "all_reduce", call, sending.finish if refused is None else sending.drop, parameters
     )
+    # all ranks have just voted on the same missing ones, so all rearrange alike
     if session.options.check and refused is None and missing != plan.missing:
         plan.arrange(parameters, missing)
     return refused
@@ -333,9 +347,11 @@ class _Sending:
     def fill_up(self, rows: list[tuple[str, Any, Any | None]]) -> list[int]:
         """Takes the gradients that the framework has not reported, from the names, variables and gradients of the
         model. Returns the numbers of the parameters that have none."""
+        # every gradient has come, or the step is lost already
         if not any(self._lacking) or self.refused is not None:
             return []
         parameters = self.parameters
+        # by identity: other variables under the same names would be averaged with the wrong ones
         if [id(variable) for _, variable, _ in rows] != [
             id(parameter.value) for parameter in parameters
         ]:
@@ -353,6 +369,7 @@ class _Sending:
         for i, parameter in enumerate(self.parameters):
             if _times_written(parameter) != self._times_written[i]:
                 return parameter.name
+        # also the gradients that travel: the engine would overwrite what the program has written
         for i, count in self._times_sent.items():
             name, _, backend, _ = self.parameters[i]
             if backend.times_written(self._gradients[i]) != count:
@@ -412,6 +429,7 @@ class _Sending:
     def _start(self, only_full: bool) -> None:
         """Starts all remaining buckets, or only the first ones that lack no gradient."""
         buckets = self.plan.buckets if self.session.size > 1 else []
+        # in the plan's order on every rank, since engines match calls by their order
         while len(self._sent) < len(buckets) and not (
             only_full and self._lacking[len(self._sent)]
         ):
@@ -428,6 +446,7 @@ class _Sending:
         if gradient is None:
             backend = parameter.backend
             device = backend.device_of(parameter.value)
+            # zeros, so that every rank sends buckets of the same length
             gradient = backend.full(shape_of(parameter), 0.0, device, dtype_of(parameter))
         return Operand(parameter.name, gradient, parameter.backend, "tensor")
 

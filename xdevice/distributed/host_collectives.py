@@ -40,11 +40,14 @@ def first(session: Session) -> Iterator[bool]:
             yield True
         return
     line = session.line
+    # the others wait here, in the vote, until rank 0 has left its block
     if session.rank != 0:
         with session.alone("first"):
             error = line.vote("first")
+        # rank 0 votes with the text of its error, or with none
         if error and error[0]:
             raise PeerError(f"rank 0 raised {error[0]} in first()", 0, "raised")
+    # rank 0 may take any time in its block, so it counts as working
     line.is_first_busy = session.rank == 0
     try:
         with session.inside(_SIDE):
@@ -75,11 +78,13 @@ def split_range(
     with session.alone("split_range"):
         session.agree(lambda: f"split_range of {count}, pad={pad}, seed={seed}")
     rank, size = session.rank, session.size
+    # the longest share, rounded up, and how many ranks have one
     most, longer = -(-count // size), count % size or size
     start = rank * most if pad else rank * (count // size) + min(rank, count % size)
     stop = start + (most if pad or rank < longer else most - 1)
     own = np.arange(start, stop, dtype=np.int64)
     if pad and count:
+        # the padding repeats the first indices
         own %= count
     return (
         own
@@ -98,6 +103,7 @@ def all_gather_object(session: Session, value: Any) -> list[Any]:
     case."""
     _require_json(value, "value")
     text = json.dumps(value)
+    # every rank receives the values of all ranks
     if len(text) * session.size > _MOST:
         raise ArgumentError(
             f"value has {len(text)} bytes as JSON, and those of {session.size} ranks may have {_MOST} together; put "
@@ -105,6 +111,7 @@ def all_gather_object(session: Session, value: Any) -> list[Any]:
         )
     session.ready("all_gather_object")
     if session.size == 1:
+        # through JSON, so that the result is new, as it is with several ranks
         return [json.loads(text)]
     with session.alone("all_gather_object"):
         return [json.loads(one) for one in session.line.vote("all_gather_object", text)]

@@ -559,9 +559,11 @@ class Hub(threading.Thread):
             if kind == FAILED:
                 failure = control.parse(text)
                 self._end(peer.rank, str(failure.get("why")), str(failure.get("text")))
+            # the rank has left a slow call of the engine by itself, so the hub owes it no answer
             elif kind == DONE:
                 self._calls.settle(peer)
             else:
+                # two splits only: the payload may contain line breaks, the call cannot
                 number, call, payload = text.split("\n", 2)
                 self._calls.add(peer, Pending(kind, int(number), call, payload))
                 self._decide(peer)
@@ -575,6 +577,7 @@ class Hub(threading.Thread):
         for _, text in peer.pulse.frames():
             answer = control.parse(text)
             peer.answered, peer.at = self._clock.now, str(answer.get("at", ""))
+            # a rank that has begun every call in which the others wait is not what they wait for: the engine is
             if answer.get("moved") or (
                 not peer.pending and self._calls.has_begun_all(answer.get("started", 0))
             ):
@@ -592,6 +595,7 @@ class Hub(threading.Thread):
         pending = caller.pending
         if pending is None:
             return
+        # first, because a rank that has left will never vote, and the others would wait until the timeout
         if (alone := self._calls.left_while_needed(self.peers)) is not None:
             left, other, call = alone
             self._end(
@@ -600,11 +604,13 @@ class Hub(threading.Thread):
             return
         if pending.kind == PAIR:
             self._decide_pair(caller, pending)
+        # without a vote the engines are at work already, so the mismatch cannot be undone, and the world ends
         elif self._calls.do_unvoted_differ():
             self._close_world(
                 {"calls": {peer.rank: peer.pending.call for peer in self.peers if peer.pending}}
             )
             return
+        # a slow call was not voted on, or its vote is over: nobody waits for a GO
         if len(self._calls.waiting) < len(self.peers) or self._calls.slow:
             return
         calls = {(p.pending.kind, p.pending.call) for p in self.peers if p.pending}
@@ -620,6 +626,7 @@ class Hub(threading.Thread):
         for peer in self.peers:
             self._calls.settle(peer)
             self._send(peer.vote, GO, text)
+        # all ranks have left together, which is no failure
         self._calls.left = None
         self.ended = is_last
         self._reset_waiting()
@@ -633,6 +640,7 @@ class Hub(threading.Thread):
         if theirs is None or theirs.kind != PAIR:
             return
         their_verb, back, their_what = theirs.payload.split(" ", 2)
+        # the other rank waits for a third one, or both send: its own partner's call will decide that
         if int(back) != caller.rank or their_verb == verb:
             return
         if what == their_what:
@@ -668,14 +676,17 @@ class Hub(threading.Thread):
         if absent or not in_engine:
             self._all_here = now
         for peer in absent + in_engine:
+            # the count begins when another rank starts to wait, not when this one last voted
             if peer.still_since is None:
                 peer.still_since = peer.answered = now
             # a rank in a call of the engine is not late by itself: `_is_stuck` looks at all of them
             is_late = not peer.pending and now - peer.still_since > self.timeout
+            # both are measured from the last sign of life, so that a rank that works for hours is never late
             if is_late or now - peer.answered > self.timeout:
                 self._end_late(peer, [one for one in waiting if one is not peer], now)
                 return
             self._send(peer.pulse, ASK)
+        # only when all have come: otherwise the engine waits for the absent rank, which is judged above
         if in_engine and not absent and self._is_stuck(now, in_engine):
             return
         if now - self._waiting_since > self._log_after and absent:
@@ -719,6 +730,7 @@ class Hub(threading.Thread):
     def _end_late(self, peer: Peer, waiting: list[Peer], now: float) -> None:
         """Ends the world because of a rank that others wait for: "late" if its process still answers, "silent" if
         not."""
+        # one waiting rank is named as an example; the message counts the others
         one = waiting[0] if waiting else peer
         calls = f"rank {one.rank} calls {one.pending.call}" if one.pending else ""
         others = f" and {len(waiting) - 1} more wait" if len(waiting) > 1 else ""
@@ -748,6 +760,7 @@ class Hub(threading.Thread):
         self._close_world({"rank": rank, "why": why, "text": text})
 
     def _close_world(self, reason: dict[str, Any]) -> None:
+        # only the first reason counts: later failures follow from it
         if self.ended:
             return
         self.ended = True

@@ -69,6 +69,7 @@ def place() -> Launch | None:
             _refuse_cluster()
         if _started(launcher):
             return _launch(launcher)
+    # a size without a rank means that a variable was lost on the way, for instance by ssh or sudo
     stray = next((name for name in ("XDEVICE_SIZE", "WORLD_SIZE") if _text(name)), None)
     if stray is not None and _number(stray) > 1:
         rank = stray.removeprefix("WORLD_").replace("SIZE", "RANK")
@@ -204,10 +205,12 @@ def _launch(launcher: _Launcher) -> Launch:
     _check_numbers(launcher, rank, size, local_rank, local_size)
     address, port = _address()
     run = "/".join([launcher.name, *(f"{os.environ.get(name)}" for name in launcher.run)])
+    # nothing distinguishes two runs of this launcher on one machine, other than the process that started them
     if host is None and address is None:
         run = f"{run}/{_starter(launcher.rank, launcher.size)}"
     host = address or host
     on_this_machine = _count_here(size, local_size, host)
+    # no other machine takes part, so rank 0 need not listen where other machines could reach it
     if on_this_machine == size and (address is None or is_loopback(address)):
         host = LOOPBACK
     if host is None:
@@ -216,6 +219,7 @@ def _launch(launcher: _Launcher) -> Launch:
             "set XDEVICE_ADDRESS=host:port, the same for all, with a free port of rank 0's machine"
         )
     if local_rank is None:
+        # on several machines without a local rank, each is taken to have a single process
         local_rank = rank if on_this_machine == size else 0
     return Launch(launcher.name, rank, size, local_rank, on_this_machine or 1, host, port, run)
 
@@ -228,6 +232,7 @@ def _check_numbers(
         raise LaunchError(
             f"{launcher.rank} is {rank} and {launcher.size} is {size}: ranks are 0 to {launcher.size} - 1"
         )
+    # the launcher does not say how many processes this machine has
     if local_size is None:
         return
     if not 1 <= local_size <= size:
@@ -255,6 +260,7 @@ def _starter(*names: str) -> int:
     own = [_environment_entry("self", name) for name in (*names, "PMI_FD")]
     pid = os.getppid()
     while (
+        # process 1 started everything, and says nothing about this run
         pid > 1
         and any(own)
         and [_environment_entry(pid, name) for name in (*names, "PMI_FD")] == own
@@ -278,6 +284,7 @@ def _parent_of(pid: int) -> int:
         suppress(OSError, ValueError),
         open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file,
     ):
+        # the program's name, in parentheses, may contain spaces and parentheses
         return int(file.read().rpartition(")")[2].split()[1])
     return 0
 
@@ -290,6 +297,7 @@ def _address() -> tuple[str | None, int | None]:
     host, colon, port = text.rpartition(":")
     if not colon:
         host, port = text, ""
+    # IPv6 addresses are written in brackets, because they contain colons
     host = host.strip("[]")
     if not host or (
         colon and not (port.isascii() and port.isdigit() and 0 < int(port) < 65536)
@@ -317,6 +325,7 @@ def _text(name: str) -> str | None:
 
 def _number(name: str) -> int:
     text = _text(name) or ""
+    # `isdigit` alone accepts digits that `int` refuses, such as superscripts
     if not (text.isascii() and text.isdigit()):
         raise SettingError(f"{name} is {shown(text)}; it should be a number of 0 or more")
     return int(text)

@@ -43,6 +43,7 @@ def write(stream: TextIO | None, lines: bytes) -> None:
             stream.flush()
         except (OSError, ValueError) as error:
             _mute(stream)
+            # a closed pipe, as after `| head`, is what the user wanted, and stderr cannot report its own failure
             if not isinstance(error, BrokenPipeError) and stream is not sys.stderr:
                 say(f"the output can no longer be shown, and the ranks go on: {error}")
 
@@ -50,6 +51,7 @@ def write(stream: TextIO | None, lines: bytes) -> None:
 def _mute(stream: TextIO) -> None:
     """Discards everything that is written from now on: the bytes that the stream still holds would fail again at each
     write."""
+    # the descriptor is replaced, not the stream, because other code holds the stream
     nowhere = os.open(os.devnull, os.O_WRONLY)
     with suppress(OSError, ValueError):
         os.dup2(nowhere, stream.fileno())
@@ -76,6 +78,7 @@ class RankOutput:
         ):
             if source is not None:
                 lines = Lines(f"[{rank}] ".encode(), target, kept, self._log)
+                # a thread for each stream: a rank would stop at a full pipe that nobody reads
                 thread = threading.Thread(target=_read, args=(source, lines), daemon=True)
                 self._threads.append(thread)
                 thread.start()
@@ -90,6 +93,7 @@ class RankOutput:
 
     def last_lines(self) -> Sequence[str]:
         lines = list(self._kept)
+        # the last traceback is the one that ended the process; those before it are its causes or were handled
         starts = [number for number, line in enumerate(lines) if line.startswith(_TRACEBACK)]
         return lines[starts[-1] :] if starts else lines[-_SHOWN:]
 
@@ -141,6 +145,7 @@ class Lines:
     def take(self, read: bytes) -> None:
         """Takes the next bytes, shows the lines that are complete, and a line that is being overwritten once a
         second."""
+        # a read may end in the middle of a line, which waits for the rest
         *lines, self._rest = (self._rest + read).split(b"\n")
         self._show(*map(_last_state, lines))
         if len(self._rest) > _LONGEST:
@@ -158,6 +163,7 @@ class Lines:
             self._rest = current
 
     def end(self) -> None:
+        # a program may end without a last line break
         if self._rest:
             self._show(_last_state(self._rest))
 

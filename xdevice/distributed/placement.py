@@ -59,10 +59,12 @@ def local_device() -> Device:
         return try_gpu()
     rank = _rank(*setting)
     count = selection.current().count("gpu")
+    # a script for GPUs also runs on a machine without any
     if count == 0:
         return CPU
     if rank < count:
         return of("gpu", rank)
+    # the launcher has given each process one GPU of its own, which every process sees as the first
     if count == 1 and any(_names_one(os.environ.get(name, "")) for name in _VISIBLE):
         return of("gpu", 0)
     raise DeviceNotFoundError(

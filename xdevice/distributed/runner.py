@@ -35,6 +35,7 @@ class Runner(threading.Thread):
 
     def result(self) -> Any:
         """Returns the result of the job that has ended, or raises its error."""
+        # forgotten here: a kept result would keep its tensors alive until the next call
         result, error, self._result, self._error = self._result, self._error, None, None
         if error is not None:
             raise error
@@ -53,7 +54,9 @@ class Runner(threading.Thread):
                 return
             try:
                 self._result = job()
+            # of any kind, because the program's thread has to raise it
             except BaseException as error:
                 self._error = error
+            # before the end is reported, or this thread would still hold the job's tensors
             del job
             self._end.release()

@@ -93,10 +93,15 @@ class Session:
         self._carrier: Carrier | None = None
         self._runner: Runner | None = None
         self._native: NativeGroup | None = None
+        # its text is a function, because only a call that takes long is named to the hub
         self._current_call: tuple[Callable[[], str], list[Operand]] = str, []
+        # not re-entrant: a verb that a hook calls inside another verb must be refused too
         self._busy = threading.Lock()
         self._verb = ""
+        # a forked child inherits this object, but the connections belong to its parent
         self._pid = os.getpid()
+        # asked for on first use: on some frameworks the question starts the GPUs, which an engine may have to start
+        # first
         self._device: Device | None = None
         self._scope = ExitStack()
 
@@ -129,13 +134,16 @@ class Session:
         self._line = join(self.place, self.options.timeout, self.options.join_timeout)
         self._runner = Runner()
         self._line.liveness.engine_threads.append(self._runner)
+        # from here on, the end of rank 0 is noticed even while the program waits inside a framework
         self._line.lost = self._on_lost_hub
         try:
             self._line.vote(f"processes({self.options})")
+            # each rank sends the engines that it could start, and all take the first that every rank has
             engine_names = engines.candidates(
                 self.options.engine, selection.current(), self.device
             )
             self.engine = engines.agree(self._line.exchange(json.dumps(engine_names)))
+            # two ranks on one GPU make PyTorch fail in NCCL, and JAX wait for ever
             if self.engine.endswith(":nccl"):
                 engines.require_gpu_each(
                     self.engine, self._line.exchange(engines.gpu_of(self.device))
@@ -143,6 +151,7 @@ class Session:
             self._carrier = self.call(
                 "", lambda: f"the start of {self.engine}", self._start, []
             )
+        # Ctrl-C too: ranks that wait for this one must hear that it is gone
         except BaseException as error:
             self._close_after_failure(error)
             raise
@@ -163,6 +172,7 @@ class Session:
         """Makes the group of the framework in use, unless this world has made it."""
         backend = selection.current()
         self.ready("native_group")
+        # PyTorch has one default group for each process, so a second one would be refused
         if self._native is not None:
             return
 
@@ -192,8 +202,10 @@ class Session:
         # a forked child leaves nothing: the connections are its parent's
         if self._line is None or os.getpid() != self._pid:
             return
+        # NCCL and gloo report a dead peer as a RuntimeError of a socket; the hub knows which rank it was
         if native is not None and isinstance(error, Exception) and self._line.failure is None:
             self._raise_reason(error)
+        # sys.exit() and sys.exit(0) are a program's normal end, not a failure
         is_quiet = error is None or (isinstance(error, SystemExit) and error.code in (None, 0))
         if not is_quiet or self._line.failure is not None:
             self._close_after_failure(error)
@@ -217,6 +229,7 @@ class Session:
         """Closes the engine and the control connection, after all ranks have left the block without an error."""
         runner, carrier, line = self._runner, self._carrier, self._line
         native, self._native = self._native, None
+        # first, so that a call during the closing is refused as one outside the block
         self._line = self._carrier = self._runner = None
         if runner is None or carrier is None or line is None:
             return
@@ -228,6 +241,7 @@ class Session:
 
         try:
             runner.begin(close)
+            # an engine that does not close would keep the process from ending, so it is left behind
             if not runner.ends_within(self.options.timeout):
                 exits.arm(None)
                 return
@@ -255,12 +269,14 @@ class Session:
     def _on_lost_hub(self) -> None:
         """Called in another thread when the hub has ended. If that is a failure, the program may be waiting for a GPU
         that waits for means that never arrive."""
+        # after the block, the hub's end is the normal end of the world
         if self.is_open:
             self._abort()
 
     def _abort(self) -> None:
         if self._has_aborted:
             return
+        # set before the engines are told: the hub's thread and the program's may both come here
         self._has_aborted = True
         if self._native is not None:
             self._native.abort()
@@ -323,6 +339,7 @@ class Session:
     def require_open(self, verb: str) -> None:
         line = self._line
         if line is not None and line.failure is not None:
+            # the same error object is raised by every later call, and would collect the frames of all of them
             raise line.failure.with_traceback(None)
         if not self.is_open:
             raise LaunchError(
@@ -347,12 +364,14 @@ class Session:
                 f"{verb} while another thread is in {self._verb}: the order of the two would not be that of the other "
                 "ranks; call the verbs of a world from one thread"
             )
+        # only for the message that another thread gets
         self._verb = verb
         try:
             if self.size > 1:
                 # the thread that is watched for signs of life
                 self.line.liveness.thread = threading.current_thread()
             yield
+        # the other ranks know of these already
         except (PeerError, CollectiveMismatchError, OnAllError):
             raise
         except BaseException as error:

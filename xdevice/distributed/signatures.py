@@ -28,6 +28,7 @@ def signatures(tensors: list[Operand], but_lengths: Sequence[bool] = ()) -> str:
     first: dict[int, int] = {}
     texts = []
     for i, one in enumerate(tensors):
+        # a tensor held twice on one rank and two equal tensors on another would send different numbers of tensors
         is_again = first.setdefault(id(one.value), i) != i
         but_length = bool(but_lengths) and but_lengths[i]
         texts.append(
@@ -47,6 +48,7 @@ def signature(one: Operand, but_length: bool = False) -> str:
     if one.name != "x":
         text = f"{one.name} {text}"
     device = one.backend.device_of(read(one))
+    # the kind, not the index: each rank has a GPU of its own
     return text if device.kind == "cpu" else f"{text} on {device.kind}"
 
 
@@ -60,6 +62,7 @@ def overlap(parts: list[Operand]) -> str:
 def others_text(x: Any) -> str:
     """A text for the numbers, strings and other objects in a container that are not tensors. They are not sent, so the
     ranks compare this text in the vote."""
+    # a lone tensor or model has nothing around it
     if registry.kind_of(type(x)) is not None:
         return ""
     others = [leaf for leaf in trees.leaves(x) if registry.kind_of(type(leaf.value)) is None]

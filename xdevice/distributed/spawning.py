@@ -108,6 +108,7 @@ def launch(
     secret = {"XDEVICE_TOKEN": new_token()}
     with ExitStack() as stack:
         ports = (
+            # on several machines both ports have to be known beforehand
             [nodes.port, nodes.port + 1]
             if nodes.port
             else [stack.enter_context(reserve(nodes.host)) for _ in "ab"]
@@ -115,10 +116,12 @@ def launch(
         guard = stack.enter_context(_guard())
         attempt = 0
         while True:
+            # new for each attempt: events of the last one must not count
             ranks = _Ranks(guard, size * nodes.rank, folder)
             with ranks.listening():
                 for rank in range(size):
                     environment = {
+                        # in this order, so that variables the user gives win over xdevice's, and the secret over both
                         **os.environ,
                         **environment_of(rank, size, nodes, ports),
                         **variables,
@@ -210,6 +213,7 @@ class _Ranks:
         """A block in which signals are queued as events for `run`. All processes are ended when the block ends."""
         _adopt_orphans()
         before = {number: signal.getsignal(number) for number in _SIGNALS}
+        # handlers are restored at the end, because a program may call `launch` as a function
         for number in before:
             if before[number] is signal.SIG_IGN:  # by nohup, for example: it stays ignored
                 continue
@@ -217,6 +221,7 @@ class _Ranks:
         try:
             yield
         finally:
+            # an error in this process must not leave ranks behind
             if self._alive:
                 self._end(signal.SIGTERM)
             for number, handler in before.items():
@@ -235,6 +240,7 @@ class _Ranks:
             env=environment,
             start_new_session=_HAS_GROUPS,
         )
+        # at once: if the launcher is killed in the next moment, the guard knows this group
         self._notify_guard(f"+{process.pid}")
         self._processes.append(process)
         self._alive.add(rank)
@@ -253,10 +259,12 @@ class _Ranks:
         group."""
         process = self._processes[rank]
         status = process.wait()
+        # before the clean-up below, which may take seconds while other ranks wait
         self._events.put(("ended", rank, status))
         if not _HAS_GROUPS:
             return
         deadline = time.monotonic() + PATIENCE
+        # for example the workers of a DataLoader, which outlive a rank that was killed
         is_left = _send(process.pid, signal.SIGTERM)
         while is_left and time.monotonic() < deadline:
             time.sleep(0.02)
@@ -269,6 +277,7 @@ class _Ranks:
     def run(self) -> int:
         """Waits until the last process has ended, or ends all of them after a failure or a signal. Returns the exit
         status."""
+        # one failure or signal is enough to end all
         while self._alive and not self._failed and not self._signal:
             self._take(None)
         if self._signal:
@@ -278,6 +287,7 @@ class _Ranks:
         # the rank to blame may be noticed a little later than one that failed because of it
         if self._failed:
             self._collect(time.monotonic() + _ECHO)
+        # whether ranks were still running, which the report says
         is_cut_off = bool(self._alive)
         self._end(self._signal or signal.SIGTERM)
         if self._signal:
@@ -298,11 +308,13 @@ class _Ranks:
         what, number, status = self._events.get(timeout=timeout)
         if what == "signal":
             self._signal, is_first = number, not self._signal
+            # the second signal: somebody does not want to wait
             if not is_first:
                 self._send_all(_KILL)
             return
         self._alive.discard(number)
         self._outputs[number].close()
+        # after a signal all ranks end with a failure, which is nobody's fault
         if status != 0 and not self._signal:
             self._failed.setdefault(number, status)
 
@@ -313,6 +325,7 @@ class _Ranks:
 
     def _end(self, number: int) -> None:
         """Sends all processes the signal `number`, and kills those that have not ended three seconds later."""
+        # a copy, because the ranks that are ended below fail too
         failed = dict(self._failed)
         self._send_all(number)
         self._collect(time.monotonic() + PATIENCE)
@@ -333,11 +346,13 @@ class _Ranks:
             Failure(self._first_rank + rank, status, self._outputs[rank].last_lines())
             for rank, status in self._failed.items()
         ]
+        # a PeerError only repeats another rank's failure
         own = [
             failure
             for failure in failures
             if not any(_DERIVED in line for line in failure.last_lines)
         ]
+        # all failed by a PeerError if the rank to blame was on another machine
         return (own or failures)[0]
 
 
@@ -363,6 +378,7 @@ def _adopt_orphans() -> None:
     seconds longer.
     """
     if sys.platform == "linux":
+        # Python's os module has no function for it
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
@@ -380,6 +396,8 @@ def _guard() -> Iterator[IO[bytes] | None]:
         yield None
         return
     with subprocess.Popen(
+        # isolated and without site-packages, so that it starts in milliseconds; in a session of its own, so that the
+        # signal which kills the launcher does not reach it
         [sys.executable, "-I", "-S", "-c", _GUARD], bufsize=0, start_new_session=True,
         stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     ) as process:  # fmt: skip

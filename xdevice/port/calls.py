@@ -54,6 +54,7 @@ class Invocation:
         self.get, self.put, self.list_of = inference.get, inference.put, inference.list_of
         self.iterate = inference.iterate
         self.first = self.values[0] if self.values else NOTHING
+        # a star passes an unknown number of arguments, so that positions after it say nothing
         self.is_starred = any(isinstance(arg, ast.Starred) for arg in self.node.args)
 
     def of_value(self, callee: Value) -> Value:
@@ -100,6 +101,7 @@ class Invocation:
         return instance
 
     def _instance(self, callee: Atom) -> Value:
+        # PyTorch calls `forward`, Keras `call`, and a class without a framework has `__call__`
         for name in _FORWARD:
             method = callee.subject.method(name)
             if method is not None:
@@ -119,8 +121,10 @@ class Invocation:
                 items = self.iterate(value)
                 for key in (*((function, name) for name in names[i:]), rest):
                     self.put(key, items)
+                # what comes after a star may land anywhere, too
                 break
             self.put((function, names[i]) if i < len(names) else rest, value)
+        # every parameter can be given by its name
         names = [*names, *function.keywords]
         rest = "items", (function, "**")
         for name, value in self.keywords.items():
@@ -156,6 +160,7 @@ class Invocation:
             dataset = self._argument(0, "dataset", UNKNOWN)
             item = union(*map(self.inference.item_of, dataset))
             return self.list_of(self.node, UNKNOWN if is_collated else _collate(item))
+        # such as TensorDataset(x, y): an item has a tensor for each argument
         if full in knowledge.TENSOR_SETS:
             item = UNKNOWN if self.is_starred else tuple_of([TENSOR for _ in self.values])
             return self.list_of(self.node, item)
@@ -175,12 +180,14 @@ class Invocation:
         for atom in self.first:
             if atom.kind != "function":
                 continue
+            # the length of anything but a tuple is not known, and so not which parameter gets which value
             if len(arguments) != 1 or not only(arguments, ("tuple",)):
                 self.inference.escape(value_of(atom))
                 continue
             (argument,) = arguments
             function: Function = atom.subject
             function.has_callers = True
+            # the rank comes first
             for name, value in zip(function.positional, (INT, *argument.subject), strict=False):
                 self.put((function, name), value)
         return NONE
@@ -191,8 +198,10 @@ class Invocation:
             return knowledge.BUILTINS[name]
         match name:
             case "super":
+                # `super()` without arguments means the class in which the calling method is written
                 owner = self.caller.owner if self.caller is not None else None
                 return UNKNOWN if owner is None else of("super", owner)
+            # they give what they get, as far as this analysis tells things apart
             case "iter" | "reversed" | "abs":
                 return self.first
             case "next":
@@ -253,6 +262,7 @@ class Invocation:
         cls: Class = owner.subject
         # Lightning's and d2l's: it sets an attribute for each argument of the caller, by way of its frame
         if name == "save_hyperparameters" and self.caller is not None:
+            # all parameters but `self`
             for arg in self.caller.args[1:]:
                 key = self.inference.attribute_of(cls, arg.arg)
                 self.put(key, self.get((self.caller, arg.arg)))
@@ -296,6 +306,7 @@ class Invocation:
         """A method of a list or dict, which may change the items."""
         items = "items", owner.subject
         match name:
+            # the last argument is the item in each of them
             case "append" | "add" | "insert" | "setdefault" if self.values:
                 self.put(items, self.values[-1])
                 return self.get(items) if name == "setdefault" else NONE
@@ -309,6 +320,7 @@ class Invocation:
                 self.put(items, more)
                 return NONE
             case "get":
+                # None, if the key is missing and there is no default
                 return union(self.get(items), *self.values[1:], NONE)
             case "pop" | "popleft":
                 return union(self.get(items), *self.values[1:])

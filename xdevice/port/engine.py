@@ -145,6 +145,7 @@ def judge(examined: Examined, progress: Progress = unseen) -> None:
     project = Project(module for source in examined.sources for module in source.modules)
     inference = infer(project, progress)
     examined.unsettled = sorted(map(_name_of_task, inference.unsettled))
+    # only modules that Python can parse
     examined.modules = project.modules
     goal = examined.goal
     is_neutral = goal.target == "accelerator"
@@ -159,6 +160,7 @@ def judge(examined: Examined, progress: Progress = unseen) -> None:
             on_devices |= origins(module, inference, devices_in)
         if _sets_current(module, inference):
             setters.append(module)
+        # a large project would not fit into memory otherwise
         module.release()
     current = _connected(setters, inference)
     sites: dict[object, Site] = {}
@@ -232,6 +234,7 @@ def _connected(modules: list[PythonModule], inference: Inference) -> set[PythonM
     """The modules, and all modules that are connected to one of them by imports."""
     connected: set[PythonModule] = set()
     waiting = list(modules)
+    # in both directions: who imports whom does not matter for a setting of the process
     while waiting:
         module = waiting.pop()
         if module not in connected:
@@ -252,6 +255,7 @@ def _common_folder(paths: list[Path]) -> Path:
     folders = [path if path.is_dir() else path.parent for path in paths if str(path) != "-"]
     resolved = [folder.resolve() for folder in folders or [Path.cwd()]]
     root = Path(os.path.commonpath(resolved))
+    # up to the folder from which the package would be imported
     while (root / "__init__.py").is_file() and root != root.parent:
         root = root.parent
     return root

@@ -39,6 +39,7 @@ def narrowed(test: ast.expr, env: Env, is_true: bool) -> Env:
     match test:
         case ast.UnaryOp(op=ast.Not(), operand=operand):
             return narrowed(operand, env, not is_true)
+        # all parts of an `and` are true, and all parts of an `or` that is false are false
         case ast.BoolOp(op=op, values=parts) if isinstance(op, ast.And) is is_true:
             for part in parts:
                 new = narrowed(part, new, is_true)
@@ -57,6 +58,7 @@ def _exclusion(test: ast.expr, is_true: bool) -> tuple[ast.expr | None, Callable
     """The expression that a test is about, and a function that says which atoms it cannot be."""
     match test:
         case ast.Compare(left=name, ops=[op], comparators=[ast.Constant(value=None)]):
+            # `x is None` that is true, or `x is not None` that is false
             if isinstance(op, ast.Is | ast.Eq) is is_true:
                 return name, lambda atom: atom.kind not in ("none", "anything")
             return name, lambda atom: atom.kind == "none"
@@ -79,6 +81,7 @@ def _named_kinds(node: ast.expr) -> set[str]:
     names = node.elts if isinstance(node, ast.Tuple) else [node]
     kinds: set[str] = set()
     for name in names:
+        # a class of the program, about whose objects the test says nothing here
         if not isinstance(name, ast.Name) or name.id not in _KINDS:
             return set()
         kinds |= _KINDS[name.id]
@@ -112,6 +115,7 @@ def guarded_by(
                 # `if not available: return` guards all that follows
                 after = block[block.index(outer) + 1 :] if _leaves(body[-1]) else []
                 return [*guarded, *(body if is_true else [*orelse, *after])]
+            # only one of the two expressions runs
             case ast.IfExp(test=tested) if tested is node:
                 return [*guarded, outer.body if is_true else outer.orelse]
             case ast.Call() if is_skip(outer, is_true):
@@ -160,6 +164,7 @@ def _guarded_by_name(
 ) -> list[ast.AST]:
     """The code that the tests of a name guard: of a variable in its function, of an attribute in the module."""
     scope: ast.AST = target
+    # an attribute may be tested anywhere in the module, a variable only in its function
     while scope in parents and not (
         isinstance(target, ast.Name) and isinstance(scope, _FUNCTIONS)
     ):
@@ -228,6 +233,7 @@ def known_at(node: ast.expr, parents: Parents) -> Value:
             body = outer.body if isinstance(outer.body, list) else [outer.body]
             if inner in body and _excludes_none(outer.test, wanted):
                 return means - value_of(Atom("none"))
+        # on to the next test around
         inner = outer
     return means
 
@@ -259,6 +265,7 @@ def needs_gpu(decorators: list[ast.expr]) -> bool:
             test, is_true = decorator.args[0], True
             if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
                 test, is_true = test.operand, False
+            # `@unittest.skipUnless(torch.cuda.is_available(), "no GPU")` and its relatives
             if is_skip(decorator, is_true) and means_of(test) == AVAILABLE:
                 return True
     return False
@@ -274,6 +281,7 @@ def joined(one: Env | None, other: Env | None) -> Env | None:
     both = dict(one)
     for name, value in other.items():
         before = both.get(name, NOTHING)
+        # most names are the same on both paths, and a union costs time
         if before != value:
             both[name] = union(before, value)
     return both

@@ -60,10 +60,12 @@ def infer(project: Project, progress: Progress = unseen) -> Inference:
     interpreter = Interpreter(project)
     for module in project.modules:
         interpreter.schedule(module)
+    # until no cell grows any more
     interpreter.drain(interpreter.run, progress)
     for key, value in list(interpreter.values.items()):
         # a name that is taken from where nothing is known of it
         if isinstance(key[0], PythonModule) and not value:
+            # in the first phase "nothing" meant "not known yet"; from now on it means "anything"
             interpreter.put(key, UNKNOWN)
     # the second phase: only now is it known whom nobody calls, and a caller that is found later still counts
     for function in interpreter.functions.values():
@@ -92,6 +94,7 @@ class Interpreter(Inference):
 
     def run(self, task: Task) -> None:
         """Interprets a module or a function once."""
+        # a task is interpreted several times, and each time from the start
         self.env, self.owner, self._left_loops = {}, None, []
         if isinstance(task, PythonModule):
             self.function, self.module = None, task
@@ -103,10 +106,12 @@ class Interpreter(Inference):
             self.env[arg.arg] = self.get((function, arg.arg))
         parameters = function.node.args
         if parameters.vararg:
+            # the function itself names the list, since no expression makes it
             self.env[parameters.vararg.arg] = of("list", (function, "*"))
         if parameters.kwarg:
             self.env[parameters.kwarg.arg] = of("dict", (function, "**"))
         for name, value in self.env.items():
+            # inner functions read the parameters of those around them from here
             self.put((function, "local", name), value)
         # a caller's tests say nothing here: the function may be called from elsewhere, too
         owner = function.owner.node.decorator_list if function.owner is not None else []
@@ -134,6 +139,7 @@ class Interpreter(Inference):
     def _block(self, body: Sequence[ast.stmt], env: Env | None) -> Env | None:
         """Reads statements one after the other, up to one after which nothing is reached."""
         for statement in body:
+            # after `return`, `raise` and the like: what follows keeps no `means`, so no rule looks at it
             if env is None:
                 break
             self.env = env
@@ -180,6 +186,7 @@ class Interpreter(Inference):
 
     def _return(self, node: ast.Return) -> None:
         value = self.evaluate(node.value) if node.value else NONE
+        # the `return` of a generator gives its caller no value
         if self.function is not None and not self.function.has_yield:
             self.put((self.function, "return"), value)
 
@@ -198,6 +205,7 @@ class Interpreter(Inference):
         is_tab = selected_tab(node.test, self.module)
         if is_tab is not None:
             return self._block(node.body if is_tab else node.orelse, env)
+        # both branches begin with what is known before, narrowed by the test or by its opposite
         then = self._block(node.body, narrowed(node.test, env, True))
         return joined(then, self._block(node.orelse, narrowed(node.test, env, False)))
 
@@ -225,6 +233,7 @@ class Interpreter(Inference):
         before = joined(self.env, ends.get(node)) or self.env
         for _ in range(_MOST_ROUNDS):
             self.env = dict(before)
+            # a fresh list for each round, which `break` and `continue` fill
             self._left_loops.append([])
             after = before
             for end in (read_body(), *self._left_loops.pop()):
@@ -251,12 +260,14 @@ class Interpreter(Inference):
         after = self._block(node.body, env)
         if after is not None:
             after = self._block(node.orelse, after)
+        # the body may have failed anywhere: before its first statement, after its last, or in between
         for handler in node.handlers:
             # what the body has bound before it failed is in `env`, which its first statements have changed
             self.env = env | (joined(before, after) or before)
             if handler.type is not None:
                 self.evaluate(handler.type)
             if handler.name:
+                # an exception is no device and no tensor, which is all that matters here
                 self.env[handler.name] = of("result", "exception")
             after = joined(after, self._block(handler.body, self.env))
         # every way out of the body and the handlers leaves, but `finally` is run before
@@ -286,6 +297,7 @@ class Interpreter(Inference):
     def _delete(self, node: ast.Delete) -> Env:
         for target in node.targets:
             if isinstance(target, ast.Name):
+                # a later read of the name raises, or finds a global
                 self.env.pop(target.id, None)
             else:
                 self.evaluate(target)
@@ -293,6 +305,7 @@ class Interpreter(Inference):
 
     def _import(self, node: ast.Import) -> Env:
         for alias in node.names:
+            # `import a.b` binds `a`
             package = alias.name.split(".")[0]
             # `import a.b` runs a.b, too
             value = self.imported(alias.name, self.module)
@@ -320,9 +333,11 @@ class Interpreter(Inference):
         value = of("function", function)
         for decorator in reversed(node.decorator_list):
             value = self._decorate(decorator, function, value)
+        # not a method
         if self.owner is None:
             self._bind_name(node.name, value)
             return self.env
+        # by name, so that calls on objects of the class find it
         self.owner.methods[node.name] = function
         # a call of a method of this name on an unknown object may be a call of this one
         namesakes = self.methods.setdefault(node.name, [])
@@ -334,6 +349,7 @@ class Interpreter(Inference):
     def _function_of(self, node: Any, name: str, owner: Class | None) -> Function:
         """The function of a node, which is made and scheduled when it is first met."""
         function = self.functions.get(node)
+        # made in an earlier round: its cells hold what is known of it
         if function is not None:
             return function
         function = self.functions[node] = Function(
@@ -341,6 +357,7 @@ class Interpreter(Inference):
         )
         decorators = set()
         for decorator in getattr(node, "decorator_list", ()):
+            # by their text: a decorator that has arguments counts by its name
             decorators.add(ast.unparse(decorator).split("(")[0])
         function.is_method = owner is not None and "staticmethod" not in decorators
         function.is_property = not decorators.isdisjoint(
@@ -351,6 +368,7 @@ class Interpreter(Inference):
                 (function, function.receiver),
                 of("class" if "classmethod" in decorators else "instance", owner),
             )
+        # a call gives something to iterate over, whose items come from the `yield`s
         if function.has_yield:
             self.put((function, "return"), of("list", (function, "yield")))
         self.schedule(function)
@@ -389,11 +407,13 @@ class Interpreter(Inference):
         # the call gives a scope, whose `as` is not followed; the function itself is still called by the project
         if name == "contextlib.contextmanager":
             return UNKNOWN | value
+        # an unknown decorator may call the function with anything, and return something else
         self.escape(value)
         return UNKNOWN
 
     def _class(self, node: ast.ClassDef) -> Env:
         """Reads the body of a class at once, because its methods may be called by the next statement."""
+        # also made once, so that objects of earlier rounds belong to it
         cls = self.classes.get(node)
         if cls is None:
             cls = self.classes[node] = Class(node, self.module, node.name, self.owner)
@@ -402,6 +422,7 @@ class Interpreter(Inference):
         bases = union(*map(self.evaluate, node.bases))
         for keyword in node.keywords:
             self.evaluate(keyword.value)
+        # bases become known late where their module is read late
         if bases != cls.bases:
             cls.inherit(bases)
             for atom in bases:
@@ -462,6 +483,7 @@ class Interpreter(Inference):
                 atom.subject if is_told_apart else [self.iterate(value_of(atom))] * len(targets)
             )
             parts = list(map(union, parts, items))
+        # each target gets the union of what the possible values give it
         for target, part in zip(targets, parts, strict=True):
             self.bind(target, part, is_inner)
 
@@ -483,18 +505,22 @@ class Interpreter(Inference):
         for atom in owner:
             if atom.kind in ("instance", "class"):
                 self.put(self.attribute_of(atom.subject, name), value)
+            # the result of `parse_args`: programs overwrite its attributes
             elif atom.kind == "namespace":
                 self.put(("arg", atom.subject, name), value)
             elif atom.kind == "module":
                 self.put((atom.subject, name), value)
+            # any object may have got it, so every read of an attribute of this name sees it
             elif atom == ANYTHING:
                 self.put(("attr", None, name), value)
 
     def _name(self, node: ast.Name) -> Value:
         """Looks a name up as Python does: in the function, in those around it, in the module, among the builtins."""
+        # a local name, or a global in the code of the module itself
         if node.id in self.env:
             return self.env[node.id]
         function = self.function
+        # assigned later in the function: here Python would raise UnboundLocalError
         if function is not None and node.id in function.locals:
             return NOTHING
         while function is not None:
@@ -517,6 +543,7 @@ class Interpreter(Inference):
 
     def _constant(self, node: ast.Constant) -> Value:
         if isinstance(node.value, str) and node.value.startswith("cuda"):
+            # a rule may write a word that fails without a GPU only where a test has shown that there is one
             node.has_gpu = not self.env[GPU]  # type: ignore[attr-defined]
         if isinstance(node.value, str) and knowledge.SPELLING.fullmatch(node.value):
             return of("spelling", node.value, node)
@@ -526,11 +553,13 @@ class Interpreter(Inference):
         pattern = ""
         for part in node.values:
             self.evaluate(part)
+            # "cuda:*" for f"cuda:{i}": enough to know that it names a device
             pattern += str(part.value) if isinstance(part, ast.Constant) else "*"
         node.has_gpu = not self.env[GPU]  # type: ignore[attr-defined]
         return filled_text(pattern, node)
 
     def _attribute(self, node: ast.Attribute) -> Value:
+        # each of the possible objects has its own attribute
         owner = self.evaluate(node.value)
         return union(*[self.attribute(atom, node.attr, node) for atom in owner])
 
@@ -569,6 +598,7 @@ class Interpreter(Inference):
                 number = index.value if isinstance(index, ast.Constant) else None
                 if isinstance(number, int) and number < len(atom.subject):
                     return atom.subject[number]  # type: ignore[no-any-return]
+                # a computed index may be that of any item
                 return union(*atom.subject)
             case "foreign" if atom.subject == "os.environ":
                 return STR
@@ -615,6 +645,7 @@ class Interpreter(Inference):
 
     def _unary(self, node: ast.UnaryOp) -> Value:
         value = self.evaluate(node.operand)
+        # `not x` is a bool, whatever x is
         if isinstance(node.op, ast.Not):
             return BOOL
         return INT if only(value, ("bool", "available")) else value
@@ -669,6 +700,7 @@ class Interpreter(Inference):
         return of("dict", node)
 
     def _comprehension(self, node: Any) -> Value:
+        # the variables of a comprehension are its own
         env, self.env = self.env, dict(self.env)
         for generator in node.generators:
             items = self.iterate(self.evaluate(generator.iter))
@@ -695,6 +727,7 @@ class Interpreter(Inference):
     def _yield(self, node: ast.Yield) -> Value:
         value = self.evaluate(node.value) if node.value else NONE
         if self.function is not None:
+            # what a loop over the generator gets
             self.put(("items", (self.function, "yield")), value)
         return UNKNOWN
 

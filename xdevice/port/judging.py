@@ -93,6 +93,7 @@ class JudgedModule:
     def torch_name(self) -> str:
         """The name that the module has for PyTorch: "torch" unless it imports it under another one."""
         for node in self.nodes:
+            # `import torch as th`
             for alias in node.names if isinstance(node, ast.Import) else ():
                 if alias.name == "torch" and alias.asname:
                     return alias.asname
@@ -150,6 +151,7 @@ class JudgedModule:
     def is_exact(self, node: ast.AST) -> bool:
         """Whether the positions of a node are right: before Python 3.12 those inside f-strings may not be."""
         try:
+            # the text at these positions must be the node
             again = ast.parse(self.segment(node), mode="eval").body
         except (SyntaxError, ValueError, IndexError):
             return False
@@ -203,6 +205,7 @@ class Use:
         text = self.module.source.text
         before = text[text.rfind(b"\n", 0, self.start) + 1 : self.start]
         rest = re.compile(rb"[ \t]*(#[^\r\n]*)?(\r?\n|$)").match(text, self.end)
+        # a use that shares its line cannot be removed as a whole line
         return before.decode() if not before.strip(b" \t") and rest is not None else None
 
     @property
@@ -259,6 +262,7 @@ class Use:
         between = self.module.source.text[dot:upto].decode()
         # comments and line breaks between the dot and the argument; the spaces go
         layout = "".join(re.findall(r"#[^\r\n]*|\\?\r?\n[ \t]*|[ \t]+(?=#)", between))
+        # nothing but spaces: the usual layout
         if not layout.strip(" \t"):
             layout = " " if comma else ""
         elif layout.startswith("#"):

@@ -55,11 +55,13 @@ class JudgedSites(JudgedModule):
             return
         consumed: set[ast.AST] = set()
         uses: list[Judged] = []
+        # outer nodes come first, so that they can take inner ones over
         for node in self.nodes:
             judged = self._judge(node) if node not in consumed else None
             if judged is not None:
                 uses.append(judged)
                 for part in judged[1].consumed:
+                    # rewritten together with this use, so it must not be rewritten again
                     consumed.update(ast.walk(part))
         # a test that guards what only one vendor has is kept, so every use is judged before any test
         stays = {use.node: use for use, judgement in uses if _has_one_vendor(use, judgement)}
@@ -104,6 +106,7 @@ class JudgedSites(JudgedModule):
         if isinstance(node, ast.Call) and idiom.name.startswith("."):
             position = self.source.position(use.dot)
         full_name = self.full_name(node.func) if isinstance(node, ast.Call) else ""
+        # the name says whose it is; a method does not
         framework = framework_of(full_name)
         if framework is None:
             framework = min(self.frameworks) if len(self.frameworks) == 1 else "several"
@@ -132,6 +135,7 @@ class JudgedSites(JudgedModule):
         is_reached = hasattr(node.value if isinstance(node, ast.keyword) else node, "means")
         if isinstance(node, ast.Attribute | ast.Name):
             judged = self._judge_name(node)
+            # annotations are never interpreted, and still name devices
             if judged is not None or not is_reached:
                 return judged
         judge = self._JUDGES.get(type(node))
@@ -218,6 +222,7 @@ class JudgedSites(JudgedModule):
         # `tvm.cpu()` where tvm is loaded by a helper, so that no import says that it is a module
         if isinstance(use.receiver, ast.Name) and use.receiver.id in idioms.MODULES:
             return None
+        # `.to`, `.cpu` and `.device` are common names: only objects of frameworks count
         if may_be(receiver, (*_NO_OBJECTS, "dict", "list", "tuple")):
             is_other = Judgement("not a device", "a name of a module or a container")
             return (
@@ -240,6 +245,7 @@ class JudgedSites(JudgedModule):
         if node.arg not in idioms.KEYWORDS or not isinstance(call, ast.Call):
             return None
         callee = self.full_name(call.func)
+        # these calls have rules of their own, which look at their keywords
         is_move = isinstance(call.func, ast.Attribute) and call.func.attr in ("to", "cuda")
         if (
             is_move
@@ -249,6 +255,7 @@ class JudgedSites(JudgedModule):
             return None
         use = Use(self, node, Idiom(f"{node.arg}=", "XD111", "keyword"))
         text = text_of(node.value)
+        # not a text, or one that is right on every machine
         if text is None or text.lower() in ("cpu", "auto", "meta"):
             return use, GIVEN
         # DALI's device="gpu" and the like mean something else
@@ -426,6 +433,7 @@ def _vendor_of(use: Use) -> str:
     # of a call, of a comparison, of a keyword
     parts = use.arguments or getattr(node, "comparators", [getattr(node, "value", None)])
     names = [use.idiom.name, *(text_of(part) or "" for part in parts)]
+    # whole words only: "cuda" in "cudnn" would be another thing
     for part in re.split(r"\W+", " ".join(names).lower()):
         if part in _VENDORS:
             return _VENDORS[part]

@@ -124,6 +124,7 @@ def _device_of_text(use: Use, argument: ast.expr) -> Judgement:
     # tensors on "meta" have no memory, on any machine
     if text == "meta":
         return Judgement("neutral", "no device of the machine")
+    # such as "hpu", which xdevice does not know
     if text is not None and not SPELLING.fullmatch(text):
         return left_open("an unknown device", "XD165")
     if text is not None:
@@ -138,6 +139,7 @@ def _device_of_text(use: Use, argument: ast.expr) -> Judgement:
         return proven("the usual choice", use.replace("xdevice.native.try_gpu()"), argument)
     means = means_of(argument)
     edits = use.rename("xdevice.native.device")
+    # a device is passed through, a text is read; both raise for what is neither
     if only(means, DEVICES):
         return proven("the argument is a device or names one", edits)
     if only(means, NUMBERS):
@@ -182,6 +184,7 @@ def _without_index(use: Use, judgement: Judgement, is_gpu: bool) -> Judgement:
     # `torch.device("cuda")` prints without an index, and follows set_device; xdevice's own has index 0
     if not in_text and not use.sets_current:
         return judgement
+    # a CPU has no other index, so what differs is only how it prints
     if not is_gpu:
         return left_open("flows into text", "XD169") if in_text else OTHER_GPU
     root = use.node.func
@@ -200,6 +203,7 @@ def accelerator(use: Use) -> Judgement:
     """`torch.accelerator.current_accelerator()` is None without a GPU, where the new text would raise."""
     if use.arguments:
         return OTHER_ARGUMENTS
+    # PyTorch returns None there, and the program may rely on it
     if not getattr(use.node, "has_gpu", False):
         return left_open("no test shows that there is one, and without one it is None", "XD170")
     return _without_index(
@@ -230,6 +234,7 @@ def _by_index(argument: ast.expr, edits: Edits) -> Judgement:
 
 
 def helper_scope(use: Use) -> Judgement:
+    # elsewhere it is stored or passed on, as a device would be
     if not isinstance(use.parent, ast.withitem):
         return left_open(
             "TensorFlow's helper gives a scope, where a neutral device is needed", "XD164"
@@ -244,6 +249,7 @@ def scope(use: Use) -> Judgement:
     before, filled = _filled_in(use, argument)
     text = f"{before}0" if before.endswith(":") else text_of(argument)
     match = re.fullmatch(r"/?(?:device:)?([CG]PU)(?::(\d+))?", text or "", re.IGNORECASE)
+    # job and task of a cluster, or a name that is put together at run time
     if match is None or argument is None:
         return left_open("not a text that names one device", "XD165")
     native = _native(match[1])
@@ -280,6 +286,7 @@ def device_list(use: Use) -> Judgement:
     if name is None or name.lower() != "gpu":
         return left_open("lists devices in the framework's own way", "XD155")
     match use.parent:
+        # the number is the same, whatever objects the list holds
         case ast.Call(func=ast.Name(id="len")):
             return proven(
                 "only its length is used", use.replace("xdevice.num_gpus()", use.parent)
@@ -310,6 +317,7 @@ def device_count(use: Use) -> Judgement:
 
 def put_on_device(use: Use) -> Judgement:
     """`jax.device_put(x, device)`, which also makes an array from a Python number; `to_device` refuses numbers."""
+    # `device_put` also takes shardings, donate and more, which `to_device` does not
     if len(use.args) != 2 or use.keywords:
         return left_open("not the form device_put(x, device)", "XD166")
     if only(means_of(use.args[0]), ("int", "float", "bool")):
@@ -337,6 +345,7 @@ def wait(use: Use) -> Judgement:
     if use.keywords or len(use.args) > 1:
         return OTHER_ARGUMENTS
     edits = use.renamed
+    # nothing, or a device that `sync` takes as well
     if not use.args or is_device(use.args[0]):
         return proven(NAMED, edits)
     if is_number(use.args[0]):
@@ -356,6 +365,7 @@ def split_and_load(use: Use) -> Judgement:
     if not has_devices or not keywords.keys() <= {"ctx_list", "batch_axis", "even_split"}:
         return left_open("not the form split_and_load(data, ctx_list)", "XD166")
     edits = use.renamed
+    # the keywords are renamed where they stand, so that comments between them stay
     for old, new in (("ctx_list", "devices"), ("even_split", "even")):
         if old in keywords:
             start, _ = use.span(keywords[old])

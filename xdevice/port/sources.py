@@ -81,6 +81,7 @@ class PythonModule:
         all trees share, are left out."""
         nodes: list[Any] = [self.tree]
         parents: dict[ast.AST, ast.AST] = {}
+        # a loop, because the trees of long expressions are too deep for recursion
         for node in nodes:  # which grows meanwhile
             for name in node._fields:
                 part: Any = getattr(node, name, None)
@@ -156,6 +157,7 @@ class Source:
         """The line of the file and, for a notebook, the number of the cell, from 1."""
         if not self.tokens:
             return line, None
+        # a notebook's lines are strings in JSON, so the file's own line is found by the string's place
         start = self.starts[line - 1]
         *_, token = (token for token in self.tokens if token.at <= start)
         cell = sum(cell.line <= line for cell in self.cells or ())
@@ -163,12 +165,14 @@ class Source:
 
     def rewrite(self, edits: Iterable[Edit]) -> bytes:
         """The bytes of the file with the edits made; `raw` if there are none."""
+        # several sites may ask for the same edit, such as an import
         edits = sorted(set(edits))
         if not edits:
             return self.raw
         if self.tokens:
             return _written_into_notebook(self, edits)
         text = splice(self.text, edits).decode()
+        # kept, because some editors on Windows tell UTF-8 by it
         mark = codecs.BOM_UTF8 if self.raw.startswith(codecs.BOM_UTF8) else b""
         return mark + text.encode(self.encoding.replace("-sig", ""))
 
@@ -209,6 +213,7 @@ def files_in(paths: Iterable[Path]) -> Iterator[Path]:
         if not path.is_dir():
             yield path
             continue
+        # a folder may be called x.py
         inside = (p for p in path.rglob("*") if p.suffix in SUFFIXES and p.is_file())
         yield from sorted(p for p in inside if not _is_skipped(p.relative_to(path).parts[:-1]))
 
@@ -236,9 +241,11 @@ def write(path: Path, raw: bytes) -> None:
     path.open("r+b").close()  # what is write-protected stays
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
+        # into a new file next to the old one, because a rename is atomic only within a file system
         with open(handle, "wb") as file:
             file.write(raw)
         shutil.copymode(path, name)
+        # atomic: readers see the old file or the new one
         os.replace(name, path)
     except BaseException:
         os.unlink(name)

@@ -100,6 +100,19 @@ assert xdevice.parallel.run(flags) == [ON]
     assert run(code) == ""
 
 
+def test_the_adapter_leaves_no_block_that_looks_like_the_programs():
+    """Not even until the next garbage collection, which comes at no time that a program can rely on."""
+    code = """
+import gc
+gc.disable()
+import xdevice, mxnet, xdevice_mxnet.models
+x = xdevice.tensor([1.0])
+assert xdevice.item(xdevice.array_namespace(x).sum(x)) == 1
+assert mxnet.gluon.HybridBlock().name == "hybridblock0"
+"""
+    assert printed("-c", code, XDEVICE_BACKEND="mxnet") == ""
+
+
 CHOICES = {
     "set_backend": "xdevice.set_backend('mxnet')",
     "use": "xdevice.use_backend('mx').__enter__()",

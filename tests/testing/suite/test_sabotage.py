@@ -14,13 +14,14 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from helpers.suite_runs import failures
+from toy_faults import FAULTS
 
 import xdevice
 from xdevice import nn
 from xdevice.contract.dlpack import Lent
 from xdevice.execution import waiting
 from xdevice.math.arithmetic import lookup, namespace
-from xdevice.tensors import creation, verbs
+from xdevice.tensors import creation
 from xdevice.testing import Conformance
 
 PLANTED = []
@@ -749,6 +750,10 @@ def test_a_sabotaged_adapter_fails_the_suite(plant, check, name, monkeypatch):
     assert not issubclass(errors[0], pytest.skip.Exception)
 
 
-def test_there_are_enough_sabotages():
-    assert len({param.values[0].__name__ for param in PLANTED}) >= 12
-    assert verbs.to_device is xdevice.to_device
+def test_every_check_has_a_fault_that_it_must_notice():
+    checks = {
+        name for part in Conformance.__mro__ for name in vars(part) if name.startswith("test_")
+    }
+    planted = {param.values[1] for param in PLANTED} | {fault.check for fault in FAULTS}
+    assert checks - planted == set()
+    assert planted - checks == set()

@@ -39,6 +39,7 @@ class WaitingChecks(Suite):
             lambda result: self.adapter.wait(result),
             lambda result: self.adapter.synchronize(None),
         ]
+        # each way by itself, because one that does not wait shows only with work under way
         for number, wait in enumerate(ways):
             work = self.long_work(self.here)
             assert not work.is_done(), (
@@ -54,6 +55,7 @@ class WaitingChecks(Suite):
         assert all(work.is_done() for work in works)
 
     def test_errors_of_asynchronous_work_surface_at_sync(self) -> None:
+        # a target that is not asked for must not hide the error, so each is tried alone
         for targets_of in (
             lambda x: (),
             lambda x: ("cpu:0",),
@@ -77,6 +79,7 @@ class WaitingChecks(Suite):
     def test_blocking_leaves_nothing_under_way(self) -> None:
         self.needs_kernels()
         self.needs_blocking()
+        # nested, because a library may block inside a program that does
         with xdevice.accelerator.blocking(), xdevice.accelerator.blocking():
             x, expected = self.pending()
             self.assert_reads(x, expected)
@@ -127,6 +130,7 @@ class StreamChecks(Suite):
             with self.adapter.stream_scope(default):
                 assert self.adapter.current_stream(here) == default
             assert self.adapter.current_stream(here) == side
+            # PyTorch's current stream is that of the thread, others' that of the process
             elsewhere = self.in_thread(self.adapter.current_stream, here)
             assert (elsewhere == side) is (self.adapter.stream_reach == "process")
         assert self.adapter.current_stream(here) == default
@@ -142,6 +146,7 @@ class StreamChecks(Suite):
             side = xdevice.accelerator.Stream(self.here)
             work = self.samples.long_work(self.here)
             x, expected = self.pending()
+            # an event covers the work before it, a stream all the work so far
             mark = (
                 xdevice.accelerator.Event(self.here).record()
                 if way == "event"
@@ -150,6 +155,7 @@ class StreamChecks(Suite):
             side.wait(mark)
             with side:
                 y = self.add(x, x)
+            # PyTorch's `record_stream`: the allocator must not reuse the memory while the side stream reads it
             side.keep(x)
             xdevice.accelerator.Stream.current(self.here).wait(side)
             z = self.add(y, y)
@@ -182,6 +188,7 @@ class StreamChecks(Suite):
         took = time.perf_counter() - before
         # the samples' long work takes a tenth of a second or more; clocks differ by some milliseconds
         assert 0.05 <= whole <= took + 0.01, f"{whole} s of device time in {took} s"
+        # no work lies between the last two events
         assert 0 <= tail < whole
         assert start.elapsed(middle) + tail == pytest.approx(whole, abs=0.01)
 
@@ -225,6 +232,7 @@ class StreamChecks(Suite):
             self.assert_reads(step(), plain("float32") * factor * 2, "a replay")
         # once to warm up, because a first call may allocate, and once to capture
         assert len(calls) == 2, "the task is called twice, and not again"
+        # a replay records no gradients
         assert self.requires_grad(step()) in (None, False)
         side = xdevice.accelerator.Stream(self.here)
         self.adapter.write(x, self.make(plain("float32") * 5))
@@ -247,6 +255,7 @@ class StreamChecks(Suite):
         with pytest.raises(Planned):
             xdevice.accelerator.make_graphed_callable(self.fail, self.here)
         x, expected = self.pending()
+        # a capture that fails must end, or all later work would be captured
         self.assert_reads(x, expected, "after a capture that failed")
 
     def fail(self) -> None:
@@ -265,6 +274,7 @@ class StreamChecks(Suite):
                 x = xdevice.to_device(self.make(plain("float32") * factor), place)
                 twice, _, same = double(x)
                 self.assert_reads(twice, plain("float32") * factor * 2)
+                # also the tensor that is passed through unchanged
                 assert [xdevice.device_of(y) for y in (twice, same)] == [place, place]
 
     @needs("Compiling")

@@ -91,6 +91,7 @@ class Suite:
     # the devices that checks run on
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
+        # every check runs once for each home device, as a test of its own
         if "place" in metafunc.fixturenames:
             metafunc.parametrize(
                 "place", homes_of(type(self), metafunc.function), scope="function"
@@ -98,6 +99,7 @@ class Suite:
 
     @pytest.fixture(autouse=True)
     def _select(self, place: str, request: pytest.FixtureRequest) -> Iterator[None]:
+        # pytest makes an object for each test, so this changes no other check
         self.home = place
         absent = lacking(self.adapter, request.function)
         request.node.user_properties += [
@@ -114,6 +116,7 @@ class Suite:
 
     def has_home(self) -> bool:
         """Whether this machine has the home device."""
+        # some frameworks make a second device only before they are used, and this is the first call
         self.samples.other_device()
         return self.adapter.has(self.here)
 
@@ -129,6 +132,7 @@ class Suite:
             try:
                 yield
             finally:
+                # errors of asynchronous work must not surface in the next check
                 self.samples.settle()
 
     @property
@@ -157,6 +161,7 @@ class Suite:
     @property
     def here(self) -> Device:
         """The home device, on which the checks make their tensors."""
+        # parsed at each use, because the text may name a device that the samples have yet to make
         return devices.parse(self.home)
 
     def places(self) -> list[Device]:
@@ -205,8 +210,10 @@ class Suite:
     def odd_arrays(self) -> dict[str, Array]:
         """The NumPy arrays from which `odd_tensors` makes tensors, by name."""
         arrays = {name: values.telling(name) for name in self.dtypes()}
+        # a number that float32 rounds, so that a detour through another dtype shows
         arrays["0-d"] = np.array(-1 / 3, "float32")
         arrays["empty"] = np.zeros((2, 0), dtype="float32")
+        # an odd number of elements that is larger than a page, so that pieces do not end at a row
         arrays["long"] = np.random.default_rng(0).normal(size=(33, 1025)).astype("float32")
         return arrays | self._views(arrays["float32"])
 
@@ -229,6 +236,7 @@ class Suite:
         """A slice of an array or a tensor, and its transpose, if the framework's tensors have views."""
         views = {}
         tensor = self.make()
+        # not contiguous: a copy of bytes that ignores strides gets it wrong
         if self.computes and hasattr(tensor, "__getitem__"):
             views["sliced"] = x[:, 1:]
         if self.computes and hasattr(tensor, "T"):
@@ -266,6 +274,7 @@ class Suite:
     def address(self, x: Any) -> int | None:
         """The address at which the memory of a tensor begins; None if it has no elements, or if the framework does not
         tell."""
+        # frameworks give tensors without elements any address, or none
         return None if 0 in tuple(x.shape) else self.samples.address(x)
 
     def arrays_of(self, model: Any) -> dict[str, Array]:
@@ -290,6 +299,7 @@ class Suite:
             try:
                 results.append(function(*arguments))
             except BaseException as error:
+                # kept for the calling thread: pytest does not see what is raised in another
                 errors.append(error)
 
         # a pool of threads would wait for a thread that hangs
@@ -309,6 +319,7 @@ class Suite:
         assert tuple(x.shape) == array.shape, (
             f"{name}: shape {tuple(x.shape)}, expected {array.shape}"
         )
+        # a leaf may be a lone variable, which is a model
         tensor = self.adapter.tensor_of(x) if self.adapter.classify(type(x)) == "model" else x
         if self.holds_values(self.adapter.device_of(tensor)):
             assert_same(self.adapter.to_numpy(tensor), array, name)
@@ -341,6 +352,7 @@ class Suite:
         with self.here:  # TensorFlow would compute on the GPU where there is one
             need(self.samples.gradient(lambda x: x * 3, x), "gradients")
             gradient = self.samples.gradient(function, x)
+        # frameworks give None, not an error, where a copy has cut the graph
         assert gradient is not None, "the gradient does not arrive"
         self.assert_on(xdevice.device_of(x), gradient, np.full((2, 3), -2.5, "float32"))
 

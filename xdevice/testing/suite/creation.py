@@ -32,6 +32,7 @@ class CreationChecks(Suite):
 
     def test_dtypes_are_the_same_everywhere(self) -> None:
         wide = xdevice.to_numpy(self.make(np.zeros(1, "int64"))).dtype.name
+        # JAX has no 64-bit numbers unless it is asked for them
         assert wide == "int64" or (wide == "int32" and "jax" in self.adapter.modules)
         for data, expected in [
             (1, wide),
@@ -48,6 +49,7 @@ class CreationChecks(Suite):
         ]:
             assert xdevice.to_numpy(self.make(data)).dtype.name == expected, data
         for name in self.dtypes():
+            # frameworks name dtypes in their own way: `torch.float32`, `paddle.float32`, `<f4`
             own = self.make([1], dtype=name).dtype
             read = _name_of(own)
             assert read == name, (
@@ -68,6 +70,7 @@ class CreationChecks(Suite):
                     name,
                 )
             else:
+                # a refusal without need would keep users from a dtype that works
                 assert not self.keeps(name), f"{name} is refused, and is kept"
 
     def keeps(self, name: str) -> bool:
@@ -108,6 +111,7 @@ class CreationChecks(Suite):
                 self.adapter.from_buffer(source),
             ):
                 assert self.adapter.device_of(x) in (devices.CPU, self.here), name
+                # `peek` may share the memory, `to_numpy` may not; both must have every value
                 for array in (self.adapter.to_numpy(x), self.adapter.peek(x)):
                     assert_same(array, expected, name)
             assert self.adapter.device_of(self.adapter.from_buffer(source)) is devices.CPU
@@ -125,6 +129,7 @@ class CreationChecks(Suite):
                 tensors = [self.make(source), self.adapter.from_numpy(source, self.here)]
                 if waits:
                     xdevice.sync(tensors)
+                # JAX aliases an aligned array on the CPU, and MXNet reads it later, when its engine comes to it
                 source[:] = -1
                 for x in tensors:
                     self.assert_reads(x, expected, "the source was written afterwards")
@@ -137,6 +142,7 @@ class CreationChecks(Suite):
                 read = xdevice.to_numpy(x)
                 inside = xdevice.to_numpy({"x": [x]})["x"][0]
                 for array in (read, inside):
+                    # JAX gives read-only arrays
                     assert array.flags.writeable, "what is read belongs to the reader"
                     array[...] = -1
                 self.assert_reads(x, np.array(data, "float32"), f"on {place}")
@@ -144,6 +150,7 @@ class CreationChecks(Suite):
     def test_to_numpy_reads_every_tensor(self) -> None:
         for place in self.places():
             for name, x, array in self.odd():
+                # compiled code that takes NumPy arrays often reads them as C-contiguous without asking
                 assert xdevice.to_numpy(xdevice.to_device(x, place)).flags.c_contiguous, name
                 for read in (xdevice.to_numpy, self.adapter.to_numpy, self.adapter.peek):
                     assert_same(read(xdevice.to_device(x, place)), array, f"{name} on {place}")
@@ -158,6 +165,7 @@ class CreationChecks(Suite):
         x, expected = self.pending()
         xdevice.sync(x)
         self.assert_reads(x, expected)
+        # each way of handing memory out has to wait by itself
         for take in (
             self.adapter.to_numpy,
             self.adapter.peek,
@@ -186,6 +194,7 @@ class CreationChecks(Suite):
         for data, expected in [(2.5, 2.5), ([[7]], 7), ([True], True), (-0.75, -0.75)]:
             value = xdevice.item(self.make(data))
             assert value == expected
+            # `np.float32(2.5) == 2.5`, but json refuses it
             assert type(value) is type(expected)
         with pytest.raises(ValueError, match="one element"):
             xdevice.item(self.make())
@@ -194,6 +203,7 @@ class CreationChecks(Suite):
 
     def test_creators_place_where_they_are_told(self) -> None:
         for place in self.all_places():
+            # with an explicit device, whatever the framework's default is
             for x in self.create(str(place)):
                 assert xdevice.device_of(x) is place
                 assert tuple(x.shape) == (2, 3)
@@ -209,6 +219,7 @@ class CreationChecks(Suite):
     def test_creators_give_what_they_say(self) -> None:
         self.needs_kernels()
         for name in self.dtypes():
+            # `()` means an unknown shape in MXNet without NumPy's semantics
             for shape in ((2, 3), (), (0, 3), (1,)):
                 for make, value in ((xdevice.ones, 1), (xdevice.zeros, 0)):
                     x = make(shape, device=self.home, dtype=name)
@@ -225,6 +236,7 @@ class CreationChecks(Suite):
                 else [-2.25, 0.5, float("inf")]
             )
             for value in numbers:
+                # twice, because a cached or shared tensor shows only then
                 x, y = (self.adapter.full((2, 3), value, self.here, name) for _ in range(2))
                 for tensor in (x, y):
                     self.assert_on(
@@ -235,6 +247,7 @@ class CreationChecks(Suite):
 
     def test_as_many_axes_and_elements_fit_as_it_says(self) -> None:
         axes, longest = self.adapter.most_axes, self.adapter.longest_axis
+        # the core compares these with shapes
         assert type(axes) is int
         assert type(longest) is int
         # more axes than NumPy can have cannot be tried
@@ -269,6 +282,7 @@ class CreationChecks(Suite):
             assert not np.shares_memory(first, self.adapter.to_numpy(x)), (
                 f"{name}: given away twice"
             )
+            # a framework that gave memory away may still use it
             if first.flags.writeable:
                 first[...] = np.zeros_like(first)
                 self.assert_holds(x, array, f"{name}: what it gave away was its own")
@@ -286,6 +300,7 @@ class CreationChecks(Suite):
     def test_converting_reads_what_is_computed(self) -> None:
         for copy in (None, True):
             x, expected = self.pending()
+            # NumPy takes memory of the host only
             if self.here is devices.CPU:
                 assert_same(np.asarray(xdevice.convert(x, "numpy", copy=copy)), expected)
             else:
@@ -296,6 +311,7 @@ class CreationChecks(Suite):
         x = xdevice.to_device(self.make(), "cpu")
         address = need(self.samples.address(x), "an address")
         assert xdevice.convert(x, "numpy", copy=True).ctypes.data != address
+        # `copy=False` may be refused, but must not copy
         with suppress(BufferError):
             assert xdevice.convert(x, "numpy", copy=False).ctypes.data == address
 
@@ -323,6 +339,7 @@ class CreationChecks(Suite):
         x = xdevice.to_device(self.make(array), "cpu")
         host = xdevice.convert(x, "numpy")
         back = xdevice.convert(xdevice.convert(array.copy(), self.backend), "numpy")
+        # the array must keep the memory alive by itself
         del x
         more = [xdevice.tensor(np.zeros_like(array)) for _ in range(4)]
         xdevice.sync(more)

@@ -35,8 +35,10 @@ class DeviceChecks(Suite):
         adapter = self.adapter
         assert check(type(adapter), self.backend, "the suite") is type(adapter)
         assert re.match(r"\d+\.\d+", adapter.version), f"{adapter.version!r} is not a version"
+        # the first of its modules is the one whose import loads the backend
         assert adapter.framework.__name__ == adapter.modules[0]
         assert adapter.name in repr(adapter)
+        # closed lists: the core has no branch for any other value
         assert adapter.threads in ("many", "one")
         assert {adapter.scope_reach, adapter.stream_reach} <= {"thread", "process"}
         assert adapter.dtypes <= frozenset(DTYPES), "dtypes go by NumPy's names"
@@ -47,6 +49,7 @@ class DeviceChecks(Suite):
     def test_types_are_told_apart(self) -> None:
         adapter = self.adapter
         assert adapter.classify(type(self.make())) == "tensor"
+        # models are moved in place, tensors by a copy, so the two must not be confused
         for make in self.samples.models().values():
             assert adapter.classify(type(make())) == "model"
         # a type that is taken for a tensor would be moved, and one that is taken for a model searched
@@ -83,6 +86,7 @@ class DeviceChecks(Suite):
         assert len({str(native) for native in natives}) == len(natives), (
             f"two devices are one: {natives}"
         )
+        # an int is a device in PyTorch and Paddle, but not in this API, where it would be ambiguous
         for thing in (object(), 3, 2.5, None, [], self.make()):
             assert self.adapter.from_native(thing) is None, f"{thing!r:.60} is not a device"
 
@@ -95,6 +99,7 @@ class DeviceChecks(Suite):
         assert self.adapter.count("gpu") == sum(
             device.kind == "gpu" for device in self.adapter.devices()
         )
+        # no error: programs ask for kinds that this framework has never heard of
         assert self.adapter.count("no such kind") == 0
 
     @once
@@ -121,6 +126,7 @@ class DeviceChecks(Suite):
     def test_why_there_is_no_gpu_is_said_in_a_few_words(self) -> None:
         why = self.adapter.why_no_gpu()
         assert isinstance(why, str)
+        # `xdevice info` shows it in a table's cell
         assert 3 <= len(why.strip()) == len(why) <= 200, f"{why!r} is shown in a table"
         assert "\n" not in why
 
@@ -143,6 +149,7 @@ class DeviceChecks(Suite):
         for device in self.adapter.devices():
             assert xdevice.native.device(device) == device.native
         missing = xdevice.gpu(self.adapter.count("gpu") + 3)
+        # NumPy has no native object for a GPU
         if "gpu" not in self.adapter.kinds:
             with pytest.raises(DeviceNotFoundError, match=str(missing)):
                 xdevice.native.gpu(missing.index)
@@ -157,6 +164,7 @@ class DeviceChecks(Suite):
 
     @pytest.mark.parametrize("missing", ["gpu:999", "cpu:99999", "tpu:77"])
     def test_a_missing_device_is_refused_before_anything_happens(self, missing: str) -> None:
+        # something to lose: an attempt must neither move it nor change it
         x = self.make()
         before = xdevice.to_numpy(x)
         models = [make() for make in self.samples.models().values()]
@@ -191,6 +199,7 @@ class DeviceChecks(Suite):
                 "what it lacks goes by NumPy's names"
             )
             assert "float32" not in lacks
+            # conversions go through the host, which therefore must hold everything
             assert not lacks or place is not devices.CPU, "cpu:0 holds what the framework has"
             for name in sorted(adapter.dtypes):
                 is_held = name not in lacks and adapter.dtype_refusal(name) is None
@@ -201,6 +210,7 @@ class DeviceChecks(Suite):
                         telling(name),
                         name,
                     )
+                # the others are refused by the framework as a whole, which another check looks at
                 elif name in lacks:
                     self.assert_refused(name, place)
 
@@ -227,6 +237,7 @@ class DeviceChecks(Suite):
         assert self.adapter.device_of(x) is self.here
         assert xdevice.device_of([x, {"y": y}]) is self.here
         assert xdevice.same_device(x, y, [x])
+        # nothing is on different devices, as `all` of nothing is True
         assert xdevice.same_device()
         assert xdevice.check_same_device(x, y=[y]) is self.here
 
@@ -250,7 +261,9 @@ class DeviceChecks(Suite):
             self.assert_creates_on(there)
             assert self.default_place() is there
             with self.here:
+                # an inner block for the device of an outer one must end where it began
                 self.assert_creates_on(self.here)
+                # PyTorch, Paddle, MXNet and JAX compute where the tensors are, TensorFlow where the scope is
                 with there:
                     self.assert_creates_on(there)
                 self.assert_creates_on(self.here)
@@ -293,6 +306,7 @@ class DeviceChecks(Suite):
     def test_a_scope_holds_for_one_thread(self) -> None:
         before = xdevice.device_of(self.native_ones())
         with self.second() or self.here:
+            # xdevice's own scope holds for its thread, even if the framework's holds for the process
             assert self.in_thread(self.placed_by_default) is devices.CPU
         # the framework's own default may be set for all threads, and then the adapter says so
         other = next((place for place in self.all_places()[::-1] if place is not before), None)
@@ -330,6 +344,7 @@ class DeviceChecks(Suite):
             with here:
                 assert xdevice.device() is here
                 self.assert_creates_on(here)
+                # the block's end would undo the setting without a word
                 with pytest.raises(ScopeError, match="set_default_device"):
                     xdevice.set_default_device(there)
             self.assert_creates_on(there)

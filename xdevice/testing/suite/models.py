@@ -37,6 +37,7 @@ class ModelChecks(Suite):
         return {name: xdevice.to_numpy(x) for name, x in self.samples.variables(model).items()}
 
     def test_a_model_that_is_there_is_left_alone(self) -> None:
+        # a move to where the model is must not even reallocate
         for name, model in self.build():
             before = self.addresses(model)
             self.assert_all_on(self.here, model, name)
@@ -54,6 +55,7 @@ class ModelChecks(Suite):
         back = [self.here] if self.holds_values(there) else []
         for name, make in self.samples.models().items():
             model = make()
+            # frozen parameters must stay frozen
             before, marks = self.values(model), self.marks(model)
             # from a device without values there is no way back
             for target in (self.here, there, *back):
@@ -93,6 +95,7 @@ class ModelChecks(Suite):
                         assert self.samples.address(a) != self.samples.address(b), (
                             f"{name}.{key}"
                         )
+                    # a copy of a frozen layer is frozen
                     assert self.requires_grad(a) == self.requires_grad(b), f"{name}.{key}"
 
     def test_a_parameter_beside_its_model_stays_its_parameter(self) -> None:
@@ -100,6 +103,7 @@ class ModelChecks(Suite):
         for (name, model), (_, twin) in zip(self.build(), self.build(), strict=True):
             if not self.samples.variables(model):
                 continue
+            # the parameter and its model are moved in one call, and must stay connected
             alone, one = self.first_variable(twin), self.first_variable(model)
             xdevice.to_device(twin, there)
             is_kept = self.first_variable(twin) is alone  # not in Gluon, which makes new arrays
@@ -131,6 +135,7 @@ class ModelChecks(Suite):
         assert keys == others or "ParameterDict" in name, (
             f"{name}: built alike, named otherwise: {others}"
         )
+        # compared by values, because frameworks name the same variable in several ways
         all_values = [array.tobytes() for array in self.values(model).values()]
         assert variables, name
         assert {self.adapter.to_numpy(value).tobytes() for _, value in variables} <= set(
@@ -148,6 +153,7 @@ class ModelChecks(Suite):
 
     def test_a_linear_layer_has_a_weight_and_a_bias(self) -> None:
         variables = list(self.adapter.variables(self.linear()))
+        # sorted, because TensorFlow keeps the weight as (3, 2)
         assert sorted(sorted(value.shape) for _, value in variables) == [[2], [2, 3]]
         assert len({name for name, _ in variables}) == 2
         assert {device for _, device in self.adapter.model_devices(self.linear())} == {
@@ -176,6 +182,7 @@ class ModelChecks(Suite):
             y = net(self.make(x))
         expected = x @ canonical["weight"].T + canonical["bias"]
         np.testing.assert_allclose(xdevice.to_numpy(y), expected, rtol=1e-6, atol=1e-6)
+        # a parameter that two parts of a layer claim would be written twice by a conversion
         for kind in layouts.KINDS:
             covered = [
                 name for part in self.adapter.parts(kind, {"layers": 1}) for name in part.of
@@ -191,6 +198,7 @@ class ModelChecks(Suite):
             expected = list(self.adapter.layers(net))
             layers = list(self.adapter.operations(net, expected))
         first, *plain = layers
+        # only the line of the program is added
         assert [first._replace(line="")] == expected, "those with parameters are the same"
         pool = {
             "kernel": (3, 2),
@@ -226,10 +234,12 @@ class ModelChecks(Suite):
         with self.here:
             x = self.make(array)
             with suppress(Exception), self.adapter.calls(net):
+                # refused by the layer, for the shape
                 net(self.make(array[:, :2]))  # a call that fails leaves no hook behind
             with self.adapter.calls(net) as calls:
                 y = net(x)
             result = xdevice.to_numpy(y)
+            # after the block, which must not be recorded
             net(x)
         # zeros in the tensors themselves must not change the recorded copies
         for tensor in (x, y):
@@ -275,6 +285,7 @@ class ModelChecks(Suite):
     def test_a_shared_variable_comes_under_both_names(self) -> None:
         model, _ = need(self.samples.tied(), "a model with shared parameters")
         names, values = zip(*self.adapter.variables(model), strict=True)
+        # state dicts of all frameworks list a tied weight under each of its names
         assert len(set(names)) > len(set(map(id, values)))
 
     def test_shared_parameters_stay_shared(self) -> None:

@@ -42,6 +42,7 @@ class MovingChecks(Suite):
             for spelling in (self.here, self.home, self.here.native):
                 assert xdevice.to_device(x, spelling) is x, name
         batch = {"x": [self.make()]}
+        # also the container: a program may compare it by identity, or hold it elsewhere
         assert xdevice.to_device(batch, self.home) is batch
 
     def test_to_device_moves_and_leaves_the_source(self) -> None:
@@ -50,8 +51,10 @@ class MovingChecks(Suite):
             moved = xdevice.to_device(x, there)
             assert moved is not x
             self.assert_on(there, moved, array, name)
+            # MXNet and JAX narrow 64-bit numbers silently where they are set so
             assert str(moved.dtype) == str(x.dtype), name
             assert xdevice.device_of(x) is self.here, name
+            # a move must not take the source's memory over
             self.assert_reads(x, array, f"{name}: the source")
 
     def test_a_batch_moves_as_its_tensors_do(self) -> None:
@@ -69,6 +72,7 @@ class MovingChecks(Suite):
         for name, x in moved["odd"].items():
             self.assert_on(there, x, arrays[name], name)
             assert str(x.dtype) == str(batch["odd"][name].dtype), name
+        # two copies would cost memory, and an update of one would not reach the other
         assert moved["twice"][0] is moved["twice"][1]
         assert list(map(self.requires_grad, moved["marked"])) == list(
             map(self.requires_grad, marked)
@@ -87,6 +91,7 @@ class MovingChecks(Suite):
 
     def test_a_move_is_in_memory_of_its_own(self) -> None:
         there = self.there_with_values()
+        # an alias shows only where one of the two can be written
         if "gpu" not in (there.kind, self.here.kind) and not self.adapter.can_write(
             self.make()
         ):
@@ -143,9 +148,11 @@ class MovingChecks(Suite):
                 assert xdevice.device_of(moved) is target
                 assert_same(read(moved), expected, f"from {source} to {target}")
         x = self.make()
+        # there is nothing to wait for
         assert xdevice.to_device(x, self.home, non_blocking=True) is x
         moved = xdevice.to_device({"x": [x]}, there, non_blocking=True)["x"][0]
         self.assert_holds(moved, xdevice.to_numpy(x))
+        # JAX and Paddle return the tensor itself, or an alias of it, for a copy to where it is
         for name, x, array in self.odd():
             self.assert_holds(xdevice.to_device(x, there, non_blocking=True), array, name)
 
@@ -160,6 +167,7 @@ class MovingChecks(Suite):
         there = self.there_with_values()
         for verb in _verbs():
             for target in (there, self.here):
+                # the sum may still be computed when the copy begins
                 x, expected = self.pending()
                 self.assert_reads(verb(x, target), expected, f"{verb.__name__} to {target}")
 
@@ -171,6 +179,7 @@ class MovingChecks(Suite):
         for source in places:
             x = self.adapter.from_numpy(expected, source)
             for target in places:
+                # a copy that starts on another stream would read what is not there yet
                 for verb in _verbs():
                     self.assert_on(target, verb(x, target), expected, f"{source} to {target}")
 
@@ -193,8 +202,10 @@ class MovingChecks(Suite):
 
     def test_requires_grad_stays(self) -> None:
         self.needs_kernels()
+        # some copies mark the result in any case, others never
         for wanted in (True, False):
             x = self.samples.marked(self.make()) if wanted else self.make()
+            # JAX, TensorFlow and NumPy have no such mark
             if self.requires_grad(x) is None:
                 pytest.skip(f"{self.backend} does not mark tensors")
             for target in self.all_places():
@@ -228,6 +239,7 @@ class MovingChecks(Suite):
             )
         there = self.there()
         holders = self.samples.holders(self.make())
+        # such as tensors inside the framework's own containers, which xdevice walks by the framework's rules
         if not holders:
             pytest.skip("the samples do not have: objects that the framework knows")
         for name, (holder, read) in holders.items():
@@ -270,6 +282,7 @@ class MovingChecks(Suite):
         setattr(Mover, method, move)
         mover = Mover(x)
         moved = xdevice.to_device([mover], there)[0]
+        # such classes pass the device on to the framework, which does not know xdevice's
         assert natives == [there.native], "it is asked once, with the framework's own device"
         assert xdevice.device_of(moved.x) is there
         assert xdevice.device_of(mover.x) is self.here
@@ -296,6 +309,7 @@ class MovingChecks(Suite):
             ]
             assert moved["frozen"].label == "cat"
             assert moved["named"].right is None
+            # a `defaultdict` rebuilt from its items alone loses its factory
             assert moved["default"].default_factory is list
             tensors = [
                 moved["list"][0],

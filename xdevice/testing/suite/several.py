@@ -27,6 +27,7 @@ class ReplicaChecks(Suite):
             array = quiet(odd)
             x = self.make(array, array.dtype.name)
             twice = self.adapter.join([x, x])
+            # NumPy and the frameworks refuse to concatenate arrays without axes; here they are stacked
             if name == "0-d":
                 self.assert_holds(twice, np.stack([array, array]), name)
                 continue
@@ -35,6 +36,7 @@ class ReplicaChecks(Suite):
             # a batch with fewer rows than there are devices gives parts without elements
             for sizes in ([length, 0], [0, length - 1, 1]):
                 self.assert_splits(x, array, sizes, f"{name} {sizes}")
+        # TensorFlow computes on the scope's device, which need not be that of its tensors
         for place in self.places():
             parts = self.adapter.split(xdevice.to_device(self.make(), place), [1, 1])
             results = {xdevice.device_of(x) for x in (*parts, self.adapter.join(parts))}
@@ -60,6 +62,7 @@ class ReplicaChecks(Suite):
     def test_ordinary_tensors_are_dense(self) -> None:
         for name, x in self.odd_tensors().items():
             assert self.adapter.is_dense(x) is True, name
+            # only special tensors, such as TensorFlow's strings, stay on the host
             assert self.adapter.is_host_bound(x) is False, name
 
     @needs("Replicas")
@@ -70,6 +73,7 @@ class ReplicaChecks(Suite):
                 leaf = self.adapter.leaf(x, target)
                 tensor = self.tensor_of(leaf)
                 self.assert_on(target, tensor, array, name)
+                # frameworks refuse gradients for ints, so only floats ask for them
                 assert self.requires_grad(leaf) in (None, dtype_name(x.dtype) in FLOATS), name
                 if self.holds_values(target):
                     self.assert_apart(tensor, x, name)
@@ -87,9 +91,11 @@ class ReplicaChecks(Suite):
             pytest.skip(f"{self.backend} does not mark tensors")
         for target in self.places():
             leaf = self.tensor_of(self.adapter.leaf(source, target))
+            # TensorFlow would compute on its first GPU
             with target:
                 gradient = self.samples.gradient(lambda x: x * -2.5, leaf)
             self.assert_reads(gradient, np.full((2, 3), -2.5, "float32"))
+            # a leaf that is still linked to its source adds to the source's gradient
             reached = getattr(source, "grad", None)
             assert reached is None or not xdevice.to_numpy(reached).any(), (
                 "the gradient reaches the source"
@@ -101,6 +107,7 @@ class ReplicaChecks(Suite):
         for name, x, array in self.odd():
             leaf = self.adapter.leaf(xdevice.copy_to(x, self.home), self.here)
             dtype = dtype_name(x.dtype)
+            # other values than those that are there, in any dtype
             new = (
                 np.roll(array, 1)
                 if name in self.adapter.dtypes
@@ -116,7 +123,9 @@ class ReplicaChecks(Suite):
             before = self.address(leaf) if is_tensor else None
             self.adapter.write(leaf, value)
             self.assert_holds(self.tensor_of(leaf), new, name)
+            # a write may not consume its source
             self.assert_holds(value, new, f"{name}: the value")
+            # an update must not turn a parameter into a constant
             assert self.requires_grad(leaf) is asks, name
             assert before is None or self.address(leaf) == before, name
             if is_tensor:
@@ -126,6 +135,7 @@ class ReplicaChecks(Suite):
     def test_where_write_writes_is_known(self) -> None:
         self.needs_kernels()
         for name, x in self.odd_tensors().items():
+            # nobody can write into these, so their memory does not matter
             if 0 in tuple(x.shape) or not self.adapter.can_write(x):
                 continue
             memory = self.adapter.memory_of(x)
@@ -147,6 +157,7 @@ class ReplicaChecks(Suite):
         for axis, (size, step) in enumerate(zip(tuple(x.shape), strides, strict=True)):
             index = tuple(size - 1 if i == axis else 0 for i in range(len(strides)))
             with self.here:
+                # slices, because an int as index would drop the axis
                 view = x[tuple(slice(i, i + 1) for i in index)]
             memory = self.adapter.memory_of(view)
             if memory is not None and self.is_view(view, x, index):
@@ -155,6 +166,7 @@ class ReplicaChecks(Suite):
     def is_view(self, view: Any, x: Any, index: tuple[int, ...]) -> bool:
         """Whether writing into the slice `view` changes the whole `x`."""
         before = self.adapter.to_numpy(x).tobytes()
+        # to put back what was there
         kept = xdevice.copy_to(view, self.home)
         # one of the two is another number than the one that is there
         for number in (0.0, 1.0):
@@ -181,6 +193,7 @@ class ReplicaChecks(Suite):
         """Checks that asking for an address waits for the computation if the framework allocates the memory of a result
         only then, and does not wait in other frameworks. Tries three times, because the machine may pause."""
         for _ in range(3):
+            # a computation that is surely still under way when the address is asked for
             work = self.samples.long_work(self.here)
             if work is None or not self.adapter.can_write(work.result):
                 return
@@ -202,6 +215,7 @@ class ReplicaChecks(Suite):
         value = self.make(plain("float32")[:2, :3])
         self.adapter.write(x, value)
         self.assert_apart(x, value)
+        # if `x` had taken the memory of `value` over, it would change too
         self.adapter.write(value, self.make(np.zeros((2, 3), "float32")))
         self.assert_holds(x, plain("float32")[:2, :3])
 
@@ -224,16 +238,19 @@ class ReplicaChecks(Suite):
     def test_a_total_is_new_and_keeps_its_dtype(self) -> None:
         self.needs_kernels()
         for name, x in self.plain_tensors().items():
+            # booleans have no sum
             if name == "bool":
                 continue
             array = xdevice.to_numpy(x)
             total = self.adapter.total([x, x, x], False)
             self.assert_on(self.here, total, (array + array + array).astype(array.dtype), name)
+            # NumPy's sum of int8 is int64, for example
             assert str(total.dtype) == str(x.dtype), name
             self.assert_holds(x, array, f"{name}: the first one was written")
             self.assert_apart(total, x, name)
             # the mean of two equal tensors is exact
             if dtype_name(x.dtype) in FLOATS:
+                # an iterator, because the caller may make the tensors one by one to save memory
                 self.assert_holds(self.adapter.total(iter([x, x]), True), array, name)
         for place in self.places():
             total = self.adapter.total([xdevice.to_device(self.make(), place)] * 2, False)
@@ -288,6 +305,7 @@ class ReplicaChecks(Suite):
         assert len(results) == len(xs)
         for y, result, (in_place, address) in zip(xs, results, before, strict=True):
             assert xdevice.device_of(result) is self.adapter.device_of(y), name
+            # a tensor that can be written receives the sum in place, so that optimizers and views see it
             assert (result is y) is in_place, name
             is_kept = address is None or self.address(result) == address
             assert is_kept or not in_place, f"{name}: not in place"
@@ -295,6 +313,7 @@ class ReplicaChecks(Suite):
                 assert_close(xdevice.to_numpy(result), expected, name)
             else:
                 self.assert_holds(result, expected, name)
+        # replicas that differ in the last bit drift apart over the steps
         bits = {xdevice.to_numpy(y).tobytes() for y in results}
         assert len(bits) == 1, f"{name}: not the same everywhere"
         self.assert_holds(x, array, f"{name}: what was copied")
