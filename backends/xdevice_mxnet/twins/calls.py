@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 
 def _tapped(result: Any, numbers: Iterator[int], put: Callable[[int, Any], None]) -> Any:
+    """The result of a block, with each array passed through a `_GradientTap` that has the next of `numbers`."""
     if isinstance(result, list | tuple):
         return type(result)(_tapped(x, numbers, put) for x in result)
     return (

@@ -53,6 +53,7 @@ _COMMON_NAMES: Final = {
 
 
 def _require_plain(trainer: Any, backend: Optimizers) -> None:
+    """Raises `UnsupportedError` for a Trainer that computes with compressed gradients."""
     if _compression(trainer):
         raise backend.unsupported(
             "reading a Trainer that compresses gradients", "make one without compression_params"
@@ -94,6 +95,7 @@ def _settings(optimizer: Any, kind: str) -> dict[str, object]:
 
 
 def _clip(optimizer: Any) -> str | None:
+    """A text that says how gradients are clipped; None if they are not."""
     limit = optimizer.clip_gradient
     if not limit:
         return None

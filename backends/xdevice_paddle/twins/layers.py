@@ -365,6 +365,7 @@ def _layer_norm(path: str, layer: Any) -> Layer:
 
 
 def _activation_behind(layer: Layer) -> Iterator[Layer]:
+    """Yields the activation that a layer contains, as an entry of its own."""
     function = layer.settings.get("activation")
     if function is not None:
         yield ops.activation(f"{layer.path}.activation", str(function))
@@ -418,6 +419,7 @@ _TABLE: Final = ops.Table(
 
 
 def _module(path: str, layer: Any) -> ops.Module:
+    """The facts about a layer from which `ops.read` decides whether it knows what the layer computes."""
     children = [child for child in _sub_layers(layer).values() if child is not None]
     hooks = *_pre_hooks(layer).values(), *_post_hooks(layer).values()
     owned = *layer.named_buffers(include_sublayers=False), *vars(layer).items()

@@ -157,6 +157,7 @@ def _clip(clip: Any, backend: Optimizers) -> str:
 
 
 def _state(kind: str, p: Any, number: int, settings: Mapping[str, object]) -> dict[str, str]:
+    """The names of a parameter's state, by PyTorch's names for it: "0.moment1" for `exp_avg` of the first parameter."""
     if p.dtype in (paddle.float16, paddle.bfloat16):
         return {}  # the state may be that of its copy in 32 bits, and have another dtype
     return {

@@ -317,6 +317,7 @@ _TABLE: Final = ops.Table(
 
 
 def _module(path: str, module: Any) -> ops.Module:
+    """The facts about a module from which `ops.read` decides whether it knows what the module computes."""
     has_parameters = next(module.parameters(recurse=False), None) is not None
     hooks = *_pre_hooks(module).values(), *_hooks(module).values()
     owned = *module.named_buffers(recurse=False), *vars(module).items()

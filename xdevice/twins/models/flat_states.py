@@ -362,6 +362,8 @@ def _with_ties(
 
 
 def _backend_of(state: Mapping[str, Any]) -> Backend:
+    """The backend of the tensors in a state; NumPy if they are in a file. Raises `NotATensorError` for several
+    backends."""
     owners = filter(None, (registry.kind_of(type(value)) for value in state.values()))
     backends = {owner.backend.name: owner.backend for owner in owners}
     if len(backends) > 1:

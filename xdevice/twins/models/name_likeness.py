@@ -78,6 +78,7 @@ def likeness(one: str, other: str) -> int:
 
 
 def _common(ours: Iterable[str], theirs: Iterable[str]) -> int:
+    """The sum of the best score (see `_match`) of each word in `ours` with any word in `theirs`."""
     telling = [word for word in ours if word not in _OF_ANY]
     return sum(
         max((_match(word, there) for there in theirs if there not in _OF_ANY), default=0)

@@ -208,6 +208,7 @@ def _profiles(optimizer: Optimizer) -> list[_Settings]:
 
 
 def _twin(read: _ReadOptimizer, model: Any, kinds: Names | None) -> Twin:
+    """Reads the model of an optimizer. Raises `NotATensorError` if it is not a model of the optimizer's framework."""
     # JAX's modules are no models here, because optax's state is not converted
     owner = registry.kind_of(type(model))
     if owner is None or owner.kind != "model" or owner.backend is not read.backend:
@@ -274,6 +275,7 @@ def _matters(name: str, kind: str, one: _Settings, other: _Settings) -> bool:
 
 
 def _text(name: str, settings: _Settings) -> str:
+    """The value of a setting, for a message; for `eps_enters` together with the value of eps."""
     value = settings[name]
     if name == "eps_enters":
         return f"{_number(settings['eps'])} {value}"
@@ -515,6 +517,7 @@ def _is_part_of_state(setting: str, one: _Settings, other: _Settings) -> bool:
 def _refusal(
     ours: _ReadOptimizer, theirs: _ReadOptimizer, reasons: Sequence[str], instead: str
 ) -> StateError:
+    """The error that says why a state cannot be converted (`reasons`), and what to do (`instead`)."""
     lines = "\n  ".join(reasons)
     return StateError(
         f"the state of {ours} does not fit {theirs}, and nothing was written; {instead}:\n  {lines}"

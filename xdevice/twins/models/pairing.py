@@ -75,6 +75,7 @@ def by_name(source: Twin, target: Twin, names: Names) -> list[tuple[Layer, Layer
 
 
 def _at(layers: Mapping[str, Layer], path: str, twin: Twin) -> Layer:
+    """The layer at a path that `names=` gives. Raises `StateError` if there is none."""
     if path not in layers:
         raise StateError(
             f"names= says {shown(path)}, and {twin.name} has no layer there; it has {some_of(layers)}"

@@ -172,6 +172,7 @@ def name_in(path: str) -> str:
 
 
 def some_of(names: Iterable[str]) -> str:
+    """A text with the first of many names: "a, b, ... (20 in all)"; "none" for no names."""
     every = list(names)
     more = f", ... ({len(every)} in all)" if len(every) > _SOME else ""
     return ", ".join(every[:_SOME]) + more or "none"
@@ -302,6 +303,7 @@ def paths_in(name: str) -> Iterator[str]:
 
 
 def check_kinds(kinds: Names) -> None:
+    """Raises `StateError` for a kind that xdevice does not know."""
     for path, kind in kinds.items():
         if kind not in layouts.KINDS:
             raise StateError(
@@ -459,6 +461,7 @@ def _with_norm(parts: Sequence[Part], start: str, variables: Variables) -> Seque
 
 
 def _parts_at(parts: Iterable[Part], path: str, separator: str) -> tuple[Part, ...]:
+    """The parts with names as in a whole model: "weight" at "block.fc" becomes "block.fc.weight"."""
     prefix = path + separator if path else ""
     return tuple(
         part._replace(name=prefix + part.name.replace(".", separator) if part.name else path)
@@ -525,6 +528,7 @@ def check_shapes(layer: Layer, variables: Variables) -> None:
 
 
 def check_skip(skip: Any) -> tuple[str, ...]:
+    """The paths that `skip=` gives, with dots. Raises `ArgumentError` for anything but a list of texts."""
     # a text is iterable too, and each of its characters would be taken for a path
     if isinstance(skip, str) or not all(isinstance(path, str) for path in skip):
         raise ArgumentError(f'skip= takes a list of paths, such as ["fc"], not {shown(skip)}')
@@ -551,6 +555,7 @@ def without(twin: Twin, skip: Sequence[str]) -> Twin:
 
 
 def require_used(skip: Sequence[str], twins: Sequence[Twin]) -> None:
+    """Raises `StateError` for a path of `skip=` where none of the models has parameters."""
     names = [name for twin in twins for name in twin.variables]
     for path in skip:
         if not any(is_skipped(name, (path,)) for name in names):

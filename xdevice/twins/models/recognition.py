@@ -176,6 +176,7 @@ def _read(
 def _signatures(
     layers: Iterable[Layer], variables: Variables, wanted: Twin | None
 ) -> list[Signature]:
+    """The kinds and shapes of layers of a state, to compare with those of the target; empty without a target."""
     return [] if wanted is None else wanted._replace(variables=variables).signatures(layers)
 
 
@@ -203,6 +204,7 @@ def _as_in_target(
 def _shapes_differ(
     layer: Layer, variables: Variables, expected: Mapping[str, tuple[int, ...]]
 ) -> bool:
+    """Whether a parameter of the layer has another shape than `expected`, which may lack parameters."""
     shapes = shapes_of(variables, layer)
     return any(expected.get(name, shape) != shape for name, shape in shapes.items())
 
@@ -309,6 +311,7 @@ def _whole(way: PartsOf, path: str, kind: str, own: Variables) -> Layer | None:
 
 
 def _likely_first(possible: list[Layer]) -> list[Layer]:
+    """The possible layers of one path, with those first whose kind the path suggests."""
     word = with_dots(possible[0].path).rpartition(".")[2].lower()
     meant = [kind for kind, pattern in _HINTS if re.search(pattern, word)]
     return sorted(possible, key=lambda layer: layer.kind not in meant)

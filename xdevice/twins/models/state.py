@@ -221,6 +221,7 @@ class Writer:
             self._state.differences.append(difference)
 
     def leave(self, layers: Iterable[Layer], why: str) -> None:
+        """Lists all parameters of these layers as unmapped."""
         for layer in layers:
             for part in layer.parts:
                 self._state.unmapped[part.name] = why
@@ -228,6 +229,7 @@ class Writer:
     # mismatches
 
     def _shapes_apart(self, layer: Layer, other: Layer) -> str:
+        """Why two layers cannot have the same shapes: settings that differ, as a text; "" if there are none."""
         ours, theirs = layer.settings, other.settings
         return "; ".join(
             f"{name} is {ours[name]} in {self._source.name}, {theirs[name]} in {self._target.name}"
@@ -355,6 +357,7 @@ class Writer:
                 )
 
     def _list_missing(self, part: Part, missing: list[str]) -> None:
+        """Lists a part of the target for which the source has not all parameters (`missing`)."""
         if part.of == (layouts.COUNTER,):
             self._list(f"{part.name}: {self._source.name} does not count batches; it stays")
         # without `like` the target's layer may be built without the part, such as a bias
@@ -429,6 +432,7 @@ class Writer:
         return devices.CPU if place.kind == "meta" else place
 
     def _tensor(self, array: Array, place: Device) -> Any:
+        """The array as a tensor of the target's framework on the device `place`."""
         if place.kind == "meta":
             return self._target.full(array.shape, 0, place, array.dtype.name)
         # an empty array has no memory that could be taken over

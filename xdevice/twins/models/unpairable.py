@@ -164,6 +164,7 @@ def _texts(signed: Iterable[tuple[Layer, Signature]]) -> list[str]:
 
 
 def _line(one: _Break, here: str, there: str) -> str:
+    """A line of an error message about one break in the order."""
     where = f"behind {one.before}" if one.before else "at the beginning"
     sides = [
         f"{name} has {listed(own, _A_SIDE)}"
@@ -174,6 +175,7 @@ def _line(one: _Break, here: str, there: str) -> str:
 
 
 def _lacking(ours: Unpaired, theirs: Unpaired) -> str:
+    """Which kinds of layers each model lacks: "jax lacks 2 linear of torch"; "" if both have the same."""
     texts = []
     for twin, other in ((ours, theirs), (theirs, ours)):
         extra = Counter(twin.signatures) - Counter(other.signatures)
@@ -185,6 +187,7 @@ def _lacking(ours: Unpaired, theirs: Unpaired) -> str:
 
 
 def _some_parameters(twin: Unpaired, places: Iterable[int] | None = None) -> str:
+    """The names of the first parameters of a twin's layers, or of those at `places`."""
     layers = twin.layers if places is None else [twin.layers[place] for place in places]
     return listed(
         (", ".join(part.name for part in layer.parts[:2]) for layer in layers), _NAMED
@@ -192,6 +195,7 @@ def _some_parameters(twin: Unpaired, places: Iterable[int] | None = None) -> str
 
 
 def _ways_out(likely: Names) -> str:
+    """The advice to give `names=`, with a guess for it, or `inputs=`."""
     guesses = ", ".join(f"{one!r}: {other!r}" for one, other in list(likely.items())[:_GUESSES])
     more = ", ..." if len(likely) > _GUESSES else ""
     return (

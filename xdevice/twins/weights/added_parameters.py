@@ -73,6 +73,7 @@ def require_merged(source: Iterable[str], target: Iterable[str]) -> None:
 
 
 def _with(words: Sequence[str], names: Iterable[str]) -> list[str]:
+    """The names that contain one of the words as a part between dots."""
     ends = tuple(word[1:] for word in words if word.startswith("*"))
 
     def is_meant(name: str) -> bool:

@@ -48,6 +48,7 @@ def open_checkpoint(path: str) -> Iterator[Header]:
 
 
 def _names_in(path: str) -> list[str]:
+    """The sorted names in a folder; [] if the path is a file."""
     if not os.path.isdir(path):
         return []
     with path_errors(f"{path!r:.1000} cannot be read"):
@@ -102,6 +103,7 @@ def _of_kind(path: str, kind: foreign.Kind) -> Header:
 
 
 def _opened(path: str, name: str, value: Any) -> OpenedTensor:
+    """A tensor in an open file. Raises `UnsupportedError` if it is not a dense tensor."""
     owner = registry.kind_of(type(value))
     if owner is None or not owner.backend.is_dense(value):
         raise UnsupportedError(

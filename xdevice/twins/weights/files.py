@@ -282,6 +282,7 @@ def _host_array(name: str, backend: Backend, value: Any) -> Array:
 
 
 def _require_dense(name: str, backend: Backend, value: Any) -> None:
+    """Raises `UnsupportedError` for a tensor that is not one dense array."""
     if not backend.is_dense(value):
         raise UnsupportedError(
             f"{name} is sparse, ragged or masked, or made of other tensors as a sharded one is, which the format does "
@@ -457,6 +458,7 @@ def _list_names(names: list[str]) -> str:
 
 
 def _require_shape(backend: Backend, name: str, shape: tuple[int, ...]) -> None:
+    """Raises `ShapeError` for a shape that the backend's tensors cannot have."""
     if len(shape) > backend.most_axes or max(shape, default=0) > backend.longest_axis:
         raise ShapeError(
             f"{name} has the shape {shape}, and {backend.name} takes {backend.most_axes} axes of "

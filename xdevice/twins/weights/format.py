@@ -198,6 +198,7 @@ def _entries(header: Mapping[str, Any], start: int, file: FileIO) -> dict[str, E
 
 
 def _require_array(name: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
+    """Raises `ValueError` for a shape that NumPy's arrays cannot have."""
     try:
         # raises beyond NumPy's limits of axes and sizes; allocates nothing
         np.broadcast_to(np.zeros((), dtype), shape)

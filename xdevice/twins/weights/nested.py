@@ -95,6 +95,7 @@ def is_state(saved: Mapping[Any, Any]) -> bool:
 
 
 def _with_collections(states: Mapping[str, dict[str, Any]], names: list[str]) -> Found:
+    """The learned parameters, joined with the running statistics that Flax and Haiku keep under another key."""
     state = dict(states[_PARAMS])
     taken = [_PARAMS]
     for key in _COLLECTIONS:
@@ -106,6 +107,7 @@ def _with_collections(states: Mapping[str, dict[str, Any]], names: list[str]) ->
 
 
 def _others(names: Iterable[str], taken: Iterable[str]) -> tuple[str, ...]:
+    """The names without those in `taken`."""
     left = dict.fromkeys(names)
     for name in taken:
         left.pop(name, None)
@@ -138,6 +140,7 @@ def _children(value: Any) -> list[tuple[Any, Any]] | None:
 
 
 def _by_number(key: str) -> list[tuple[int, int | str]]:
+    """A key for sorting by the numbers in a name: Dense_2 comes before Dense_10."""
     return [
         (0, int(piece)) if piece.isdigit() else (1, piece) for piece in re.split(r"(\d+)", key)
     ]

@@ -117,6 +117,7 @@ def _numbers(file: BufferedReader, form: str) -> tuple[int, ...]:
 
 
 def _array(file: BufferedReader) -> np.ndarray[Any, Any]:
+    """Reads the next array of an open file of MXNet."""
     magic, storage, axes = _numbers(file, "<Iii")
     if magic not in _MAGIC or storage != 0:
         raise ValueError("an array is sparse, or of MXNet before 1.0")

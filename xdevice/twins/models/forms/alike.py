@@ -106,6 +106,7 @@ def _with_channels(twin: Twin, other: Twin) -> Twin:
 
 
 def _spread(layer: Layer, channels: int) -> Layer:
+    """A group norm with one number for each group, read as a group norm with one number for each of its `channels`."""
     groups = layer.settings["num_groups"]
     # then the number of channels is that of some other norm
     if not isinstance(groups, int) or channels % groups:
@@ -114,6 +115,7 @@ def _spread(layer: Layer, channels: int) -> Layer:
 
 
 def _with_rules(layer: Layer, change: Callable[[layouts.Rule], layouts.Rule]) -> Layer:
+    """The layer with the rule of each of its parameters changed by `change`."""
     return layer._replace(
         parts=tuple(part._replace(rule=change(part.rule)) for part in layer.parts)
     )
@@ -135,6 +137,7 @@ def _with_instances(twin: Twin, other: Twin) -> Twin:
 
 
 def _as_instances(twin: Twin, layer: Layer) -> Layer:
+    """The layer as an instance norm, if it is a group norm with one group per channel; otherwise unchanged."""
     if layer.kind != "group_norm" or layer.settings.get("num_groups") != _width(twin, layer):
         return layer
     # a group norm has no running statistics, and so neither has the instance norm that equals it
@@ -147,6 +150,7 @@ def _as_instances(twin: Twin, layer: Layer) -> Layer:
 
 
 def _with_stacks(twin: Twin, other: Twin) -> Twin:
+    """Joins recurrent layers that are one layer of several levels in the other model."""
     stacks = []
     for kind in layouts.RECURRENT:
         ours, theirs = (
@@ -176,6 +180,8 @@ def _depth(layer: Layer) -> int:
 
 
 def _feed_one_another(twin: Twin, stack: list[Layer]) -> bool:
+    """Whether each recurrent layer returns as many numbers as the next one takes, and all have equally many
+    directions."""
     shapes = [twin.shapes(layer) for layer in stack]
     directions = [2 if layer.settings.get("bidirectional") else 1 for layer in stack]
     outputs = [

@@ -71,6 +71,7 @@ def _joined(
 
 
 def _with_attentions(twin: Twin, joins: Iterable[tuple[Group, Layer]]) -> Twin:
+    """The twin with groups of layers joined into attentions, whose biases are no longer tensors of their own."""
     twin = twin.joined(joins)
     owned = {part.name for layer in twin.layers for part in layer.parts}
     return twin._replace(
@@ -152,6 +153,7 @@ def _is_in_block(layer: Layer, query: Layer) -> bool:
 
 
 def _role(layer: Layer) -> str:
+    """The role of a linear layer in an attention by the last name in its path: "q" for "q_proj"; "" if it has none."""
     words = _words(layer)
     return next(
         (role for role, synonyms in _WORDS.items() if not words.isdisjoint(synonyms)), ""

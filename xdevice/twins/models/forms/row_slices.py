@@ -30,6 +30,7 @@ def split(names: Names) -> tuple[dict[str, str], Slices, Slices]:
 
 
 def _split(name: str, slices: dict[str, slice]) -> str:
+    """The path in `name`. Adds to `slices` the rows that `name` asks for: slice(2, None) for "wpe[2:]"."""
     match = _PATH_AND_ROWS.fullmatch(name)
     if match is None:
         return name

@@ -70,6 +70,7 @@ def _candidates(twin: Twin, kind: str) -> list[Layer]:
 
 
 def _fitting(twin: Twin, layers: list[Layer], lacking: Counter[object]) -> list[Layer]:
+    """The layers of each form (kind, shape, parameters) of which the other model has exactly that many more."""
     counts = Counter(_form(twin, layer) for layer in layers)
     # one more or one less would be a guess
     return [
@@ -92,6 +93,7 @@ def _rectangular(twin: Twin, layers: list[Layer]) -> list[Layer]:
 
 
 def _transposed(layer: Layer) -> Layer:
+    """A linear layer with its weight read in the other of the two orders, (inputs, outputs) or (outputs, inputs)."""
     def turned(rule: layouts.Rule) -> layouts.Rule:
         return layouts.TRANSPOSED if rule is layouts.SAME else layouts.SAME
 
@@ -107,6 +109,7 @@ def _forms(twin: Twin, kind: str) -> Counter[object]:
 
 
 def _form(twin: Twin, layer: Layer) -> object:
+    """The kind and shape of a layer, and the names of its parameters, in PyTorch's terms."""
     names = {name for part in layer.parts for name in part.of} - {layouts.COUNTER}
     # the code around a linear layer may add its bias
     return twin.signature(layer), frozenset(
@@ -237,6 +240,7 @@ def _is_each(setting: object, usual: int) -> bool:
 
 
 def _as_single(twin: Twin, layer: Layer) -> Layer | None:
+    """An embedding as a tensor that is in no layer; None for any other layer."""
     if layer.kind != "embedding":
         return None
     (part,) = layer.parts
@@ -277,6 +281,7 @@ def pair_singles(source: Twin, target: Twin, names: Names) -> list[dict[str, str
 
 
 def _whole_shapes(twin: Twin) -> dict[str, object]:
+    """The shapes of the tensors in no layer, by path, with their axes of length 1."""
     return {
         layer.path: tuple(twin.variables[layer.parts[0].name].shape) for layer in twin.singles
     }
