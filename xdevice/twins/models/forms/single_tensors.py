@@ -94,6 +94,7 @@ def _rectangular(twin: Twin, layers: list[Layer]) -> list[Layer]:
 
 def _transposed(layer: Layer) -> Layer:
     """A linear layer with its weight read in the other of the two orders, (inputs, outputs) or (outputs, inputs)."""
+
     def turned(rule: layouts.Rule) -> layouts.Rule:
         return layouts.TRANSPOSED if rule is layouts.SAME else layouts.SAME
 
