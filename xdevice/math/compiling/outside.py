@@ -113,12 +113,14 @@ class Outside:
     def _visit(self, value: Any, name: str) -> None:
         """Watches a value, and all that can be read in it. Raises `UnsupportedError` for a value that is not in the
         table above."""
+        # objects refer to each other in circles
         if value is _GONE or id(value) in self._visited:
             return
         self._visited[id(value)] = value
         if any(value is one for one in _LOOKS_UP):
             raise _unseen(name, value)
         cls = type(value)
+        # nothing in it can change
         if is_constant(value, self._own):
             return
         if cls in _CONTAINERS:
@@ -129,9 +131,11 @@ class Outside:
             self._watch(lambda: _PARTS_OF_A_METHOD(value), name)
         elif cls is partial:
             self._watch(lambda: (*_PARTS_OF_A_PARTIAL(value), *_attributes(value)), name)
+        # a plain class: its metaclass is no code of the program
         elif isinstance(value, type) and is_of_library(cls.__module__):
             self._watch(lambda: value.__mro__, name)
             self._watch(partial(_parts_of_a_class, value), name)
+        # members of enumerations may have attributes
         elif isinstance(value, Enum):
             self._watch(lambda: (cls, *vars(value).values()), name)
         elif not _is_tensor(value):
@@ -148,12 +152,14 @@ class Outside:
             return
         self._watch(partial(_PARTS_OF_A_FUNCTION, function), f"a default of {name}")
         self._watch(partial(_attributes, function), f"an attribute of {name}")
+        # variables of the function around it
         if cells := function.__closure__:
             self._watch(lambda: map(_in_cell, cells), *function.__code__.co_freevars)
         # it was made around others, which are in its cells
         if is_of_library(module, self._own):
             return
         codes = _codes(function.__code__)
+        # sorted, because a set has another order in each process
         names = sorted({name for code in codes for name in code.co_names})
         for unseen in _ELSEWHERE.intersection(names):
             raise _unseen(f"{name} reads {unseen}, which", function)
@@ -264,6 +270,7 @@ def _parts_of_a_class(cls: type) -> list[Any]:
     """Returns the names in a class, with their values and functions."""
     parts: list[Any] = []
     for name, value in vars(cls).items():
+        # Python writes these itself, at times it chooses
         if name not in _OF_PYTHON:
             parts += name, *_behind(value)
     return parts
