@@ -13,16 +13,19 @@ A function may read only the values in this table; anything else is refused by n
 
 from __future__ import annotations
 
+import ast
 import builtins
-import dis
+import inspect
 import random
 import sys
 from collections import namedtuple
 from enum import Enum
 from functools import cache, cached_property, partial
+from importlib.util import find_spec
 from numbers import Number
 from operator import attrgetter, is_
 from pathlib import Path
+from textwrap import dedent
 from types import (
     BuiltinFunctionType,
     CodeType,
@@ -163,7 +166,7 @@ class Outside:
         names = sorted({name for code in codes for name in code.co_names})
         for unseen in _ELSEWHERE.intersection(names):
             raise _unseen(f"{name} reads {unseen}, which", function)
-        for imported in {name for code in codes for name in _imports(code)}:
+        for imported in _imports(function.__code__, names):
             if not is_of_library(imported, self._own):
                 raise _unseen(imported, sys.modules.get(imported))
         python = vars(builtins)
@@ -298,10 +301,26 @@ def _codes(code: CodeType) -> list[CodeType]:
     return [code, *(one for part in inner for one in _codes(part))]
 
 
-def _imports(code: CodeType) -> list[str]:
-    return [
-        str(one.argval) for one in dis.get_instructions(code) if one.opname == "IMPORT_NAME"
-    ]
+def _imports(code: CodeType, names: Iterable[str]) -> set[str]:
+    """Returns the modules that the code of a function imports, as its source says. Without the source, as after `exec`,
+    each of the code's names counts that `import` would find."""
+    if code.co_name == "<lambda>":  # which cannot import
+        return set()
+    try:
+        tree = ast.parse(dedent(inspect.getsource(code)))
+    except (OSError, SyntaxError):
+        return {name for name in names if _is_importable(name.partition(".")[0])}
+    imported = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            imported |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            imported.add("." * node.level + (node.module or ""))
+    return imported
+
+
+def _is_importable(name: str) -> bool:
+    return name in sys.modules or find_spec(name) is not None
 
 
 def _is_dtype(value: Any) -> bool:
