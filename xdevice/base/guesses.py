@@ -174,8 +174,10 @@ unstack unique_values var vecdot where zeros_like
 def answer(name: str, public: list[str]) -> str:
     """The message of the `AttributeError` for a name that `xdevice`, whose names are `public`, does not have."""
     missing = f"module 'xdevice' has no attribute {name!r}"
+    # `hasattr(xdevice, "__wrapped__")` and its like ask for such names, and need no advice
     if name.startswith("_"):
         return missing
+    # a known word of another library, or a misspelt name
     word = _word(name) or _resembling(name, public)
     return f"{missing}: {word}" if word else missing
 

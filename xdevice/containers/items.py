@@ -51,14 +51,17 @@ class Walk(NamedTuple):
 def _extra_attributes(x: Any) -> dict[str, Any]:
     """Returns those attributes of a container with items that hold tensors or models. Left out are attributes that are
     items of the container under another name, and attributes that a framework itself adds to its own containers."""
+    # a framework's own container, whose attributes are bookkeeping
     if registry.owner_of(type(x)) is not None:
         return {}
     beside = attributes(x)
+    # the items themselves
     if isinstance(x, UserDict | UserList):
         del beside["data"]
     if not beside:
         return {}
     if isinstance(x, dict | UserDict):
+        # a dict whose attributes are its items, as in `argparse` and many configurations
         beside = {
             name: value
             for name, value in beside.items()
@@ -89,6 +92,7 @@ def and_keys(keys: Iterable[Any], values: Iterable[Any]) -> tuple[Names, Childre
     names, children = list(keys), list(values)
     if PLAIN.issuperset(map(id, map(type, names))):
         return names, children
+    # one leaf for all keys: a single key could not be replaced
     mapping_keys = looks.MappingKeys(names)
     return (
         (names, children)
@@ -101,6 +105,7 @@ def _read_keyed(x: Any) -> tuple[Names, Children]:
     """Returns the keys and values of a dict. Raises `ContainerError` for a subclass that shows other values than it
     stores, if tensors are among them."""
     items = dict(x.items())
+    # what the dict really stores, past the methods of its class
     if isinstance(x, dict) and not looks.is_proxy(type(x)):
         stored = dict(dict.items(x))
         # a multi-dict stores lists and returns the first item of each; how to put another one there is unknown
@@ -127,9 +132,11 @@ def _tensors(x: Any) -> set[int]:
 def write_keyed(x: Any, keys: Names, children: Children) -> Any:
     """Returns a copy of a dict with other values and attributes, made by
     `copy.copy`, which keeps everything else that the dict has."""
+    # by the class's own `__copy__` if it has one
     new = copy.copy(x)
     if new is x or type(new) is not type(x):
         return _write_mapping(x, keys, children)
+    # the copy's attributes, some of which may be its items under another name
     own = getattr(new, "__dict__", {})
     if getattr(x, "__dict__", None) is x:
         new.__dict__ = own = new  # the attributes are the items
@@ -150,8 +157,10 @@ def write_keyed(x: Any, keys: Names, children: Children) -> Any:
 def _read_mapping(x: Any) -> tuple[Names, Children]:
     items = [*x.items()]
     names, values = and_keys([key for key, _ in items], [value for _, value in items])
+    # multi-dicts, as for the headers of HTTP, yield a key once for each of its values
     if len(dict(items)) < len(items) and _tensors(x):
         raise ContainerError(_other_than_held(x, "has several values for a key"))
+    # all tensors are among the values, so the attributes need not be walked
     if _tensors(x) <= _tensors([*values]):
         return names, values
     return add_attributes(x, names, values)
@@ -178,9 +187,11 @@ def _write_mapping(x: Any, keys: Names, children: Children) -> Any:
 def _made(x: Any, inside: Any) -> Any:
     """Returns a new object that the type of `x` makes from these contents. Raises `ContainerError` if it has another
     type than `x` or lacks an attribute of `x`."""
+    # by the constructor, which may refuse, convert or lose something: each is checked below
     new = type(x)(inside)
     if type(new) is not type(x):
         raise ContainerError(f"it became a {type(new).__qualname__}")
+    # an attribute that the constructor does not set
     if lost := first_lost(x, new):
         raise ContainerError(f"its {lost} would be lost")
     return new
@@ -231,6 +242,7 @@ def _put_attributes(new: Any, count: int, keys: Names, children: Children) -> An
 
 def _read_tuple(x: Any) -> tuple[Names, Children]:
     """Returns the items of a tuple by their names, or by their indices if they have none."""
+    # of a namedtuple, whose paths are better read with names
     names = getattr(x, "_fields", None)
     # time.struct_time and torch.return_types have names for their items, but are no namedtuples
     if hasattr(x, "n_sequence_fields"):
@@ -264,6 +276,7 @@ def _read_partial(x: Any) -> tuple[Names, Children]:
 def _write_partial(x: Any, keys: Names, children: Children) -> Any:
     new = copy.copy(x)
     more = list(zip(keys, children, strict=True))[len(_PARTIAL) :]
+    # the only way to change a partial
     new.__setstate__((*children[: len(_PARTIAL)], {str(name): child for name, child in more}))
     return new
 

@@ -105,6 +105,7 @@ def answers(x: Any) -> bool:
     """Whether Python can ask an object and its type what they are, as `isinstance` and `hasattr` do, without an
     error."""
     try:
+        # a metaclass may refuse it
         hash(type(x))
         getattr(type(x), "__xdevice_lacks_it__", None)
         return x.__class__ is not None and getattr(x, "__dict__", None) is not ...
@@ -116,6 +117,7 @@ def has_method(cls: type, name: str) -> bool:
     """Whether objects of a type have a method of this name; found out without calling code of theirs or of their
     metaclass."""
     return callable(
+        # the first class that has the name decides, as in Python's own lookup
         next((members(base)[name] for base in cls.__mro__ if name in members(base)), None)
     )
 
@@ -125,6 +127,7 @@ def can_hold(cls: type) -> bool:
     """Whether objects of a type may hold other objects: those that may take part in garbage collection."""
     if not cls.__flags__ & _IS_COLLECTED or issubclass(cls, _NEVER):
         return False
+    # types of a framework that hold nothing of the program's
     owner = registry.owner_of(cls)
     return owner is None or not issubclass(cls, owner.opaque)
 
@@ -140,6 +143,7 @@ def is_proxy(cls: type) -> bool:
     wrappers around the dicts and tuples of its modules, and `wrapt.ObjectProxy`. A decorator with a property
     `__wrapped__` is not one, because `isinstance` sees its own class."""
     return all(
+        # a proxy computes both when asked
         issubclass(type(_defined(cls, name)), _DESCRIPTORS)
         for name in ("__wrapped__", "__class__")
     )
@@ -170,6 +174,7 @@ def seen_class(x: Any) -> type:
 def _search(x: Any) -> Iterator[Inner]:
     """Yields the tensors and models in an object, depth first, each object in it once. Raises `ContainerError` if there
     are too many."""
+    # objects refer to each other in circles
     visited = {id(x)}
     # no recursion: a list may be linked by thousands of objects
     way: list[tuple[str, Any, Iterator[Any]]] = [("", "", _children(x))]
@@ -181,6 +186,7 @@ def _search(x: Any) -> Iterator[Inner]:
             owned = registry.kind_of(cls)
             inside = _objects(child, owned) if owned is not None else None
             if owned is not None and inside is None:
+                # the path is written only for what was found, since most objects hold nothing
                 steps = [*((form, key) for form, key, _ in way[1:]), (form, key)]
                 yield Inner("".join(_code(*step) for step in steps), child, *owned)
             elif (inside is not None or can_hold(cls)) and id(child) not in visited:
@@ -231,6 +237,7 @@ def _children(x: Any) -> Iterator[tuple[str, Any, Any]]:
     if view.base is dict:
         if not is_plain(list(dict.values(x))):
             yield from (("[{}]", key, value) for key, value in list(dict.items(x)))
+        # tensors may be keys
         yield from _number(".keys()[{}]", list(dict.keys(x)))
     elif view.base is not None:
         yield from _number("[{}]", list(view.base.__iter__(x)))

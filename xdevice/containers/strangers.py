@@ -39,6 +39,7 @@ class Stranger:
         self.x = x
         self.way = way
         self.parts = parts
+        # a registered way comes before the object's own method
         self.mover = None if way is not None else _mover(x, parts)
         """The backend of the framework to whose devices the object's own method moves it; None if it has none."""
 
@@ -50,6 +51,7 @@ class Stranger:
         """Returns the name and device of each tensor in the object, and of each variable of its models."""
         places = []
         for path, value, backend, kind in self.parts:
+            # symbols have no device
             if kind == "tensor":
                 places.append((path, backend.device_of(value)))
             elif kind == "model":
@@ -71,6 +73,7 @@ class Stranger:
         try:
             return all(place is target for _, place in self.places())
         except UnsupportedError:
+            # a tensor of it is on a device that its backend does not know
             return False
 
     def without(self, models: Collection[int]) -> Stranger:
@@ -128,6 +131,7 @@ class Stranger:
     def move_to(self, target: Device) -> Any:
         """Returns the object on a device, moved by its own method or the registered one; the object itself if it is
         there already."""
+        # an object without visible parts is moved in any case, since nothing says where it is
         if self.is_on(target) and self.parts:
             return self.x
         return self._move(self.x, target)
@@ -137,6 +141,7 @@ class Stranger:
         if self.way is not None and self.way.copy is not None:
             return self.way.copy(self.x, target)
         try:
+            # first a copy and then the move, because its method may work in place
             twin = _duplicate(self.x, self.parts)
         except Exception as error:
             name = type(self.x).__qualname__
@@ -154,6 +159,7 @@ class Stranger:
         with suppress(UnsupportedError):  # a tensor of it is on several devices
             homes = {place for _, place in self.places()}
         try:
+            # code of the user's, which may raise anything
             moved = self._let_move(x, target)
         except Exception as error:
             name = type(x).__qualname__
@@ -181,6 +187,7 @@ class Stranger:
         )
         if registry.kind_of(type(moved)) is not None:
             return
+        # searched again: the method may have returned anything
         arrived = find(moved, self.way if type(moved) is type(self.x) else None)
         if self.parts and (arrived is None or not arrived.parts):
             raise ContainerError(
@@ -216,6 +223,7 @@ class Stranger:
 def _duplicate(x: Any, parts: list[Inner]) -> Any:
     """Returns a deep copy of an object. The tensors in it are copied by their framework: gradients flow to the old
     ones, and no storage is shared."""
+    # what is in it, `deepcopy` takes as copied already
     memo: dict[int, Any] = {}
     for _, value, backend, kind in parts:
         if kind == "tensor":
@@ -228,6 +236,7 @@ def separate(x: Any, new: Any) -> None:
     share these: `Tensor.to` of PyTorch, `__array_finalize__` of NumPy."""
     before = attributes(x)
     for name, value in attributes(new).items():
+        # still the same object, and one that could be changed
         if before.get(name) is value and id(type(value)) not in PLAIN:
             put(new, name, _copied(value, f"the {name} of a {type(x).__qualname__}"))
 

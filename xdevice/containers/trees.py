@@ -98,6 +98,7 @@ def _walk(
     """Walks a container: adds its leaves to `leaves` and their types to `kinds`, and returns its node. `once` has the
     node of each container that was met before, by its `id`; None for one that is still being walked, and `_REFERRED_TO`
     for one of these that something in it refers to."""
+    # a dict with texts as keys needs no function to be read
     is_plain = type(x) is dict
     for key in x if is_plain else ():
         if type(key) is not str:
@@ -105,6 +106,7 @@ def _walk(
             break
     # `read` takes three times as long
     keys, children = ([*x], [*x.values()]) if is_plain else way.read(x)
+    # tensors in a list are mostly of one type, so the type is looked up only where it changes
     cls: Any = None
     for child in children:  # leaves alone take a third of the time of the loop below
         if type(child) is not cls:
@@ -116,6 +118,7 @@ def _walk(
         leaves += children
         return x, way, keys, children, _NO_CONTAINERS
     if once is not None:
+        # marks a container that is being walked
         once[id(x)] = None
     inner: dict[int, _Node] = {}
     for i, child in enumerate(children):
@@ -133,6 +136,7 @@ def _walk(
         else:
             node = once[id(child)]
             if node is None or node is _REFERRED_TO:
+                # a list or dict that contains itself cannot be rebuilt; an object with attributes can
                 if into is not ATTRIBUTES:
                     raise RecursionError
                 once[id(child)] = _REFERRED_TO
@@ -149,8 +153,10 @@ def rebuild(walk: Walked, changed: Sequence[Any], touched: Container[int] = ()) 
     which raises `ContainerError` if that is impossible."""
     root, leaves, _ = walk
     if root is None:
+        # `x` was a leaf itself
         return changed[0]
     container, _, _, _, inner = root
+    # by identity: comparing tensors would compute
     if not touched and all(map(is_, changed, leaves)):
         return container
     try:
@@ -159,6 +165,7 @@ def rebuild(walk: Walked, changed: Sequence[Any], touched: Container[int] = ()) 
             if type(container) is dict:
                 return dict(zip(container, changed))  # noqa: B905  # `way.write` does so too, more slowly
             return _write(root, list(changed))
+        # an iterator, because the leaves come in the order of the walk
         return _rebuild(root, iter(changed), touched, {})
     except RecursionError:
         raise too_deep(container) from None
@@ -241,6 +248,7 @@ class Tree:
     def refuse_sparse(self, name: str, verb: str) -> None:
         """Raises `UnsupportedError` if the container is, or holds, an object whose tensors have a meaning only
         together, such as a sparse array."""
+        # a list as a stack, because containers may be nested deeply
         nodes: list[tuple[tuple[Any, ...], _Node]] = (
             [] if self.root is None else [((), self.root)]
         )
@@ -251,6 +259,7 @@ class Tree:
                     f"{verb} takes tensor by tensor, and {name}{written(path)} is a {type(container).__qualname__}, "
                     f"whose tensors have a meaning only together; {way.dense}"
                 )
+            # keys may be an iterator
             names = list(keys)
             nodes += [((*path, names[i]), node) for i, node in inner.items()]
 
@@ -271,11 +280,13 @@ def searched(x: Any, whole: bool = False, walk: Walked | None = None) -> Tree:
         ways = walks
         tree = Tree(x, whole, once=True, walk=walk)
         for i in tree.unknown():
+            # this may load a backend, after which the loop begins again
             holder = tree.stranger(i)
             if holder is not None:
                 tree.strangers.append((i, holder))
         if ways is walks:
             return tree
+        # the walk that was given is out of date
         walk = None
 
 
@@ -322,6 +333,7 @@ def have_same_keys(one: Walked, other: Walked) -> bool:
         (_, _, keys, _, inner), (_, _, twin_keys, _, twin_inner) = node, twin
         if inner.keys() != twin_inner.keys() or [*keys] != [*twin_keys]:
             return False
+        # only containers inside can differ below
         if inner:
             nodes += [(inner[i], twin_inner[i]) for i in inner]
     return True
@@ -348,6 +360,7 @@ def way_of(x: Any, whole: bool) -> Walk | None:
     if type(way) is not Whole:
         return way  # type: ignore[no-any-return]
     if whole:
+        # whether it moves itself may depend on the object, not only on its type
         holder = strangers.find(x, way.way)
         if holder is not None and holder.moves:
             return None
@@ -401,6 +414,7 @@ def _rebuild(
     rebuilt, by its `id`, with its node, its new children and the new container, so that a container in two places stays
     one."""
     container, way, _, children, inner = node
+    # rebuilt already, at another place in the container
     before = done.get(id(container))
     if before is not None and (before[0] is node or way is KNOWING_ITSELF):
         return before[2]
@@ -413,6 +427,7 @@ def _rebuild(
         ]
     else:
         new = list(islice(changed, len(children)))
+    # the same new children, so the same new container
     if before is not None and all(map(is_, before[1], new)):
         return before[2]
     twin = container
@@ -507,6 +522,7 @@ def _refuse(cls: object, flatten: object, rebuild: object, move: object) -> None
             f"register_container takes a type, not {shown(cls)}; "
             f"call xdevice.register_container({type(cls).__qualname__})"
         )
+    # a registered tensor would be taken apart
     owned = registry.kind_of(cls)
     if owned is not None:
         raise ContainerError(
@@ -516,6 +532,7 @@ def _refuse(cls: object, flatten: object, rebuild: object, move: object) -> None
         raise ContainerError(
             f"{cls.__qualname__} is Python's own, and cannot be redefined; register a subclass of it"
         )
+    # one without the other could take an object apart and never put it together
     if (flatten is None) is not (rebuild is None):
         raise ContainerError(
             f"register_container({cls.__qualname__}) needs both flatten and rebuild, or neither"

@@ -62,6 +62,7 @@ class Backend(Models, Conversion, Replicas, Streams, Blocking):
         is_lacking = not name.startswith("_") and not hasattr(
             type(self), name
         )  # else a property of it raised the error
+        # the product whose contract has this name, if any
         product = (
             next((one for one in PRODUCTS if name in hooks_of(one)), None)
             if is_lacking
@@ -71,6 +72,7 @@ class Backend(Models, Conversion, Replicas, Streams, Blocking):
             raise AttributeError(
                 f"{type(self).__name__} has no attribute {name!r}", name=name, obj=self
             )
+        # replaces the object's class, so that the next access does not come here
         extend(self, product)
         return getattr(self, name)
 
@@ -108,6 +110,7 @@ def extend(backend: Backend, product: str) -> None:
 def capabilities_of(product: str) -> tuple[type[Primitives], ...]:
     """Returns the capabilities that a product adds to the contract; none if it is not installed."""
     name = f"xdevice.{product}"
+    # the product may have been left out of this installation
     if find_spec(name) is None or find_spec(f"{name}.contract") is None:
         return ()
     parts: tuple[type[Primitives], ...] = import_module(f"{name}.contract").CAPABILITIES
@@ -135,10 +138,12 @@ def extended(cls: type[Backend], product: str) -> type[Backend]:
     defaults = [
         part for part in parts if not any(part in other.__mro__[1:] for other in (cls, *parts))
     ]
+    # the adapter's own metaclass, so that the new class behaves like the old one
     metaclass: Any = type(cls)
     subclass: type[Backend] = metaclass(
         cls.__name__,
         (
+            # before the adapter's class, whose methods they call by `super()`
             *filter(_precedes, mixins),
             cls,
             *(mixin for mixin in mixins if not _precedes(mixin)),
@@ -151,6 +156,7 @@ def extended(cls: type[Backend], product: str) -> type[Backend]:
             "products": cls.products | {product},
         },
     )
+    # checked when the product is first used, so that loading an adapter imports none of it
     wrong = _faults(subclass, parts)
     if wrong:
         raise ContractError(
@@ -165,6 +171,7 @@ def extended(cls: type[Backend], product: str) -> type[Backend]:
 def _mixins(cls: type[Backend], product: str) -> tuple[type[Primitives], ...]:
     """Returns the classes that an adapter's folder of this name has for the capabilities of the product; for a subclass
     of an adapter's class, those of the adapter."""
+    # the nearest class first: a subclass may bring folders of its own
     for package in dict.fromkeys(
         base.__module__ for base in cls.__mro__ if not _is_of_xdevice(base)
     ):
@@ -213,6 +220,7 @@ def check(cls: object, claimed: str, source: str) -> type[Backend]:
         callable(value) and name[0] != "_" and not hasattr(Backend, name)
         for name, value in _own(cls).items()
     ):
+        # only such classes need the products' contracts for the check
         parts += tuple(part for product in PRODUCTS for part in capabilities_of(product))
     wrong += _faults(cls, parts)
     if not wrong and cls.name != claimed:
@@ -249,6 +257,7 @@ def _half(part: type[Primitives], own: dict[str, Any], hooks: dict[str, Any]) ->
     needs, because the first use of the capability would fail; otherwise an empty list."""
     needs: tuple[str, ...] = vars(part)["needs"]
     has = [name for name in needs if name in own]
+    # none of the capability is fine, and all of it is
     if not has or len(has) == len(needs):
         return []
     missing = ", ".join(_signature(name, hooks) for name in needs if name not in own)

@@ -64,6 +64,7 @@ def label_of(dtype: str) -> Label:
     """Returns DLPack's code and number of bits for the dtype of this name."""
     if dtype == "bool":
         return BOOL
+    # "float32" is a float of 32 bits
     kind = dtype.rstrip("0123456789")
     return _CODES[kind], int(dtype[len(kind) :])
 
@@ -79,6 +80,7 @@ class Lent:
 
     def __init__(self, capsule: Any) -> None:
         self.capsule = capsule
+        # a capsule that was consumed has another name, for which this raises
         tensor = self._tensor = _Tensor.from_address(_pointer_of(capsule, _NAME))
         self.address: int = (tensor.data or 0) + tensor.byte_offset
         self.device: tuple[int, int] = (tensor.device_type, tensor.device_id)
@@ -93,6 +95,7 @@ class Lent:
         if self.strides == wanted:
             return True
         for size, stride, compact in zip(self.shape, self.strides, wanted, strict=True):
+            # an axis of one element is never stepped along
             if size != 1 and stride != compact:
                 return False
         return True
@@ -151,6 +154,7 @@ def compact_strides(shape: list[int]) -> list[int]:
     """Returns the strides of C order for a shape, in elements."""
     strides = []
     step = 1
+    # the last axis is the fastest in C order
     for size in reversed(shape):
         strides.append(step)
         step *= size

@@ -50,6 +50,7 @@ def check() -> None:
     Raises:
         SettingError: XDEVICE_VIRTUAL_GPUS or XDEVICE_BLOCKING has a wrong value, or a variable is misspelt.
     """
+    # first, because a misspelt variable would leave its default in place
     _refuse_misspelt()
     virtual_gpus_wanted()
     if is_blocking_wanted():
@@ -66,6 +67,7 @@ def _refuse_misspelt() -> None:
     import difflib
 
     for name in sorted(others):
+        # other variables of this prefix may belong to the program
         close = difflib.get_close_matches(name, VARIABLES, n=1, cutoff=0.85)
         if close:
             raise SettingError(
@@ -76,12 +78,14 @@ def _refuse_misspelt() -> None:
 def provide(backend: Backend) -> None:
     """Called while a backend is loaded: gives it the virtual GPUs, the default of float64 and the blocking mode that
     the environment asks for."""
+    # only then is the product loaded
     if wanted := described():
         # by name, because nobody else needs the product; so in `parsed`
         import_module("xdevice.virtual.gpus").give(backend, wanted)
     if floats.is_float64():
         backend.default_to_float64()
     if is_blocking_wanted():
+        # never left, as the variable holds for the whole process
         _forever.enter_context(backend.blocking())
 
 
@@ -167,6 +171,7 @@ def refuse_too_late(backend: Backend) -> None:
     text = _variable()
     if not text or backend.is_host_only:  # NumPy has only the CPU, whenever the variable is set
         return
+    # nothing, if the backend was loaded with its real GPUs
     there = backend.characters if backend.virtual else ()
     if parsed(text) != there:
         raise SettingError(

@@ -44,10 +44,12 @@ class _Hook:
         self.owner = owner
         self.name = name
         self.blocks = 0
+        # from `vars`, so that an inherited attribute is deleted afterwards and not copied into the class
         self.before = vars(owner).get(name, _ABSENT)
         self.replacement = make(
             self.before if isinstance(self.before, property) else getattr(owner, name)
         )
+        # one hook for all blocks, or the inner block's end would undo the outer one's
         setattr(owner, name, self.replacement)
 
     def undo(self) -> None:
@@ -71,9 +73,11 @@ class Patches:
 
     def __exit__(self, *_: object) -> None:
         with lock:
+            # the last replacement first, because one may have been made of another
             for key in reversed(self._used):
                 hook = _set[key]
                 hook.blocks -= 1
+                # no open block needs it any more
                 if not hook.blocks:
                     del _set[key]
                     hook.undo()
@@ -106,6 +110,7 @@ class Shared:
     def on(self, switch: Callable[[], Callable[[], None]]) -> Iterator[None]:
         """Switches the mode on for the block. `switch` does that, and returns the function that switches the mode
         off."""
+        # taken here, because the block may end in another thread
         state = self._state()
         with lock:
             state.blocks += 1
@@ -116,6 +121,7 @@ class Shared:
         finally:
             with lock:
                 state.blocks -= 1
+                # only the thread that the mode belongs to can switch it off
                 if not state.blocks and state is self._state():
                     off, state.off = state.off, None
                     off()

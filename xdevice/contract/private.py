@@ -85,6 +85,7 @@ class Names:
         self.rows = tuple(row for table in rows for row in table)
         self._of = {dotted: row for row in reversed(self.rows) for dotted in spelled(row)}
         self._lacking: dict[str, list[str]] = {}
+        # a word outside the list would be refused by nobody
         unknown = {word for row in self.rows for word in words(row)} - {*CAPABILITIES}
         if unknown:
             raise ContractError(
@@ -223,6 +224,7 @@ class Field:
         self._is_absent = is_taken_away(dotted)
 
     def __call__(self, x: Any) -> Any:
+        # only in tests, which take names away that frameworks cannot do without
         if self._is_absent:
             raise self._error()
         try:
@@ -269,12 +271,14 @@ def look_up(dotted: str) -> Any:
     parts = dotted.split(".")
     if is_taken_away(dotted):
         return _ABSENT
+    # the longest prefix that is a module; the rest are attributes
     for length in range(len(parts), 0, -1):
         try:
             value: Any = import_module(".".join(parts[:length]))
         except ImportError:
             continue
         for name in parts[length:]:
+            # once absent, it stays absent: `_ABSENT` has no attributes
             value = getattr(value, name, _ABSENT)
         return value
     return _ABSENT
@@ -294,5 +298,7 @@ def is_there(dotted: str) -> bool:
         if isinstance(owner, type)
         else [owner]
     )
+    # an attribute that `__init__` sets is in no class, but its name is in the method's code
     codes = [value.__code__ for value in values if isinstance(value, types.FunctionType)]
+    # as a constant where it is set by `setattr` or listed in `__slots__`
     return any(name in (*code.co_names, *code.co_consts) for code in codes)

@@ -47,6 +47,7 @@ def place_in(stack: Sequence[Owned], key: object, what: str) -> int:
     """
     here = owner()
     for place in reversed(range(len(stack))):
+        # one object may be entered by several threads at once
         if stack[place].key is key and stack[place].owner == here:
             return place
     raise ScopeError(
@@ -81,6 +82,7 @@ class Entered:
             else:
                 if not self._open:
                     raise ScopeError(f"{self._what} is left, but it was not entered")
+                # as when a generator is closed by another thread
                 place = -1
             (thread, _), block = self._open.pop(place)
         return block, thread

@@ -39,7 +39,9 @@ class Numbers:
         self.forks = 0
 
     def draw(self, draw: Callable[[Any], Any]) -> Any:
+        # NumPy's generators are not safe for several threads
         with self._lock:
+            # made at the first draw, so that `import xdevice` does not import NumPy
             if self._generator is None:
                 from numpy.random import Generator, Philox, SeedSequence
 
@@ -51,6 +53,7 @@ class Numbers:
     def for_task(self) -> Numbers:
         with self._lock:
             number, self._tasks = self._tasks, self._tasks + 1
+        # the path makes the streams independent, whatever the order of the draws
         return Numbers(self._entropy, (*self._path, _TASK, number))
 
     def state(self) -> dict[str, Any]:
@@ -101,6 +104,7 @@ def current_place() -> Place:
     around = entered.get()
     if around:
         return around[-1]
+    # `setdefault` is atomic: two threads that come at once get the same place
     return _process.get("") or _process.setdefault("", Place(Numbers(_first_seed()), None))
 
 
@@ -126,6 +130,7 @@ def keep_generator() -> Iterator[None]:
 def _first_seed() -> int:
     text = os.environ.get(VARIABLE, "").strip()
     if not text:
+        # 128 bits, as NumPy itself takes for a generator without a seed
         return int.from_bytes(os.urandom(16), "little")
     if not (text.isascii() and text.isdigit()):
         raise SettingError(
@@ -140,6 +145,7 @@ def _reachable() -> tuple[Place, ...]:
 
 def _before_fork() -> None:
     for place in _reachable():
+        # counted in the parent, so that the next child gets another number
         place.numbers.forks += 1
 
 

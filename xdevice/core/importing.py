@@ -47,16 +47,19 @@ class _Finder:
     ) -> ModuleSpec | None:
         """Called by Python for each import: returns the spec of a framework with a loader of xdevice's; None to leave
         the import to the other finders."""
+        # most imports are of other modules, and end here
         framework = _taken.get(name)
         if framework is None or name in sys.modules:
             return None
         here = _thread.get_ident(), framework
+        # asked again from inside: the framework's own loader shall answer
         if here in _handing or here in _asking or not _is_needed(framework):
             return None
         from importlib.util import find_spec
 
         _asking.append(here)
         try:
+            # of the finders behind this one
             spec = find_spec(name)
         finally:
             _asking.remove(here)

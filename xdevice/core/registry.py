@@ -61,6 +61,7 @@ _found: dict[str, EntryPoint] | None = None
 def canonical(name: str) -> str:
     """Returns the backend's own name for a name or alias in upper or lower case; raises `BackendNotFoundError` for an
     unknown one."""
+    # variables of the environment often have spaces or capitals
     wanted = name.strip().lower() if isinstance(name, str) else ""
     for framework in KNOWN:
         if wanted == framework.name or wanted in framework.aliases:
@@ -84,8 +85,10 @@ def is_installed(name: str) -> bool:
     framework = frameworks.find(name)
     if framework is None:
         return name in entry_points()
+    # what is imported needs no search of the file system
     if _is_imported(framework.modules[0]):
         return True
+    # imported only here, since `import xdevice` takes milliseconds
     from importlib.util import find_spec
 
     return find_spec(framework.modules[0]) is not None
@@ -104,6 +107,7 @@ def imported_frameworks() -> tuple[str, ...]:
     """Returns the built-in backends whose framework the user has imported. NumPy does not count, because all frameworks
     import it, nor does a framework that another imported one imports by itself."""
     imported = frameworks.list_imported()
+    # TensorFlow imports JAX if it is installed, which says nothing about the program
     brought = {name for framework in imported for name in framework.brings}
     return tuple(framework.name for framework in imported if framework.name not in brought)
 
@@ -149,6 +153,7 @@ def namesake() -> str | None:
 def _refuse_conflict(new: EntryPoint, old: EntryPoint | None) -> None:
     """Raises `ContractError` if an adapter claims a name that another one has, or that is an alias of a built-in
     one."""
+    # the same adapter may be listed twice, and contradicts nobody
     if old is not None and (old.value, _distribution(old)) != (new.value, _distribution(new)):
         raise ContractError(
             f"two adapters claim the backend name {new.name!r}: {_source(old)} and {_source(new)}; uninstall one"
@@ -231,6 +236,7 @@ def _load(name: str) -> Backend:
     if not _is_imported(module) and name in entry_points():
         from importlib import import_module
 
+        # tells the import hook that xdevice asked for it
         frameworks.wanted.add(name)
         try:
             import_module(module)
@@ -249,6 +255,7 @@ def make(name: str) -> Backend:
     from xdevice.contract import check, environment
 
     framework = frameworks.find(name)
+    # Paddle can put a proxy in PyTorch's place
     other = frameworks.stand_in(framework.modules[0]) if framework is not None else None
     if framework is not None and other is not None:
         raise BackendImportError(
@@ -272,6 +279,7 @@ def make(name: str) -> Backend:
         raise _import_failed(name, error) from error
     adapter = check(cls, name, _source(point))
     with _making:
+        # made while this thread waited for the lock
         if name in _loaded:
             return _loaded[name]  # another thread was faster
         try:
@@ -322,10 +330,13 @@ def _register(backend: Backend) -> None:
 
     from xdevice.contract import Backend
 
+    # processes that data loaders start get their arguments by pickle
     copyreg.pickle(type(backend), _by_name)
     _loaded[backend.name] = backend
+    # only these have a compiler that would trace xdevice's own code
     if type(backend).eagerly is not Backend.eagerly:
         _compiling.append((backend.is_compiling, backend))
+    # a type that belonged to nobody may belong to this backend
     _owners.clear()
     for tell in tuple(on_load):
         tell(backend)
@@ -404,6 +415,7 @@ def _look_up(cls: type) -> Owned | None:
     owned: Any = _owners.get(id(cls), _UNSEEN)
     if owned is _UNSEEN:
         owned = eagerly(lambda: _learn(cls))
+    # in a forked child, where the framework would hang
     if owned is not None and owned.backend.refusal is not None:
         raise UnsupportedError(owned.backend.refusal)
     return owned  # type: ignore[no-any-return]
@@ -435,6 +447,7 @@ def _classify(cls: type) -> Owned | None:
     from xdevice.contract.backend import Owned
 
     owner = None
+    # each package once, in the order in which Python looks methods up
     for root in dict.fromkeys(base.__module__.partition(".")[0] for base in cls.__mro__):
         backend = _owner_of_module(root)
         if backend is None:
@@ -447,6 +460,7 @@ def _classify(cls: type) -> Owned | None:
                 if not backend.is_host_only:
                     movable[cls] = backend
             return Owned(backend, kind)
+        # Keras's classes belong to the framework on which it runs
         if root in GUESTS:
             break
     return Owned(owner, None) if owner is not None else None  # type: ignore[arg-type]
@@ -461,6 +475,7 @@ def _owner_of_module(root: str) -> Backend | None:
     for framework in KNOWN:
         if root in framework.modules:
             return load(framework.name)
+    # third-party adapters that are loaded already
     for backend in list_loaded():
         if root in backend.modules:
             return backend

@@ -60,6 +60,7 @@ def set_default_device(device: object) -> None:
         Device('cpu:0')
         >>> xdevice.set_default_device(None)
     """
+    # parsed before anything is changed
     chosen = None if device is None else devices.parse(device)
     if _threads.open:
         raise ScopeError(
@@ -76,6 +77,7 @@ def set_default_device(device: object) -> None:
     if before is not None:
         before.__exit__(None, None, None)
     if native is not None:
+        # entered and never left by a `with`: it holds until the next call or the thread's end
         native.__enter__()
         _threads.native, _threads.device = native, chosen
 
@@ -136,6 +138,7 @@ class Block:
     def begin(self) -> None:
         self._put_on()
         _threads.open.append(self)
+        # only tasks can wait inside a block
         task = self.owner[1]
         if task is not None:
             # if the task waits while the block is open, the event loop calls this before the task goes on
@@ -145,6 +148,7 @@ class Block:
         """Leaves the block. Raises `ScopeError` if its task has waited inside it, unless the block ends with an error
         anyway."""
         if self._watch is not None:
+            # the block has ended before its task waited
             self._watch.cancel()
         if not self._has_waited:
             self._undo()
@@ -165,6 +169,7 @@ class Block:
         entered again afterwards. No exception is passed to them: contextlib would write into it, and a frozen dataclass
         refuses that."""
         place = _threads.open.index(self)
+        # blocks of generators may end before those that were entered later
         above = _threads.open[place + 1 :]
         for block in reversed(above):
             block._native.__exit__(None, None, None)

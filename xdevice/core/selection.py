@@ -43,6 +43,7 @@ def current() -> Backend:
     only one whose framework is imported, else the first one that is installed."""
     backend = _scope.get() or _default
     if backend is None:
+        # also if the variable was changed since, which gives a warning
         if _resolved is None or _resolved_from != _environ.get(_KEY):
             return _resolve()
         backend = _resolved
@@ -78,6 +79,7 @@ def _resolve() -> Backend:
     """Chooses a backend by XDEVICE_BACKEND, or else by what is imported and installed. A choice is kept; a variable
     that was changed afterwards gives a warning."""
     global _resolved, _resolved_from
+    # a second framework in the middle of a program would mix tensors of two
     if _resolved is not None:
         _resolved_from = _environ.get(_KEY)
         warnings.warn(
@@ -101,6 +103,7 @@ def _from_variable() -> Backend | None:
         backend = registry.load(name)
     except BackendNotFoundError as error:
         raise BackendNotFoundError(f"{VARIABLE}={name}: {error}") from None
+    # the choice, not the loading, changes settings of the framework
     backend.on_choice()
     return backend
 
@@ -119,6 +122,7 @@ def hand_over(module: str, framework: Known) -> None:
     )
     if os.environ.get(VARIABLE, "").strip().lower() in (framework.name, *framework.aliases):
         backend.on_choice()
+    # virtual GPUs must be given before a framework is used, and the program may use these next
     if environment.asks():
         for name in set(framework.brings) & {
             brought.name for brought in frameworks.list_imported()
@@ -128,6 +132,7 @@ def hand_over(module: str, framework: Known) -> None:
 
 def _prefer() -> str:
     imported = registry.imported_frameworks()
+    # the program has shown which framework it means
     if len(imported) == 1:
         return imported[0]
     return next(
@@ -231,7 +236,9 @@ class use_backend:
 
     def __exit__(self, *_: object) -> None:
         entered = _entered.get()
+        # blocks may be left in another order than they were entered
         place = blocks.place_in(entered, self, f"use_backend({self._name!r})")
+        # without this block, wherever it is in the stack
         left = entered[:place] + entered[place + 1 :]
         _entered.set(left)
         _scope.set(left[-1].chosen if left else None)

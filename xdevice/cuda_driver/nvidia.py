@@ -34,6 +34,7 @@ def visible(uuids: tuple[str, ...], wanted: str | None) -> tuple[str, ...]:
     chosen: list[str] = []
     for name in map(str.strip, wanted.split(",")):
         uuid = _named(uuids, name)
+        # CUDA ignores everything from the first wrong name on
         if uuid is None:
             break
         if uuid in chosen:
@@ -43,6 +44,7 @@ def visible(uuids: tuple[str, ...], wanted: str | None) -> tuple[str, ...]:
 
 
 def _named(uuids: tuple[str, ...], name: str) -> str | None:
+    # a part of a GPU, which counts as one
     if name.startswith("MIG-"):
         return name
     if name.isdecimal():
@@ -55,6 +57,7 @@ def _named(uuids: tuple[str, ...], name: str) -> str | None:
 def _uuids() -> tuple[str, ...] | None:
     """The unique ids of all GPUs of the driver; None if there is a driver but no NVML."""
     is_windows = hasattr(ctypes, "WinDLL")
+    # no device file, no GPU: nothing is loaded
     if not is_windows and not any(
         map(os.path.exists, ("/dev/nvidia0", "/dev/nvidiactl", "/dev/dxg"))
     ):

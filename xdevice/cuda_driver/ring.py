@@ -58,6 +58,7 @@ class DriverError(Exception):
 def is_measured() -> bool:
     """Whether the ring can be used here. It needs what it was measured with: Linux, enough cores, and a CUDA driver."""
     global _driver
+    # asked once: the answer does not change while the process lives
     if _driver is None:
         _driver = _loaded() or False
     return _driver is not False
@@ -69,6 +70,7 @@ def to_host(
     """Copies `nbytes` from `address` on a GPU, in the memory of `x`, to `target`, in the memory of `array`, after the
     work on `stream`, or at once if that is None. The copy is complete on return. Returns False if the framework must
     make it."""
+    # the threads would take longer than the copy
     if stream is None and nbytes < FEW:
         return _few_to_host(address, target, nbytes)
     _advise(target, nbytes)
@@ -93,6 +95,7 @@ def pinned_bytes() -> int:
 def free() -> None:
     """Waits for the copies under way, and returns the ring's memory to the system. The next copy makes a new ring."""
     global _ring
+    # `free` waits for copies under way, so none may begin while it runs
     with _making:
         ring, _ring = _ring, None
     if ring is not None:
@@ -100,6 +103,7 @@ def free() -> None:
 
 
 def _loaded() -> ctypes.CDLL | None:
+    # the ring was measured with this many cores and more, on Linux
     if sys.platform != "linux" or len(os.sched_getaffinity(0)) < _LEAST_CORES:
         return None
     try:
@@ -156,12 +160,14 @@ def _place_of(address: int) -> _Place:
     """Returns the GPU in whose memory an address is. Raises `DriverError` for the memory of the host."""
     pointer = ctypes.c_uint64(address)
     if (
+        # managed and host memory are left to the framework
         _asked("cuPointerGetAttribute", ctypes.c_uint, _MEMORY_TYPE, pointer).value
         != _DEVICE_MEMORY
     ):
         raise DriverError("not the memory of a GPU")
     index = _asked("cuPointerGetAttribute", ctypes.c_int, _DEVICE_ORDINAL, pointer).value
     with _making:
+        # contexts and streams are made once for each GPU, and kept
         if index not in _places:
             _places[index] = _Place(index)
         return _places[index]
@@ -201,6 +207,7 @@ class _Slot:
     def mark(self, place: _Place, stream: Any) -> None:
         """Records an event in the stream: once the GPU reaches it, the slot is free again. The GPU's context must be
         current."""
+        # an event belongs to one GPU's context
         if place not in self._events:
             self._events[place] = _asked("cuEventCreate", ctypes.c_void_p, _NO_TIMING)
         _call("cuEventRecord", self._events[place], stream)
@@ -257,9 +264,11 @@ class _Copy:
                 start = self._starts.popleft()
             except IndexError:
                 return
+            # waits until another thread has put one back
             slot = slots.get()
             try:
                 self.step(slot, start, min(SLOT, self.nbytes - start), stream)
+            # also after an error, or the slot would be lost for ever
             finally:
                 slots.put(slot)
 
@@ -284,11 +293,13 @@ class _Copy:
 
 class _ToHost(_Copy):
     def step(self, slot: _Slot, start: int, nbytes: int, stream: Any) -> None:
+        # the copy before may still be reading it
         slot.wait()
         _call("cuMemcpyDtoHAsync_v2", ctypes.c_void_p(slot.address), ctypes.c_uint64(self.address + start),
               ctypes.c_size_t(nbytes), stream)  # fmt: skip
         slot.mark(self.place, stream)
         slot.wait()
+        # `ctypes` gives Python's lock away during the call, so the threads copy at the same time
         ctypes.memmove(self.host + start, slot.address, nbytes)
 
 
@@ -329,6 +340,7 @@ class _Ring:
             thread.start()
 
     def begin(self, copy: _Copy) -> None:
+        # not more threads than there are chunks
         copy.parts = min(copy.threads, len(self._threads), -(-copy.nbytes // SLOT))
         for _ in range(copy.parts):
             self._copies.put(copy)
@@ -343,6 +355,7 @@ class _Ring:
 
     def free(self) -> None:
         for _ in self._threads:
+            # one for each thread, to end it
             self._copies.put(None)
         for thread in self._threads:
             thread.join()
@@ -362,6 +375,7 @@ def _advise(target: int, nbytes: int) -> None:
     """Asks the system for huge pages in the new memory, as NumPy does: the first write to each page is slow, and there
     are 512 times fewer of them."""
     start = -(-target // _HUGE_PAGE) * _HUGE_PAGE
+    # whole huge pages only: the advice must not reach into memory of others
     length = (target + nbytes - start) // _HUGE_PAGE * _HUGE_PAGE
     if length > 0:
         ctypes.CDLL(None).madvise(
@@ -371,6 +385,7 @@ def _advise(target: int, nbytes: int) -> None:
 
 def _after_fork() -> None:
     global _ring, _making
+    # kept alive: their destructors would call the driver, which does not work in a forked child
     _left_to_the_parent.append((_ring, dict(_places)))
     _ring, _making = None, threading.Lock()
     _places.clear()

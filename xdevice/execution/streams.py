@@ -61,6 +61,7 @@ class Stream:
 
     def __init__(self, device: object = None) -> None:
         backend = selection.current()
+        # a stream is made of a device, so the default is one that is likely to have streams
         place = _default(backend) if device is None else devices.parse(device)
         place = backend.require(place)
         self._hold(backend, place, backend.new_stream(place))
@@ -92,6 +93,7 @@ class Stream:
             DeviceMismatchError: the `with device:` around the block names another device, whose work the stream would
                 not hold.
         """
+        # the block would hold work of another backend than the reader expects
         chosen = selection.current()
         if chosen is not self.backend:
             raise UnsupportedError(
@@ -133,6 +135,7 @@ class Stream:
                 f"{type(other).__qualname__}; xdevice.sync(x) makes the host wait for a device or a tensor"
             )
         _same_backend(self, other)
+        # streams wait for events, so a stream is marked by a new one
         event = other._mark() if isinstance(other, Stream) else other._happening("wait for")
         self.backend.stream_wait(self.native, event)
 
@@ -167,6 +170,7 @@ class Stream:
             raise NotATensorError(
                 f"{shown(x)} of type {type(x).__qualname__} holds no tensor to keep"
             )
+        # all are checked before the first is kept, so that a wrong one changes nothing
         for leaf in tensors:
             self._check(leaf.value, f"x{leaf.path}")
         for leaf in tensors:
@@ -222,6 +226,7 @@ class Event:
         self.backend = selection.current()
         self.device: Device | None = None
         self._native: Any = None
+        # an event that was not recorded counts as having happened in CUDA, and a wait for it would not wait
         self._recorded = False
         if device is not None:
             self._make(self.backend.require(devices.parse(device)))
@@ -246,6 +251,7 @@ class Event:
             DeviceError: not a `Stream`; or none is given, and there are several GPUs that could be meant.
             UnsupportedError: a stream of another backend.
         """
+        # the stream that the next operation of this thread would go to
         if stream is None:
             stream = Stream._current(self.backend, self.device or here(self.backend))
         elif not isinstance(stream, Stream):
@@ -292,6 +298,7 @@ class Event:
                 f"the events are of {self.device} and {other.device}, whose clocks differ; record both on streams of "
                 f"one device, or time several devices with xdevice.Timer"
             )
+        # CUDA raises an error for the time between events that have not happened
         self.backend.wait_event(start)
         self.backend.wait_event(end)
         return self.backend.elapsed(start, end)
@@ -331,6 +338,7 @@ def here(backend: Backend) -> Device:
     entered: list[Device] = [
         block.key.device for block in _entered.get() if block.key.backend is backend
     ]
+    # the innermost block of this backend, whatever other backends' blocks are inside it
     if entered:
         return entered[-1]
     around = scopes.current()

@@ -68,6 +68,7 @@ class Timer:
             )
         sync(*self._targets)
         self.times.append(perf_counter() - self._started)
+        # stopped: a second `stop` raises instead of adding time that nobody measured
         self._started = None
         return self.times[-1]
 
@@ -116,6 +117,7 @@ class Benchmark:
         self._running: list[Timer] = []
 
     def __enter__(self) -> Benchmark:
+        # a list, because blocks nest and a benchmark may be entered again inside itself
         self._running.append(Timer(self._targets or None))
         return self
 
@@ -125,6 +127,7 @@ class Benchmark:
                 f"the benchmark {self.description!r} is not running; use it as `with Benchmark(...):`"
             )
         timer = self._running.pop()
+        # the time of a block that failed says nothing
         if exc_type is None:
             self.seconds = timer.stop()
             print(f"{self.description}: {self.seconds:.4f} sec")
@@ -201,8 +204,10 @@ def measure(
     _check_count("warmup", warmup, 0)
     _check_count("repeats", repeats, 1)
     targets = _targets(devices)
+    # with the waits, as in the repeats, so that the caches of waiting are warm, too
     for _ in range(warmup):
         _once(fn, args, targets)
+    # an event belongs to one GPU, so with several the host's clock is read
     place = _only_gpu(targets)
     measured = _by_events(fn, args, targets, repeats, place) if place is not None else None
     if measured is not None:
@@ -239,11 +244,13 @@ def _by_events(
         return None
     times = []
     for _ in range(repeats):
+        # the device must be idle before the first event
         sync(*targets)
         start.record()
         result = fn(*args)
         end.record()
         times.append(start.elapsed(end))
+        # how long the device is still busy after its events
         before = perf_counter()
         sync(*targets)
         del result
@@ -270,6 +277,7 @@ def _only_gpu(targets: tuple[object, ...]) -> Device | None:
             else None
         )
     only, *others = targets
+    # several targets, whose times no single pair of events covers
     if others:
         return None
     try:

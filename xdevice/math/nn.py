@@ -80,6 +80,7 @@ def _without_scopes(function: F) -> F:
     def run(*args: Any, **kwargs: Any) -> Any:
         on = _seen.get(type(args[0])) if args else None
         scopes = None if on is None else on.scopes
+        # without an open scope there is nothing to set aside
         if scopes is None or not scopes.are_open():
             return function(*args, **kwargs)
         taken = scopes.set_aside()
@@ -723,6 +724,7 @@ class _Layers(Functions):
         """The result of a kernel. If the adapter does not guard the indices among its operands, they are read first,
         which waits for the device. If it does, they are read only after the kernel has raised, so that the error is the
         same on every backend."""
+        # reading waits for the device, so it is left out where the kernel checks the indices
         if not self.is_guarded(indices):
             self.require_range(indices, n, function)
             return kernel(*operands)
@@ -743,6 +745,7 @@ class _Layers(Functions):
     def indices(self, x: Any, function: str) -> Any:
         """Returns `x` as a tensor. Raises `DTypeError` if its dtype is not int32 or int64."""
         cls, checks = type(x), self.checks
+        # only unknown types, and those that may be sparse, need the closer look
         if cls not in checks.tensor_types or (
             cls in checks.may_be_sparse and not self.backend.is_dense(x)
         ):
@@ -779,6 +782,7 @@ class _Layers(Functions):
             if self.ends is not None
             else _ends(self.backend.to_numpy(indices), n)
         )
+        # negative indices are no shorthand here: frameworks disagree about them
         if least < 0 or most >= n:
             raise IndexError(
                 f"{function}: there is no index {least if least < 0 else most}; expected 0 to {n - 1}"
@@ -820,6 +824,7 @@ def _of(x: Any, function: str) -> _Layers:
     """The `_Layers` of the backend that the tensor `x` belongs to. Prepares this thread for the backend's kernels where
     they need it."""
     on = _seen.get(type(x))
+    # a type that was not met before, or a forked child
     if on is None or on.backend.refusal is not None:
         on = _lookup.find(x, function)
     if on.enter is not None:
@@ -858,6 +863,7 @@ def _checked_pair(
     """The checked arguments of an elementwise loss."""
     on, x = _begin(x, function)
     y = on.checks.require(y, REAL_FLOATING, function)
+    # broadcasting in a loss mostly hides a mistake, such as (n,) against (n, 1)
     if not _fit(shape_of(x), shape_of(y)):
         raise ShapeError(
             f"{function} takes two tensors of one shape, not {shape_of(x)} and {shape_of(y)}"
@@ -894,6 +900,7 @@ def _normed(
         )
     tensors = {}
     for name, part in parts.items():
+        # an argument that was left out
         if part is None:
             continue
         if name != "x":

@@ -64,6 +64,7 @@ def init(rule: Callable[..., Any], params: Any) -> dict[str, Any]:
         raise ArgumentError(
             f"init takes one of the optimizers of xdevice.optim, not {shown(rule)}"
         )
+    # parameters of any container, in the order of its walk
     rows = Rows("params", flatten(params))
     state = {
         part: rows.rebuilt(rows.applied(lambda p: array_namespace(p).zeros_like(p)))
@@ -106,6 +107,7 @@ def sgd(
 
     def rule(p: Any, g: Any, m: Any) -> tuple[Any, ...]:
         g = _decayed(g, p, weight_decay)
+        # PyTorch's formula; others scale the gradient by the rate before they add it
         m = momentum * m + g
         return p - rate(p) * (g + momentum * m if nesterov else m), m
 
@@ -171,6 +173,7 @@ def rmsprop(
     rate = _number_for(lr)
 
     def rule(p: Any, g: Any, v: Any) -> tuple[Any, ...]:
+        # added to the gradient, as in PyTorch
         g = _decayed(g, p, weight_decay)
         v = alpha * v + (1 - alpha) * (g * g)
         return p - rate(p) * g / (array_namespace(v).sqrt(v) + eps), v
@@ -254,9 +257,11 @@ def _adam(
     def stepped(rows: Rows) -> list[Any]:
         if weight_decay:
             rows = rows.changed(decayed)
+        # one call for all parameters, where the framework has such a kernel
         kernel, p = rows.kernel("adam"), rows.leaves[0]
         if kernel is not None:
             result = kernel(_there(state["step"], p), rate(p), betas, eps)
+            # the kernel may refuse these tensors
             if result is not NotImplemented:
                 return result  # type: ignore[no-any-return]
         return rows.applied(rule)
@@ -273,6 +278,7 @@ def _step(
 ) -> tuple[Any, dict[str, Any]]:
     """The new parameters and state. `stepped` gives for each row (a parameter, its gradient and its parts of the state)
     the new parameter and parts."""
+    # the state of another optimizer would be taken for this one's
     _require_state(which, state)
     return registry.eagerly(lambda: _stepped(which, params, grads, state, stepped))  # type: ignore[no-any-return]
 
@@ -334,6 +340,7 @@ def _once_for_each_place(make: Callable[[Any], T]) -> Callable[[Any], T]:
     def for_parameter(p: Any) -> T:
         probe = registry.probes.get(type(p))
         device = probe(p) if probe is not None else None  # traced tensors are on no device
+        # a number is moved and cast once for all parameters of a kind
         key = device, p.dtype
         if key not in values:
             values[key] = make(p)
@@ -399,6 +406,7 @@ def warmup(step: Any, steps: int) -> Any:
         >>> [xdevice.optim.warmup(step, 4) for step in (0, 1, 3, 9)]
         [0.25, 0.5, 1.0, 1.0]
     """
+    # a plain number on the host needs no framework
     if isinstance(step, int | float):
         return min((step + 1) / steps, 1.0)
     xp = array_namespace(step)

@@ -40,6 +40,7 @@ def leaves_in(x: Any, name: str, verb: str) -> list[Operand]:
     owner = registry.kind_of(type(x))
     if owner is not None:
         return [Operand(name, x, *owner)]
+    # once to find objects of unknown types, and then with every place, because results go to every place
     once = trees.searched(x)
     once.refuse_strangers()
     if verb == "replicate":
@@ -132,6 +133,7 @@ def read(operand: Operand) -> Any:
 
 def rebuilt(x: Any, row: list[Operand], new: list[Any]) -> Any:
     """`x` with the values `new` in the places of its operands `row`; `x` itself if no value is new."""
+    # by identity: an argument may hold one tensor in several places
     by_id = {id(operand.value): value for operand, value in zip(row, new, strict=True)}
     if id(x) in by_id:
         return by_id[id(x)]
@@ -147,6 +149,7 @@ def length_of(operands: list[Operand]) -> int:
             raise ShapeError(
                 f"{operand.name} is a single number and has no first axis to split"
             )
+        # TensorFlow's symbols have unknown lengths
         if shape[0] is None:
             raise ShapeError(
                 f"the length of {operand.name} is not known while {operand.backend.name} traces a function"
@@ -210,7 +213,7 @@ def refuse_overlaps(operands: list[Operand]) -> None:
 
 
 def first_overlap(operands: list[Operand]) -> tuple[str, str] | None:
-    """The names of two tensors in `found` that share memory; None if no two do."""
+    """The names of two of the operands that share memory; None if no two do."""
     blocks: dict[tuple[Backend, Device], dict[int, overlaps.Block]] = {}
     for operand in operands:
         tensor = read(operand)

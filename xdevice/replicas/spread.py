@@ -76,6 +76,7 @@ def split_batch(x: Any, devices: Iterable[object], even: bool = True) -> list[An
         ((3, 2), (2, 2))
     """
     places = _places(devices)
+    # all checks come first, so that nothing is split if one part cannot be placed
     operands = tensors_in(x, "x", "split")
     places = _required(operands, places)
     sizes = sizes_of(length_of(operands), len(places), even)
@@ -125,6 +126,7 @@ def gather(parts: Iterable[Any], device: object) -> Any:
     for column in columns:
         _check_alike(column, start=1)
     [place] = _required([operand for row in rows for operand in row], [place])
+    # a tensor that each part holds twice is joined once
     joined: dict[tuple[int, ...], Any] = {}
     for column in columns:
         if _ids(column) not in joined:
@@ -254,11 +256,13 @@ def all_reduce(tensors: Iterable[Any], op: str = "sum") -> list[Any]:
         _check_alike(column)
         check_sum(column[0], op)
     _check_ties(columns)
+    # the sum of one is itself
     if len(listed) == 1:
         return listed
     refuse_overlaps([operand for row in rows for operand in row])
     reduced: dict[tuple[int, ...], list[Any]] = {}
     for column in columns:
+        # tied weights are summed once, and written once
         if _ids(column) not in reduced:
             reduced[_ids(column)] = _reduce(column, op)
     results = [reduced[_ids(column)] for column in columns]
@@ -312,6 +316,7 @@ def _required(operands: Iterable[Operand], places: list[Device]) -> list[Device]
     for backend in {operand.backend for operand in operands}:
         for place in places:
             backend.require(place)
+    # hardware such as `cuda:1` was checked above; from here on places count
     plain = list(map(_devices.plain, places))
     for place in plain:
         for operand in operands:
@@ -423,6 +428,7 @@ def _models(operands: list[Operand]) -> list[Operand]:
     separately."""
     owners: dict[int, Operand] = {}
     models: list[Operand] = []
+    # a model may be in several places
     unique = {
         id(operand.value): operand for operand in operands if operand.kind == "model"
     }.values()
@@ -430,6 +436,7 @@ def _models(operands: list[Operand]) -> list[Operand]:
         (operand, [] if _is_alone(operands) else [id(v) for _, v in _variables(operand)])
         for operand in unique
     ]
+    # the model with the most variables first; of two with the same, the one that is not itself a variable
     for operand, variables in sorted(
         sized, key=lambda pair: (-len(pair[1]), id(pair[0].value) in pair[1])
     ):
@@ -477,6 +484,7 @@ def _reduce(column: Sequence[Operand], op: str) -> list[Any]:
     """Returns the sum or mean of a column of operands, one tensor for each. For a variable, it is written into the
     variable."""
     tensors = [read(operand) for operand in column]
+    # all tensors of a column are of one backend, which `_check_alike` has seen to
     results = column[0].backend.all_reduce(tensors, op == "mean")
     for operand, tensor, result in zip(column, tensors, results, strict=True):
         if operand.kind == "model" and result is not tensor:

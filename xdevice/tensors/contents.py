@@ -69,14 +69,18 @@ def transfer(x: Any, target: Device, one: One, verb: str) -> Any:
             refuse_lacking(array, place, (owned.backend,))
             # a scalar of NumPy: nobody can write into it
             return x if array is not x else one(*owned, x, place)
+    # only for what the shorter walk has refused
     walk = None
     if batch is None:
         walk = flatten(x, whole=True, once=True)
         batch = _only_tensors(walk)
+    # `cuda:1` as hardware is `gpu:1` as a place
     place = target if type(target) is Device else devices.plain(target)
     away = _locate(x, batch, target, place, one is leaves.copy) if batch is not None else None
+    # models, objects of unknown types, or tensors that cannot leave the host
     if batch is None or away is None:
         return _Sorted(x, walk).transfer(target, place, one, verb)
+    # everything is there already: the same object, so that the program may compare by identity
     if not away:
         return x
     for backend in away:
@@ -97,6 +101,7 @@ def check_copies(x: Any, places: Iterable[Device]) -> None:
 def where(x: Any) -> set[Device] | None:
     """The devices of the tensors in a container, if nothing in it but tensors has a device; None if only `places` can
     find them."""
+    # models have many devices to ask for, so they take the longer way
     batch = flatten_batch(x) or _only_tensors(flatten(x, whole=True, once=True))
     if batch is None:
         return None
@@ -117,6 +122,7 @@ def places(x: Any, name: str) -> Iterator[Location]:
     container `name`."""
     content = _Sorted(x)
     for i, value, backend, kind in content.owned:
+        # data is on the host wherever the rest is, so its device says nothing
         if id(value) not in content.data:
             yield from leaves.places(
                 backend, kind, value, partial(_name, name, content.tree, i)
@@ -131,6 +137,7 @@ def places(x: Any, name: str) -> Iterator[Location]:
                 place,
                 "" if stranger.moves else hint,
             )
+        # an object that moves itself moves these, too
         for part in stranger.parts if not stranger.moves else ():
             if part.kind == "model":
                 for inner, place in WholeModel(part.backend, part.value).unlisted_places():
@@ -163,6 +170,7 @@ def _only_tensors(walk: Walked) -> Batch | None:
     if root is None:
         return None
     try:
+        # a type that is not in it is a model, a tensor without a device, or unknown
         backends = {cls: _movable[cls] for number, cls in kinds.items() if number not in PLAIN}
     except Exception:  # another type, or a metaclass whose types cannot be hashed
         return None
@@ -193,6 +201,7 @@ class _Sorted:
             owned = tree.owners[id(type(value))]
             if owned is not None:
                 self.owned.append((i, value, owned.backend, owned.kind))
+        # NumPy's arrays of objects are arrays to NumPy, and containers here
         if any(backend.is_host_only for _, _, backend, _ in self.owned):
             self._set_objects_apart()
         data = {
@@ -214,6 +223,7 @@ class _Sorted:
         self._require_container(verb)
         is_copy = one is leaves.copy
         away = self.check(target, place, is_copy)
+        # functions that take back what has been done, in the order in which it was done
         undo: Undo = []
         try:
             done = self._move_first(place, one, undo)
@@ -221,6 +231,7 @@ class _Sorted:
             self._move_strangers(place, is_copy, done, undo)
             return self.tree.rebuilt([done.get(id(leaf), leaf) for leaf in self.tree.leaves])
         except BaseException as error:
+            # the last move first, since it may depend on those before
             for step in reversed(undo):
                 step(error)
             raise
@@ -232,6 +243,7 @@ class _Sorted:
             i, value, backend, _ = leaf
             if not backend.is_host_only or backend.container_way(value) is None:
                 continue
+            # None if nothing in the array can be moved
             stranger = strangers.find(value, None)
             if stranger is not None:
                 self.owned.remove(leaf)
@@ -257,6 +269,7 @@ class _Sorted:
         """The models in the container, each before the models that are parts of it, and optimizers after both."""
         models = [leaf for leaf in self.owned if leaf[3] == "model"]
         if len(models) > 1:
+            # a model has more parts than any model inside it
             models.sort(key=lambda leaf: len(_parts(leaf)), reverse=True)
         return models
 
@@ -271,6 +284,7 @@ class _Sorted:
         batch: Batch = [value for _, value, _, _ in tensors], backends, {}
         away = _locate(self.x, batch, target, place, is_copy, may_be_bound=False) or {}
         for _, value, backend, kind in self.owned:
+            # tensors were looked at above, and data may stay on the host
             if kind == "tensor" or id(value) in self.data:
                 continue
             _require(backend, target, self.x, value)
@@ -281,6 +295,7 @@ class _Sorted:
                 _require(stranger, target, self.x, stranger.x)
             elif is_copy:
                 raise stranger.refusal(tree.path(i) or "it", place)
+            # a move leaves an object that is on the device alone, whatever its type
             elif not stranger.is_on(place):
                 # models move in place, and so do their parts
                 moving = {id(one) for leaf in self._models for one in (leaf[1], *_parts(leaf))}
@@ -292,6 +307,7 @@ class _Sorted:
         if is_copy:
             self._refuse_shared()
             tree.refuse_shared()
+        # a container that cannot take the moved tensors must be found before a model has moved
         elif away and self._models:
             tree.check_rebuilding({id(x) for tensors in away.values() for x in tensors})
         return away
@@ -302,6 +318,7 @@ class _Sorted:
         owners: dict[int, int] = {}
         for leaf in self._models if len(self._models) > 1 else ():
             i, model, _, _ = leaf
+            # part of a model before it, with which it is copied
             if id(model) in owners:
                 continue
             parts = _parts(leaf)
@@ -326,6 +343,7 @@ class _Sorted:
             is_data = id(value) in self.data
             if id(value) in done or (kind == "tensor" and not is_data):
                 continue
+            # data goes to its backend's only device
             place = backend.devices()[0] if is_data else target
             if kind != "model":
                 done[id(value)] = one(backend, kind, value, place)
@@ -352,6 +370,7 @@ class _Sorted:
         """Moves or copies the objects of other types that can move themselves. A move in place cannot be taken back:
         after an error, a note says where such an object is now."""
         for _, stranger in self.strangers:
+            # an object that the container holds twice moves once
             if stranger.moves and id(stranger.x) not in done:
                 done[id(stranger.x)] = moved = (
                     stranger.copy_to(target) if is_copy else stranger.move_to(target)
@@ -390,12 +409,14 @@ def _locate(
     for cls, backend in backends.items():
         some = tensors if len(backends) == 1 else _of_type(cls, tensors)
         leaf = some[0]
+        # a copy is made of every tensor, wherever it is
         if not is_copy:
             try:
                 here: set[Any] = backend.devices_of(cls, some)
             except UnsupportedError:
                 # a tensor is on several devices, or on an unknown one: ask each
                 here = {place, None}
+            # at least one tensor is there: ask each, unless all are
             if place in here:
                 if len(here) == 1 and place is target:
                     continue
@@ -420,6 +441,7 @@ def _require(owner: Backend | Stranger, target: Device, x: Any, leaf: Any) -> No
         owner.require(target)
     except DeviceNotFoundError as error:
         tree = Tree(x, whole=True, once=True)
+        # only now, because a walk with paths takes longer than the move
         path = tree.path(next(i for i, one in enumerate(tree.leaves) if one is leaf))
         raise DeviceNotFoundError(
             f"{path} cannot be there: {error}" if path else str(error)
@@ -433,6 +455,7 @@ def _move(
     leaves `old` with the new tensors in the places of the old ones."""
     for backend, tensors in away.items():
         once = tensors
+        # a tensor in two places moves once, and is one tensor afterwards
         if done or len(set(map(id, tensors))) < len(tensors):
             once = list({id(x): x for x in tensors if id(x) not in done}.values())
             if not once:  # all of them are parts of a model that has moved
@@ -441,6 +464,7 @@ def _move(
             moved = [one(backend, "tensor", x, target) for x in once]
         else:
             moved = backend.move_all(once, target)
+            # a framework that returns the tensor itself for a device that it takes for the same
             if any(map(is_, moved, once)):
                 moved = [
                     leaves.another(backend, x, new, "moving")
@@ -456,6 +480,7 @@ def _pair(backend: Backend, own: list[Any], twin: Any, done: dict[int, Any]) -> 
     """Notes in `done` that the parts of a moved or copied model replace the original's parts wherever those are in the
     container. If a part has a replacement already, the new model takes that instead of its own."""
     new = WholeModel(backend, twin).parts()
+    # a model that was rebuilt in another form has no parts that correspond
     if len(own) != len(new):
         return
     apart = {}

@@ -84,6 +84,7 @@ def convert(
             f"copy must be None (share where possible), True (never share) or False (never copy), not {shown(copy)}"
         )
     target, place = _target(backend, device, like)
+    # NumPy's scalars count as arrays here
     number = registry.as_array(x)
     owned = registry.kind_of(type(number))
     if owned is not None:
@@ -98,6 +99,7 @@ def convert(
     def all_of(values: list[Any]) -> list[Any]:
         if place is not None:
             _require_all(values, target, place, copy)
+        # a tensor in two places stays one
         done: dict[int, Any] = {}
         for value in values:
             number = registry.as_array(value)
@@ -178,9 +180,11 @@ def _elsewhere(
     """`x` as a tensor of the target on another device: converted where it is and then moved if the target knows that
     device, else through the host."""
     _require_there(source, x, target, place, copy)
+    # no gradient flows into another framework
     x = source.detached(x)
     if source is not target:
         here = source.device_of(x)
+        # the target may have that GPU under the same name, and then the copy stays on it
         x = x if target.has(here) else leaves.move(source, "tensor", x, devices.CPU)
         x = _convert(source, "tensor", x, target, None)
     return leaves.move(target, "tensor", x, place)
@@ -191,6 +195,7 @@ def _convert(source: Backend, kind: str, x: Any, target: Backend, copy: bool | N
     copy."""
     _refuse_non_tensor(source, kind, x)
     device = source.device_of(x)
+    # a view without a gradient, which shares the memory
     plain = source.detached(x)
     if source is target:
         return source.copy(plain, device) if copy else plain
@@ -203,6 +208,7 @@ def _convert(source: Backend, kind: str, x: Any, target: Backend, copy: bool | N
         return target.from_numpy(numpy.empty(tuple(x.shape), host_dtype(dtype)), device)
     # no other framework waits for work that this one has not done yet
     source.finish(plain)
+    # no try where the layout alone says that it would fail
     if copy is False or (copy is None and not _is_hopeless(source, plain, target)):
         try:
             return _shared(source, plain, target, device, dtype)
@@ -248,6 +254,7 @@ def _is_hopeless(source: Backend, x: Any, target: Backend) -> bool:
     if takes.alignment == 1 and takes.strides == "any":
         return False
     layout = source.memory_layout(x)
+    # the source does not say, so only a try can tell
     if layout is None:
         return False
     address, is_compact, is_forward = layout
@@ -268,6 +275,7 @@ def _shared(source: Backend, x: Any, target: Backend, device: Device, dtype: str
             raise BufferError(
                 f"other frameworks cannot see the memory of {device} of {backend.name}"
             )
+    # the source must not free or reuse the memory in between
     with source.lending(x):
         return _taken_over(source, dlpack.Lent(source.export(x)), takes, target, device, dtype)
 
@@ -288,6 +296,7 @@ def _taken_over(
     lent.relabel(takes.labels.get(dtype) or dlpack.label_of(dtype))
     if takes.strides == "compact":
         lent.straighten()
+    # a framework that frees lent memory while it holds its own lock would wait for itself
     if source.releases_under_lock or target.releases_under_lock:
         result = lent.hand_over(lambda lent: target.adopt(lent, dtype))
     else:
@@ -303,6 +312,7 @@ def _hindrance(lent: dlpack.Lent, takes: Takes, device: Device, dtype: str) -> s
     """A text that says why the target cannot work in the lent memory as it is; None if it can."""
     if not _is_on(lent, device):
         return f"its memory is on device {lent.device} of DLPack, not on {device}"
+    # unaligned numbers crash some kernels, even where the framework accepts them
     alignment = max(takes.alignment, min(host_dtype(dtype).itemsize, 8))
     if lent.address % alignment:
         return f"its memory does not begin at a multiple of {alignment} bytes"
@@ -317,6 +327,7 @@ def _is_on(lent: dlpack.Lent, device: Device) -> bool:
     kind, index = lent.device
     if device is devices.CPU:
         return kind == dlpack.CPU
+    # CUDA and ROCm have numbers of their own in DLPack, and both are GPUs here
     return kind in dlpack.GPUS and index == device.index
 
 
@@ -355,6 +366,7 @@ def _copied_on_host(source: Backend, x: Any, target: Backend, dtype: str) -> Any
 
 
 def _host_view(source: Backend, x: Any, host: Backend, dtype: str) -> Any:
+    # NumPy's own array needs no view
     if source is host:
         return x
     if math.prod(x.shape) <= _SOONER_READ:

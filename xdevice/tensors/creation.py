@@ -65,11 +65,14 @@ def tensor(
 def tensor_of(backend: Backend, data: Any, device: object, dtype: object) -> Any:
     """A tensor of this backend, as `tensor` makes it."""
     place = place_for(backend, device)
+    # the usual case by far: an array of float32 or of ints, which needs none of the steps below
     if dtype is None and not floats.setting() and (name := _taken_as_it_is(data)):
         _require(backend, name, place)
         return backend.from_numpy(data, place)
+    # NumPy cannot read every tensor in a list
     data = _with_arrays(data)
     array = _host_array(data)
+    # the dtype that is named, or the usual one for numbers like these
     wanted = dtype_name(dtype) if dtype is not None else _usual_for(backend, place, data, array)
     _require(backend, wanted, place)
     return backend.from_numpy(floats.jitter(_cast(_exact(data, array, wanted), wanted)), place)
@@ -210,6 +213,7 @@ def item(x: Any) -> Any:
             f"item takes a tensor of one element, not of shape {tuple(array.shape)}"
         )
     value = array.item()
+    # `array.item()` gives a number of Python's own for all but the widest floats
     if isinstance(value, bool | int | float | complex):
         return value
     if array.dtype.kind != "f":
@@ -221,6 +225,7 @@ def as_numbers(
     backend: Backend, array: np.ndarray[Any, Any], place: Device
 ) -> np.ndarray[Any, Any] | None:
     """A NumPy array, cast to the dtype that `tensor` gives it on the device; None if the array holds no numbers."""
+    # texts, dates and objects; and 8-bit floats, with which nothing is computed
     if not _is_numbers(array) or array.dtype.name in SHORT_FLOATS:
         return None
     wanted = _default_dtype(array, array)
@@ -237,6 +242,7 @@ def _read(backend: Backend, x: Any) -> np.ndarray[Any, Any]:
     host = backend.to_numpy(x)
     if host.dtype.hasobject:
         return copy.deepcopy(host)  # NumPy's own copy would share the objects in it
+    # nobody else holds this array, so it needs no copy
     if host.flags.writeable and backend.gives_away(x):
         return numpy.asarray(host, order="C")
     return numpy.array(host, copy=True, order="C")
@@ -276,6 +282,7 @@ def place_for(backend: Backend, device: object) -> Device:
 def usual(backend: Backend, place: Device, name: str = "float32") -> str:
     """The dtype to use on a device where a program names none and would get `name`: a narrower one if the device lacks
     it."""
+    # the host holds every dtype
     if place is CPU:
         return floats.usual(name)
     wanted = name if backend.is_float32_default(place) else floats.usual(name)
@@ -287,6 +294,7 @@ def shape_of(shape: tuple[int | Sequence[int], ...], dtype: str) -> tuple[int, .
     `ShapeError` for anything that is not a shape."""
     sizes: Any = listed(shape[0]) if len(shape) == 1 else shape
     is_wrong = [
+        # NumPy's ints and 0-d int tensors count as ints, True does not
         isinstance(size, bool) or not hasattr(type(size), "__index__") or size < 0
         for size in sizes
     ]
@@ -294,6 +302,7 @@ def shape_of(shape: tuple[int | Sequence[int], ...], dtype: str) -> tuple[int, .
         raise ShapeError(
             f"a shape consists of ints of 0 or more, as in (2, 3) or ((2, 3)), not of {shown(sizes)}"
         )
+    # ints of Python's own, which do not overflow in the product below
     whole = tuple([size.__index__() for size in sizes])
     nbytes = host_dtype(dtype).itemsize
     for size in whole:
@@ -321,6 +330,7 @@ def _with_arrays(data: Any, levels: int = 64) -> Any:
     all: those of MXNet, those on a GPU, with a gradient, or of bfloat16."""
     if not isinstance(data, list | tuple) or not levels:
         return data
+    # a long list of numbers is passed over without a loop in Python
     classes = set(map(type, data))
     if not any(issubclass(cls, list | tuple) or _is_read(cls) for cls in classes):
         return data
@@ -336,6 +346,7 @@ def _taken_as_it_is(data: Any) -> str | None:
     """The dtype of `data`, if it is a NumPy array whose dtype the tensor keeps; None if `data` needs a closer look."""
     import numpy
 
+    # a subclass may be a masked array, and foreign byte orders must be swapped
     if type(data) is not numpy.ndarray or not data.dtype.isnative:
         return None
     name = name_of(data.dtype)
@@ -375,6 +386,7 @@ def _host_array(data: Any) -> np.ndarray[Any, Any]:
         raise DTypeError(
             f"cannot make a tensor of {shown(data)}: masks would be lost; pass x.filled(...)"
         )
+    # files often have the byte order of the network
     if not array.dtype.isnative:
         array = array.astype(array.dtype.newbyteorder("="))
     if array.dtype.kind == "O" and all(isinstance(x, int | float) for x in _flat(data)):
@@ -406,8 +418,10 @@ def _default_dtype(data: Any, array: np.ndarray[Any, Any]) -> str:
         raise DTypeError(
             f"Python ints become int64, and {shown(data)} does not fit; pass dtype='float64'"
         )
+    # the usual dtype of floats in deep learning, whatever NumPy makes of a list
     if name == "float64":
         return "float32"
+    # arrays keep their dtype, numbers of Python's own get the usual one
     if hasattr(data, "dtype") or (array.dtype.kind == "c" and _holds_arrays(data)):
         return name
     if name == "complex128":
@@ -470,8 +484,10 @@ def _cast(array: np.ndarray[Any, Any], name: str) -> np.ndarray[Any, Any]:
     if name_of(array.dtype) == name:
         return array
     target = host_dtype(name)
+    # every number but 0 is true
     if target.kind == "b":
         return array.astype(bool)
+    # NumPy would drop the imaginary part with a mere warning
     if array.dtype.kind == "c" and target.kind != "c":
         raise DTypeError(f"complex numbers do not fit into {name}")
     if array.dtype.name in _EXTENDED:
@@ -488,6 +504,7 @@ def _cast(array: np.ndarray[Any, Any], name: str) -> np.ndarray[Any, Any]:
             raise DTypeError(
                 f"a value of {shown(array)} does not fit into {name}: {error}"
             ) from error
+        # infinities may go in as such
         was_infinite = numpy.isinf(
             array.astype("float64") if array.dtype.kind == "O" else array
         )
@@ -513,6 +530,7 @@ def _whole(array: np.ndarray[Any, Any], target: np.dtype[Any]) -> np.ndarray[Any
                 f"a value of {shown(array)} does not fit into {target}: {error}"
             ) from error
     if array.size and array.dtype.kind != "b":
+        # compared as whole numbers, because NumPy's cast wraps around without an error
         limits = numpy.iinfo(target)
         least, most = array.min(), array.max()
         if array.dtype.kind != "f":

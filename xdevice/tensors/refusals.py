@@ -98,6 +98,7 @@ def refuse_lacking(x: Any, place: Device, backends: Iterable[Backend], name: str
     tree = Tree(x, whole=True, once=True)
     for i in range(len(tree.leaves)):
         for path, value, backend, kind in _held(tree, i):
+            # of this tensor's backend, since another may have the dtype on the same device
             lacks = backend.lacks(place)
             for inner, one in _variables(backend, value) if kind == "model" else [("", value)]:
                 dtype = _dtype_in(one)
@@ -145,6 +146,7 @@ def _dtype_in(x: Any) -> str | None:
 
 def _lack(backend: Backend, dtype: str, place: Device, what: str, write: str) -> DTypeError:
     """Returns the error for a dtype that a device cannot hold. `write` says how to get the narrower one."""
+    # the reader's question is which card it is
     hardware = ("virtual",) if backend.virtual else sorted(backend.hardware())
     words = f" ({'/'.join(hardware)})" if place.kind == "gpu" else ""
     other = NARROWER.get(dtype)

@@ -84,10 +84,12 @@ class JaxCalls(Calls):
 
     def infer(self, model: Any, inputs: tuple[Any, ...], /, **named: Any) -> Any:
         if linen.is_linen(model):
+            # linen has no mode: a module's arguments say whether it trains
             return model(*inputs, **named)
         if not is_nnx(model):
             library: Any = equinox()
             return jax.vmap(library.nn.inference_mode(model))(*inputs, **named)
+        # the modes of all modules, to be set back afterwards
         before = [
             (m, name, getattr(m, name))
             for _, m in walk(model)
@@ -126,7 +128,9 @@ def _with_leaves(leaf: common.Leaf, gives_value: bool, original: Any) -> Any:
                 jax.tree.leaves(gradients),
                 strict=True,
             )
+            # reversed, since gradients come from the last layer to the first
             for (path, x), gradient in reversed(list(pairs)):
+                # inside `jit` or `vmap` there are no numbers
                 if not isinstance(gradient, jax.core.Tracer):
                     leaf(x, gradient, jax.tree_util.keystr(path))
             return result

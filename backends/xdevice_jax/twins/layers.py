@@ -69,6 +69,7 @@ def _of_nnx(module: Any) -> _Kind | None:
                 dialects.projections(module.num_heads, module.head_dim, "out"),
                 _of_attention(module),
             )
+        # a bare cell has no loop over time, and counts as code of the model
         case library.RNN if isinstance(module.cell, library.OptimizedLSTMCell):
             return "lstm", dialects.flax("lstm", {}), _of_recurrent(module)
         case library.RNN if isinstance(module.cell, library.GRUCell):
@@ -90,6 +91,7 @@ def _of_transposed(module: Any) -> dict[str, object]:
     }
     settings |= _masked(module)
     sizes = [step * (size - 1) for size, step in zip(module.kernel_size, dilation, strict=True)]
+    # the number of zeros before and behind the spread input
     added = _zeros(module.padding, sizes, stride)
     if added is None:
         return settings | {"padding": str(module.padding).lower()}
@@ -121,6 +123,7 @@ def _zeros(
         return [(size, max(size, step - 1)) for size, step in zip(sizes, stride, strict=True)]
     if padding != "SAME":
         return None
+    # so that the output is as long as the input times the stride
     totals = [size + step - 1 for size, step in zip(sizes, stride, strict=True)]
     firsts = [
         size if step > size else -(-total // 2)
@@ -179,6 +182,7 @@ def _of_recurrent(module: Any) -> dict[str, object]:
     names = {
         key: (getattr(f, "__name__", str(f)), usual) for key, (f, usual) in functions.items()
     }
+    # the usual functions are those of PyTorch's cells, and need no setting
     changed = {key: name for key, (name, usual) in names.items() if name != usual}
     return {**layouts.ONE_CELL, "batch_first": not module.time_major, **changed}
 
@@ -195,6 +199,7 @@ def _of_equinox(module: Any) -> _Kind | None:
             "stride": module.stride, "padding": _padding(module.padding, module.num_spatial_dims),
             "dilation": module.dilation, "groups": module.groups, "padding_mode": module.padding_mode.lower(),
         }  # fmt: skip
+        # Equinox adds the bias to one example, (C, *image), by broadcasting
         bias = layouts.shaped((-1,) + (1,) * module.num_spatial_dims)
         return "conv", layouts.parts("conv", settings, {}, {"conv": {"bias": bias}}), settings
     elif isinstance(module, library.LayerNorm | library.RMSNorm):
@@ -207,6 +212,7 @@ def _of_equinox(module: Any) -> _Kind | None:
     elif isinstance(module, library.Embedding):
         kind, settings = "embedding", {"padding_idx": None, "max_norm": None}
     elif isinstance(module, library.LSTMCell | library.GRUCell):
+        # the two cells differ in their kind and in how their biases are kept
         is_gru = isinstance(module, library.GRUCell)
         bias = layouts.BIASES_OF_GRU if is_gru else layouts.SUMMED
         return "gru" if is_gru else "lstm", _of_cell(bias), layouts.ONE_CELL
@@ -231,6 +237,7 @@ def _described(model: Any) -> Iterator[Layer]:
         description = (_of_nnx if is_nnx(module) else _of_equinox)(module)
         if description is None or (cell is not None and path.startswith(cell)):
             continue  # the linear layers of a cell are parts of it
+        # modules come in the order of their paths, so the cell's follow at once
         cell = f"{path}.cell." if description[0] in layouts.RECURRENT else cell
         kind, own, settings = description
         # nnx casts the parameters to `dtype` before it computes
@@ -264,6 +271,7 @@ class JaxLayers(Layers):
                 f"layers in a {type(model).__qualname__}",
                 "give a module of nnx or Equinox, one of linen that is bound to its variables, or a dict",
             )
+        # a layer without bias has None there, which is no variable
         names = {one.name for one in variables(model)}
         layers = linen.layers(model) if linen.is_linen(model) else _described(model)
         return layouts.stated_once(layouts.all_bound(layers, names), layouts.COMPUTES_IN)

@@ -48,6 +48,7 @@ def arrays(module: Any) -> Iterator[tuple[str, jax.Array, Callable[[jax.Array], 
     for path, leaves in groups.items():
         owner, _, last = path.rpartition(".")
         if _is_gate(last, cells.get(owner)):
+            # all gates of a cell come with the first of them
             if owner not in joined:
                 yield from _joined(owner, cells[owner], groups)
             joined.add(owner)
@@ -62,6 +63,7 @@ def _joined(
     for name, gates in dialects.LINEN_CELLS[kind].items():
         own = name.rpartition(".")[2]
         holders = [groups[layouts.join(cell, gate.partition(".")[0])][own] for gate in gates]
+        # a new array: writing goes through the function that comes with it
         whole = jax.numpy.concatenate([one[own] for one in holders], axis=-1)
         yield layouts.join(cell, name), whole, _into(holders, own)
 
@@ -109,6 +111,7 @@ def intercepting(
     def intercept(go: Callable[..., Any], args: Any, kwargs: Any, call: Any) -> Any:
         path = ".".join(call.module.path)
         is_traced = any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves((args, kwargs)))
+        # helper methods of a layer are no calls of it
         if is_traced or call.method_name != "__call__" or path not in layer_paths:
             return go(*args, **kwargs)
         return run(
@@ -129,12 +132,14 @@ def _kind_of(name: str, leaves: Mapping[str, Any]) -> str:
     if names == {"embedding"}:
         return "embedding"
     if "kernel" in names and names <= {"kernel", "bias"}:
+        # the shapes of both are alike, so only Flax's usual names tell them apart
         spread = "conv_transpose" if name.startswith("ConvTranspose") else "conv"
         return "linear" if leaves["kernel"]["kernel"].ndim == 2 else spread
     # statistics are in a collection of their own, but under the same path
     if {"mean", "var"} <= names <= {"mean", "var", "scale", "bias"}:
         return "batch_norm"
     if "scale" in names and names <= {"scale", "bias"}:
+        # a group norm and a layer norm have the same parameters
         is_of_groups = name.lower().startswith(("group", "gn"))
         return "group_norm" if is_of_groups else "layer_norm" if "bias" in names else "rms_norm"
     return ""
@@ -178,6 +183,7 @@ def _gather(path: str, here: Mapping[str, Any], groups: dict[str, dict[str, Any]
         if isinstance(value, Mapping):
             _gather(layouts.join(path, name), value, groups)
         else:
+            # the dict itself, so that a writer can put a new array into it
             groups.setdefault(path, {})[name] = here
 
 

@@ -70,9 +70,11 @@ def is_equinox(x: object) -> bool:
 def walk(model: Any) -> Iterator[tuple[str, Any]]:
     """Yields path and module of the model and of every module in it, each once, in the order of the attributes."""
     visited: set[int] = set()
+    # a stack of our own, because models may be nested more deeply than Python recurses
     stack = [("", model)]
     while stack:
         path, thing = stack.pop()
+        # a module that two others share is walked once, under its first path
         if id(thing) in visited:
             continue
         visited.add(id(thing))
@@ -194,6 +196,7 @@ class JaxModels(Models):
         if os.path.isdir(path):
             checkpoint: Any = self._library("orbax.checkpoint", "orbax-checkpoint")
             return checkpoint.PyTreeCheckpointer().restore(os.path.abspath(path))
+        # imported only here, because most programs read no file of Flax
         serialization: Any = self._library("flax.serialization", "flax")
         with open(path, "rb") as file:
             try:

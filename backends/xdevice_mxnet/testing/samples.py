@@ -101,6 +101,7 @@ class MxnetSamples(Samples):
     def variables(self, model: Any) -> Mapping[str, Any]:
         if isinstance(model, mx.gluon.Parameter):
             return {model.name: model.data()}
+        # a ParameterDict is its own collection
         parameters = model.collect_params() if isinstance(model, mx.gluon.Block) else model
         return {name: parameter.data() for name, parameter in parameters.items()}
 
@@ -111,6 +112,7 @@ class MxnetSamples(Samples):
 
     def spread(self, device: Device) -> Any:
         net = _built(nn.Dense(3, in_units=4), nn.Dense(2, in_units=3))
+        # one of the two layers only
         net[1].collect_params().reset_ctx(self.backend.to_native(device))
         return net
 
@@ -134,6 +136,7 @@ class MxnetSamples(Samples):
             return None  # MXNet's last wheel for GPUs has no kernels for GPUs made after 2020
         x = mx.np.ones((1200, 1200), ctx=native)
         mx.nd.waitall()
+        # products of large matrices, which take a tenth of a second together
         for _ in range(10):
             x = mx.np.dot(x, x) / 1200
         # MXNet cannot be asked whether an array is computed, so a thread waits for it

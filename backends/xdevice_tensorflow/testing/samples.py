@@ -64,6 +64,7 @@ class TensorflowSamples(Samples):
         if self.backend.virtual:
             return devices.of("gpu")
         cpus = tf.config.list_physical_devices("CPU")
+        # TensorFlow takes a configuration only before it has started
         if tf.config.get_logical_device_configuration(cpus[0]) is None:
             two = [tf.config.LogicalDeviceConfiguration()] * 2
             try:
@@ -98,6 +99,7 @@ class TensorflowSamples(Samples):
         return is_on() if is_on else NotImplemented
 
     def network(self, inputs: int, outputs: int) -> Any:
+        # TensorFlow makes variables on the first GPU otherwise
         with tf.device("/CPU:0"):
             return keras.Sequential([keras.Input((inputs,)), keras.layers.Dense(outputs)])
 
@@ -164,6 +166,7 @@ class TensorflowSamples(Samples):
             net.compile(optimizer=keras.optimizers.SGD(0.05, momentum=0.9), loss="mse")
 
         def step(x: Any, y: Any) -> float:
+            # Keras returns the mean of the losses since the last reset
             net.reset_metrics()
             return float(net.train_on_batch(x, y))
 
@@ -176,6 +179,7 @@ class TensorflowSamples(Samples):
 
     def settle(self) -> None:
         config = tf.config.experimental
+        # an error of asynchronous work stays, and would be raised in the next check
         if not config.get_synchronous_execution():
             with suppress(tf.errors.OpError):
                 tf.test.experimental.sync_devices()
@@ -192,11 +196,13 @@ class TensorflowSamples(Samples):
 
         with tf.device(self.backend.to_native(device)):
             x = tf.ones(4)
+            # traced now, because tracing waits
             work.get_concrete_function(x)
             return Work(work(x), done.is_set)
 
 
 def _slow(value: Any, done: threading.Event) -> Any:
+    # in a function of Python's, which TensorFlow calls in a thread of its own
     time.sleep(0.3)
     done.set()
     return value
@@ -231,6 +237,7 @@ def _read(variable: Any) -> Any:
         variable if isinstance(variable, tf.Variable) else getattr(variable, "value", variable)
     )
     with tf.device(plain.device):
+        # on the variable's own device, or TensorFlow would copy the value
         return plain.read_value()
 
 

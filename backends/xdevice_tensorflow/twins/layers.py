@@ -117,6 +117,7 @@ def _kind(layer: Any) -> _Kind | None:
     if isinstance(layer, kl.BatchNormalization):
         return _usual("batch_norm", eps=layer.epsilon, momentum=1 - layer.momentum)
     if isinstance(layer, kl.Embedding):
+        # later layers skip the masked steps, which no other framework does by itself
         masks = {"mask_zero": True} if layer.mask_zero else {}
         return _usual("embedding", padding_idx=None, max_norm=None, **masks)
     if isinstance(layer, kl.LayerNormalization):
@@ -128,6 +129,7 @@ def _kind(layer: Any) -> _Kind | None:
         return _of_groups(layer)
     if isinstance(layer, kl.PReLU):
         shape = tuple(layer.alpha.shape)
+        # PyTorch's PReLU has one slope for each channel, or one in all
         axis = "channels" if all(size == 1 for size in shape[:-1]) else f"those of {shape}"
         return "prelu", (Part("alpha", ("weight",), layouts.shaped(shape)),), {"axis": axis}
     if isinstance(layer, kl.EinsumDense):
@@ -149,6 +151,7 @@ def _out_of_order(kind: str, own: Sequence[Part], order: pixels.Order) -> tuple[
     # its inputs are indices, not features
     elif kind == "embedding":
         only = ()
+    # the image's sizes are not known, so the numbers cannot be put in another order
     if not order.image:
         return dialects.refused(own, f"{order.why}; {layouts.BY_HAND}", only)
     return tuple(
@@ -198,6 +201,7 @@ def _of_transposed(layer: Any) -> dict[str, object]:
         _cut(layer.padding, *each)
         for each in zip(layer.kernel_size, stride, dilation, sizes, strict=True)
     ]
+    # the text "same" then says that the padding depends on the input
     if None in cuts:
         return {"padding": layer.padding, "output_padding": tuple(size or 0 for size in sizes)}
     return dict(
@@ -219,6 +223,7 @@ def _cut(
     more = 0 if output_padding is None else reach % 2 + output_padding - stride
     # uncut, the output is as long as (input - 1) * stride + reach
     cut = max(reach - stride - more, 0)
+    # an odd cut takes more from one end, and PyTorch's output_padding must be less than the stride
     if cut % 2 or not -stride < more <= 0:
         return None
     return cut // 2, stride - reach + more + cut
@@ -226,6 +231,7 @@ def _cut(
 
 def _activation(layer: Any) -> str | None:
     name = getattr(layer.activation, "__name__", str(layer.activation))
+    # Keras's word for no activation
     return None if name == "linear" else name
 
 
@@ -239,7 +245,9 @@ def _axes_of_norm(layer: Any) -> dict[str, object]:
     axes, as in other frameworks."""
     rank = len(layer.get_build_config()["input_shape"])
     axes = sorted(
-        axis - rank if axis >= 0 else axis for axis in layouts.per_axis(layer.axis, 1)
+        # counted from the end, as PyTorch's normalized_shape is
+        axis - rank if axis >= 0 else axis
+        for axis in layouts.per_axis(layer.axis, 1)
     )
     return {} if axes == list(range(-len(axes), 0)) else {"axis": tuple(axes)}
 
@@ -276,8 +284,10 @@ def _of_einsum(layer: Any) -> _Kind | None:
     inputs by outputs, or its bias does not have one number for each output."""
     taken, _, output = layer.equation.replace("...", "").partition("->")
     taken, _, weights = taken.partition(",")
+    # as in "abc,cd->abd", where c is summed over
     summed = "".join(axis for axis in weights if axis not in output)
     kept = weights[len(summed) :]
+    # the kernel's axes are first those of inputs, then those of outputs
     is_matrix = (
         bool(summed and kept) and weights.startswith(summed) and not set(kept) & set(taken)
     )
@@ -310,6 +320,7 @@ def _attention(layer: Any) -> _Kind:
     }:
         settings["head_dim"] = (layer.key_dim, layer.value_dim)
     axes = layer.attention_axes
+    # only if not the usual one
     settings |= (
         {"attention_axes": tuple(axes)} if axes is not None and tuple(axes) != (1,) else {}
     )
@@ -429,6 +440,7 @@ def _lines(model: Any) -> dict[int, str]:
     """Returns the name of the line, such as "line 2", to which each layer of a functional model belongs, by the `id` of
     the layer. A line is a chain of layers, each of which takes the output of the one before, while nothing else takes
     that output."""
+    # a functional model knows which layer takes which output
     graph = pixels.graph_of(list(pixels.in_order(model)))
     followers = {
         id(op): after[0] for op in graph.ops if len(after := list(graph.after(op))) == 1
@@ -449,6 +461,7 @@ def _lines(model: Any) -> dict[int, str]:
                 break
             line.append(follower)
         lines.append(line)
+    # a single chain from the input to the output
     whole = len(lines) == 1
     return {
         id(op): ops.WHOLE if whole else f"line {number}"
@@ -470,7 +483,9 @@ def _operations(model: Any, layers: Mapping[str, Layer]) -> Iterator[Layer]:
         if id(layer) in done:
             continue
         has_layers = bool(layers_in(layer))
+        # a layer with parameters
         if path in layers:
+            # such as the four dense layers of an attention, which are parts of it
             done |= {id(inner) for inner in pixels.in_order(layer)}
             yield layers[path]
             if _TABLE.is_rewritten(layer):
@@ -481,6 +496,7 @@ def _operations(model: Any, layers: Mapping[str, Layer]) -> Iterator[Layer]:
             function = getattr(layer, "activation", None)
             if layers[path].settings.get("activation") is not None and callable(function):
                 yield _with_axis(_by_function(f"{path}.activation", function), layer)
+        # a layer that only computes
         elif not layer.weights and not has_layers:
             operation = _TABLE.read(path, layer)
             if operation is not None:
@@ -573,6 +589,7 @@ def _with_axis(operation: Layer, layer: Any) -> Layer:
     if not isinstance(axis, int) or len(nodes_of(layer)) != 1:
         return operation
     count = len(nodes_of(layer)[0].output_tensors[0].shape)
+    # Keras allows negative axes
     place = axis % count
     if place and _gives_channels_last(layer):
         place = place % (count - 1) + 1  # PyTorch puts the channels first
@@ -611,6 +628,7 @@ def _by_function(path: str, function: Any) -> Layer:
         return _TABLE.read(path, function) or ops.activation(path, "linear")
     if str(getattr(function, "__module__", "")).partition(".")[0] not in _PACKAGES:
         return ops.plain(path, ops.OTHER, type=name)
+    # a function is called with one argument, so its defaults decide what it computes
     defaults = {
         name: parameter.default
         for name, parameter in inspect.signature(function).parameters.items()
@@ -622,6 +640,7 @@ def _by_function(path: str, function: Any) -> Layer:
         taken = {"slope": taken.get("slope", taken.get("alpha"))}
     elif "approximate" in defaults:
         taken["approximate"] = "tanh" if defaults["approximate"] else "none"
+    # their arguments are at their usual values, which the name implies
     if ops.function_name(name) in ("relu", "relu6", "silu"):
         taken = {}
     if taken.get("axis", -1) is None:
@@ -645,6 +664,7 @@ def _of_relu(path: str, layer: Any) -> Layer:
         float(layer.negative_slope),
         float(layer.threshold),
     )
+    # no other framework has this combination
     if threshold or (slope and most is not None):
         return ops.activation(
             path, "thresholded_relu", slope=slope, max=most, threshold=threshold
@@ -700,6 +720,7 @@ class TensorflowLayers(Operations):
         return layouts.stated_once(self._layers(model), layouts.COMPUTES_IN)
 
     def _layers(self, model: Any) -> Iterator[Layer]:
+        # reversed, so that a shared variable keeps its first name
         names = {id(variable): name for name, variable in reversed(list(self.variables(model)))}
         done: set[int] = set()
         orders, norms = pixels.orders(model), of_norms(model)

@@ -77,6 +77,7 @@ class TorchSamples(Samples):
 
     def variables(self, model: Any) -> Mapping[str, torch.Tensor]:
         tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+        # lazy parameters have no shape yet
         return {name: x for name, x in tensors.items() if not nn.parameter.is_lazy(x)}
 
     def tied(self) -> tuple[Any, Callable[[Any], bool]]:
@@ -96,6 +97,7 @@ class TorchSamples(Samples):
 
     def optimized(self) -> tuple[Any, Any, Step]:
         net = nn.Linear(4, 1)
+        # two calls must make equal models
         nn.init.constant_(net.weight, 0.5)
         nn.init.constant_(net.bias, 0.0)
         optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
@@ -119,6 +121,7 @@ class TorchSamples(Samples):
         x = torch.ones(8, device=torch.device("cuda", device.index))
         _ = x + 1  # loads the kernel, which waits for the GPU, before the work begins
         stream = torch.cuda.current_stream(device.index)
+        # nothing else may be under way, or the stream would be busy with that
         torch.cuda.synchronize(device.index)
         with torch.cuda.device(device.index):
             _sleep(500_000_000)

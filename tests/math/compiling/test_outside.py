@@ -780,3 +780,40 @@ def test_what_pip_has_installed_is_a_library_wherever_it_lies(compiling, tmp_pat
         xdevice.errors.UnsupportedError, match=r"written_of_outside is .* of type module"
     ):
         xdevice.compile(lambda x: written_of_outside.double(x))(x)
+
+
+IMPORTING = """
+def by_import(x):
+    import settings_in_a_file
+    return x * settings_in_a_file.k
+
+def by_name(x):
+    from settings_in_a_file import k
+    return x * k
+
+def of_the_package(x):
+    from . import settings_in_a_file
+    return x * settings_in_a_file.k
+
+def without(x):
+    return x * len(x.data if hasattr(x, "no_such_attribute") else [1.0, 2.0])
+"""
+
+
+def test_a_function_is_refused_for_what_it_imports_itself(compiling, tmp_path, monkeypatch):
+    (tmp_path / "settings_in_a_file.py").write_text("k = 2.0")
+    (tmp_path / "data.py").write_text("")  # a module of the program, named as an attribute is
+    (tmp_path / "importing_of_outside.py").write_text(IMPORTING)
+    monkeypatch.syspath_prepend(tmp_path)
+    import data  # noqa: F401
+    import importing_of_outside as module
+
+    x = xdevice.tensor([1.0])
+    for function in (module.by_import, module.by_name, module.of_the_package):
+        with pytest.raises(xdevice.errors.UnsupportedError, match="would not notice a change"):
+            xdevice.compile(function)(x)
+    assert values(xdevice.compile(module.without)(x)) == [2.0]
+    written = {}
+    exec(IMPORTING, written)  # nobody keeps its source, and the module was not imported so far
+    with pytest.raises(xdevice.errors.UnsupportedError, match="settings_in_a_file"):
+        xdevice.compile(written["by_import"])(x)

@@ -43,6 +43,7 @@ def _completed(kernels: Any) -> Any:
     """The kernels of an adapter, made to compute the dtypes that the framework lacks in the wider ones that `WIDER`
     names; with the defaults of the names in `OPTIONAL` that the adapter leaves out."""
     own = {name: getattr(kernels, name) for name in dir(kernels)}
+    # what the adapter has itself wins over the defaults
     completed = SimpleNamespace(**OPTIONAL | own)
     for name, instead in completed.WIDER.items():
         setattr(completed, name, _wide(kernels, name, instead))
@@ -58,6 +59,7 @@ def _wide(kernels: Any, function: str, wider: Mapping[str, str]) -> Callable[...
         dtype = arguments[first].dtype
         name = dtype_name(dtype)
         wide = wider.get(name)
+        # a dtype that the framework computes itself
         if wide is None:
             return kernel(*arguments)
         if wide == HOST:
@@ -140,6 +142,7 @@ class Checks:
                 f"{function} takes tensors of {self.backend.name}, not {shown(x)} of type {type(x).__qualname__}; "
                 "xp.asarray makes one of numbers and of lists"
             )
+        # a namespace belongs to one framework, so that a program notices a tensor of another
         if owned.backend is not self.backend:
             raise ArgumentError(
                 f"{function} of {self.backend.name}'s namespace was given a tensor of {owned.backend.name}; "
@@ -150,6 +153,7 @@ class Checks:
             return self._tensor_of_variable(x, function)
         if owned.kind == "tensor":
             self._require_known(x)
+        # from now on tensors of this type take the fast path
         self.tensor_types.add(type(x))
         return x
 
@@ -168,6 +172,7 @@ class Checks:
             raise self._sparse(x)
         if self.kernels.require is not None:
             self.kernels.require(x)
+        # in a framework without sparse tensors no tensor has to be asked
         if type(self.backend).is_dense is not Backend.is_dense:
             self.may_be_sparse.add(type(x))
 
@@ -232,6 +237,7 @@ class Checks:
     def operands(self, function: str, kinds: str, values: Sequence[Any]) -> list[Any]:
         """The operands as tensors of one common dtype. A value may be a Python number, or a tensor of another dtype."""
         tensors = [x if type(x) in NUMBERS else self.tensor(x, function) for x in values]
+        # it decides the device, and for Python numbers the dtype
         first = next((x for x in tensors if type(x) not in NUMBERS), None)
         if first is None:
             raise NotATensorError(
@@ -295,6 +301,7 @@ class Checks:
     def gathered(self, x: Any, places: np.ndarray[Any, Any]) -> Any:
         """The elements of `x` at positions in the flat tensor, in the shape of `places`."""
         flat = self.kernels.reshape(x, (-1,))
+        # kernels are promised at least one index
         if places.size:
             elements = self.kernels.take(flat, self.constant(places.ravel(), x), 0)
         else:
@@ -307,6 +314,7 @@ class Checks:
         """Calls `function(checks, *tensors, *settings)`. On JAX it is one program, compiled for each combination of
         settings, and so is its gradient; otherwise each small kernel would be a program of its own."""
         fuse = self.kernels.fused
+        # eager frameworks gain nothing from it
         if fuse is None:
             return function(self, *tensors, *settings)
         program = self._programs.get(function)

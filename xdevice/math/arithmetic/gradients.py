@@ -99,6 +99,7 @@ def grad(f: Callable[..., Any], *, has_aux: bool = False) -> Callable[..., Any]:
     """
     if not callable(f):
         raise no_function("grad", f)
+    # no framework computes gradients without the value
     both = value_and_grad(f, has_aux=has_aux)
 
     @wraps(f)
@@ -147,6 +148,7 @@ def _stopped(leaves: list[Any]) -> list[Any]:
                     f"stop_gradient takes tensors, not a {type(x).__qualname__}, which is a model"
                 )
             x = tensor
+        # a container of nothing but numbers is mostly a mistake
         has_tensor |= owned is not None
         stopped.append(x if owned is None else owned.backend.stop_gradient(x))
     if not has_tensor:
@@ -162,6 +164,7 @@ def _differentiated(
     kwargs: dict[str, Any],
 ) -> Any:
     """The result of a function made by `value_and_grad`, computed with PyTorch's scopes set aside."""
+    # the function gets containers that are rebuilt around the tensors of the adapter
     walk = trees.flatten(params)
     with Aside(backend_of(walk)) as aside:
         return _evaluated(aside.inside(f), has_aux, walk, args, kwargs)
@@ -195,6 +198,7 @@ def _evaluated(
         value, gradients, rest = backend.value_and_grad(leaves, call, nested)
     finally:
         inside.reset(token)
+    # None marks a parameter that the loss does not depend on
     for g in gradients:
         if g is None:
             gradients = _completed(gradients, leaves, backend)
@@ -241,6 +245,7 @@ def _parameters_one_by_one(
         # a variable counts as the tensor in it
         if owned is not None and owned.kind == "model":
             x = owned.backend.tensor_of(x)
+        # a number, a text, or a model that is more than one variable
         if owned is None or x is None:
             raise _no_parameter(name, tree, i)
         if backend is None:

@@ -37,6 +37,7 @@ def broadcast_arrays(checks: Checks, *arrays: Any) -> tuple[Any, ...]:
     tensors = [checks.tensor(x, "broadcast_arrays") for x in arrays]
     if tensors:
         checks.require_one_device("broadcast_arrays", *tensors)
+    # the frameworks' own errors for shapes that do not fit differ
     shape = broadcast_shape(*[checks.full_shape(x, "broadcast_arrays") for x in tensors])
     return tuple([checks.kernels.broadcast_to(x, shape) for x in tensors])
 
@@ -98,6 +99,7 @@ def moveaxis(
         [checks.axis(one, ndim, "moveaxis") for one in listed(axis)]
         for axis in (source, destination)
     )
+    # an axis named twice would have no single place
     if not len(sources) == len({*sources}) == len(targets) == len({*targets}):
         raise ShapeError(
             f"moveaxis takes as many different axes as places, not {source} and {destination}"
@@ -124,6 +126,7 @@ def repeat(
     if spelling:
         spellings.refuse("xp.repeat", spelling, "repeats=, axis=")
     x = checks.tensor(x, "repeat")
+    # as the standard says: without an axis the flat tensor is meant
     if axis is None and len(x.shape) != 1:
         x = checks.kernels.reshape(x, (-1,))
     place = 0 if axis is None else checks.axis(axis, len(x.shape), "repeat")
@@ -198,6 +201,7 @@ def roll(
         rolled = _rolled(checks, checks.kernels.reshape(x, (-1,)), shifts, (0,))
         return checks.kernels.reshape(rolled, shape)
     axes = listed(axis)
+    # one shift for all axes
     if len(shifts) == 1:
         shifts *= len(axes)
     if len(shifts) != len(axes):
@@ -329,6 +333,7 @@ def tensordot(
     inner = prod([shapes[0][axis] for axis in first])
     rows = _as_matrix(checks, x1, (*left, *first), (prod(left_lengths), inner))
     columns = _as_matrix(checks, x2, (*second, *right), (inner, prod(right_lengths)))
+    # a product of matrices is what every framework has optimized
     product = checks.kernels.matmul(rows, columns)
     return checks.kernels.reshape(product, (*left_lengths, *right_lengths))
 
@@ -343,6 +348,7 @@ def _contracted(
     """The axes of both tensors that `tensordot` sums over. Raises `ShapeError` if their lengths differ."""
     ndims = len(shapes[0]), len(shapes[1])
     if not isinstance(axes, tuple | list):
+        # a number means the last axes of the first tensor and the first of the second
         axes = range(ndims[0] - axes, ndims[0]), range(axes)
         if axes[0].start < 0 or len(axes[1]) > ndims[1]:
             raise ShapeError(
@@ -369,6 +375,7 @@ def vecdot(checks: Checks, x1: Any, x2: Any, /, *, axis: int = -1) -> Any:
         raise ShapeError(
             f"vecdot of {shapes[0]} and {shapes[1]} takes an axis counted from the end, not {axis}"
         )
+    # counted from the end, because the tensors may have other numbers of axes
     axis = place - shorter
     lengths = shapes[0][axis], shapes[1][axis]
     if None not in lengths and lengths[0] != lengths[1]:

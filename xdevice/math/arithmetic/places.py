@@ -51,8 +51,10 @@ def _places_of_extremes(checks: Checks, function: str, x: Any, axis: int) -> Any
     """The positions that the kernel finds, or those of the first NaN if the kernel may skip NaN."""
     kernels = checks.kernels
     places = getattr(kernels, function)(x, axis)
+    # ints have no NaN, and some frameworks put NaN first by themselves
     if dtypes.kind_of(checks.name(x)) != "f" or not kernels.SKIPS_NAN:
         return places
+    # NaN counts as the largest and as the smallest, as in NumPy
     is_nan = kernels.isnan(x)
     first = kernels.argmax(kernels.astype(is_nan, "int32"), axis)
     return kernels.where(kernels.any(is_nan, (axis,), False), first, places)
@@ -142,6 +144,7 @@ def _indices_in_range(checks: Checks, x: Any, indices: Any, axis: int, function:
         )
         is_negative = kernels.less(indices, checks.number(0, whole, indices))
         return kernels.where(is_negative, kernels.add(indices, along), indices)
+    # a read of the host's memory where that is possible, without a copy
     values = checks.backend.peek(indices)
     # seen as unsigned, a negative index is in the upper half: one pass over the values finds both kinds of wrong ones
     unsigned = values.view(values.dtype.str.replace("i", "u"))
@@ -151,6 +154,7 @@ def _indices_in_range(checks: Checks, x: Any, indices: Any, axis: int, function:
         if low < -length or high >= length:
             wrong = low if low < -length else high
             raise IndexError(f"{function}: there is no index {wrong} in an axis of {length}")
+        # few frameworks take negative indices, so they are counted from the front here
         if low < 0:
             return checks.constant(
                 (values + (values < 0) * length).astype(whole, copy=False), indices
@@ -203,8 +207,10 @@ sort = _ordering("sort", _sorted)
 def isin(checks: Checks, x1: Any, x2: Any, /, *, invert: bool = False) -> Any:
     kernels = checks.kernels
     x1, x2 = checks.operands_together("isin", REAL, x1, x2)
+    # nothing is an element of an empty set
     if 0 in shape_of(x2):
         return kernels.full_like(x1, bool(invert), "bool")
+    # a search in a sorted vector, because comparing each with each would need the product of both sizes
     ordered = sort(checks, kernels.reshape(x2, (-1,)))
     # each element is compared with the one at its place in the sorted vector, or with the last one
     places = searchsorted(checks, ordered, x1)

@@ -169,6 +169,7 @@ class Array:
     # what a library asks first
 
     def __array_namespace__(self, *, api_version: str | None = None) -> Any:
+        # a library that asks for a version relies on its rules
         if api_version not in (None, *VERSIONS):
             raise ArgumentError(
                 f"there is no version {shown(api_version)} here; expected one of {', '.join(VERSIONS)}"
@@ -177,6 +178,7 @@ class Array:
         wrapped = _namespaces.get(inner)
         if wrapped is None:
             result = Wrapped(self._checks, inner, f"{inner.__name__} of standard arrays")
+            # libraries compare namespaces by identity
             wrapped = _namespaces.setdefault(inner, result)
         return wrapped
 
@@ -196,6 +198,7 @@ class Array:
         copy: bool | None = None,
     ) -> Any:
         x = self
+        # a copy to the host is what the caller asks for
         if dl_device == (dlpack.CPU, 0) and copy is not False:
             x = self.to_device(CPU)
         elif dl_device is not None and dl_device != self.__dlpack_device__():
@@ -225,11 +228,13 @@ class Array:
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
         import numpy
 
+        # NumPy would copy from the GPU without a word
         if self.device is not CPU:
             raise DTypeError(
                 f"NumPy takes no array that is on {self.device}; x.to_device('cpu') copies it, "
                 "xdevice.to_numpy(x.tensor) reads it"
             )
+        # arrays here are never written, and NumPy's may be
         if copy is False:
             raise SharingError("NumPy gets a copy of this array; leave copy=False out")
         return numpy.asarray(creation.to_numpy(self.tensor), dtype)
@@ -249,6 +254,7 @@ class Array:
         return int(creation.item(self.tensor))
 
     def __index__(self) -> int:
+        # the standard allows only 0-d integer arrays as indices
         if self.ndim:
             raise ShapeError(
                 f"an index is an array without dimensions, not of the shape {self.shape}"

@@ -13,16 +13,19 @@ A function may read only the values in this table; anything else is refused by n
 
 from __future__ import annotations
 
+import ast
 import builtins
-import dis
+import inspect
 import random
 import sys
 from collections import namedtuple
 from enum import Enum
 from functools import cache, cached_property, partial
+from importlib.util import find_spec
 from numbers import Number
 from operator import attrgetter, is_
 from pathlib import Path
+from textwrap import dedent
 from types import (
     BuiltinFunctionType,
     CodeType,
@@ -113,12 +116,14 @@ class Outside:
     def _visit(self, value: Any, name: str) -> None:
         """Watches a value, and all that can be read in it. Raises `UnsupportedError` for a value that is not in the
         table above."""
+        # objects refer to each other in circles
         if value is _GONE or id(value) in self._visited:
             return
         self._visited[id(value)] = value
         if any(value is one for one in _LOOKS_UP):
             raise _unseen(name, value)
         cls = type(value)
+        # nothing in it can change
         if is_constant(value, self._own):
             return
         if cls in _CONTAINERS:
@@ -129,9 +134,11 @@ class Outside:
             self._watch(lambda: _PARTS_OF_A_METHOD(value), name)
         elif cls is partial:
             self._watch(lambda: (*_PARTS_OF_A_PARTIAL(value), *_attributes(value)), name)
+        # a plain class: its metaclass is no code of the program
         elif isinstance(value, type) and is_of_library(cls.__module__):
             self._watch(lambda: value.__mro__, name)
             self._watch(partial(_parts_of_a_class, value), name)
+        # members of enumerations may have attributes
         elif isinstance(value, Enum):
             self._watch(lambda: (cls, *vars(value).values()), name)
         elif not _is_tensor(value):
@@ -148,16 +155,18 @@ class Outside:
             return
         self._watch(partial(_PARTS_OF_A_FUNCTION, function), f"a default of {name}")
         self._watch(partial(_attributes, function), f"an attribute of {name}")
+        # variables of the function around it
         if cells := function.__closure__:
             self._watch(lambda: map(_in_cell, cells), *function.__code__.co_freevars)
         # it was made around others, which are in its cells
         if is_of_library(module, self._own):
             return
         codes = _codes(function.__code__)
+        # sorted, because a set has another order in each process
         names = sorted({name for code in codes for name in code.co_names})
         for unseen in _ELSEWHERE.intersection(names):
             raise _unseen(f"{name} reads {unseen}, which", function)
-        for imported in {name for code in codes for name in _imports(code)}:
+        for imported in _imports(function.__code__, names):
             if not is_of_library(imported, self._own):
                 raise _unseen(imported, sys.modules.get(imported))
         python = vars(builtins)
@@ -264,6 +273,7 @@ def _parts_of_a_class(cls: type) -> list[Any]:
     """Returns the names in a class, with their values and functions."""
     parts: list[Any] = []
     for name, value in vars(cls).items():
+        # Python writes these itself, at times it chooses
         if name not in _OF_PYTHON:
             parts += name, *_behind(value)
     return parts
@@ -291,10 +301,26 @@ def _codes(code: CodeType) -> list[CodeType]:
     return [code, *(one for part in inner for one in _codes(part))]
 
 
-def _imports(code: CodeType) -> list[str]:
-    return [
-        str(one.argval) for one in dis.get_instructions(code) if one.opname == "IMPORT_NAME"
-    ]
+def _imports(code: CodeType, names: Iterable[str]) -> set[str]:
+    """Returns the modules that the code of a function imports, as its source says. Without the source, as after `exec`,
+    each of the code's names counts that `import` would find."""
+    if code.co_name == "<lambda>":  # which cannot import
+        return set()
+    try:
+        tree = ast.parse(dedent(inspect.getsource(code)))
+    except (OSError, SyntaxError):
+        return {name for name in names if _is_importable(name.partition(".")[0])}
+    imported = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            imported |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            imported.add("." * node.level + (node.module or ""))
+    return imported
+
+
+def _is_importable(name: str) -> bool:
+    return name in sys.modules or find_spec(name) is not None
 
 
 def _is_dtype(value: Any) -> bool:

@@ -108,11 +108,14 @@ class _Arguments:
         """The key of a program, besides its tensors: the containers, and the values that are not tensors."""
         self.has_symbols = False
         for i, x in enumerate(self.walk[1]):
+            # a variable counts as the tensor in it
             owner, value = self._owner_of(x)
             if owner is None:
                 _require_fixed(self._name(i), x)
+                # such a value is part of the program, so another value needs another program
                 self.structure += _key(x)
                 continue
+            # one program belongs to one framework's compiler
             if self.backend is not None and owner is not self.backend:
                 raise ArgumentError(
                     f"compile takes tensors of one framework, and {self._name(i)} is of {owner.name}, others are of "
@@ -155,6 +158,7 @@ class _Arguments:
         """Returns the device of all the tensors. Raises if there are two."""
         assert self.backend is not None
         places: list[Device] = [self.backend.operand_device(x) for x in self.tensors]
+        # the first that is elsewhere, which the error names
         i = next((i for i, place in enumerate(places) if place != places[0]), None)
         if i is not None:
             raise DeviceMismatchError(
@@ -232,6 +236,7 @@ def _reader(node: Any) -> Callable[[Any, list[Any]], bool]:
     Raises LookupError for other containers than lists, tuples, and dicts whose keys are strings."""
     x, _, keys, children, inner = node
     cls, names, length = type(x), [*keys], len(children)
+    # other containers have rules of their own, and go through a whole walk
     if cls not in _CONTAINERS or (cls is dict and {*map(type, names)} - {str}):
         raise LookupError
     parts = [_reader(inner[i]) if i in inner else None for i in range(length)]
@@ -273,6 +278,7 @@ class _Programs:
         if pattern is None or tensors is None or pattern.backend.refusal is not None:
             arguments = _Arguments(call)
             tensors = arguments.tensors
+            # called while another compiler traces
             if arguments.has_symbols:
                 return self._function(*args, **kwargs)  # a compiler around this one compiles it
             # the same object each time, because programs are kept by it
@@ -318,6 +324,7 @@ class _Programs:
 def _depth() -> int:
     """The number of xdevice's frames above the user's, counted from the function that calls this."""
     depth, frame = 1, sys._getframe(1)
+    # the warning shall name the user's line
     while frame.f_back is not None and frame.f_globals["__name__"].partition(".")[0].startswith(
         "xdevice"
     ):

@@ -86,6 +86,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
     options = early_config.known_args_namespace
+    # nothing to prepare
     if options.xd_cuda is None:
         if options.xd_default_of_tests:
             raise pytest.UsageError(
@@ -106,6 +107,7 @@ def pytest_configure(config: pytest.Config) -> None:
         from .recordings import Recordings
 
         settings.recordings = Recordings(config)
+    # with xdist, the workers report to the process that prints the summary
     if not hasattr(config, "workerinput"):
         config.pluginmanager.register(Summary(config), "xdevice-summary")
 
@@ -122,6 +124,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         if fault:
             pytest.fail(f"{definition.nodeid}: {fault}", pytrace=False)
     if not _asks_for_xd(metafunc):
+        # a marker without `xd` would silently do nothing
         idle = [
             mark.name
             for mark in definition.own_markers
@@ -134,6 +137,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
             )
         return
     every = metafunc.config.stash[settings_key].names
+    # decided while tests are collected, so that the report lists no test that cannot run
     names: list[Any] = [BackendName(name) for name in every if _may_run(name, marks)]
     if not names:
         reason = f"it is for other backends than those of this run: {', '.join(every)}"
@@ -145,6 +149,7 @@ def _asks_for_xd(metafunc: pytest.Metafunc) -> bool:
     """Whether a test uses this plugin's fixture `xd`, and not a project's own fixture or parameter of the same name."""
     if "xd" not in metafunc.fixturenames:
         return False
+    # pytest has no public way to ask which fixture a name means
     definitions = metafunc.definition._fixtureinfo.name2fixturedefs.get("xd", ())
     if not any(definition.func.__module__ == __name__ for definition in definitions):
         return False
@@ -177,6 +182,7 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     if any("xd_other_device" in getattr(item, "fixturenames", ()) for item in session.items):
+        # those that are loaded now, and below those to come
         for backend in registry.list_loaded():
             _prepare(backend)
         registry.on_load.append(_prepare)
@@ -197,6 +203,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
     """Restores the default backend and the generator of random numbers after each test."""
     if backend_of(item) is None:
         return (yield)
+    # what the project itself may have set
     before = selection.default()
     try:
         with generators.keep_generator():
@@ -298,6 +305,7 @@ def pytest_runtest_makereport(
     """Hides xdevice's own frames from an error, and adds to the report what the summary needs."""
     name = backend_of(item)
     if name is not None and call.excinfo is not None:
+        # the reader wants the line of the test, not those inside xdevice
         for entry in call.excinfo.traceback:
             module = entry.frame.f_globals
             if module["__name__"].startswith("xdevice."):
@@ -363,6 +371,7 @@ def _device(backend: Backend, settings: Settings) -> Device:
     try:
         device = backend.require(devices.parse(settings.device))
     except XDeviceError as error:
+        # without a list of backends, one that lacks the device is passed over; with a list, it is a failure
         if settings.is_auto and isinstance(error, DeviceNotFoundError):
             pytest.skip(f"--xd-device={settings.device}: {error}")
         pytest.fail(f"--xd-device={settings.device}: {error}", pytrace=False)
@@ -374,6 +383,7 @@ def xd_devices(xd: Backend, xd_device: Device) -> list[Device]:
     """All GPUs of the backend, `xd_device` first, if `xd_device` is a GPU; else `[xd_device]`."""
     if xd_device.kind != "gpu":
         return [xd_device]
+    # the chosen one first, since many tests use the first only
     return [xd_device, *(device for device in _gpus(xd) if device is not xd_device)]
 
 

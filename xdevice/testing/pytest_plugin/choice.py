@@ -32,6 +32,7 @@ def backend_of(item: pytest.Item) -> str | None:
     """The backend that a test runs on; None if the test does not use `xd`."""
     callspec = getattr(item, "callspec", None)
     name = callspec.params.get("xd") if callspec is not None else None
+    # a project's own parameter `xd` is none of ours
     return name if isinstance(name, BackendName) else None
 
 
@@ -40,6 +41,7 @@ def tolerances(item: pytest.Item) -> dict[str, Any]:
     closest to the test takes precedence."""
     name = backend_of(item)
     options: dict[str, Any] = {}
+    # the closest marker comes first, so it is applied last
     for mark in reversed(list(item.iter_markers("xd_tol"))):
         if not mark.args or name in named_by(mark):
             options.update(mark.kwargs)
@@ -59,6 +61,7 @@ def about(item: pytest.Item, name: str) -> dict[str, Any]:
     # plain strings: execnet, which carries reports between processes, refuses subclasses
     facts: dict[str, Any] = {"backend": str(name), "version": None, "on_gpu": False}
     for backend in registry.list_loaded():
+        # the version is known only of a backend that was loaded
         if backend.name == name:
             facts["version"] = str(backend.version)
             facts["on_gpu"] = needs_gpu(item) or _is_placed_on_gpu(item, name)

@@ -46,6 +46,7 @@ class Cuda:
             )
         self._here: list[str] = []
         self._taken: dict[str, None] = {}
+        # the suite may have imported a framework before the options were read
         for backend in registry.list_loaded():
             self._tell(backend)
         registry.on_load.append(self._tell)
@@ -81,6 +82,7 @@ class Cuda:
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         if (
+            # a run that has failed needs no second reason
             session.exitstatus == pytest.ExitCode.OK
             and not self._taken
             and not session.config.option.collectonly
@@ -104,6 +106,7 @@ def _in_tests(backend: Backend) -> Callable[[FrameType], bool]:
     passed = {*backend.modules, f"xdevice_{backend.name}"}
 
     def answer(frame: FrameType | None) -> bool:
+        # the innermost frame outside the framework and its wrappers made the call
         while frame is not None:
             packages = frame.f_globals.get("__name__", "").split(".")
             if packages[0] not in passed and _WRAPPERS not in packages:
@@ -115,6 +118,7 @@ def _in_tests(backend: Backend) -> Callable[[FrameType], bool]:
 
 
 def _is_test(path: Path) -> bool:
+    # pytest's usual names of files with tests
     is_named = (
         path.stem.startswith("test_") or path.stem.endswith("_test") or path.stem == "conftest"
     )

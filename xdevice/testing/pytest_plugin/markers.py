@@ -32,6 +32,7 @@ _KEYWORDS: Final = {
 
 def fault_of(mark: pytest.Mark) -> str | None:
     """Says what is wrong with the arguments of one of this plugin's markers; None if they are right."""
+    # a misspelt keyword would be ignored
     unknown = sorted(set(mark.kwargs) - set(_KEYWORDS[mark.name]))
     if unknown:
         return f"{mark.name} takes no {', '.join(unknown)}; {MARKERS[mark.name]}"
@@ -59,6 +60,7 @@ def fault_of(mark: pytest.Mark) -> str | None:
         more = ", ..." if _KEYWORDS[mark.name] else ""
         return f'{mark.name} names no backend; write {mark.name}("mxnet"{more})'
     reason = mark.kwargs.get("reason")
+    # pytest would print an empty reason without complaint
     has_reason = isinstance(reason, str) and reason.strip()
     if "reason" in _KEYWORDS[mark.name] and not has_reason:
         return f'{mark.name} needs a reason; write {mark.name}({mark.args[0]!r}, reason="...")'

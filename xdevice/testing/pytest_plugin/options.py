@@ -21,6 +21,7 @@ class Settings:
     def __init__(self, config: pytest.Config) -> None:
         self.device: str | None = config.getoption("xd_device")
         self.recordings: Recordings | None = None
+        # the command line wins over the ini file
         option = config.getoption("xd_backends")
         self._text: str = config.getini("xd_backends") if option is None else option
         self._names: tuple[str, ...] | None = None
@@ -44,8 +45,10 @@ def _named(text: str) -> tuple[str, ...]:
         raise pytest.UsageError(
             "--xd-backends names no backend: give auto, or names such as torch,paddle"
         )
+    # an empty word, as in "torch,,jax", is reported as one
     words = [word for part in text.split(",") for word in part.split() or [""]]
     try:
+        # each once, even under two of its names
         names = tuple(dict.fromkeys(map(registry.canonical, words)))
     except BackendNotFoundError as error:
         raise pytest.UsageError(f"--xd-backends={text}: {error}") from None

@@ -33,10 +33,12 @@ def needs(*names: str) -> Callable[[Checks], Checks]:
     """Marks a check, or all checks of a class, to run only for adapters that have these capabilities, or single hooks
     (methods of an adapter) that refuse by default: `@needs("Streams")`, `@needs("memory")`."""
     unknown = [name for name in names if name not in _HOOKS and name not in HOOKS]
+    # a misspelt name would skip the check on every adapter
     assert not unknown, f"the contract has no {', '.join(unknown)}"
 
     def mark(marked: Any) -> Any:
         own = [value for name, value in vars(marked).items() if name.startswith("test_")]
+        # a class marks all of its checks
         for check in own if isinstance(marked, type) else [marked]:
             check.needs = (*getattr(check, "needs", ()), *names)
         return marked
@@ -64,5 +66,7 @@ def _hooks(name: str) -> tuple[str, ...]:
 
 def _has(adapter: Backend, hooks: tuple[str, ...]) -> bool:
     return all(
-        getattr(getattr(adapter, hook), "__func__", None) is not HOOKS[hook] for hook in hooks
+        # a hook that was not overwritten is still the contract's own function
+        getattr(getattr(adapter, hook), "__func__", None) is not HOOKS[hook]
+        for hook in hooks
     )

@@ -29,6 +29,7 @@ def load(name: str) -> None:
     answer: dict[str, Any] = {"imported by xdevice": _IMPORTED}
     framework = frameworks.find(name)
     root = framework.modules[0] if framework is not None else name
+    # threads append to one list, which is safe under Python's lock
     loaded: list[Any] = []
     threads = [
         threading.Thread(target=lambda: loaded.append(xdevice.backend(name))) for _ in range(8)
@@ -49,6 +50,7 @@ def load(name: str) -> None:
         {backend.name for backend in registry.list_loaded()} - {name, "numpy"}
     )
     answer["started by counting"] = _list_started(name)
+    # a framework may keep state for the thread that has imported it, which has ended by now
     answer["works in the main thread"] = _work(name)
     answer["works in a new thread"] = _in_thread(lambda: _work(name))
     answer["floats"] = _floats(name)
@@ -76,6 +78,7 @@ def fork(name: str) -> None:
     with xdevice.use_backend(name):
         xdevice.num_gpus()
         xdevice.try_gpu()
+        # naming a device starts none
         xdevice.device("gpu:1")
     answer["child after loading"] = _in_fork(lambda: str(_work(name)))
     _work(name)
@@ -137,6 +140,7 @@ def _list_started(name: str) -> list[str]:
         xdevice.num_gpus()
         xdevice.try_all_gpus()
         with suppress(xdevice.errors.UnsupportedError):
+            # an event of CUDA starts the GPU, so xdevice makes it at the first use
             xdevice.accelerator.Event()
     if backend.virtual or type(backend).is_started is Backend.is_started:
         return []
@@ -150,6 +154,7 @@ def _list_started(name: str) -> list[str]:
 def _work(name: str) -> float:
     """Computes 1 + 1 by creating, copying and reading tensors that are large enough for the framework's threads."""
     with xdevice.use_backend(name) as backend:
+        # small tensors are computed without threads, and so would hide a lock that is never released
         x = xdevice.tensor([1.0] * 100_000)
         y = backend.samples().add(x, xdevice.copy_to(x, "cpu"))
         xdevice.sync(y)
@@ -180,6 +185,7 @@ def _in_thread(work: Callable[[], Any]) -> Any:
 
 def _in_fork(work: Callable[[], str]) -> str:
     """The result of `work` in a forked child: its text, the name of its error, or how the child ended."""
+    # a pipe, because the child shares no memory with its parent
     read, write = os.pipe()
     with warnings.catch_warnings():
         # JAX and Python 3.12 warn of any fork; here it is the thing under test
@@ -193,6 +199,7 @@ def _in_fork(work: Callable[[], str]) -> str:
         except Exception as error:
             answer = type(error).__name__
         os.write(write, answer.encode())
+        # without exit hooks, which belong to the parent
         os._exit(0)
     os.close(write)
     answer = os.read(read, 1000).decode()

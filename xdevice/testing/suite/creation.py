@@ -351,6 +351,7 @@ class CreationChecks(Suite):
         for name, x in self.odd_tensors().items():
             detached = self.adapter.detached(x)
             layout = self.adapter.memory_layout(detached)
+            # no memory to describe
             if 0 in tuple(x.shape) or layout is None:
                 continue
             assert layout[0] == need(self.samples.address(detached), "addresses"), (
@@ -376,6 +377,7 @@ class CreationChecks(Suite):
             x = xdevice.to_device(self.make(), place)
             lent = self.export(self.adapter.detached(x)) if self.adapter.shares(place) else None
             if lent is not None:
+                # a framework that mislabels its memory makes the importer crash
                 kinds = (dlpack.CPU,) if place is devices.CPU else dlpack.GPUS
                 assert lent.device[0] in kinds, (
                     f"{place} is not where DLPack says: {lent.device}"
@@ -388,6 +390,7 @@ class CreationChecks(Suite):
     def test_lending_lets_go(self) -> None:
         x = self.adapter.detached(self.make())
         self.lend(x)
+        # a lock that is taken and not released would stop this thread
         self.in_thread(self.lend, x)
 
     def lend(self, x: Any) -> None:
@@ -397,6 +400,7 @@ class CreationChecks(Suite):
     def test_detached_is_the_same_memory_without_a_gradient(self) -> None:
         self.needs_kernels()
         x = self.make()
+        # without a gradient there is nothing to detach
         assert self.adapter.detached(x) is x or self.requires_grad(x) is None
         marked = self.samples.marked(self.make())
         if self.requires_grad(marked) is None:
@@ -410,6 +414,7 @@ class CreationChecks(Suite):
     def test_a_compact_copy_is_new_and_in_order(self) -> None:
         self.needs_kernels()
         for name, x, array in self.odd():
+            # copies of such tensors are not asked of this method
             if name == "empty" or self.adapter.detached(x) is not x:
                 continue
             compact = self.adapter.compact(x)
@@ -426,6 +431,7 @@ class CreationChecks(Suite):
         assert rules.alignment >= 1
         assert rules.strides in ("any", "forward", "compact")
         for name in self.dtypes():
+            # longer than the tensor, so that an aligned part can be cut out
             array = np.zeros(64, host_dtype(name))
             # JAX takes over only memory that begins at a multiple of 64 bytes
             begin = (-array.ctypes.data % 64) // array.itemsize

@@ -33,6 +33,7 @@ class ParallelChecks(Suite):
         # threads of a pool are used again, and may have kept something
         for _ in range(3):
             first, number, *others = xdevice.parallel.run(add, lambda: 7, add, add)
+            # also results that are no tensors
             assert number == 7
             for result in (first, *others):
                 self.assert_reads(self.add(result, result), expected * 4)
@@ -66,6 +67,7 @@ class ParallelChecks(Suite):
                     f"{name} does not carry into tasks"
                 )
                 state = self.adapter.thread_state()
+            # a new thread, which begins with the framework's defaults
             answers = self.in_thread(_is_on_inside_and_after, state, is_on)
             assert answers == (True, False), (
                 f"{name} must be on in the block of the state, and off after it"
@@ -80,6 +82,7 @@ class ParallelChecks(Suite):
         array = plain("float32")
 
         def task(number: int) -> Any:
+            # numbers of their own for each task, so that one that gets another's tensors shows
             xs = [self.make(array + number * i) for i in range(5)]
             return [xdevice.to_numpy(self.add(x, xdevice.copy_to(x, self.home))) for x in xs]
 
@@ -106,6 +109,7 @@ class ParallelChecks(Suite):
             assert [batch["name"] for batch in prefetched] == list(arrays)
             for batch, (name, array) in zip(prefetched, arrays.items(), strict=True):
                 self.assert_on(target, batch["x"], array, f"{name} to {target}")
+            # float64 arrays become float32, as with `xdevice.tensor`
             names = [name for name in self.dtypes() if name != "float64"]
             hosts = list(xdevice.prefetch(map(telling, names), target))
             for x, name in zip(hosts, names, strict=True):
@@ -138,6 +142,7 @@ class ParallelChecks(Suite):
                 for i in range(6):
                     buffer[...] = i
                     if shared is not None:
+                        # a loader that fills the same tensor again, as many do
                         self.adapter.write(shared, self.make(buffer))
                         xdevice.sync(shared)
                     yield {"host": buffer, "tensor": shared}
@@ -181,6 +186,7 @@ class ParallelChecks(Suite):
         for actual, expected in zip(batches, arrays, strict=True):
             assert_same(actual.reshape(3, 4), expected)
         self.assert_threads(before)
+        # a loop that is left early must end the loader's threads
         broken_off = iter(xdevice.prefetch(self.samples.loader(arrays), self.home))
         next(broken_off)
         broken_off.close()
@@ -188,6 +194,7 @@ class ParallelChecks(Suite):
 
         def source() -> Iterator[Any]:
             yield arrays[0]
+            # an error of the loader must reach the loop, and not hang it
             raise Planned("in the loader")
 
         with pytest.raises(Planned, match="in the loader"):

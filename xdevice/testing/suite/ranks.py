@@ -64,6 +64,7 @@ class Ranks:
         assert array.dtype == host_dtype(self.dtype), (
             f"{name}: {array.dtype}, expected {self.dtype}"
         )
+        # in the widest dtype, so that the comparison itself does not round
         off = np.abs(array.astype("complex128") - expected).max()
         assert off <= _ROUNDING.get(self.dtype, 1e-15) * max(1.0, np.abs(expected).max()), (
             f"{name}: off by {off}"
@@ -85,6 +86,7 @@ class Ranks:
         x = self.mine(self.plain)
         result = self.world.all_reduce(x)
         self.same(result, reduce(np.add, self.plain), "sum")
+        # JAX and TensorFlow do not write into tensors, so there the result is new
         backend = xdevice.backend()
         if backend.can_write(backend.detached(x)):
             assert result is x, "sum: another tensor, though it can be written"
@@ -96,9 +98,11 @@ class Ranks:
         if self.dtype not in values.FLOATS:
             self.assert_refused("mean")
             return
+        # the exact mean, to which the engine's is compared
         wide = [row.astype("complex128") for row in self.plain]
         mean = self.world.all_reduce(self.mine(self.plain), "mean")
         self.near(mean, reduce(np.add, wide) / self.size, "mean")
+        # no whole numbers, which would be exact in any order
         weights = [rank + 0.5 for rank in range(self.size)]
         expected = np.average(wide, axis=0, weights=weights)
         weighed = self.world.all_reduce(
@@ -186,9 +190,11 @@ def faults(world: World) -> Iterator[str]:
             except AssertionError as error:
                 yield f"{check.__name__} of {dtype}: {error}"
             except (xdevice.errors.DTypeError, xdevice.errors.UnsupportedError) as error:
+                # any other refusal is a fault of the adapter
                 if "the engine" not in str(error):
                     raise
                 refused.append(f"{check.__name__} of {dtype}: {error}")
+            # all ranks finish a check before the next one begins, or an error would be blamed on the wrong check
             world.barrier()
 
 
@@ -208,6 +214,7 @@ def train(world: World) -> Iterator[str]:
 
 def _train_in(dtype: str, most: float, world: World) -> Iterator[str]:
     """Checks `train` in one dtype."""
+    # the same seed on all ranks, which therefore have the same data
     generator = np.random.default_rng(0)
     x = generator.normal(size=(2 * world.size + 1, 4))
     y = generator.normal(size=(2 * world.size + 1,))

@@ -29,6 +29,7 @@ class TrainingChecks(Suite):
     def test_an_optimizer_takes_state_that_it_would_make_in_a_step(self) -> None:
         self.needs_kernels()
         model, optimizer, step = self.optimized()
+        # a twin that takes no step
         fresh, untrained, other_step = self.optimized()
         data = self.training_data_here()
         with self.here:
@@ -38,6 +39,7 @@ class TrainingChecks(Suite):
         lacking = [name for name in state if name not in before]
         assert lacking, "an optimizer that has taken a step has state"
         assert not self.adapter.state_to_come(untrained, []), "state that nobody asks for"
+        # anything else would make state for whatever it is asked for
         assert not self.adapter.state_to_come(fresh, lacking), "a network is not an optimizer"
         to_come = self.adapter.state_to_come(untrained, lacking)
         assert set(lacking) <= set(to_come), f"of {lacking} only {list(to_come)}"
@@ -67,6 +69,7 @@ class TrainingChecks(Suite):
         state = dict(self.adapter.variables(untrained))
         lacking = [name for name in values if name not in state]
         state.update(self.adapter.state_to_come(untrained, lacking))
+        # the weights after training, with which the state belongs together
         self.put(dict(self.adapter.variables(fresh)), self.arrays_of(model))
         self.put(state, values)
         self.adapter.take_state(untrained, state)
@@ -90,6 +93,7 @@ class TrainingChecks(Suite):
         model, optimizer, step = self.optimized()
         with skipping_what_is_refused():
             read = self.adapter.optimizer(optimizer)
+        # by identity: an optimizer that holds copies would not train the model
         names = {id(variable): name for name, variable in self.adapter.variables(model)}
         owned = {names.get(id(one.variable)) for one in read.parameters}
         assert owned == set(names.values()), "the model's own, and all"
@@ -104,6 +108,7 @@ class TrainingChecks(Suite):
         stated = {name for one in read.parameters for name in one.state.values()}
         assert stated == set(state), "every state has its slot"
         for one in read.parameters if read.kind == "sgd" else ():
+            # of SGD with momentum there is one
             ((slot, name),) = one.state.items()
             moved = values[names[id(one.variable)]] - self.adapter.to_numpy(one.variable)
             rate = terms.FORMS.get(slot, one.settings["lr"])
@@ -114,6 +119,7 @@ class TrainingChecks(Suite):
     def test_a_moved_model_trains_on_as_if_it_had_stayed(self) -> None:
         self.needs_kernels()
         model, step = need(self.samples.trainable(), "training")
+        # a twin that stays on the CPU shows what the losses should be
         stayed, twin_step = need(self.samples.trainable(), "training")
         x, y = self.training_data()
         first, *others = self.places()

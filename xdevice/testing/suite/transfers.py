@@ -36,6 +36,7 @@ class TransferChecks(Suite):
         self.needs_kernels()
         x = self.make(2.5)
         reads = self.reads(x)
+        # each way of reading by itself, because frameworks do not send them all through one function
         with xdevice.transfers() as log:
             for read in reads:
                 read()
@@ -50,7 +51,9 @@ class TransferChecks(Suite):
                 self.here,
                 devices.CPU,
             )
+            # one float32
             assert record.nbytes == 4
+            # on the CPU nothing travels, and the read is only logged
             assert record.physical is (self.here.kind != "cpu")
         assert not list(none), "nothing is read or moved"
 
@@ -59,6 +62,7 @@ class TransferChecks(Suite):
         self.require_transfers()
         there = self.there_with_values()
         x = self.make()
+        # a move, a move to where it is, which counts for nothing, and a copy
         with xdevice.transfers() as log:
             xdevice.to_device(x, there)
             xdevice.to_device(x, self.home)
@@ -94,6 +98,7 @@ class TransferChecks(Suite):
         # 4 MB each: what an allocator rounds up is small beside them
         count = 1 << 20
         for device in self.places():
+            # garbage that is freed during the check would hide what it allocates
             gc.collect()
             xdevice.sync()
             before = xdevice.memory(device)
@@ -128,6 +133,7 @@ class TransferChecks(Suite):
         """Checks that a reset peak begins at the memory that is allocated now."""
         high = xdevice.memory(device).peak
         assert high is not None
+        # some frameworks cannot reset their peak
         if refusal_of(lambda: xdevice.accelerator.reset_peak_memory_stats(device)) is not None:
             return
         low = xdevice.memory(device)

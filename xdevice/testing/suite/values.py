@@ -26,14 +26,17 @@ _TOP = {
 
 def telling(name: str) -> Array:
     """A 3x4 array of a dtype with extreme values: odd bits, both zeros, NaNs with a sign and a payload."""
+    # both values in no regular pattern, so that a shifted row shows
     if name == "bool":
         return np.array([[0, 1, 1, 0], [1, 1, 0, 1], [0, 0, 0, 1]], dtype="bool")
     if name in FLOATS:
         return _floats(name)
     limits = np.iinfo(name)
+    # a copy by way of a narrower or a signed dtype changes the extremes
     top, low = int(limits.max), int(limits.min)
     # an integer that float64 cannot hold
     middle = (1 << 53) + 1 if limits.bits == 64 else top // 3
+    # unsigned ints have no negative numbers
     next_to_low, other = (low + 1, -1) if low else (3, 5)
     numbers = [
         0,
@@ -66,6 +69,7 @@ def _floats(name: str) -> Array:
     numbers = np.array(
         [0.0, -0.0, 1.5, -2.25, 1 / 3, top, -top, np.inf, -np.inf, 0, 0, 0]
     ).astype(kind)
+    # bits are set by hand, because arithmetic makes NaNs of one kind only
     raw = numbers.view(bits)
     one = bits.type(1)
     sign = one << bits.type(bits.itemsize * 8 - 1)
@@ -93,6 +97,7 @@ def plain(name: str) -> Array:
     elif name in FLOATS:
         numbers = (numbers - 5) * 0.25
         numbers = numbers + 1j * numbers[::-1] if name in _REAL else numbers
+    # signed ints get negative numbers, too
     elif np.iinfo(name).min:
         numbers = numbers - 5
     array: Array = numbers.astype(host_dtype(name))
@@ -111,6 +116,7 @@ def odd_sources() -> Iterator[tuple[str, Array]]:
     yield "0-d", np.array(-2.5, "float32")
     yield "column", base[:, :1]
     frozen = base.copy()
+    # some frameworks refuse or warn of arrays that cannot be written
     frozen.setflags(write=False)
     yield "read-only", frozen
     yield from zip(("at 64 bytes", "at 4 bytes"), aligned_and_not(), strict=True)

@@ -83,11 +83,13 @@ class _Frame:
     def ends(self, result: Any) -> Any:
         """Records the call with its result, unless that has been done already. Returns the value with which the model
         continues: the result, or the value that the block of `standing_in` gives in its place."""
+        # an activation inside the layer has ended the call already
         if self._has_ended:
             return result
         self._has_ended = True
         outputs = self._watch.copies(result)
         call = Call(self._path, self._layer, self._inputs, outputs, [None] * len(outputs))
+        # in the order in which calls end, as their outputs are used
         self._watch.calls.append(call)
         stand_in = _stand_in.get()
         return self._watch.followed(
@@ -118,6 +120,7 @@ class GradientHooks:
     def follow(self, result: Any, put: Callable[[int, Any], None]) -> Any:
         """Has `put(number, gradient)` called for each tensor of a result; returns the result."""
         for number, x in enumerate(tensors(self._backend, result)):
+            # a hook on a tensor without a gradient raises an error
             if self._asks(x):
                 self._stack.callback(x.register_hook(partial(put, number)).remove)
         return result
@@ -155,8 +158,10 @@ class Watch:
         """Returns `go(arguments)`, and records it as a call of `layer`. Inside another recorded layer only an
         activation is recorded."""
         outer: _Frame | None = getattr(self._here, "frame", None)
+        # there are no values to keep
         if self._is_symbolic(arguments):
             return go(arguments)
+        # a layer inside a recorded layer is part of it
         if outer is not None:
             if not (is_activation or id(layer) in self._activations):
                 return go(arguments)
@@ -168,6 +173,7 @@ class Watch:
             if getattr(error, FAILED, None) is None:  # the innermost one counts
                 put_on(error, FAILED, path)
             raise
+        # also after an error, or every later call of this thread would count as an inner one
         finally:
             self._here.frame = outer
         return frame.ends(result)
@@ -190,7 +196,9 @@ class Watch:
     def _copy(self, x: Any) -> Any:
         with patching.unseen():
             if isinstance(x, numpy.ndarray):
+                # a copy, because the array belongs to the program
                 return self._backend.from_numpy(x, CPU)
+            # detached: a copy that is part of the graph would keep it alive
             return self._backend.copy(self._backend.detached(x), CPU)
 
     def followed(self, call: Call, result: Any) -> Any:
@@ -200,6 +208,7 @@ class Watch:
             return result
 
         def put(number: int, gradient: Any) -> None:
+            # a second backward pass replaces the gradients of the first
             call.gradients[number] = self._copy(gradient)
 
         return self._follow(result, put)
@@ -241,6 +250,7 @@ def recording(
     """While the block is open, `watch` records calls of its layers in this thread or task, except those made while
     `is_compiling()` says that a compiler traces. The layers inherit their `__call__` from one of `classes`."""
     with patching.Patches() as patches:
+        # patched in the class, because Python looks `__call__` up there and not in the object
         for cls in classes:
             patches.replace(cls, "__call__", partial(_watched, is_compiling))
         _watches.set((*_watches.get(), watch))
@@ -275,6 +285,7 @@ def _watched(is_compiling: Callable[[], bool], original: Any) -> Any:
             return original(self, *args, **kwargs)
         arguments = args, kwargs
         go = partial(_through, _watches.get(), self, partial(original, self), None, arguments)
+        # only the outermost call is the program's
         if _is_inside.get() or not _arounds:
             return go()
         token = _is_inside.set(True)
@@ -302,6 +313,7 @@ def _through(
 ) -> Any:
     """Calls `function`, which is the call of `layer`, or its `activation` if there is one, and lets each watch of that
     layer record it."""
+    # several blocks may watch one layer, each inside the next
     for number, watch in enumerate(watches):
         if id(layer) in watch.paths:
             path = watch.paths[id(layer)]
@@ -333,6 +345,7 @@ def replaced(backend: Primitives, value: Any, new: Iterator[Any]) -> Any:
         inside = [replaced(backend, one, new) for one in value]
         return type(value)(*inside) if hasattr(value, "_fields") else type(value)(inside)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        # without calling `__init__`, whose arguments may not be the fields
         twin = copy.copy(value)
         for field in dataclasses.fields(value):
             object.__setattr__(

@@ -192,6 +192,7 @@ def _unchanged(x: Array) -> Array:
 def _kernel_last(x: Array) -> Array:
     """Returns the array with its last two axes exchanged and moved to the front, as `transpose(3, 2, 0, 1)` does to
     four axes."""
+    # written for any number of axes, because convolutions have one to three
     return np.transpose(x, (x.ndim - 1, x.ndim - 2, *range(x.ndim - 2)))
 
 
@@ -214,6 +215,7 @@ def _thirds(x: Array) -> tuple[Array, ...]:
 
 
 def _joined(*parts: Array) -> Array:
+    # three arrays of different sizes cannot be split into thirds again
     if len({part.shape for part in parts}) > 1:
         raise UnfitError(
             f"PyTorch has one array for three of the same shape, not for {[*map(np.shape, parts)]}"
@@ -282,6 +284,7 @@ BIASES_ZRN: Final = Rule(
 def packed(rows: Sequence[int], rule: Rule = SAME) -> Rule:
     """Returns the rule for one array, otherwise laid out by `rule`, that joins PyTorch's parameters one after the
     other; `rows` are their numbers of rows."""
+    # without the last one, which `np.split` does not want
     ends = [sum(rows[: number + 1]) for number in range(len(rows) - 1)]
 
     def way(x: Array) -> tuple[Array, ...]:
@@ -302,6 +305,7 @@ def kernel(inputs: Sequence[int], outputs: Sequence[int]) -> Rule:
         return x.reshape(math.prod(x.shape[: len(inputs)]), -1).T
 
     def back(x: Array) -> Array:
+        # in two steps, because `inputs` and `outputs` may have a -1 each, and `reshape` takes only one
         rows = x.T.reshape(*inputs, x.shape[0])
         return rows.reshape(*rows.shape[:-1], *outputs)
 
@@ -314,6 +318,7 @@ def per_group(groups: int, channels: int | None = None) -> Rule:
     know how many there are: then no number is repeated for PyTorch, and the rule is lossy."""
 
     def way(x: Array) -> tuple[Array, ...]:
+        # without the number of channels, each group counts as one channel
         return (np.repeat(x, (channels or groups) // groups),)
 
     def back(x: Array) -> Array:
@@ -385,6 +390,7 @@ def depthwise(multiplier: int) -> Rule:
 def by_pixels(rule: Rule, image: Sequence[int], why: str) -> Rule:
     """Returns `rule` for an array with a number for each pixel of an image that was flattened: rows, columns, channels,
     with these sizes. In PyTorch the pixels are the last axis, in the order channels, rows, columns."""
+    # the same image with its channels first
     first = image[-1], *image[:-1]
 
     def way(x: Array) -> tuple[Array, ...]:
@@ -447,6 +453,7 @@ def _with_weight_as(
     for part in parts:
         if part.of == ("weight",):
             each = zip(names, of, rules(part.rule), strict=True)
+            # at the place of the weight, so that the order of the parameters stays PyTorch's
             every += [Part(name, (one,), rule) for name, one, rule in each]
         else:
             every.append(part)
@@ -462,6 +469,7 @@ def _reshaped(rule: Rule, shape: Sequence[int], own: Sequence[int]) -> Rule:
 def of_spectral(original: Array, u: Array, v: Array, axis: int | None) -> Array:
     """Returns the weight that a spectral norm computes in evaluation. `axis` gives the rows of its matrix. If it is
     None, not known, the axis is taken for which u is the result of a step of the norm from v."""
+    # in float64, so that the comparison of axes below is not decided by rounding
     left, right = u.astype("float64"), v.astype("float64")
     axes = (
         [axis]
@@ -498,6 +506,7 @@ def to_norm(weight: Array, shape: Sequence[int]) -> tuple[Array, Array]:
 
 
 def _norm(v: Array, shape: Sequence[int]) -> Array:
+    # the axes that |v| sums over are those along which g has a single number
     axes = tuple(axis for axis, size in enumerate(shape) if size == 1)
     # in float64, because a sum of squares in float16 overflows
     norm: Array = np.sqrt(np.square(v.astype("float64")).sum(axes, keepdims=True))
@@ -523,6 +532,7 @@ def parts(
             if "head_dim" in settings
             else packed
         )
+    # a recurrent layer has a set of parameters for each of its cells
     wanted = cells(kind, settings) if kind in RECURRENT else KINDS[kind]
     named = ((own.get(name, name), name) for name in wanted)
     return tuple(
@@ -536,6 +546,7 @@ def _attention(settings: Settings) -> Iterator[Part]:
     # the biases are in one array even where the weights are not
     weights, biases = (tuple(f"{name}.{what}" for name in _IN) for what in _NORM)
     rest = [Part("in_proj_bias", biases, PACKED), *(Part(name, (name,), SAME) for name in _OUT)]
+    # PyTorch joins the three weights unless kdim or vdim differ from embed_dim
     if settings.get("packed", True):
         yield Part("in_proj_weight", weights, PACKED)
     else:
@@ -557,6 +568,7 @@ def cells(kind: str, settings: Settings) -> Iterator[str]:
     for suffix in suffixes(settings):
         yield from (f"{name}_{suffix}" for name in KINDS[kind])
         if settings.get("projection"):
+            # only an LSTM of PyTorch has a projection
             yield f"weight_hr_{suffix}"
 
 
@@ -587,12 +599,14 @@ def bound(
     """Returns the layer at `path` with those of the parts whose full names are among `names`, a model's variables. None
     if there is no such part, or if a recurrent layer lacks a weight, as under a norm that only some of its weights
     have: then its parameters belong to no layer."""
+    # names in a layer become names in the model
     prefixed = tuple(part._replace(name=join(path, part.name)) for part in parts)
     there = tuple(part for part in prefixed if part.name in names)
     if kind in RECURRENT and any(
         part not in there and "bias" not in part.of[0] for part in prefixed
     ):
         return None
+    # a layer without bias lacks that part, and is still the layer
     return Layer(path, kind, there, settings) if there else None
 
 
@@ -618,6 +632,7 @@ def in_order(layers: Iterable[Layer], blocks: Mapping[str, Sequence[str]]) -> li
 
     def key(numbered: tuple[int, Layer]) -> tuple[int, int, int]:
         place, layer = numbered
+        # attributes need not be listed in the order in which they are called
         names = blocks.get(_parent(layer), ())
         name = layer.path.rpartition(".")[2]
         return (
@@ -661,6 +676,7 @@ def join(path: str, name: str) -> str:
 
 def _axes_of(kind: str, name: str) -> tuple[int, ...]:
     """How many axes a parameter of a layer may have in PyTorch's layout."""
+    # a weight's axes depend on the kind, a bias always has one
     if "weight" in name:
         return _AXES[kind]
     if name == COUNTER:
@@ -703,6 +719,7 @@ def stated_once(layers: Iterable[Layer], name: str) -> Iterator[Layer]:
             continue
         settings = {key: value for key, value in layer.settings.items() if key != name}
         if layer is having[0]:
+            # mixed precision sets it on every layer, and a line for each would hide the others
             more = f", as in {len(having) - 1} more layers" if len(having) > 1 else ""
             settings[name] = f"{layer.settings[name]}{more}"
         yield layer._replace(settings=settings)
@@ -711,6 +728,7 @@ def stated_once(layers: Iterable[Layer], name: str) -> Iterator[Layer]:
 def per_axis(value: Any, axes: int) -> Any:
     """Returns a setting as one size for each axis. One number applies to all axes; a text is returned as it is."""
     if isinstance(value, int):
+        # frameworks take kernel_size=3 for (3, 3)
         return (value,) * axes
     return tuple(value) if isinstance(value, list | tuple) else value
 
@@ -751,6 +769,7 @@ def same_padding(
         size - 1 if step == 1 else _added(size, step, length) for size, step, length in each
     ]
     added = [number for number in totals if number is not None and number % 2 == 0]
+    # an odd total gives one side more, which no single number can say
     if len(added) < len(totals):
         return "same"
     return tuple(size // 2 for size in added)

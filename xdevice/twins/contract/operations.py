@@ -118,6 +118,7 @@ class Table(NamedTuple):
         """Reads a layer without parameters; None if there is nothing to tell about it."""
         if self.is_rewritten(layer):
             return other(path, layer)
+        # the nearest base with a row: a subclass without code of its own computes what its base does
         base = next((cls for cls in type(layer).__mro__ if cls in self.rows), None)
         if base is not None:
             row = self.rows[base]
@@ -156,8 +157,10 @@ def read(
     """Yields the result of `Operations.operations` for a model. `modules` are all of the model's, itself first,
     `layers` its layers with parameters, and `saved` the tensors that are in its state."""
     by_path = {layer.path: layer for layer in layers}
+    # before the layers are read, because a line depends on the whole tree of modules
     lines = _Lines(modules, by_path, table).names()
     for layer in _each(modules, by_path, table, set(map(id, saved))):
+        # what a layer's own code does is in the line of the layer
         path = layer.path.removesuffix("()")
         yield layer._replace(line=lines.get(path, lines.get(path.rpartition(".")[0], "")))
 
@@ -180,6 +183,7 @@ def _each(
             yield from table.follow(by_path[path])
             continue
         yield from (_stateless(path, name) for name, x in module.tensors if id(x) not in saved)
+        # its layers say everything about it
         if isinstance(itself, table.blocks):
             blocks.add(path)
             continue
@@ -188,6 +192,7 @@ def _each(
         is_listed = path.rpartition(".")[0] in blocks or (
             not table.lists_inside and _is_inside(path, by_path)
         )
+        # a layer that another one contains is described by that one
         operation = None if is_open or is_listed else table.read(path, itself)
         if operation is not None:
             yield operation
@@ -230,6 +235,7 @@ class _Lines:
         if not self._table.is_line(self._model):
             self._in_code(self._model)
             return self._names
+        # the line that the last layer is in
         end = self._in_line(self._model, WHOLE)
         # only a line that reaches the end of the model is called WHOLE; a shorter one is the beginning
         return {
@@ -242,6 +248,7 @@ class _Lines:
 
     def _count(self, module: Any) -> None:
         self._uses[id(module)] += 1
+        # every place counts, also within a module that is itself used twice
         for child in self._inside(module):
             self._count(child.itself)
 
@@ -283,6 +290,7 @@ def activation(path: str, name: str, **settings: object) -> Layer:
     function = function_name(name)
     whole = ("axis", "ndim")
     stated = {
+        # 1 and 1.0 are one setting
         key: float(value) if isinstance(value, int) and key not in whole else value
         for key, value in settings.items()
     }
@@ -303,6 +311,7 @@ def activations(rows: Mapping[type, Mapping[str, Attribute]]) -> dict[type, Row 
 def _activation_of(
     cls: type, attributes: Mapping[str, Attribute], path: str, layer: Any
 ) -> Layer:
+    # without settings, nothing would show that the subclass differs
     if not attributes and type(layer) is not cls and _root(type(layer)) == _root(cls):
         # a subclass within the framework, as PyTorch's quantized ReLU6 is one of ReLU
         return other(path, layer)
@@ -329,6 +338,7 @@ def read_each(
     listed by the name of a class, `package.module.Class`, so that the package is not imported for it."""
     read = []
     for path, module in modules:
+        # nearest first, so that a row for a subclass wins
         classes = type(module).__mro__
         keys = (key for cls in classes for key in (cls, f"{cls.__module__}.{cls.__name__}"))
         row = next((rows[key] for key in keys if key in rows), None)
@@ -378,6 +388,7 @@ def max_pool(
     """Returns the entry for a max pool. `image` is the size of the pool's input, if that is known: padding="same"
     depends on it."""
     settings = _window(axes, kernel, stride, padding, image)
+    # after the window, on which its effect depends
     settings["ceil_mode"] = _ceil(ceil_mode, settings)
     return Layer(path, "max_pool", (), settings | {"dilation": per_axis(dilation, axes)})
 
@@ -429,6 +440,7 @@ def upsample(
     scale = (
         per_axis(scale_factor, axes) if axes and isinstance(scale_factor, int) else scale_factor
     )
+    # equal factors for all axes are one number, as most programs write them
     if isinstance(scale, list | tuple):
         scale = tuple(map(float, scale)) if len(set(scale)) > 1 else float(scale[0])
     elif scale is not None:
@@ -441,6 +453,7 @@ def upsample(
         "cubic": "bicubic",
     }.get(mode, mode)
     settings: dict[str, object] = {"size": sizes, "scale_factor": scale, "mode": mode}
+    # a text says that a framework has a third way
     corners = align_corners if isinstance(align_corners, str) else bool(align_corners)
     return Layer(
         path,
@@ -499,6 +512,7 @@ def other(path: str, layer: object, details: str = "") -> Layer:
 def is_rewritten(layer: object, package: str, *methods: str) -> bool:
     """Whether one of these methods of a layer is defined outside the framework's package, so that it is unknown what
     the layer computes."""
+    # the class whose code is run, which may be a base
     owner = next(
         (cls for cls in type(layer).__mro__ if any(name in vars(cls) for name in methods)),
         object,
@@ -531,6 +545,7 @@ def _window(
 ) -> dict[str, object]:
     """Returns kernel, stride and padding of a pool in PyTorch's terms."""
     sizes = per_axis(kernel, axes)
+    # in all frameworks, a pool's stride is its kernel unless it is given
     steps = sizes if stride is None or stride == [] else per_axis(stride, axes)
     around = padding.lower() if isinstance(padding, str) else sides(padding, axes)
     if around == "valid":

@@ -123,6 +123,7 @@ def compare(
         >>> found.ok, found.worst, found.abs, found.off, found.total
         (False, (1,), 1, 1, 2)
     """
+    # wrong arguments are refused before anything is read or run
     rule = Strictness(rtol, atol, check_device, check_dtype, equal_nan).check()
     skipped = check_skip(skip)
     if inputs is not None:
@@ -142,6 +143,7 @@ def compare(
                 f"{side} is the function {functions.name_of(x)}, of which nothing but what it returns can be compared; "
                 "give inputs=x, which both are called with"
             )
+    # without inputs=, nothing is paired by these names, and they would be ignored without a word
     if names is not None:
         raise ArgumentError(
             "names= says which layers inputs= pairs; give both, or convert_state(..., names=...)"
@@ -152,6 +154,7 @@ def compare(
         return _of_unmapped(pair)
     comparison = compare_leaves(pair.actual, pair.expected, rule)
     if not comparison.ok:
+        # settings that differ are often the cause of the numbers that do, so they come first
         return _with_settings(comparison, pair.settings + pair.modes, pair.stated_by_both)
     return (
         _of_settings(pair.settings, pair.modes)
@@ -164,6 +167,7 @@ def _of_outputs(
     actual: object, expected: object, rule: Strictness, inputs: object, names: Names
 ) -> Comparison:
     """The `Comparison` of the outputs of two models. Their settings are read before they run."""
+    # before the run, because a run may change them, or fail because of them
     settings, different = read_settings(actual, expected, names)
     try:
         outputs = run_pair(actual, expected, inputs, names)
@@ -178,6 +182,7 @@ def _of_outputs(
     if not comparison.ok:
         comparison = comparison._replace(text=f"{comparison.text}\n{outputs.where()}")
         return _with_settings(comparison, settings, different)
+    # settings that one side does not tell change nothing about outputs that agree
     if not different:
         return comparison
     # in evaluation mode a dropout does nothing, and a batch norm's momentum neither
@@ -201,9 +206,11 @@ def _of_unequal_counts(outputs: ModelOutputs, inputs: object, rule: Strictness) 
         shapes = structures.name_some(
             f"{leaf.path or 'a tensor'} {leaf.shape}" for leaf in leaves_of
         )
+        # shapes, because they usually tell the reader which outputs belong together
         text += f"\n  {side}  {shapes or 'no tensor'}"
     for one, other in agreeing[:_LISTED]:
         text += f"\n  agree     {one.path or 'the tensor'} of actual and {other.path or 'the tensor'} of expected"
+    # without a tensor on one side there is nothing to call
     if ours and theirs:
         first = agreeing[0] if agreeing else (ours[0], theirs[0])
         x = "**x" if isinstance(inputs, Mapping) else "*x"
@@ -226,6 +233,7 @@ def _with_settings(
     compared."""
     if not different:
         return comparison._replace(settings=tuple(settings))
+    # first those that both tell, which are facts, and then those that could not be compared
     rest = [line for line in settings if line not in different]
     text = f"set differently:{_listed(different)}{_listed(rest) if rest else ''}\n{comparison.text}"
     return comparison._replace(settings=tuple(settings), text=text)
@@ -247,6 +255,7 @@ def compare_leaves(
     apart = structures.compare_paths(actual, expected)
     if apart is not None:
         return apart
+    # by path, because two dicts may have the same keys in different orders
     by_path = dict(zip(unique_paths(actual), actual, strict=True))
     paths = unique_paths(expected)
     pairs = [(by_path[path], leaf) for path, leaf in zip(paths, expected, strict=True)]
@@ -262,14 +271,17 @@ def compare_leaves(
         comparisons.append(
             compare_elements(one, other, of_statistics if is_statistic(path) else rule, noise)
         )
+    # two empty containers, or models without parameters, are equal
     if not comparisons:
         return Comparison(True, abs=0.0, rel=0.0, ulp=0)
+    # the leaf that exceeds its own tolerance the most, whatever its dtype and size
     worst, pair = max(
         zip(comparisons, pairs, strict=True), key=lambda compared: compared[0].excess
     )
     if not worst.ok:
         worst = worst._replace(text=worst.text + relation(*pair, rule))
     off = [one.leaf for one in comparisons if not one.ok]
+    # the message of a single leaf says it all
     if len(off) < 2:
         return worst
     others = structures.name_some(leaf for leaf in off if leaf != worst.leaf)

@@ -205,6 +205,7 @@ def ulp_distance(actual: Any, expected: Any, dtype: str) -> int | None:
         >>> ulp_distance(1.0, 1.0 + 2**-23, "float32"), ulp_distance(0.0, -0.0, "float64")
         (1, 0)
     """
+    # complex numbers have no order, so each part is counted by itself
     if isinstance(actual, complex) or isinstance(expected, complex):
         a, b = complex(actual), complex(expected)
         real, imaginary = (
@@ -219,11 +220,13 @@ def ulp_distance(actual: Any, expected: Any, dtype: str) -> int | None:
 def _place_among(x: Any, dtype: str) -> int | None:
     """The position of `x`, rounded to the dtype, in the sequence of all numbers of the dtype, counted from 0.0; None if
     it is not finite."""
+    # a number beyond the dtype becomes an infinity, which is not counted
     with numpy.errstate(over="ignore"):
         rounded = numpy.asarray(x, dtype="float64").astype(host_dtype(dtype))
     if not numpy.isfinite(rounded):
         return None
     bits = 8 * rounded.dtype.itemsize
+    # the bit patterns of floats of one sign are in the order of the floats
     pattern = int(rounded.view(f"uint{bits}"))
     sign = 1 << (bits - 1)
     return pattern if pattern < sign else sign - pattern
@@ -244,6 +247,7 @@ def _message(
     verb = "is" if result.off == 1 else "are"
     ulp = f", {result.ulp} ULP of {dtype}" if result.ulp is not None else ""
     mine, its = _text(result.actual, actual.dtype), _text(result.expected, expected.dtype)
+    # aligned, so that the digits that differ stand below each other
     width = max(len(mine), len(its))
     error = result.abs if isinstance(result.abs, int) else f"{result.abs:.3g}"
     return (

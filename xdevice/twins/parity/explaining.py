@@ -79,12 +79,14 @@ def explain(comparison: Comparison, notes: Mapping[Element, str]) -> Comparison:
 def unchanged_on_one_side(path: str, pairs: list[tuple[RecordedCall, RecordedCall]]) -> str:
     """A note if a leaf has the same numbers in two records of one program, and other numbers in those of the other.
     `pairs` has the two records of each program."""
+    # of each program, whether the leaf's numbers differ between its two records
     changed = [
         not numpy.array_equal(
             *({leaf.path: leaf.value for leaf in call.read()}[path] for call in pair)
         )
         for pair in pairs
     ]
+    # both train it, or neither does
     if changed[0] == changed[1]:
         return ""
     still = ("actual", "expected")[changed.index(False)]
@@ -110,4 +112,5 @@ def _is_float(leaf: HostLeaf) -> bool:
 
 def _size(array: Any) -> float:
     size = float(abs(array).max())
+    # an infinity would make every other leaf look negligible
     return size if math.isfinite(size) else 0.0

@@ -83,6 +83,7 @@ class _LayeredModel(NamedTuple):
 
     def places(self) -> dict[str, _ParameterPlace]:
         """Where each parameter of a known layer is, by the parameter's name."""
+        # read once: a model's variables are found by a walk over all its modules
         variables = dict(self.backend.variables(self.itself))
         return {
             part.name: _ParameterPlace(layer.kind, part, tuple(variables[part.name].shape))
@@ -103,11 +104,13 @@ class _ParameterPlace(NamedTuple):
         one, two = self.part.rule, other.part.rule
         if (self.kind, self.part.of) != (other.kind, other.part.of):
             return False
+        # most rules are shared constants
         if one is two:
             return True
         # many rules are made for one layer, so they are compared by what they do
         if self.shape != other.shape or one.refusal != two.refusal:
             return False
+        # distinct numbers: if both rules put each at the same place, the layouts are one
         numbers = numpy.arange(math.prod(self.shape)).reshape(self.shape)
         pairs = zip(one.canonical(numbers), two.canonical(numbers), strict=True)
         return all(numpy.array_equal(mine, its) for mine, its in pairs)
@@ -125,6 +128,7 @@ def read_pair(actual: object, expected: object, skip: Sequence[str] = ()) -> Rea
         raise ArgumentError(
             "skip= says which layers of two models are not compared; give two models"
         )
+    # the containers are walked first, so that models in them are matched as models
     ours, theirs = _unread_leaves(actual, expected), _unread_leaves(expected, actual)
     whole = ReadPair([], [], {}, [], [], [])
     for key, (path, value) in ours.items():
@@ -138,6 +142,7 @@ def read_pair(actual: object, expected: object, skip: Sequence[str] = ()) -> Rea
         whole.unmapped.update(pair.unmapped)
         for lines, of_pair in zip(whole[3:], pair[3:], strict=True):
             lines.extend(joined(path, line) for line in of_pair)
+    # what only the expected side has; the comparison of paths reports it
     for path, value in theirs.values():
         whole.expected.extend(read_leaf(path, value))
     return whole
@@ -148,6 +153,7 @@ def _modes(ours: _LayeredModel, theirs: _LayeredModel) -> list[str]:
     one, other = (model.backend.is_training(model.itself) for model in (ours, theirs))
     if one == other:
         return []
+    # Keras passes the mode with each call, so that its models have none to read
     if one is None or other is None:
         silent = (ours if one is None else theirs).backend.name
         return [f"not compared: training or evaluation mode, which {silent} does not tell"]
@@ -163,6 +169,7 @@ def read_settings(
     ours, theirs = _with_layers(actual), _with_layers(expected)
     if ours is None or theirs is None:
         return [], []
+    # the same classes under the same names: no pairing is needed to compare what they are set to
     if ours.backend is theirs.backend and not names and _are_laid_out_alike(ours, theirs):
         lines = between(ours.backend, actual, expected)
         return lines, lines
@@ -181,6 +188,7 @@ def read_settings(
 
 
 def _first_line(error: XDeviceError) -> str:
+    # the lines after the first are advice for convert_state, which is not what the user called
     return str(error).partition("\n")[0]
 
 
@@ -211,6 +219,7 @@ def _unread_leaves(x: object, beside: object) -> dict[str, Leaf]:
     """The leaves of the value `x` by their paths, made unique. A `State`, which is a dict, is one leaf if it is
     compared with a model of its framework."""
     model = _with_layers(beside) if isinstance(x, State) else None
+    # otherwise it is compared as the dict of tensors that it is
     is_one = isinstance(x, State) and model is not None and x.backend == model.backend.name
     nodes = [trees.Leaf("", x)] if is_one else leaves(x)
     return dict(zip(unique_paths(nodes), nodes, strict=True))
@@ -244,6 +253,7 @@ def _match(path: str, actual: Any, expected: Any, skip: Sequence[str]) -> ReadPa
     if ours.backend is theirs.backend and not skip and _are_laid_out_alike(ours, theirs):
         lines = between(ours.backend, actual, expected)
         pair = _unconverted(path, actual, expected, {}, lines)
+    # a conversion goes only in the direction in which nothing has to be split
     elif _is_target(ours, theirs):
         pair = _convert(path, theirs, ours, skip).swapped()
     else:
@@ -266,6 +276,7 @@ def _unconverted(
 def _optimizer_settings(actual: Any, expected: Any) -> list[str]:
     """Returns the differences between two optimizers. Empty for other values, and for optimizers whose formula is not
     known."""
+    # optimizers are models without layers
     kinds = [registry.kind_of(type(x)) for x in (actual, expected)]
     if not all(kind is not None and kind.kind == "model" for kind in kinds):
         return []
@@ -279,6 +290,7 @@ def _by_path(path: str, lines: list[str]) -> dict[str, str]:
     """Lines such as `0: eps is 1e-05, expected 0.001`, by the path of the layer that they are about."""
     texts: dict[str, str] = {}
     for line in lines:
+        # the line begins with the path of its layer
         place, _, text = joined(path, line).partition(": ")
         texts[place] = f"{texts[place]}; {text}" if place in texts else text
     return texts
@@ -315,16 +327,19 @@ def _convert(
         )
     except StateError as error:
         return _unconverted(path, source.itself, target.itself, {path: str(error)}, [])
+    # each side under its own names, so that the reader can find the parameters in the code
     if state.unmapped:
         unmapped = {joined(path, name): why for name, why in state.unmapped.items()}
         return _unconverted(path, source.itself, target.itself, unmapped, [])
     variables = dict(source.backend.variables(source.itself))
     converted = []
     for name, tensor in state.items():
+        # one parameter may be made of several, such as a bias of two biases
         origins = state.origins[name]
         leaf = read_tensor(source.backend, joined(path, name), variables[origins[0]])
         origin = " and ".join(origins)
         value = target.backend.to_numpy(tensor)
+        # device and dtype stay those of the source, which check_device and check_dtype look at
         converted.append(leaf._replace(value=value, origin=origin if origin != name else ""))
     needed = _read_needed(path, target, state)
     return ReadPair(converted, needed, {}, state.settings, state.stated_by_both)
@@ -335,7 +350,10 @@ def _match_with_state(path: str, state: State, model: _LayeredModel) -> ReadPair
         read_tensor(model.backend, joined(path, name), value) for name, value in state.items()
     ]
     unmapped = {
-        joined(path, name): why for name, why in state.unmapped.items() if name not in state
+        # a parameter that a load has filled in anyway is no difference
+        joined(path, name): why
+        for name, why in state.unmapped.items()
+        if name not in state
     }
     return ReadPair(tensors, _read_needed(path, model, state), unmapped)
 
@@ -375,9 +393,11 @@ class ModelOutputs(NamedTuple):
     def where(self) -> str:
         """A text that names the first layer whose output differs between two models, or the operation and the layer
         between a model and a function. Called when the outputs differ."""
+        # a function has no layers to pair, only operations
         if any(run.subject.is_function for run in self.runs):
             return parting.where(*self.runs, self.names)
         try:
+            # read after the run, which may have built lazy layers
             source, target = (read_model(run.backend, run.trace.model) for run in self.runs)
             pairs = pair_layers(source, target, self.names)
         except StateError as error:

@@ -62,6 +62,7 @@ def measure(reference: Calls, variants: Mapping[str, Calls]) -> Noise:
         # at later steps rounding may have grown to that size
         if call.step == 0:
             _refuse_redrawn(call, usual, apart)
+        # also for a record without leaves, so that a lookup by its key succeeds
         noise[call.key] = {}
         largest = map(max, zip(*apart.values(), strict=True))
         for path, leaf, difference in zip(unique_paths(usual), usual, largest, strict=True):
@@ -104,6 +105,7 @@ def _refuse_redrawn(
         (x for variant, each in apart.items() if variant != floats.FLOAT64 for x in each),
         default=0.0,
     )
+    # both: a large change alone may be that of an unstable model, which the moved runs show too
     if wide > share * max(map(_largest, usual), default=0.0) and wide > times * moved:
         raise RecordingError(
             f"cannot calibrate: {call.name}, step {call.step}, is off by {wide:.2g} in the run in float64 of the "
@@ -115,6 +117,7 @@ def _refuse_redrawn(
 def moved_nothing(reference: Calls, variants: Mapping[str, Calls]) -> bool:
     """Whether the runs with moved numbers recorded the same numbers as the reference's usual run, so that they measure
     nothing."""
+    # not the run in float64, which always differs
     jittered = {
         variant: calls
         for variant, calls in variants.items()
@@ -130,6 +133,7 @@ def _largest(leaf: HostLeaf) -> float:
 def _size(one: Any, two: Any) -> float:
     """The largest difference between elements, among those whose difference is finite."""
     a, b = numpy.asarray(one), numpy.asarray(two)
+    # a difference of two float32 numbers would itself be rounded
     wide = "complex128" if "c" in (a.dtype.kind, b.dtype.kind) else "float64"
     # infinities give NaN or an infinity, which does not count below
     with numpy.errstate(all="ignore"):

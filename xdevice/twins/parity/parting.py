@@ -43,6 +43,7 @@ def where(actual: ModelRun, expected: ModelRun, names: Mapping[str, str]) -> str
     except UnsupportedError as error:
         runs = actual, expected
         lines.append(f"no operation is named: {error}")
+    # from the second runs if there are any: they have the same values
     named = list(_named(*runs, names))
     lines += _first_named(runs, named)
     if all(run.log is not None for run in runs):
@@ -64,10 +65,13 @@ def _named(actual: ModelRun, expected: ModelRun, names: Mapping[str, str]) -> It
     """The values with a name on both sides: two records, or a record and a layer's output."""
     left: dict[str, list[LayerCall]] = {}
     for call in actual.trace.calls:
+        # `names` maps the actual side's names to the expected side's
         left.setdefault(names.get(call.path, call.path), []).append(call)
     for call in expected.trace.calls:
         candidates = left.get(call.path)
+        # at least one is a value that the program has named; two layers are compared elsewhere
         if candidates and RECORD in (call.type, candidates[0].type):
+            # values of one name are paired in the order in which they were recorded
             mine = candidates.pop(0)
             yield _Named(
                 f"{call.path}{f', step {call.number}' if call.number else ''}",
@@ -104,6 +108,7 @@ def _by_operations(actual: ModelRun, expected: ModelRun) -> Iterator[str]:
     assert expected.log is not None
     two = TwoPrograms(actual.log, expected.log)
     for run, log in ((actual, actual.log), (expected, expected.log)):
+        # only operations that lead to the outputs matter
         log.roots = [log.key(x) for x in run.outputs]
     place = two.part()
     if place is None:
@@ -119,6 +124,7 @@ def _by_operations(actual: ModelRun, expected: ModelRun) -> Iterator[str]:
 
 
 def text_of(place: Parting, ours: str, theirs: str) -> str:
+    # the expected program's operations are all right, so the actual one does something in addition
     if place.expected is None:
         return f"the first operation that only {ours} computes is {place.actual}"
     if place.actual is None:

@@ -100,6 +100,7 @@ class Recorder:
         for leaf in every:
             _refuse_unknown(f"{name}{leaf.path}", leaf)
         where = program_line()
+        # threads may record at once, and a value's bytes must stay together
         with self._lock:
             self._write(name, every, where)
 
@@ -111,6 +112,7 @@ class Recorder:
 
     def _write(self, name: str, leaves: list[HostLeaf], where: str) -> None:
         index, arrays = self._files = self._files or self._open()
+        # counted by name, so that two programs with other orders still agree on steps
         step = self._steps.get(name, 0)
         line = {
             "name": name, "step": step, "time": time.time(), "where": where,
@@ -128,6 +130,7 @@ class Recorder:
             index = (self.folder / INDEX).open("x", encoding="utf-8")
         except FileExistsError:
             raise taken_error(self.folder) from None
+        # only after the index, whose "x" has made sure that the folder is ours
         arrays = (self.folder / ARRAYS).open("wb")
         index.write(json.dumps(_header()) + "\n")
         index.flush()
@@ -149,6 +152,7 @@ def _read(leaf: Leaf) -> Iterable[HostLeaf]:
         return whole
     places = {one.device for one in whole}
     place = places.pop() if len(places) == 1 else "several devices"
+    # the converted values are NumPy's, whatever framework the model is of
     numpys = registry.load("numpy")
     tensors = [read_tensor(numpys, joined(leaf.path, name), x) for name, x in state.items()]
     return [one._replace(device=place, owner=whole[0].owner) for one in tensors]
@@ -164,6 +168,7 @@ def _header() -> dict[str, Any]:
         "backend": chosen.name
         if chosen is not None
         else os.environ.get(selection.VARIABLE) or None,
+        # a run in float64 is compared by other tolerances
         "floats": floats.setting(),
         "versions": {backend.name: backend.version for backend in registry.list_loaded()},
     }
@@ -193,6 +198,7 @@ def _write_leaf(arrays: BufferedWriter, leaf: HostLeaf) -> dict[str, Any]:
     # the format lacks the dtypes of ml_dtypes, which would be read back as raw bytes
     if leaf.dtype in _STORED_AS:
         stored = stored.view(_STORED_AS[leaf.dtype])
+    # so that a reader goes straight to this array
     place = arrays.tell()
     numpy.save(arrays, stored, allow_pickle=False)
     return {**line, "shape": list(leaf.shape), "at": place}
@@ -218,6 +224,7 @@ class RecordedCall:
             float(line["time"]),
         )
         self.where = str(line.get("where", ""))
+        # descriptions only; the numbers stay in the file
         self._leaves: list[dict[str, Any]] = list(line["leaves"])
         self._arrays = arrays
 
@@ -236,6 +243,7 @@ class RecordedCall:
             RecordingError: the files are damaged, or one is missing.
         """
         with reading(self._arrays, f" at {self.name}, step {self.step}"):
+            # nothing but numbers and texts, which the index itself holds
             if not any("at" in leaf for leaf in self._leaves):
                 return list(map(_object, self._leaves))
             with self._arrays.open("rb") as file:
@@ -286,6 +294,7 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
 def _object(line: dict[str, Any]) -> HostLeaf:
     dtype, value = line["dtype"], line["value"]
     if dtype == "bool":
+        # `bool("False")` is True
         value = value == "True"
     else:
         kind = next((kind for kind in NUMBERS if kind.__name__ == dtype), None)

@@ -96,6 +96,7 @@ class BackendFolder(NamedTuple):
         short = [
             f"{call.name}{path}"
             for call in (self.calls if self.is_float64 else ())
+            # from the index, so that no array is read for a note
             for path, dtype in call.dtypes().items()
             if dtype in _SHORT
         ]
@@ -121,6 +122,7 @@ class RunFolder(NamedTuple):
     def noise(self, backend: BackendFolder) -> Noise | None:
         """Returns the effect of rounding alone on the reference's values. None for any other backend, or if no
         calibration run measured it."""
+        # only the reference ran again
         if not self.calibration or backend is not self.reference or not backend.calls:
             return None
         return measure(backend.calls, self.calibration)
@@ -161,11 +163,13 @@ def load(folder: Path) -> RunFolder:
     with reading(path):
         about = json.loads(path.read_text())
         ended = {one["backend"]: Ended(**one) for one in about["backends"]}
+        # the run's own file says which backend the others are compared with
         reference = ended[about["reference"]]
         further = [Ended(**one) for one in about.get("calibration", [])]
     backends = {name: _read_backend(folder / name, one) for name, one in ended.items()}
     # a failed reference leaves nothing to calibrate, and its row of the report says why
     calibration = _calibration(folder, further) if not reference.error else {}
+    # earlier versions did not write it
     has_gradients = bool(about.get("gradients"))
     return RunFolder(folder, backends[reference.backend], backends, has_gradients, calibration)
 
@@ -232,6 +236,7 @@ def report_of_two(first: Path, second: Path, rule: Strictness) -> ParityReport:
     }
     rows, unused = [], dict(recorded)
     for one in actual.backends.values():
+        # the same framework before and after a change is what such a comparison is for
         reference = recorded.get(one.name, expected.reference)
         unused.pop(reference.name, None)
         rows.append(_row(actual, one, expected, reference, rule))
@@ -249,6 +254,7 @@ def _row(
         mine.name, "did not run" if ended.error else "agrees", version=mine.version, seconds=ended.seconds,
         records=mine.records, error=ended.error, python=ended.python,
     )  # fmt: skip
+    # the reference is compared with nothing
     if mine is its:
         if mine.is_complete:
             row.state = "reference"
@@ -256,6 +262,7 @@ def _row(
             row.state, row.error = "not compared", _NOTHING
         return row
     row.reference = its.name if run is other else f"{its.name} of {other.folder}"
+    # an incomplete reference would make every difference look like this backend's
     if not its.is_complete:
         if not ended.error:
             row.state = "not compared"
@@ -264,6 +271,7 @@ def _row(
         mine.calls, its.calls, rule, is_complete=not ended.error, noise=other.noise(its),
         is_float64=mine.is_float64 and its.is_float64,
     )  # fmt: skip
+    # both were traced: `--trace` is given for a run as a whole, but a script may call no model on one of them
     if mine.traces is not None and its.traces is not None:
         row.values += _of_traces(mine.traces, its.traces, its.calls)
     if mine.operations is not None and its.operations is not None:

@@ -237,6 +237,7 @@ def _wait(process: subprocess.Popen[bytes], timeout: float, tick: Callable[[], N
     deadline = time.monotonic() + timeout
     while time.monotonic() < deadline:
         with suppress(subprocess.TimeoutExpired):
+            # in short steps, so that the progress line moves
             status = process.wait(timeout=min(0.2, timeout))
             return "" if status == 0 else f"ended {status_text(status)}"
         tick()
@@ -261,6 +262,7 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
 
 
 def _last_lines(path: Path) -> str:
+    # what a crashed process has printed may be cut within a character
     lines = [line for line in path.read_text(errors="replace").splitlines() if line.strip()]
     return "".join(f"\n{line[:300]}" for line in lines[-_SHOWN:])
 
@@ -288,8 +290,10 @@ def clear(folder: Path) -> None:
         )
     with reading(path):
         places = [str(one["backend"]) for one in json.loads(path.read_text())["backends"]]
+    # only folders that the run itself has listed
     for place in (*places, CALIBRATION):
         # a name with a slash, which nobody has written here, would be another folder
         if (folder / place).is_dir() and (folder / place).parent == folder:
             shutil.rmtree(folder / place)
+    # last: if deleting fails before, the folder is still that of a run
     path.unlink()

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 def compare_paths(actual: Leaves, expected: Leaves) -> Comparison | None:
     """A structural difference if one of two values has leaves that the other lacks; otherwise None."""
+    # dicts, not sets, so that messages name paths in the program's order
     ours, theirs = (dict.fromkeys(unique_paths(side)) for side in (actual, expected))
     missing = [path for path in theirs if path not in ours]
     extra = [path for path in ours if path not in theirs]
@@ -71,6 +72,7 @@ def compare_pairs(
     """The first difference in kind, or else in shape, dtype or device, if `rule` asks for these."""
     # each check for all leaves before the next one: a difference in kind or shape may cause those in dtype
     checks = [_kind, _shape]
+    # as the caller asked
     checks += [_dtype] if rule.check_dtype else []
     checks += [_device] if rule.check_device else []
     return next(
@@ -93,6 +95,7 @@ def _kind(actual: HostLeaf, expected: HostLeaf) -> Comparison | None:
 def _shape(actual: HostLeaf, expected: HostLeaf) -> Comparison | None:
     if actual.shape == expected.shape:
         return None
+    # the usual case: PyTorch keeps a linear weight as (out, in), Keras as (in, out)
     hint = "; one is the other transposed" if actual.shape == expected.shape[::-1] else ""
     return _unequal("shape", actual, expected, hint)
 

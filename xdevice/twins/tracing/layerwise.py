@@ -131,6 +131,7 @@ class TwoRuns:
         """Yields the inputs and outputs of the paired layers, in the order of the expected run."""
         left: dict[str, list[LayerCall]] = {}
         for call in self._actual.calls:
+            # calls of the actual run that are not paired yet
             left.setdefault(call.path, []).append(call)
         pairs = {theirs.path: (ours, theirs) for ours, theirs in self._pairs}
         for call in self._expected.calls:
@@ -146,7 +147,9 @@ class TwoRuns:
                 for number, one in enumerate(candidates)
                 if self._agree(one.inputs, call.inputs)
             )
+            # a single candidate is the one, whatever its input: a different input is what is looked for
             calls = CallPair(candidates.pop(next(same, 0) if len(candidates) > 1 else 0), call)
+            # a framework may pad the input before the layer, where another pads inside it
             compare = error_of_padded if mine.kind == "conv" else error_of
             yield _Step(calls, True, _error(calls.actual.inputs, call.inputs, compare))
             # one of the two layers includes its activation, which is no call of its own: their outputs cannot be
@@ -174,8 +177,10 @@ class TwoRuns:
                 continue
             if error / before > most:
                 most, number = error / before, place
+            # growth counts from the largest error so far: an error that shrinks and grows again is no new one
             before = max(before, error)
         error = errors[number] or 0.0
+        # an input is what the gap before the layer has made
         if number == len(steps) or steps[number].is_input:
             return self._gap(
                 steps[:number], steps[number].calls if number < len(steps) else None, error
@@ -186,6 +191,7 @@ class TwoRuns:
 
     def _layer(self, calls: CallPair, error: float) -> FirstDifference:
         far = _error_text(error, calls.actual.outputs, calls.expected.outputs)
+        # inputs besides the first, such as an initial state, which only one side may pass
         others = [
             f"{x.dtype} {x.shape} of {run.owner}"
             for run, call, other in (
@@ -274,6 +280,7 @@ class TwoRuns:
 
     def _alike(self, before: CallPair | None, behind: CallPair | None) -> list[CallPair]:
         """The calls in a gap, in pairs, if both runs call layers of the same types in it."""
+        # activations and the like, which have no parameters to be paired by
         ours, theirs = self._unpaired(before, behind)
         types = [[call.type.lower() for call in calls] for calls in (ours, theirs)]
         return list(map(CallPair, ours, theirs)) if types[0] == types[1] else []
@@ -311,6 +318,7 @@ def _between(
 ) -> list[LayerCall]:
     """The calls of unpaired layers between two calls. If there are none, because branches are called in another order,
     the call of an unpaired layer that made the input of `behind`."""
+    # by identity, because two calls of one layer may be equal
     numbers = {id(call): number for number, call in enumerate(run.calls)}
     start = numbers[id(before)] + 1 if before else 0
     end = numbers[id(behind)] if behind else len(run.calls)

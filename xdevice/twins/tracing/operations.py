@@ -120,9 +120,11 @@ class Log:
         shape = array.shape
         # reshaped, because `ascontiguousarray` adds an axis to an array that has none
         array = numpy.ascontiguousarray(array).reshape(shape)
+        # a hash, because most arrays are compared with thousands of others
         key = hashlib.blake2b(
             array.view("uint8").data if array.ndim else array.tobytes(), digest_size=12
         ).hexdigest()
+        # equal bytes of another shape or dtype are other numbers
         key = f"{key}{array.shape}{array.dtype}"
         if key not in self.arrays:
             # a copy, because the program may write into the array
@@ -154,6 +156,7 @@ class LogWriter:
     ) -> Any:
         """Returns `go()`, and keeps it as an operation. `follow(result, put)` makes sure that `put(number, gradient)`
         is called with each gradient that reaches an output."""
+        # an operation inside another is part of it: a softmax is one call of the program
         if self._is_inside or self._log.is_full:
             return go()
         # what a framework computes while xdevice reads a tensor is not the program's
@@ -179,11 +182,13 @@ class LogWriter:
         """Keeps the gradient of `x`, which the program has computed."""
         if self._log.is_full:
             return
+        # one tensor each, or none with numbers
         (value, *_), (key, *_) = self._keys(x) or ("",), self._keys(gradient) or ("",)
         if not value or not key:
             return
         name, _ = self._names.get(id(x), (name, x))
         if not name:
+            # a tensor without a name is described by the operation that takes it
             user = next(iter(self._users.get(value, [])), None)
             taker = f" of {self._log.operations[user]}" if user is not None else ""
             name = f"input{taker}, {self._log.arrays[value].shape}"
@@ -206,6 +211,7 @@ class LogWriter:
         operation = self._log.operations[last]
 
         def put(number: int, gradient: Any) -> None:
+            # outputs without numbers have no key, and so no number here
             if self._log.is_full or number >= len(operation.outputs):
                 return
             # an output's gradient is computed from the gradients of the operations that took the output
@@ -218,6 +224,7 @@ class LogWriter:
         return follow(result, put)
 
     def _keys(self, value: Any) -> tuple[str, ...]:
+        # reading a tensor runs operations of the framework, which are not the program's
         self._is_inside, before = True, self._is_inside
         try:
             tensors = list(layer_calls.tensors(self._backend, value))
@@ -247,8 +254,10 @@ def program_line() -> str:
             and not root.startswith("xdevice_")
             and not file.startswith(("<", _STANDARD))
         )
+        # code of the user's, found at last
         if is_program and "site-packages" not in file:
             return f"{os.path.abspath(file)}:{frame.f_lineno}"
+        # the fallback: a package that is neither a framework nor the standard library
         if is_program and not installed:
             installed = f"{file}:{frame.f_lineno}"
         frame = frame.f_back
@@ -309,6 +318,7 @@ class TwoPrograms:
         best, most_growth = None, 0.0
         for share in _SHARES:
             limit = self.limit * share
+            # each side is judged by the numbers of the other
             actual, expected = (judge.first(limit, is_backward) for judge in self.judges)
             sides = [
                 (judge, operation)
