@@ -53,6 +53,7 @@ class blocking:
 
     def __enter__(self) -> None:
         chosen = [selection.backend(one) for one in self._backends] or [selection.current()]
+        # if a later backend refuses, the stack ends the blocking mode of the backends entered before it
         with ExitStack() as stack:
             for backend in chosen:
                 stack.enter_context(backend.blocking())

@@ -59,11 +59,12 @@ class TensorflowPrefetch(Prefetch):
         def _settled(self, x: Any, device: Device) -> Any: ...
 
     def stage(self, x: Any, device: Device) -> Any:
-        if not hasattr(x, "backing_device") and not isinstance(x, COMPOSITES):
-            return self.from_numpy(x, device)
-        return (
-            self._settled(x, device) if hasattr(x, "backing_device") else self.move(x, device)
-        )
+        if hasattr(x, "backing_device"):
+            # a tensor of TensorFlow cannot be changed, so one that is already there is passed on
+            return self._settled(x, device)
+        if isinstance(x, COMPOSITES):
+            return self.move(x, device)
+        return self.from_numpy(x, device)
 
     def iterate(self, source: Any) -> Iterator[Any]:
         return (

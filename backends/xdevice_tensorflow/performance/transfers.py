@@ -88,12 +88,10 @@ class TensorflowTransfers(Transfers):
             graph: Any = None,
         ) -> None:
             # with a graph, the operation is written down by tf.function, and not run
-            if (
-                graph is not None
-                or not listening.get()
-                or not outputs
-                or not hasattr(outputs[0], "backing_device")
-            ):
+            if graph is not None or not listening.get():
+                return
+            # assignments have no output; what is made inside tf.function is on no device
+            if not outputs or not hasattr(outputs[0], "backing_device"):
                 return
             place = devices.parse(outputs[0].device)
             for x in inputs:
