@@ -166,7 +166,7 @@ class MxnetOptimizers(Optimizers):
         updater, rule = trainers.updater(optimizer), optimizer.optimizer
         own = trainers.parameters(optimizer)
         for index in {int(name.partition(".")[0]) for name in state}:
-            # loading has already written the state that existed in place
+            # `load` has already written into the state that existed; only a fresh state is missing here
             if index not in updater.states:
                 updater.states[index], updater.states_synced[index] = (
                     _new_state(optimizer, index),

@@ -150,7 +150,7 @@ class TorchOptimizers(Optimizers):
         parameters = _parameters(optimizer)
         for name, x in state.items():
             number, _, key = name.partition(".")
-            # loading has written the state that existed in place, so only the state that is new is put in
+            # `load` has already written into the state that existed, so only new state is added here
             optimizer.state[parameters[int(number)]].setdefault(key, x)
 
     def optimizer(self, optimizer: Any) -> Optimizer:

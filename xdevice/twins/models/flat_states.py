@@ -239,7 +239,7 @@ def read_state(source: Any, wanted: Twin | None, request: Request, state: State)
         NotATensorError: it is not such a dict. StateError: it is unknown what a tensor is, or how it is laid out.
     """
     header = source if isinstance(source, Header) else None
-    # users write their paths as the model has them, so these also show which prefix does not belong
+    # the paths in names= and kinds= are without a wrapper's prefix, so they show which prefix to remove
     paths = {*request.names, *request.kinds, *(wanted.by_path if wanted is not None else ())}
     tensors = _plain_state(header.by_name() if header else source, paths, state.done)
     if wanted is not None:

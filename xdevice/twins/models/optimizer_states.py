@@ -156,7 +156,7 @@ def convert_optimizer(
     targets.update(theirs.backend.state_to_come(target, to_come))
     # all values first: an error must leave the target as it was
     values, unfilled = _values(ours, theirs, pairs, sources, targets)
-    # then each of the reasons has the same cause, which is a better message than all of them
+    # all reasons then have one cause, and one message about it helps more than a list
     if unfilled and not values:
         raise StateError(
             f"{ours} has no state yet, so there is nothing to convert; take a step first"
@@ -187,7 +187,7 @@ class _ReadOptimizer(NamedTuple):
 def _read(x: Any) -> _ReadOptimizer:
     """Reads an optimizer of any framework."""
     backend = registry.owner_of(type(x))
-    # optax's optimizers are tuples of functions, whose type belongs to no framework
+    # optax's optimizers are tuples of functions, whose type the registry does not know
     backend = backend or next(
         (one for one in registry.list_loaded() if one.has_optimizer(x)), None
     )

@@ -62,7 +62,7 @@ def cut(twin: Twin, slices: Slices, done: list[str], is_target: bool) -> Twin:
 
 def _cut(twin: Twin, layer: Layer, rows: slice, done: list[str], is_target: bool) -> Layer:
     """The layer with only these rows."""
-    # the first parameter is the weight, whose first axis in PyTorch's layout are the rows
+    # the first parameter is the weight, which has its rows on the first axis in PyTorch's layout
     total = next(iter(twin.shapes(layer).values()))[0]
     # as Python's slices do, so that [2:] and [:-1] mean what they say
     first, last, _ = rows.indices(total)
