@@ -388,7 +388,7 @@ class Carrier:
         packed = None if own is None else self.engine.pack(own)
         if packed is not None:
             return packed
-        # the operands belong to another framework than the engine, or the engine packs nothing
+        # the operands belong to a different framework than the engine, or the engine packs nothing
         return self.backend.join(
             [_reshaped(self.read_only(operand), (-1,)) for operand in operands]
         )

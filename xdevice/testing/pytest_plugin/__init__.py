@@ -140,7 +140,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     # decided while tests are collected, so that the report lists no test that cannot run
     names: list[Any] = [BackendName(name) for name in every if _may_run(name, marks)]
     if not names:
-        reason = f"it is for other backends than those of this run: {', '.join(every)}"
+        reason = f"it is for backends other than those of this run: {', '.join(every)}"
         names = [pytest.param(NOWHERE, marks=pytest.mark.skip(reason=reason))]
     metafunc.parametrize("xd", names, indirect=True, scope="session")
 

@@ -204,7 +204,7 @@ def _as_in_target(
 def _shapes_differ(
     layer: Layer, variables: Variables, expected: Mapping[str, tuple[int, ...]]
 ) -> bool:
-    """Whether a parameter of the layer has another shape than `expected`, which may lack parameters."""
+    """Whether a parameter of the layer has a different shape than `expected`, which may lack parameters."""
     shapes = shapes_of(variables, layer)
     return any(expected.get(name, shape) != shape for name, shape in shapes.items())
 
