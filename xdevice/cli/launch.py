@@ -107,7 +107,7 @@ def launch(
 
     if size is None:
         raise click.UsageError(
-            "-n is missing; give it before the script: xdevice launch -n 2 SCRIPT"
+            "-n is missing; options come before the script: xdevice launch -n 2 SCRIPT"
         )
     if not is_module and not Path(program[0]).is_file():
         hint = (
