@@ -186,7 +186,7 @@ class _Place:
 
 
 class _Current:
-    """A block in which the GPU's CUDA context is the current one of this thread."""
+    """A block in which the GPU's CUDA context is current on this thread."""
 
     def __init__(self, place: _Place) -> None:
         self._place = place

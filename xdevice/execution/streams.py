@@ -243,7 +243,7 @@ class Event:
         mark.
 
         Args:
-            stream: left out, the stream that this thread's work goes to now, on the event's device; if the event has
+            stream: if left out, the stream that this thread's work goes to now, on the event's device; if the event has
                 none yet, on the device of the innermost `with stream:`, else of `with device:`, else on the only GPU.
 
         Raises:

@@ -97,8 +97,8 @@ def spelled_out(names: Names, source: Twin) -> dict[str, str]:
         # each `*` of the target takes the text of one in the source; for a surplus one there is no text
         if not fitting or there.count("*") > here.count("*"):
             raise StateError(
-                f"names= says {shown(here)}: {shown(there)}, and that is {len(fitting)} layers of {source.name}, with "
-                f"{here.count('*')} and {there.count('*')} parts to fill in; it has {some_of(paths)}"
+                f"names= says {shown(here)}: {shown(there)}; the first matches {len(fitting)} layers of {source.name} "
+                f"and has {here.count('*')} '*', the second has {there.count('*')}; the layers are {some_of(paths)}"
             )
         first, *pieces = there.split("*")
         for path, groups in fitting.items():
