@@ -62,7 +62,7 @@ def number(value: complex, name: str, like: Array) -> Array:
 
 
 def fused(function: Callable[..., Any]) -> Callable[..., Any]:
-    # one tuple of settings, because jit looks for static arguments in a table and needs a hash of each
+    # the settings as one tuple: `static_argnums` counts arguments, and functions differ in how many settings they take
     program = jax.jit(lambda tensors, settings: function(*tensors, *settings), static_argnums=1)
     return lambda tensors, *settings: program(tensors, settings)
 
