@@ -173,6 +173,7 @@ def _store(group: Group) -> tuple[Any, int]:
     """Returns Paddle's key-value store, which rank 0 serves, and a random number for the group of all ranks. Because
     the number is random, two groups that a process joins in turn do not have the same one."""
     port = free_port(group.host) if group.rank == 0 else 0
+    # a multiple of 2**14, because the numbers after it are those of the pairs
     number = 1 + int.from_bytes(os.urandom(2), "big") << 14
     host, port_of_first, number_of_first = group.exchange(f"{group.host} {port} {number}")[
         0

@@ -234,6 +234,7 @@ class TorchEngine(Engine):
     def _buffer(self, x: torch.Tensor) -> torch.Tensor:
         """Returns `x` in a dtype that gloo and NCCL can sum, C-contiguous, without a copy where that is possible."""
         if x.dtype in _AS:
+            # `view_as_real` raises for a conjugate that is only marked as one
             buffer = torch.view_as_real(x.resolve_conj()) if x.is_complex() else x
             if x.dtype is torch.uint64:
                 buffer = x.view(torch.int64)
@@ -258,6 +259,7 @@ def is_done(work: Any) -> bool:
     try:
         work.wait(_STEP)
     except RuntimeError:
+        # the end of the step raises the same class of error as a failure of the call
         if not work.is_completed():
             return False
         work.wait()  # the call has ended meanwhile: this raises its own error, if it has one
@@ -282,6 +284,7 @@ def _is_idle(stream: Any, seconds: float) -> bool:
 
 def _into(x: torch.Tensor, buffer: torch.Tensor) -> torch.Tensor:
     """Writes the result in `buffer` into `x`, unless `buffer` is in the memory of `x` already, and returns `x`."""
+    # both tests, because memory of two devices may have one address
     if buffer.data_ptr() == x.data_ptr() and buffer.device == x.device:
         if not x.is_inference():
             # so that a backward pass which needs the old values raises

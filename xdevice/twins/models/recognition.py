@@ -163,6 +163,7 @@ def _read(
         way, {name: x for name, x in variables.items() if name not in used}, wanted
     )
     places = {name: place for place, name in enumerate(variables)}
+    # in the order of the state, because layers may later be paired by their order
     layers += sorted(by_names, key=lambda layer: places[layer.parts[0].name])
     explained = sum(len(layer.parts) for layer in layers)
     signatures = () if wanted is None else wanted.signatures()
@@ -194,6 +195,7 @@ def _as_in_target(
         value = variables.get(part.name)
         if value is None or tuple(value.shape) != tuple(wanted.variables[part.name].shape):
             return None
+    # only settings that show in the shapes of weights: a state says nothing about the others
     return counterpart._replace(
         settings={
             name: counterpart.settings[name] for name in SHAPING if name in counterpart.settings
@@ -342,6 +344,7 @@ def _with_patterns(kinds: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """The kinds with a `*` for the numbers in paths, where all such paths are of one kind."""
     groups: dict[str, dict[str, str]] = {}
     for path, kind in kinds.items():
+        # only names that are nothing but a number, as those of blocks: fc1 and fc2 may be anything
         groups.setdefault(re.sub(r"(?<![^.])\d+(?![^.])", "*", path), {})[path] = kind
     for pattern, own in groups.items():
         same = set(own.values())
