@@ -237,7 +237,7 @@ def view(x: Array, shape: tuple[int, ...]) -> Array:
     # NumPy copies silently where strides cannot describe the shape
     if x.size and not np.shares_memory(result, x):
         raise ValueError(
-            f"an array with the strides {x.strides} cannot be seen in the shape {shape}"
+            f"an array with the strides {x.strides} cannot be viewed in the shape {shape}"
         )
     return result
 

@@ -196,5 +196,5 @@ def _bytes(x: paddle.Tensor) -> paddle.Tensor:
 
 
 def _from_bytes(received: paddle.Tensor, x: paddle.Tensor) -> paddle.Tensor:
-    """Returns the bytes `found` as a tensor with the shape and dtype of `x`: `x` itself if they are in its memory."""
+    """The bytes `received` as a tensor with the shape and dtype of `x`: `x` itself if they are in its memory."""
     return x if received.data_ptr() == x.data_ptr() else received.view(x.dtype).reshape(x.shape)

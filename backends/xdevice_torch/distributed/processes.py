@@ -54,12 +54,8 @@ _AS: Final = {
 """For each dtype that gloo or NCCL does not sum: the dtype in which its tensors are summed. A sum of wider integers has
 the same low bits; a complex number is summed as a pair of floats. For gloo this is reported in
 https://github.com/pytorch/pytorch/issues/89197 (bool), https://github.com/pytorch/pytorch/issues/156632 (complex)."""
-_OPS: Final = {
-    "sum": dist.ReduceOp.SUM,
-    "mean": dist.ReduceOp.AVG,
-    "max": dist.ReduceOp.MAX,
-    "min": dist.ReduceOp.MIN,
-}
+# names, because a build of PyTorch without distributed has no ReduceOp
+_OPS: Final = {"sum": "SUM", "mean": "AVG", "max": "MAX", "min": "MIN"}
 
 
 def names(has_gpus: bool) -> tuple[str, ...]:
@@ -307,7 +303,7 @@ def _like(buffer: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
 @cache
 def _options(cls: Any, op: str, goes_on: bool = False) -> Any:
     options = cls()
-    options.reduceOp = _OPS[op]
+    options.reduceOp = getattr(dist.ReduceOp, _OPS[op])
     if goes_on and hasattr(options, "asyncOp"):
         options.asyncOp = True  # otherwise PyTorch calls NCCL on the current stream, as of 2.8
     return options

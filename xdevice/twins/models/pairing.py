@@ -216,8 +216,8 @@ def pairs_in_order(source: Twin, target: Twin, names: Names) -> dict[str, str]:
 
 
 def order_in_doubt(source: Twin, target: Twin, pairs: Pairs) -> Iterator[str]:
-    """A line about layers that `pair_layers` has paired only by their order among their kind. None if the layers of all
-    kinds come in the same order."""
+    """Yields a line about layers that `pair_layers` has paired only by their order among their kind; nothing if the
+    layers of all kinds come in the same order."""
     places = {layer.path: place for place, layer in enumerate(target.layers)}
     counterparts = {one.path: other.path for one, other in pairs if other.path in places}
     order = [
