@@ -145,7 +145,7 @@ class PaddleBackend(
             return self._real_gpu(native.get_device_id())
         if isinstance(native, paddle.CustomPlace):
             return self._of_plugin(native.get_device_type(), native.get_device_id())
-        # the place of a tensor is of another class than those that programs make
+        # the place of a tensor is of a different class than those that programs make
         return self._device_at(native) if hasattr(native, "is_cpu_place") else None
 
     def scope(self, device: Device) -> AbstractContextManager[Any]:

@@ -299,7 +299,7 @@ class TensorflowBackend(
         device = self._places.get(name)
         if device is None:
             here = name
-            if is_started():  # in a cluster this process has another job than the one in the names of virtual GPUs
+            if is_started():  # in a cluster this process has a different job than the one in the names of virtual GPUs
                 here = name.replace(f"{address()}/device:", HERE, 1)
             try:
                 device = devices.parse(here)

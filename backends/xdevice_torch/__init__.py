@@ -166,7 +166,7 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
             raise self.unsupported(
                 f"{native} while its GPUs are virtual", "use xdevice.gpu(i).native"
             )
-        # a GPU of another vendor than this machine has: it can be named, and using it raises an error
+        # a GPU of a different vendor than this machine has: it can be named, and using it raises an error
         return devices.named(native.type, native.index or 0)
 
     def _place(self, native: torch.device) -> Device:

@@ -206,9 +206,9 @@ class Latest(Pairs):
 
 
 SEVERAL = {
-    Multi: "gives other items than it stores",
-    FrozenMulti: "gives other items than it stores",
-    OrderedMulti: "gives other items than it stores",
+    Multi: "gives different items than it stores",
+    FrozenMulti: "gives different items than it stores",
+    OrderedMulti: "gives different items than it stores",
     Pairs: "has several values for a key",
     MutablePairs: "has several values for a key",
 }
@@ -255,7 +255,7 @@ def test_a_mapping_that_gives_what_it_does_not_hold_is_named(backend, there):
         def items(self):
             return [(key, ones(backend)) for key in self]
 
-    assert_refused([Lazy(a=1)], there, "Lazy gives other items than it stores")
+    assert_refused([Lazy(a=1)], there, "Lazy gives different items than it stores")
 
 
 def test_a_mutable_mapping_without_a_copy_of_its_own_is_not_written_into(backend, there):

@@ -9,7 +9,7 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
-from helpers.environment import printed, python
+from helpers.environment import needs, printed, python
 
 import xdevice
 from xdevice.base import devices
@@ -20,6 +20,18 @@ from xdevice.distributed.contract.collectives import free_port
 SCRIPT = Path(__file__).with_name("own_engine.py")
 OWN = {"torch": "gloo", "paddle": "gloo", "jax": "gloo", "tensorflow": "ring"}
 CPU, GPU = devices.CPU, devices.of("gpu", 0)
+
+
+def test_a_pytorch_built_without_distributed_has_no_engine():
+    """Such a build lacks `torch._C._c10d_init`, and then `torch.distributed` has no ReduceOp."""
+    needs("torch")
+    code = """
+import torch
+del torch._C._c10d_init, torch.distributed.ReduceOp
+import xdevice
+print(xdevice.backend("torch").engines())
+"""
+    assert printed("-c", code) == "()"
 
 
 def test_a_free_port_can_be_listened_at():

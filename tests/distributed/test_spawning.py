@@ -136,7 +136,7 @@ def path_with(folder):
     [
         (["-n", "2", "nowhere.py"], "there is no file nowhere.py"),
         (["-n", "0", __file__], "0 is not in the range"),
-        ([__file__], "how many processes"),
+        ([__file__], "-n is missing"),
         (["-n", "2"], "Missing argument"),
         (["-n", "2", "--backend", "tortch", __file__], "tortch"),
         (["-n", "2", "--timeout", "0", __file__], "0.0 is not in the range"),
@@ -458,5 +458,5 @@ def test_an_engine_that_does_not_exist_is_refused_before_anything_starts(tmp_pat
     script.write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
     done = CliRunner().invoke(cli.main, ["launch", "-n", "2", "--engine", "gloo", str(script)])
     assert done.exit_code == 2
-    assert "there is no engine 'gloo': name auto, a framework" in done.output
+    assert "there is no engine 'gloo': give auto, a framework" in done.output
     assert not (tmp_path / "ran").exists()

@@ -156,7 +156,7 @@ class Device:
 
 class Named(Device):
     """`gpu:i`, named by a word for its hardware, such as `cuda:1`. It is equal to `gpu:i`; a backend's `require`
-    returns `gpu:i` for it, or refuses it if the backend's hardware is another."""
+    returns `gpu:i` for it, or refuses it if the backend's hardware is of a different kind."""
 
     __slots__ = ("plain", "word")
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 _SHAPE: Final = "the shape comes first, without a name: {function}(2, 3)"
 _SEED: Final = "write `with xdevice.random.seed(n):` around it"
-_GRADIENTS: Final = "gradients are taken by xdevice.math.value_and_grad, of any tensor"
+_GRADIENTS: Final = "compute gradients with xdevice.math.value_and_grad, for any tensor"
 _FIRST: Final = "the tensor comes first, without a name"
 
 _WORDS: Final = {

@@ -26,46 +26,55 @@ _ONE_MACHINE = "127.0.0.1"
     "-n",
     "size",
     type=click.IntRange(min=1),
-    help="How many processes on this machine.  [required]",
+    help="The number of processes on this machine.  [required]",
 )
 @click.option("-m", "is_module", is_flag=True, help="SCRIPT is a module, as for python -m.")
-@click.option("--backend", metavar="NAME", help="The backend of all; else the selected one.")
+@click.option(
+    "--backend",
+    metavar="NAME",
+    help="The backend of all processes; by default, the selected one.",
+)
 @click.option(
     "--engine",
     metavar="NAME",
-    help="The engine that moves tensors between the processes; else auto.",
+    help="The engine that moves tensors between the processes; by default, auto.",
 )
 @click.option(
     "--timeout",
     type=click.FloatRange(min=0, min_open=True),
-    help="Seconds a rank may be late; else 30.",
+    help="How many seconds a rank may be late; by default, 30.",
 )
-@click.option("--host", default=_ONE_MACHINE, show_default=True, help="Where rank 0 listens.")
+@click.option(
+    "--host",
+    default=_ONE_MACHINE,
+    show_default=True,
+    help="The address on which rank 0 listens.",
+)
 @click.option(
     "--port",
     type=click.IntRange(1, 65534),
-    help="Its port, which --nnodes needs; else a free one.",
+    help="The port on which rank 0 listens; by default, a free one. Several machines need it.",
 )
 @click.option(
     "--nnodes",
     type=click.IntRange(min=1),
     default=1,
     show_default=True,
-    help="How many machines.",
+    help="The number of machines.",
 )
 @click.option(
     "--node-rank",
     type=click.IntRange(min=0),
     default=0,
     show_default=True,
-    help="Which one this is.",
+    help="The number of this machine, counted from 0.",
 )
 @click.option(
     "--max-restarts",
     type=click.IntRange(min=0),
     default=0,
     show_default=True,
-    help="How often all are started again after a failure.",
+    help="How many times all processes are restarted after a failure.",
 )
 @click.option(
     "--log-dir",
@@ -98,7 +107,7 @@ def launch(
 
     if size is None:
         raise click.UsageError(
-            "how many processes? The options come before the script: xdevice launch -n 2 SCRIPT"
+            "-n is missing; options come before the script: xdevice launch -n 2 SCRIPT"
         )
     if not is_module and not Path(program[0]).is_file():
         hint = (
@@ -118,7 +127,7 @@ def _check_nodes(nnodes: int, node_rank: int, port: int | None) -> None:
     """Refuses options for several machines that contradict each other or are incomplete."""
     if node_rank >= nnodes:
         raise click.UsageError(
-            f"--node-rank is {node_rank}, and the ranks of {nnodes} nodes are 0 to {nnodes - 1}"
+            f"--node-rank is {node_rank}, but the ranks of {nnodes} nodes are 0 to {nnodes - 1}"
         )
     if nnodes > 1 and port is None:
         raise click.UsageError(
@@ -126,7 +135,7 @@ def _check_nodes(nnodes: int, node_rank: int, port: int | None) -> None:
         )
     if nnodes > 1 and not os.environ.get("XDEVICE_TOKEN"):
         raise click.UsageError(
-            "--nnodes needs a secret in XDEVICE_TOKEN, the same on all machines, for instance of "
+            "--nnodes needs a secret in XDEVICE_TOKEN, the same on all machines, for instance from "
             "python -c 'import secrets; print(secrets.token_hex())'"
         )
 
@@ -157,6 +166,6 @@ def _require_engine(engine: str | None) -> None:
         registry.canonical(framework)
     except XDeviceError:
         raise click.UsageError(
-            f"there is no engine {engine!r}: name auto, a framework, or one and its engine, such as torch:gloo, "
-            "torch:nccl, jax:gloo, tensorflow:ring or paddle:gloo; `xdevice info` lists those that are here"
+            f"there is no engine {engine!r}: give auto, a framework, or a framework and its engine, such as "
+            "torch:gloo, torch:nccl, jax:gloo, tensorflow:ring or paddle:gloo; `xdevice info` lists them"
         ) from None

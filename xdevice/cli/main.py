@@ -128,23 +128,21 @@ def _comparison_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option(
             "--rtol",
             type=click.FloatRange(min=0),
-            help="Relative tolerance; by default each dtype's own.",
+            help="The relative tolerance; by default, each dtype has its own.",
         ),
         click.option(
             "--atol",
             type=click.FloatRange(min=0),
-            help="Absolute tolerance; by default each dtype's own.",
+            help="The absolute tolerance; by default, each dtype has its own.",
         ),
-        click.option("--equal-nan", is_flag=True, help="NaN equals NaN."),
-        click.option(
-            "--any-dtype", is_flag=True, help="Values of different dtypes may be equal."
-        ),
+        click.option("--equal-nan", is_flag=True, help="Treat NaN as equal to NaN."),
+        click.option("--any-dtype", is_flag=True, help="Do not require equal dtypes."),
         click.option(
             "--json",
             "json_file",
             metavar="FILENAME",
             callback=_target,
-            help="Write the report as JSON; - is the output.",
+            help="Write the report as JSON; - is the standard output.",
         ),
         click.option(
             "--html",
@@ -165,12 +163,12 @@ def _comparison_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.option(
     "--backends",
     metavar="NAME,NAME",
-    help="Which to run on; by default all installed except NumPy.",
+    help="The backends to run on; by default, all that are installed except NumPy.",
 )
 @click.option(
     "--reference",
     metavar="NAME",
-    help="Which the others are compared with; by default the first.",
+    help="The backend that the others are compared with; by default, the first one.",
 )
 @click.option(
     "--python",
@@ -199,13 +197,13 @@ def _comparison_options(command: Callable[..., Any]) -> Callable[..., Any]:
     help="Keep the recordings in this new folder.",
 )
 @click.option(
-    "--overwrite", is_flag=True, help="--save may replace an earlier run in its folder."
+    "--overwrite", is_flag=True, help="Let --save replace an earlier run in its folder."
 )
 @click.option(
     "--trace",
     "is_traced",
     is_flag=True,
-    help="Also compare the outputs of its models' layers, and name the first that differs.",
+    help="Also compare the layer outputs of the script's models, and name the first one that differs.",
 )
 @click.option(
     "--operations",
@@ -225,7 +223,7 @@ def _comparison_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.option(
     "--calibrate",
     is_flag=True,
-    help="Measure the effect of rounding, by five more runs of the reference.",
+    help="Run the reference five more times to measure the effect of rounding.",
 )
 @_comparison_options
 def parity(
@@ -278,12 +276,12 @@ def parity(
         )
     if plan.is_traced and plan.keeps_operations:
         raise click.UsageError(
-            "--trace compares layers, --operations and --backward their operations; choose one"
+            "--trace compares layers, while --operations and --backward compare operations; choose one"
         )
     # with --save one backend makes sense: its recordings are compared later, by `compare-runs`
     if len(names) == 1 and save is None:
         raise click.UsageError(
-            f"{names[0]} alone has nothing to be compared with; name another, or --save it for later"
+            f"{names[0]} has nothing to be compared with; name another backend, or keep its recordings with --save"
         )
     _refuse_missing(plan)
     if overwrite and save is None:
@@ -296,8 +294,8 @@ def parity(
     if calibrate:
         more = len(runs) - len(names)
         click.echo(
-            f"{script.name} runs {len(runs)} times: once on each backend, and {more} times more on {first} to "
-            "measure what rounding does",
+            f"{script.name} runs {len(runs)} times: once on each backend, and {more} more times on {first} to "
+            "measure the effect of rounding",
             err=True,
         )
     # the comparison reads files in any case, so that a saved run is compared as a live one
@@ -342,7 +340,7 @@ def _refuse_two_rules(float64: bool, calibrate: bool, rule: Strictness) -> None:
         )
     if calibrate and (rule.rtol is not None or rule.atol is not None):
         raise click.UsageError(
-            "--calibrate measures what is allowed, and --rtol and --atol set it; choose one"
+            "--calibrate measures the tolerances, while --rtol and --atol set them; choose one"
         )
 
 

@@ -102,7 +102,7 @@ def and_keys(keys: Iterable[Any], values: Iterable[Any]) -> tuple[Names, Childre
 
 
 def _read_keyed(x: Any) -> tuple[Names, Children]:
-    """Returns the keys and values of a dict. Raises `ContainerError` for a subclass that shows other values than it
+    """Returns the keys and values of a dict. Raises `ContainerError` for a subclass that shows different values than it
     stores, if tensors are among them."""
     items = dict(x.items())
     # what the dict really stores, past the methods of its class
@@ -113,7 +113,7 @@ def _read_keyed(x: Any) -> tuple[Names, Children]:
             len(items) != len(stored)
             or any(items.get(key, looks) is not stored[key] for key in stored)
         ) and (_tensors(x) or _tensors([*items.values()])):
-            raise ContainerError(_other_than_held(x, "gives other items than it stores"))
+            raise ContainerError(_other_than_held(x, "gives different items than it stores"))
     return add_attributes(x, *and_keys(items, items.values()))
 
 

@@ -61,7 +61,7 @@ _found: dict[str, EntryPoint] | None = None
 def canonical(name: str) -> str:
     """Returns the backend's own name for a name or alias in upper or lower case; raises `BackendNotFoundError` for an
     unknown one."""
-    # variables of the environment often have spaces or capitals
+    # environment variables often have spaces or capitals
     wanted = name.strip().lower() if isinstance(name, str) else ""
     for framework in KNOWN:
         if wanted == framework.name or wanted in framework.aliases:
@@ -105,7 +105,7 @@ def install_hint(name: str) -> str:
 
 def imported_frameworks() -> tuple[str, ...]:
     """Returns the built-in backends whose framework the user has imported. NumPy does not count, because all frameworks
-    import it, nor does a framework that another imported one imports by itself."""
+    import it, nor does a framework that was imported only by another framework."""
     imported = frameworks.list_imported()
     # TensorFlow imports JAX if it is installed, which says nothing about the program
     brought = {name for framework in imported for name in framework.brings}

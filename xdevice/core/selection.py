@@ -236,7 +236,7 @@ class use_backend:
 
     def __exit__(self, *_: object) -> None:
         entered = _entered.get()
-        # blocks may be left in another order than they were entered
+        # blocks may be left in a different order than they were entered
         place = blocks.place_in(entered, self, f"use_backend({self._name!r})")
         # without this block, wherever it is in the stack
         left = entered[:place] + entered[place + 1 :]

@@ -15,7 +15,7 @@ Rules that a change of this module must keep:
   caller no longer waits.
 - `os.fork` must not have to wait for the ring: a forked child begins without one.
 - The ring calls CUDA's driver by ctypes, so that one ring serves all frameworks, without any framework's allocator.
-  Copies that were not measured are left to the framework: on other systems than Linux, on other GPUs, with few cores,
+  Copies that were not measured are left to the framework: on systems other than Linux, on other GPUs, with few cores,
   and of sizes that gain nothing.
 """
 
@@ -186,7 +186,7 @@ class _Place:
 
 
 class _Current:
-    """A block in which the GPU's CUDA context is the current one of this thread."""
+    """A block in which the GPU's CUDA context is current on this thread."""
 
     def __init__(self, place: _Place) -> None:
         self._place = place

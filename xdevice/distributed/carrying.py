@@ -110,7 +110,6 @@ def buckets_of(operands: list[Operand], indices: Sequence[int]) -> list[Bucket]:
     last tensors come first, because a backward pass computes their gradients first."""
     buckets: list[Bucket] = []
     filling: dict[tuple[Any, ...], tuple[Bucket, int, int]] = {}
-    # the backward pass computes the gradients of the last layer first
     for i in reversed(indices):
         operand = operands[i]
         dtype = dtype_of(operand)
@@ -274,7 +273,7 @@ class Carrier:
         else:
             result = getattr(engine, verb)(y, "sum" if op == "mean" else op)
         if op == "mean":
-            # divided after the sum, in the wide dtype: divided before it, small 16-bit gradients would become 0
+            # once, after the sum: to divide the part of each rank would round as often as there are ranks
             result = engine.over(result, weight.total if weight is not None else self.size)
         return _as(result, dtype) if dtype in _WIDE else result
 
@@ -312,7 +311,6 @@ class Carrier:
         if lengths is None:
             parts = self._gathered(y)
         else:
-            # engines gather tensors of one shape only, so the shorter ones are padded, and cut again below
             longest = max(lengths)
             parts = self._gathered(self._pad(y, dtype_of(operand), longest))
             pairs = zip(parts, lengths, strict=True)
@@ -389,8 +387,8 @@ class Carrier:
         # in one call of the engine's framework, if it has one for many tensors
         packed = None if own is None else self.engine.pack(own)
         if packed is not None:
-            # each operand separately: they belong to another framework, or the engine packs nothing
             return packed
+        # the operands belong to a different framework than the engine, or the engine packs nothing
         return self.backend.join(
             [_reshaped(self.read_only(operand), (-1,)) for operand in operands]
         )

@@ -512,7 +512,6 @@ def _name_ranks(ranks: list[int]) -> str:
 
 def _short(call: str, calls: list[str]) -> str:
     """The text of a call; a long one is cut to its beginning and the first item that differs from the other calls."""
-    # short enough to be shown whole
     if len(call) <= _LONGEST:
         return call
     items = [one.split("; ") for one in calls]
@@ -526,8 +525,8 @@ def _short(call: str, calls: list[str]) -> str:
 
 def describe(error: BaseException) -> str:
     """A text for an error, for the other ranks: its type and message, and the file and line that raised it."""
-    where = error.__traceback__  # its last frame is where the error was raised
-    # to the innermost frame
+    # the last frame of a traceback is where the error was raised
+    where = error.__traceback__
     while where is not None and where.tb_next is not None:
         where = where.tb_next
     place = (

@@ -46,7 +46,7 @@ _COMPARED: Final = "weights"
 def average_gradients(session: Session, model_or_gradients: Any, weight: float | None) -> Any:
     """Checks what `World.average_gradients` was given, votes on it, sends the gradients in buckets, and writes the
     means."""
-    # checked before the other ranks are told anything
+    # before the vote, like the argument of every verb: a wrong weight must change nothing on any rank
     own = None if weight is None else weight_of(weight)
     backend = network_backend(model_or_gradients)
     rows = (

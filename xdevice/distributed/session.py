@@ -114,8 +114,8 @@ class Session:
     # joining and leaving
 
     def join(self) -> None:
-        """Enters the world when its block begins. Raises the failure of an earlier world: the other ranks have
-        ended."""
+        """Enters the world when its block begins. If an earlier world failed, raises its error again, because the other
+        ranks have ended."""
         if _failed is not None:
             raise _failed
         if self.size > 1:
@@ -218,7 +218,8 @@ class Session:
         self._close()
 
     def _raise_reason(self, error: Exception) -> None:
-        """Raises `PeerError` in place of the error, if that is what the framework's own group made of it."""
+        """Raises `PeerError` in place of `error`, if `error` is how the framework's own process group reported the
+        failure of another rank."""
         try:
             self.line.raise_reason()
         except PeerError as reason:

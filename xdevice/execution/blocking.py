@@ -37,7 +37,7 @@ class blocking:
     | numpy | computes synchronously: nothing to do |
 
     Raises:
-        ScopeError: the block is left in another thread than the one that entered it (docs/reference/async.md).
+        ScopeError: the block is left in a different thread than the one that entered it (docs/reference/async.md).
         SettingError: XDEVICE_BLOCKING holds something other than 1, 0 or nothing; when a backend is loaded.
         UnsupportedError: JAX in a version whose private API differs: set XDEVICE_BLOCKING=1 before the program starts.
         BackendNotFoundError, BackendImportError: as `backend` does.
@@ -64,6 +64,6 @@ class blocking:
         block.close()
         if thread != threading.get_ident():
             raise ScopeError(
-                "blocking() is left in another thread than the one that entered it; a framework's state per thread "
+                "blocking() is left in a different thread than the one that entered it; a framework's state per thread "
                 "can be restored only there, so enter and leave it in one thread"
             )

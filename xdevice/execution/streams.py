@@ -93,7 +93,7 @@ class Stream:
             DeviceMismatchError: the `with device:` around the block names another device, whose work the stream would
                 not hold.
         """
-        # the block would hold work of another backend than the reader expects
+        # the block would hold work of a different backend than the reader expects
         chosen = selection.current()
         if chosen is not self.backend:
             raise UnsupportedError(
@@ -243,11 +243,11 @@ class Event:
         mark.
 
         Args:
-            stream: left out, the stream that this thread's work goes to now, on the event's device; if the event has
+            stream: if left out, the stream that this thread's work goes to now, on the event's device; if the event has
                 none yet, on the device of the innermost `with stream:`, else of `with device:`, else on the only GPU.
 
         Raises:
-            DeviceMismatchError: the event belongs to another device than the stream.
+            DeviceMismatchError: the event belongs to a different device than the stream.
             DeviceError: not a `Stream`; or none is given, and there are several GPUs that could be meant.
             UnsupportedError: a stream of another backend.
         """

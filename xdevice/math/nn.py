@@ -510,7 +510,7 @@ def embedding(indices: Any, table: Any) -> Any:
         table: floats of the shape (rows, features).
 
     Raises:
-        IndexError: there is no row for an index. On other devices than the CPU as with `cross_entropy`.
+        IndexError: there is no row for an index. On devices other than the CPU as with `cross_entropy`.
         ShapeError: a table of another shape. Other errors: those of `cross_entropy`.
 
     Costs as `cross_entropy`.
@@ -540,7 +540,7 @@ def one_hot(indices: Any, n: int, *, dtype: object = None, **spelling: NoReturn)
         dtype: any dtype that the backend has, in any framework's form.
 
     Raises:
-        IndexError: an index is below 0 or not below `n`. On other devices than the CPU as with `cross_entropy`, except
+        IndexError: an index is below 0 or not below `n`. On devices other than the CPU as with `cross_entropy`, except
             for integer dtypes and bool: those are checked on each device, and not in a traced function.
         ArgumentError: `n` is not an int of 1 or more.
         DTypeError: indices that are not int32 or int64, or a dtype that the backend does not have here.

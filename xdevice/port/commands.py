@@ -34,7 +34,7 @@ def _refuse_other_suffixes(
 ) -> Path | None:
     if path is not None and path.suffix not in (".json", ".txt", ".html"):
         raise click.BadParameter(
-            f"{path} does not end in .json, .txt or .html: the forms of a report", ctx, param
+            f"{path} does not end in .json, .txt or .html, the formats of a report", ctx, param
         )
     return path
 
@@ -67,14 +67,14 @@ def _goal(command: Command) -> Command:
             type=click.Choice(("xdevice", "accelerator")),
             default="xdevice",
             show_default=True,
-            help="Whose words to write: xdevice's, or PyTorch's own (torch.accelerator) without an import of xdevice.",
+            help="The API to write: xdevice's, or PyTorch's own (torch.accelerator), which needs no import of xdevice.",
         ),
         click.option(
             "--torch-minimum",
             metavar="VERSION",
             callback=_read_version,
-            help="Write only words that this release of PyTorch has: 2.9. Else the newest ones, and the summary of "
-            "port names what they need.",
+            help="Write only names that this release of PyTorch has, such as 2.9. By default, port writes the newest "
+            "names, and reports the release that they need.",
         ),
     ):
         function = decorate(function)
@@ -122,12 +122,12 @@ def _project(command: Command) -> Command:
             type=click.Choice(("proven", "safe", "likely")),
             default="proven",
             show_default=True,
-            help="How sure a rewriting must be to mean the same; proven is the surest.",
+            help="How certain it must be that a rewrite keeps the meaning; proven is the strictest.",
         ),
         click.option(
             "--root",
             type=_FILE,
-            help="The folder that imports begin in; else the one that PATHS share.",
+            help="The folder in which imports start; by default, the one that all PATHS share.",
         ),
         click.option(
             "--report",
@@ -149,7 +149,7 @@ def _project(command: Command) -> Command:
     type=click.Choice(("code", "file", "idiom")),
     default="code",
     show_default=True,
-    help="The subject of a row of the table.",
+    help="How to group the rows of the table.",
 )
 def scan(examined: Examined, by: str) -> None:
     """Counts device idioms, such as x.cuda(), in scripts, notebooks and d2l texts, by what port would do with them.
@@ -173,10 +173,11 @@ def scan(examined: Examined, by: str) -> None:
     "--check",
     "way",
     flag_value="check",
-    help="Print nothing but the files; exit 1 if one would change.",
+    help="Print only the names of files that would change; exit with 1 if there are any.",
 )
 @click.option(
-    "--backend", help="The argument of set_backend; else the one framework that a file uses."
+    "--backend",
+    help="The argument of set_backend; by default, the one framework that a file uses.",
 )
 @click.option(
     "-q", "--quiet", is_flag=True, help="Do not list the idioms that are left as they are."
@@ -215,27 +216,29 @@ def port(examined: Examined, way: str, quiet: bool) -> None:
 @click.command(short_help="Report device code that is wrong or vendor-specific.")
 @_PATHS
 @click.option(
-    "--select", metavar="CODE,CODE", help="Only these codes, or those that begin so: XD2,XD401."
+    "--select",
+    metavar="CODE,CODE",
+    help="Report only these codes or prefixes, such as XD2,XD401.",
 )
-@click.option("--ignore", metavar="CODE,CODE", help="Not these codes, or those that begin so.")
+@click.option("--ignore", metavar="CODE,CODE", help="Do not report these codes or prefixes.")
 @click.option(
     "--diff",
     "revision",
     metavar="REV",
-    help="Only lines that were added since this revision of Git.",
+    help="Report only lines that were added since this Git revision.",
 )
 @click.option(
     "--fix",
     is_flag=True,
-    help="Apply port's rewrites to the findings, if they are proven to mean the same; report the rest.",
+    help="Apply port's rewrites where they are proven to keep the meaning, and report the other findings.",
 )
 @_goal
-@click.option("--baseline", type=_FILE, help="Only findings that this file does not have.")
+@click.option("--baseline", type=_FILE, help="Report only findings that are not in this file.")
 @click.option(
     "--write-baseline",
     "baseline_to",
     type=_FILE,
-    help="Write the findings into this file, and exit with 0.",
+    help="Write the findings to this file, and exit with 0.",
 )
 @click.option(
     "--format",
@@ -243,7 +246,7 @@ def port(examined: Examined, way: str, quiet: bool) -> None:
     type=click.Choice(("text", "github", "json", "sarif")),
     default="text",
     show_default=True,
-    help="How findings are written.",
+    help="The format of the findings.",
 )
 def lint(
     paths: tuple[Path, ...],

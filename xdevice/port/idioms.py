@@ -175,7 +175,7 @@ CALLS: Final[dict[str, Idiom]] = {
     """, "the framework's own cache"),
     **_calls("XD158", "no_word", "", """
         torch.cuda.manual_seed torch.cuda.manual_seed_all torch.xpu.manual_seed_all torch.npu.manual_seed_all
-    """, "xdevice.random draws other numbers than the framework's generator"),
+    """, "xdevice.random draws different numbers than the framework's generator"),
 }  # fmt: skip
 """Functions and classes that are called by a full name."""
 

@@ -38,7 +38,7 @@ _PARTS: Final = {
     **{f"d2l.{name}": name for name in ("torch", "mxnet", "tensorflow", "paddle", "jax")},
     "gluoncv.torch": "torch",
 }
-"""Modules that belong to another framework than the rest of their package."""
+"""Modules that belong to a different framework than the rest of their package."""
 
 
 def framework_of(full: str) -> str | None:

@@ -120,7 +120,9 @@ _WORK: Final = {"backward", "matmul", "mm", "dot", "step", "forward", "model", "
 _MOVES: Final = {"to", "cpu", "cuda", "as_in_ctx", "as_in_context"}
 _DEVICE_TYPE: Final = ROWS['device.type == "cuda"']
 _LOOPS: Final = (ast.For, ast.While, ast.AsyncFor)
-_BY_A_PIECE: Final = 'a device by part of its name; use xdevice.device(...).kind == "gpu"'
+_BY_A_PIECE: Final = (
+    'this recognizes a device by part of its name; use xdevice.device(...).kind == "gpu"'
+)
 _FRAMEWORKS: Final = {"torch", "tensorflow", "mxnet", "paddle", "jax"}
 _TENSORRT: Final = re.compile("tensorrt|trt", re.IGNORECASE)
 _TESTS: Final = re.compile(r"(?:^|/)(?:tests?/|test_[^/]*$|conftest\.py$)|_test\.py$")
@@ -264,7 +266,7 @@ def _hard_coded(view: _View, call: ast.Call) -> Found:
             text = _device_text(node)
             yield (
                 "XD202",
-                f'"{text}" is not there on every machine; use xdevice.try_gpu(), or take it as an argument',
+                f'"{text}" is not available on every machine; use xdevice.try_gpu(), or take the device as an argument',
                 node,
             )
 
@@ -292,7 +294,7 @@ def _cuda_method(view: _View, call: ast.Call) -> Found:
             if _is_bare(call) and view.words & _SEVERAL and "set_device" not in view.words:
                 yield (
                     "XD203",
-                    "`.cuda()` goes to the current GPU, the first one unless set; name the device",
+                    "`.cuda()` moves to the current GPU, the first one unless another was set; name the device",
                 )
 
 
@@ -309,7 +311,7 @@ def _load(view: _View, call: ast.Call) -> Found:
     if view.full(call.func) == "torch.load" and not has_place:
         yield (
             "XD205",
-            'torch.load fails where the devices of the file are missing; use map_location="cpu"',
+            'torch.load fails on a machine without the devices that the file names; use map_location="cpu"',
         )
 
 
@@ -323,7 +325,7 @@ def _early_copy(view: _View, call: ast.Call) -> Found:
     if getattr(keywords.get("non_blocking"), "value", True) and "non_blocking" in keywords:
         yield (
             "XD204",
-            "the host may read this before it is there; wait with xdevice.sync(x), or copy without the flag",
+            "the host may read this before it is copied; wait with xdevice.sync(x), or copy without non_blocking",
         )
 
 
@@ -352,7 +354,7 @@ def _host_read(view: _View, call: ast.Call) -> Found:
             if _trains(outer):
                 yield (
                     code,
-                    f"`.{_method(call)}()` waits for the GPU; add up on the device, and read once in a while",
+                    f"`.{_method(call)}()` waits for the GPU; add up on the device, and read the sum once in a while",
                 )
             return
 
@@ -387,7 +389,7 @@ def _thrown_away(view: _View, statement: ast.Expr) -> Found:
             if means_of(receiver) == TENSOR:  # if the engine's inference has run
                 yield (
                     "XD212",
-                    f"`.{method}()` gives a new tensor, and leaves this one where it is",
+                    f"`.{method}()` returns a new tensor, and leaves this one where it is",
                 )
 
 
@@ -484,7 +486,7 @@ def _copies_nothing(view: _View, node: ast.With) -> Found:
             if re.search("device|gpu|cpu", name):
                 yield (
                     "XD209",
-                    "this names the tensor once more and copies nothing; use xdevice.to_device(x, device)",
+                    "this gives the tensor a second name and copies nothing; use xdevice.to_device(x, device)",
                 )
 
 
@@ -507,7 +509,7 @@ def _too_late(view: _View, node: ast.Assign) -> Found:
             for name in sorted(names & _FRAMEWORKS)[:1]:
                 yield (
                     "XD214",
-                    f"{name} was imported before, and may have read it already; set it above the import",
+                    f"{name} was imported earlier, and may have read the variable already; set it before the import",
                 )
 
 
@@ -526,7 +528,7 @@ def _time(view: _View, node: ast.BinOp) -> Found:
             if calls & _WORK and not calls & _WAITS:
                 yield (
                     "XD201",
-                    "the work may go on when this time is taken; use xdevice.Timer, or xdevice.sync() before",
+                    "the device may still be busy when this time is taken; use xdevice.Timer, or xdevice.sync() first",
                 )
 
 

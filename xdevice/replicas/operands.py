@@ -84,7 +84,7 @@ def summands_in(x: Any, name: str, who: str = "this replica") -> list[Operand]:
         if owner is None or (owner.kind == "model" and owner.backend.tensor_of(value) is None):
             raise NotATensorError(
                 f"{name}{path} is {shown(value)} of type {type(value).__qualname__}, expected a tensor or a variable; "
-                "of a model pass the gradients or the parameters, as a list"
+                "for a model, pass its gradients or its parameters as a list"
             )
         operand = Operand(name + path, value, *owner)
         if operand.kind != "model":

@@ -61,7 +61,7 @@ def split_batch(x: Any, devices: Iterable[object], even: bool = True) -> list[An
 
     Raises:
         ShapeError: a length that does not divide evenly, without `even=False`; a tensor without a first axis, or of
-            another length than the others, which is named.
+            a different length than the others, which is named.
         ArgumentError: no devices. DeviceError: one device instead of a list. DeviceNotFoundError: a tensor's backend
             does not have the device; make tensors of NumPy arrays first, which are on cpu:0 only.
         NotATensorError: a model, or `x` holds no tensor. UnsupportedError: a sparse, ragged or masked tensor, or one
@@ -340,7 +340,7 @@ def _ids(column: Iterable[Operand]) -> tuple[int, ...]:
 
 
 def _check_structures(listed: list[Any], rows: list[list[Operand]], name: str) -> None:
-    """Raises `ContainerError` if one of several containers has its tensors at other paths than the first."""
+    """Raises `ContainerError` if one of several containers has its tensors at paths other than the first."""
     paths = [
         [operand.name.removeprefix(f"{name}[{i}]") for operand in row]
         for i, row in enumerate(rows)

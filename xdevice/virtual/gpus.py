@@ -24,8 +24,8 @@ def virtual_gpus(n: int | str, *, force: bool = False) -> None:
 
     Virtual GPUs are other devices of the framework, in host memory: they show whether code for several devices is
     correct, and are not faster. `cpu:0` stays, and is the only CPU. `XDEVICE_VIRTUAL_GPUS=4 python script.py` does the
-    same, and child processes inherit it. docs/explanation/virtual.md says what each operation costs, and lists the
-    characters: dtypes that virtual GPUs lack, as Apple's GPUs lack float64, and how much memory they have.
+    same, and child processes inherit it. docs/explanation/virtual.md says what each operation costs, and lists their
+    characteristics: dtypes that virtual GPUs lack, as Apple's GPUs lack float64, and how much memory they have.
 
     | backend | `xdevice.gpu(1).native` | request them before |
     |---|---|---|
@@ -64,16 +64,16 @@ def virtual_gpus(n: int | str, *, force: bool = False) -> None:
 
 
 def give(backend: Backend, wanted: tuple[Any, ...]) -> None:
-    """Called while a backend is loaded: gives it virtual GPUs of these characters. Raises `UnsupportedError` if it
-    cannot have them."""
+    """Called while a backend is loaded: gives it virtual GPUs with these characteristics. Raises `UnsupportedError` if
+    it cannot have them."""
     with _lock:
         _refuse(backend, len(wanted), _hides_real_gpus)
         _make(backend, wanted)
 
 
 def _give_all(text: str, force: bool) -> None:
-    """Gives the virtual GPUs that `text` describes to each backend, whether it is loaded now or later. Nothing has
-    changed where it raises."""
+    """Gives the virtual GPUs that `text` describes to each backend, whether it is loaded now or later. If it raises,
+    nothing has changed."""
     global _hides_real_gpus
     with _lock:
         before = environment.described()
@@ -84,8 +84,8 @@ def _give_all(text: str, force: bool) -> None:
         if before not in ((), wanted):
             by, others = environment.request()
             raise ArgumentError(
-                f"{by} has asked for {others} virtual GPUs, and the number is fixed for the process; now it asks for "
-                f"{text}"
+                f"{by} has asked for {others} virtual GPUs, which is fixed for the process; virtual_gpus() now asks "
+                f"for {text}"
             )
         waiting = [
             backend

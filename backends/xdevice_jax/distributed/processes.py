@@ -67,6 +67,7 @@ _REDUCED_BY: Final = {"sum": jax.lax.psum, "max": jax.lax.pmax, "min": jax.lax.p
 
 class JaxProcesses(Processes):
     def engines(self) -> Sequence[str]:
+        # a virtual GPU has its memory on the host, which NCCL cannot use
         return ("nccl", "gloo") if self.count("gpu") > self.virtual else ("gloo",)
 
     def start_engine(self, name: str, group: Group) -> Engine:
@@ -80,6 +81,7 @@ class JaxEngine(Engine):
         self._exchange = group.exchange
         self._is_first = _initialize(group)
         own = backend.to_native(group.device)
+        # only a rank itself knows which of its devices it computes on, and a mesh needs those of all
         numbers = group.exchange(str(own.id))
         everywhere = {native.id: native for native in jax.devices(own.platform)}
         self._natives = tuple(everywhere[int(number)] for number in numbers)
@@ -118,6 +120,7 @@ class JaxEngine(Engine):
 
     def close(self) -> None:
         leaving = _taken_from_jax()
+        # without the service, which the other ranks still need to leave
         service, leaving.service = leaving.service, None
         leaving.shutdown()
         relay.leave()
@@ -197,6 +200,7 @@ def _initialize(group: Group) -> bool:
         group.rank,
         group.size,
     )
+    # every rank learns the answers of all: one that went on alone would wait for those that have raised
     if "0" in group.exchange(str(int(is_ours))):
         raise LaunchError(
             f"JAX has already been used on rank {', '.join(map(str, started))}, and it meets other processes only "
@@ -214,6 +218,7 @@ def _compiled(
 ) -> tuple[Callable[[jax.Array], Any], NamedSharding]:
     mesh = Mesh(np.array(natives), ("rank",))
     function = shard_map(verb(how), mesh=mesh, in_specs=_SPREAD, out_specs=_SPREAD)
+    # cached, because jit traces each new function object anew, even if its code is the same
     return jax.jit(function), NamedSharding(mesh, _SPREAD)
 
 
@@ -243,6 +248,7 @@ def _reduce_scatter(op: str) -> Callable[[jax.Array], jax.Array]:
 
 
 def _bits(x: jax.Array) -> jax.Array:
+    # `bitcast_convert_type` takes neither bool nor complex numbers
     if x.dtype == bool:
         return x.astype("uint8")
     if jnp.iscomplexobj(x):

@@ -37,7 +37,9 @@ def leave() -> None:
     """Ends the connections to the service, and keeps those to JAX, which has left it."""
     _has_left.set()
     for far in _to_service:
+        # a connection that the service has ended cannot be shut down again
         with suppress(OSError):
+            # `close` would not wake the thread that waits in `recv`
             far.shutdown(socket.SHUT_RDWR)
 
 
@@ -48,6 +50,7 @@ def _accept(listener: socket.socket, there: tuple[str, int]) -> None:
     while True:
         near, _ = listener.accept()
         if _has_left.is_set():
+            # Python closes a socket that nothing refers to, and JAX would notice
             kept.append(near)
             continue
         try:
@@ -71,9 +74,11 @@ def _send(near: socket.socket, far: socket.socket) -> None:
 
 def _receive(near: socket.socket, far: socket.socket) -> None:
     with suppress(OSError):
+        # `near` stays open when the service has ended: JAX would end this process otherwise
         while data := far.recv(_CHUNK):
             near.sendall(data)
 
 
 def _start(function: Callable[..., None], *arguments: Any) -> None:
+    # daemons, because they wait on their sockets for ever and would keep the process from ending
     threading.Thread(target=function, args=arguments, name="xdevice relay", daemon=True).start()

@@ -56,11 +56,13 @@ def full_like(x: Array, value: complex, name: str) -> Array:
 
 
 def number(value: complex, name: str, like: Array) -> Array:
+    # NumPy warns of a number beyond the dtype, which becomes infinity
     with np.errstate(all="ignore"):
         return constant(np.asarray(value).astype(host_dtype(name)), like)
 
 
 def fused(function: Callable[..., Any]) -> Callable[..., Any]:
+    # the settings as one tuple: `static_argnums` counts arguments, and functions differ in how many settings they take
     program = jax.jit(lambda tensors, settings: function(*tensors, *settings), static_argnums=1)
     return lambda tensors, *settings: program(tensors, settings)
 
@@ -137,6 +139,7 @@ def take_along_axis(x: Array, indices: Array, axis: int) -> Array:
 
 def _mode(indices: Array, quick: str) -> str:
     """Indices have been checked, except the values of traced ones, which cannot be."""
+    # `fill` shows a wrong index, where `clip` would return some other element
     return "fill" if isinstance(indices, jax.core.Tracer) else quick
 
 

@@ -44,6 +44,7 @@ class JaxCompiling(Compiling):
         return compiled
 
     def common_device(self, tensors: list[Any]) -> Device | None:
+        # jit itself raises for committed arrays on several devices, so the first may speak for all
         if all(map(_is_committed, tensors)):
             return self.device_of(tensors[0])
         return super().common_device(tensors)

@@ -46,6 +46,7 @@ class JaxGradients(Gradients):
     def update(
         self, rows: list[tuple[Any, ...]], rule: Callable[..., Any], nested: bool, writes: bool
     ) -> list[Any]:
+        # no copies where a rule writes, because arrays cannot be changed
         return [rule(*row) for row in rows]
 
 

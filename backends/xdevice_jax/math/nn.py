@@ -64,6 +64,7 @@ def one_hot(indices: Array, n: int, name: str) -> Array:
     ones = jax.nn.one_hot(indices, n, dtype=dtype)
     if not jnp.issubdtype(dtype, jnp.inexact):
         return ones
+    # JAX gives zeros for an index that is no class, which would hide the mistake
     is_class = (indices >= 0) & (indices < n)
     return jnp.where(is_class[..., None], ones, jnp.nan)
 
@@ -78,12 +79,14 @@ def conv2d(x: Array, kernel: Array, bias: Array | None, stride: Pair, padding: P
 
 @partial(jax.jit, static_argnames=("size", "stride", "padding"))
 def max_pool2d(x: Array, size: Pair, stride: Pair, padding: Pair) -> Array:
+    # JAX has a gradient of this only if it starts from -inf
     return _pooled(x, -jnp.inf, lax.max, size, stride, padding)
 
 
 @partial(jax.jit, static_argnames=("size", "stride", "padding"))
 def avg_pool2d(x: Array, size: Pair, stride: Pair, padding: Pair) -> Array:
     height, width = size
+    # padding counts as zeros, as in PyTorch
     return _pooled(x, 0.0, lax.add, size, stride, padding) / (height * width)
 
 

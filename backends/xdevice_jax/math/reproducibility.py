@@ -20,6 +20,7 @@ class JaxReproducibility(Reproducibility):
 
     @contextmanager
     def deterministic(self) -> Iterator[list[str]]:
+        # XLA reads the flags when JAX starts, so the flag can only be asked for here
         needs_flag = (
             self.count("gpu")
             and not self.virtual

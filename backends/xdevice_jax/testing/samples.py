@@ -50,11 +50,13 @@ class JaxSamples(Samples):
         native = self.backend.to_native(device)
         size, steps = (1024, 30) if native.platform == "cpu" else (8192, 100)
         x = jax.device_put(jnp.full((size, size), 1 / size), native)
+        # compiled in advance, because the call of a jitted function waits for its compiler
         work = (
             jax.jit(lambda v: jax.lax.fori_loop(0, steps, lambda _, y: y @ y, v))
             .lower(x)
             .compile()
         )
+        # the work must not have to wait for its input
         x.block_until_ready()
         result = work(x)
         return Work(result, result.is_ready)

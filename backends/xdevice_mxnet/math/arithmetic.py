@@ -259,6 +259,7 @@ def round(x: Any) -> Any:
 @_kernel
 def sign(x: Any) -> Any:
     signs = _np.sign(x)
+    # MXNet's sign of NaN is 0
     return where(_np.isnan(x), x, signs) if _is_float(x) else signs
 
 
@@ -318,6 +319,7 @@ def sum(x: Any, axes: tuple[int, ...] | None, keepdims: bool) -> Any:
         return (_linked_sum_of_nothing if mx.autograd.is_recording() else _sum_of_nothing)(
             x, axes, keepdims
         )
+    # `total` sums along one axis at least
     if not shape:
         return copy(x)
     total = sums.total(x, shape, tuple(range(len(shape))) if axes is None else axes)

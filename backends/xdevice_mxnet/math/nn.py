@@ -125,6 +125,7 @@ def max_pool2d(x: Any, size: Pair, stride: Pair, padding: Pair) -> Any:
 
 @_with_an_image
 def avg_pool2d(x: Any, size: Pair, stride: Pair, padding: Pair) -> Any:
+    # MXNet counts the padding as zeros, as PyTorch does
     return _pooling(x, kernel=size, stride=stride, pad=padding, pool_type="avg")
 
 
@@ -154,6 +155,7 @@ def attention(q: Any, k: Any, v: Any, mask: Any, causal: bool) -> Any:
         # with -inf: gradients of NaN without keys
         scores = _where(visible, scores, _np.full_like(scores, least))
     weights = _softmax(scores)
+    # a mask may hide all keys of a query, and the softmax then gives each the same weight; a causal query has a key
     if mask is not None:
         weights = _where(visible, weights, _np.zeros_like(weights))
     result = _product(arithmetic.reshape(weights, (-1, *shape[-2:])), values)
@@ -184,6 +186,7 @@ def adam(
         }
         result = []
         for p, g, m, v in rows:
+            # copies, because the kernel writes into both, and returns only the new parameter
             m, v = arithmetic.copy(m), arithmetic.copy(v)
             result.append((_adam(p, g, m, v, **settings), m, v))
     return result

@@ -42,6 +42,7 @@ def total(x: Any, shape: tuple[int, ...], axes: tuple[int, ...]) -> Any:
     left = [axis for axis in range(len(shape)) if axis not in axes]
     if left and left[-1] > axes[0]:
         x = _transpose(x, axes=(*left, *axes))
+    # from behind, because `dot` sums over the last axis
     for axis in reversed(axes):
         x = _dot(x, _ones(shape[axis], dtype, device))
     return x

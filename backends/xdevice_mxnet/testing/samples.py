@@ -61,6 +61,7 @@ class MxnetSamples(Samples):
 
     @use_np  # type: ignore[untyped-decorator]
     def marked(self, x: Any) -> Any:
+        # `attach_grad` marks the array itself, and this one is the suite's
         leaf = x.copy()
         leaf.attach_grad()
         return leaf

@@ -210,8 +210,7 @@ class MxnetLayers(Operations):
         return layouts.all_bound(list(self._layers(model)), dict(self.variables(model)))
 
     def _layers(self, model: Any) -> Iterator[Layer]:
-        """Yields the layers of a model with their parts, which Gluon's weights have under other names than
-        PyTorch's."""
+        """Yields the layers of a model with their parts, whose names in Gluon are not PyTorch's."""
         for block, layer in ops.read_each(_ROWS, blocks(model)):
             own = self.parts(layer.kind, layer.settings)
             layout = options(block)["layout"] if layer.kind.startswith("conv") else "NC"

@@ -67,6 +67,7 @@ dtype = host_dtype
 
 
 def astype(x: Array, name: str) -> Array:
+    # NumPy warns of NaN and infinity where the new dtype has integers
     with np.errstate(all="ignore"):
         return np.asarray(x).astype(host_dtype(name))
 
@@ -141,6 +142,7 @@ def mean(x: Array, axes: tuple[int, ...], keepdims: bool) -> Array:
     # this does not silence np.mean, which warns if there are no elements
     with np.errstate(all="ignore"):
         total = np.asarray(np.add.reduce(x, axis=axes, keepdims=keepdims))
+        # by a number of the same dtype: in NumPy 1 a float of Python's makes float64 of a 0-d total
         return np.asarray(total / total.dtype.type(x.size / total.size if total.size else 1))
 
 
@@ -186,6 +188,7 @@ take_along_axis = np.take_along_axis
 
 @_silent
 def clip(x: Array, min: float | None, max: float | None) -> Array:
+    # cast first, because float bounds would make floats of integers
     bounds: Any = [
         None if bound is None else np.asarray(bound).astype(x.dtype) for bound in (min, max)
     ]
@@ -234,7 +237,7 @@ def view(x: Array, shape: tuple[int, ...]) -> Array:
     # NumPy copies silently where strides cannot describe the shape
     if x.size and not np.shares_memory(result, x):
         raise ValueError(
-            f"an array with the strides {x.strides} cannot be seen in the shape {shape}"
+            f"an array with the strides {x.strides} cannot be viewed in the shape {shape}"
         )
     return result
 

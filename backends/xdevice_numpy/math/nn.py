@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     Array = np.ndarray[Any, Any]
     Pair = tuple[int, int]
 
+# NumPy has no error function, and Python's takes a single number
 _erf = np.frompyfunc(math.erf, 1, 1)
 # as Any, because NumPy's types do not allow several axes
 _view: Any = np.lib.stride_tricks.sliding_window_view
@@ -37,6 +38,7 @@ def erf(x: Array) -> Array:
 
 def softmax(x: Array, axis: int) -> Array:
     with np.errstate(all="ignore"):
+        # without the maximum, exp overflows for large logits, and infinity by infinity is NaN
         parts = np.exp(x - np.max(x, axis, keepdims=True))
         return np.asarray(parts / np.sum(parts, axis, keepdims=True))
 
@@ -62,10 +64,12 @@ def conv2d(x: Array, kernel: Array, bias: Array | None, stride: Pair, padding: P
 
 
 def max_pool2d(x: Array, size: Pair, stride: Pair, padding: Pair) -> Array:
+    # zeros as padding would win in windows of negative numbers
     return np.asarray(np.max(_windows(x, size, stride, padding, -np.inf), (4, 5)))
 
 
 def avg_pool2d(x: Array, size: Pair, stride: Pair, padding: Pair) -> Array:
+    # padding counts as zeros, as in PyTorch
     return np.asarray(np.mean(_windows(x, size, stride, padding, 0), (4, 5)))
 
 

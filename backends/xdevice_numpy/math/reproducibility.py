@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 class NumpyReproducibility(Reproducibility):
     def seed_generators(self, n: int) -> None:
+        # NumPy's only generator that a program shares: others are objects that their owners seed
         np.random.seed(n)
 
     def deterministic(self) -> AbstractContextManager[list[str]]:

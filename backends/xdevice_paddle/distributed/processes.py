@@ -173,6 +173,7 @@ def _store(group: Group) -> tuple[Any, int]:
     """Returns Paddle's key-value store, which rank 0 serves, and a random number for the group of all ranks. Because
     the number is random, two groups that a process joins in turn do not have the same one."""
     port = free_port(group.host) if group.rank == 0 else 0
+    # a multiple of 2**14, because the numbers after it are those of the pairs
     number = 1 + int.from_bytes(os.urandom(2), "big") << 14
     host, port_of_first, number_of_first = group.exchange(f"{group.host} {port} {number}")[
         0
@@ -195,5 +196,5 @@ def _bytes(x: paddle.Tensor) -> paddle.Tensor:
 
 
 def _from_bytes(received: paddle.Tensor, x: paddle.Tensor) -> paddle.Tensor:
-    """Returns the bytes `found` as a tensor with the shape and dtype of `x`: `x` itself if they are in its memory."""
+    """The bytes `received` as a tensor with the shape and dtype of `x`: `x` itself if they are in its memory."""
     return x if received.data_ptr() == x.data_ptr() else received.view(x.dtype).reshape(x.shape)

@@ -74,6 +74,7 @@ copy = paddle.assign
 
 def full_like(x: Any, value: complex, name: str) -> Any:
     if isinstance(value, int) and builtins.abs(value) > 2**53:
+        # added to zeros, because `full_like` itself would round it to a float64
         return paddle.add(paddle.full_like(x, 0, name), number(value, name, x))
     return paddle.full_like(x, value, name)
 
@@ -131,6 +132,7 @@ def _whole_power(x: Any, exponent: Any) -> Any:
     two = number(2, "int64", x)  # a 0-d tensor and a Python number would give a vector
     left = paddle.where(exponent > 63, paddle.remainder(exponent, two) + 62, exponent)
     result = paddle.ones_like(x)
+    # six bits, as exponents are 63 at most by now
     for _ in range(6):
         result = paddle.where(paddle.remainder(left, two) == 1, result * x, result)
         x, left = x * x, paddle.floor_divide(left, two)
@@ -189,6 +191,7 @@ take = paddle.index_select
 
 
 def take_along_axis(x: Any, indices: Any, axis: int) -> Any:
+    # Paddle has no kernel for bools on the CPU, nor for complex numbers
     if x.dtype == paddle.bool:
         return paddle.cast(take_along_axis(paddle.cast(x, "int32"), indices, axis), "bool")
     if paddle.is_complex(x):
@@ -265,6 +268,8 @@ def _adjoint(x: Any) -> Any:
     return conj(paddle.swapaxes(x, -1, -2))
 
 
+# a copy of the names, because Paddle's own module must keep its functions
 linalg = SimpleNamespace(**vars(paddle.linalg))
 linalg.solve = solve
+# Paddle returns sign and logarithm in one tensor
 linalg.slogdet = lambda x: tuple(paddle.unbind(paddle.linalg.slogdet(x), 0))

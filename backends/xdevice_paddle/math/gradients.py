@@ -105,5 +105,6 @@ class PaddleGradients(Gradients):
     def update(
         self, rows: list[tuple[Any, ...]], rule: Callable[..., Any], nested: bool, writes: bool
     ) -> list[Any]:
+        # parameters may ask for gradients: each update would then keep the graph of all steps before it
         with paddle.set_grad_enabled(nested and paddle.is_grad_enabled()):
             return [rule(*map(_clone, row)) if writes else rule(*row) for row in rows]

@@ -43,6 +43,7 @@ softmax = functional.softmax
 
 
 def log_softmax(x: Any, axis: int) -> Any:
+    # detached: the maximum cancels out, and a gradient through it would only take time
     x = x - paddle.max(x.detach(), axis, keepdim=True)
     # five times as fast as Paddle's own with 1000 classes
     return x - paddle.logsumexp(x, axis, keepdim=True)
@@ -101,6 +102,7 @@ def dropout(x: Any, mask: Any, keep: float) -> Any:
 def adam(
     rows: Sequence[Any], step: Any, rate: Any, betas: tuple[float, float], eps: float
 ) -> Any:
+    # 0 has no logarithm, by which the powers of beta are computed
     if not _HAS_ADAM or not step.place.is_cpu_place() or 0 in betas:
         return NotImplemented
     with paddle.no_grad():
@@ -111,6 +113,7 @@ def adam(
         # and 1 - beta of a float32, which is off by 1e-5 for the squares
         scale = sqrt((1 - betas[1]) / (1 - float(float32(betas[1]))))
         rate = rate * paddle.sqrt(root / (1.0 - power)) / (corrected * scale)
+        # clones, because the kernel writes into its arguments, which are the caller's
         result = [(p.clone(), g * scale, m.clone(), v.clone()) for p, g, m, v in rows]
         for p, g, m, v in result:
             _adam(

@@ -73,6 +73,7 @@ class PaddleSamples(Samples):
 
     def variables(self, model: Any) -> Mapping[str, paddle.Tensor]:
         tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+        # parameters that were made under LazyGuard have no memory to read
         return {name: x for name, x in tensors.items() if models.has_memory(x)}
 
     def tied(self) -> tuple[Any, Callable[[Any], bool]]:
@@ -130,6 +131,7 @@ def _without_parameters() -> paddle.nn.Layer:
 
 
 def _on_cpu(make: Callable[[], Any]) -> Any:
+    # Paddle makes parameters on its current device, which by default is a GPU where there is one
     before = paddle.get_device()
     paddle.set_device("cpu")
     try:

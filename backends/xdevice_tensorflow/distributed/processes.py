@@ -53,9 +53,11 @@ _PLAIN: Final[As] = (None, None)
 _SMALL: Final[dict[str, As]] = dict.fromkeys(
     ("bool", "int8", "int16", "uint8", "uint16"), (None, "int32")
 )
+# without 16-bit floats, which the core casts before a reduction
 _REDUCED_AS: Final[dict[str, As]] = {
     **_SMALL,
     "uint32": (None, "int64"),
+    # a sum has the same bits in int64; max and min have not, so `refusal` names them
     "uint64": ("int64", None),
     "complex64": ("float32", None),
     "complex128": ("float64", None),
@@ -128,6 +130,7 @@ class TensorflowEngine(Engine):
         """Does nothing, because the cluster stays until the process ends."""
 
     def _call(self, key: int, size: int) -> dict[str, Any]:
+        # counted for the process and not for the engine: the cluster stays when an engine is closed
         _calls[key] += 1
         instance = _calls[key]
         return {

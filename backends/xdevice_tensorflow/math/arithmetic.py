@@ -79,6 +79,7 @@ def number(value: complex, name: str, like: Any) -> Any:
 
 
 def _number(value: complex, name: str) -> Any:
+    # `tf.constant` raises for a number where the dtype is bool
     return tf.constant(bool(value) if name == "bool" else value, name)
 
 
@@ -229,6 +230,7 @@ def take(x: Any, indices: Any, axis: int) -> Any:
 
 
 def einsum(subscripts: str, *tensors: Any) -> Any:
+    # placed by a tensor, because the first argument is a text and has no device
     return _made(tensors[0], tf.einsum, subscripts, *tensors)
 
 
@@ -255,6 +257,7 @@ def take_along_axis(x: Any, indices: Any, axis: int) -> Any:
 
 
 def concat(tensors: Sequence[Any], axis: int) -> Any:
+    # placed by the first tensor, because a list of them has no device
     return _made(tensors[0], tf.concat, tensors, axis)
 
 

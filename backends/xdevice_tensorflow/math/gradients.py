@@ -68,6 +68,7 @@ class TensorflowGradients(Gradients):
         self, rows: list[tuple[Any, ...]], rule: Callable[..., Any], nested: bool, writes: bool
     ) -> list[Any]:
         new = []
+        # no copies where a rule writes, because tensors cannot be changed
         for row in rows:
             with _device_scope(row[0]):
                 new.append(rule(*row))

@@ -69,6 +69,7 @@ def _nan_where_wrong(rows: Any, indices: Any, n: Any) -> Any:
     zeros there; on the host, the core has read the indices. A traced function may run on either."""
     if "GPU" not in getattr(rows, "backing_device", "GPU"):
         return rows
+    # a traced table may not know its length
     length = n if isinstance(n, int) else n.shape[0] or tf.shape(n, indices.dtype)[0]
     is_wrong = tf.logical_or(indices < 0, indices >= length)
     return tf.where(is_wrong[..., tf.newaxis], tf.constant(math.nan, rows.dtype), rows)
@@ -134,6 +135,7 @@ def _each_channel(pool: Callable[..., Any], x: Any) -> Any:
 
 
 def _sizes(x: Any) -> Any:
+    # a traced tensor may lack lengths, and `reshape` takes no None
     return x.shape if x.shape.is_fully_defined() else tf.unstack(tf.shape(x))
 
 

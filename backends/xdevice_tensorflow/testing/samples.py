@@ -84,11 +84,13 @@ class TensorflowSamples(Samples):
 
     def gradient(self, function: Callable[[Any], Any], x: Any) -> Any:
         with tf.GradientTape() as tape:
+            # a tape follows only variables of its own accord
             tape.watch(x)
             total = tf.reduce_sum(function(x))
         return tape.gradient(total, x)
 
     def draw(self) -> list[Any]:
+        # Keras has a generator of its own
         return [
             tf.random.uniform([5]).numpy().tolist(),
             keras.random.uniform([5]).numpy().tolist(),
@@ -284,6 +286,7 @@ def _variables(model: Any) -> list[Any]:
         return [model.weight, *model.inner["dense"].variables]
     variables = list(model.variables)
     if isinstance(model, Subclassed):
+        # Keras does not count a plain `tf.Variable` among the variables of a model
         variables.append(model.scale)
     if getattr(model, "optimizer", None) is not None:
         variables += [*model.metrics_variables, *model.optimizer.variables]

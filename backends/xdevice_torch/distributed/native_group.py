@@ -47,6 +47,7 @@ def start_native_group(group: Group, native: torch.device) -> NativeGroup:
             "it on every rank, or leave it to native_group()"
         )
     before = os.environ.get(_INTERFACE)
+    # loopback only where all ranks are on one machine: others could not reach it
     if before is None and group.local_size == group.size:
         names = [name for _, name in socket.if_nameindex() if name in ("lo", "lo0")]
         os.environ.update({_INTERFACE: names[0]} if names else {})
@@ -66,6 +67,7 @@ def start_native_group(group: Group, native: torch.device) -> NativeGroup:
 
     def abort() -> None:
         if _abort is not None and is_cuda and dist.is_initialized():
+            # in a thread, because `abort` must not wait, and NCCL's may do so for ever
             threading.Thread(target=_abort, daemon=True).start()
 
     return NativeGroup(scope, close, abort)

@@ -54,12 +54,8 @@ _AS: Final = {
 """For each dtype that gloo or NCCL does not sum: the dtype in which its tensors are summed. A sum of wider integers has
 the same low bits; a complex number is summed as a pair of floats. For gloo this is reported in
 https://github.com/pytorch/pytorch/issues/89197 (bool), https://github.com/pytorch/pytorch/issues/156632 (complex)."""
-_OPS: Final = {
-    "sum": dist.ReduceOp.SUM,
-    "mean": dist.ReduceOp.AVG,
-    "max": dist.ReduceOp.MAX,
-    "min": dist.ReduceOp.MIN,
-}
+# names, because a build of PyTorch without distributed has no ReduceOp
+_OPS: Final = {"sum": "SUM", "mean": "AVG", "max": "MAX", "min": "MIN"}
 
 
 def names(has_gpus: bool) -> tuple[str, ...]:
@@ -234,6 +230,7 @@ class TorchEngine(Engine):
     def _buffer(self, x: torch.Tensor) -> torch.Tensor:
         """Returns `x` in a dtype that gloo and NCCL can sum, C-contiguous, without a copy where that is possible."""
         if x.dtype in _AS:
+            # `view_as_real` raises for a conjugate that is only marked as one
             buffer = torch.view_as_real(x.resolve_conj()) if x.is_complex() else x
             if x.dtype is torch.uint64:
                 buffer = x.view(torch.int64)
@@ -258,6 +255,7 @@ def is_done(work: Any) -> bool:
     try:
         work.wait(_STEP)
     except RuntimeError:
+        # the end of the step raises the same class of error as a failure of the call
         if not work.is_completed():
             return False
         work.wait()  # the call has ended meanwhile: this raises its own error, if it has one
@@ -282,6 +280,7 @@ def _is_idle(stream: Any, seconds: float) -> bool:
 
 def _into(x: torch.Tensor, buffer: torch.Tensor) -> torch.Tensor:
     """Writes the result in `buffer` into `x`, unless `buffer` is in the memory of `x` already, and returns `x`."""
+    # both tests, because memory of two devices may have one address
     if buffer.data_ptr() == x.data_ptr() and buffer.device == x.device:
         if not x.is_inference():
             # so that a backward pass which needs the old values raises
@@ -304,7 +303,7 @@ def _like(buffer: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
 @cache
 def _options(cls: Any, op: str, goes_on: bool = False) -> Any:
     options = cls()
-    options.reduceOp = _OPS[op]
+    options.reduceOp = getattr(dist.ReduceOp, _OPS[op])
     if goes_on and hasattr(options, "asyncOp"):
         options.asyncOp = True  # otherwise PyTorch calls NCCL on the current stream, as of 2.8
     return options

@@ -27,6 +27,7 @@ class TorchSteps(Steps):
         return _watch.watch(variables, ready)
 
     def times_written(self, x: torch.Tensor) -> int | None:
+        # a tensor made in inference mode has no counter, and asking for it raises
         count: int | None = (
             _version.__get__(x) if _version is not None and not x.is_inference() else None
         )
@@ -39,6 +40,7 @@ class TorchSteps(Steps):
             [
                 {
                     name: _number(value)
+                    # sorted, because ranks compare this text, and the order of a dict depends on how it was made
                     for name, value in sorted(group.items())
                     if name != "params"
                 }

@@ -214,7 +214,7 @@ class Recorder(Mode):
         if depends or (is_value and func.__name__ not in _OF_SHAPES):
             raise self._refuse(
                 f"reading a value, or a shape that depends on values ({func}), {_WHILE}",
-                "return the tensor and read it outside, or decide by xp.where",
+                "return the tensor and read it outside, or choose with xp.where",
             )
 
     def _require_own(self, func: Any, args: Any, kwargs: Any) -> None:
@@ -255,7 +255,7 @@ class Recorder(Mode):
                 x.grad, wrote = None, True
         if wrote:
             raise self._refuse(
-                f"backward() {_WHILE}", "take the gradients by xdevice.math.value_and_grad"
+                f"backward() {_WHILE}", "compute the gradients with xdevice.math.value_and_grad"
             )
 
     # the operations, written as lines of the program
@@ -270,7 +270,7 @@ class Recorder(Mode):
         is_own = type(symbol) is Symbol and not any(symbol is x for x in self.arguments)
         if not is_own or _schema(view).returns[0].alias_info is None:
             raise self._refuse(
-                f"changing the shape of a tensor ({func}) {_WHILE}", "make a new one"
+                f"changing the shape of a tensor ({func}) {_WHILE}", "make a new tensor"
             )
         new = self.note(view, (), args, kwargs)
         with _without_dispatch():

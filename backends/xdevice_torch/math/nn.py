@@ -118,6 +118,7 @@ def embedding(indices: Tensor, table: Tensor) -> Tensor:
 
 def one_hot(indices: Tensor, n: int, name: str) -> Tensor:
     if _is_unread(indices):
+        # a comparison takes any index, where `scatter_` would end the work on the GPU
         return (indices.unsqueeze(-1) == torch.arange(n, device=indices.device)).to(
             arithmetic.dtype(name)
         )

@@ -30,6 +30,7 @@ class TorchReproducibility(Reproducibility):
         )
         flags = cudnn.deterministic, cudnn.benchmark
         torch.use_deterministic_algorithms(True)
+        # the benchmark chooses kernels by their times, which differ between runs
         cudnn.deterministic, cudnn.benchmark = True, False
         try:
             yield _lacking()

@@ -23,6 +23,7 @@ _push: Callable[[Any], None] = private.get("torch._C._push_on_torch_function_sta
 def _scope_classes() -> tuple[type, ...]:
     if function_modes is None:
         return ()
+    # PyTorch has no public name for the class, so a scope is entered to see it
     with torch.device("cpu"):
         return (type(function_modes()[-1]),)
 
@@ -41,5 +42,6 @@ def set_scopes_aside() -> Sequence[Any]:
 
 
 def put_scopes_back(scopes: Sequence[Any]) -> None:
+    # the innermost one was removed first
     for scope in reversed(scopes):
         _push(scope)

@@ -1,7 +1,7 @@
 """CUDA graphs: records the work of a task (a function) on a GPU once, and repeats it at each replay.
 
 A replay reads and writes the memory that the task used while it was recorded, even if that memory has been freed since.
-So the graph keeps alive the memory that the task's operations read. Operations on other devices than the graph's GPU
+So the graph keeps alive the memory that the task's operations read. Operations on devices other than the graph's GPU
 would run once, while recording, and not in a replay, so they raise an error.
 
 After a recording has failed, PyTorch 2.11 behaves as if it were still going on: it keeps the memory, draws no more
@@ -140,7 +140,7 @@ def _no_casts_from_before() -> Iterator[None]:
 
 
 class OnlyOn(Mode):
-    """A dispatch mode that raises `DeviceMismatchError` if an operation reads a tensor on another device than the
+    """A dispatch mode that raises `DeviceMismatchError` if an operation reads a tensor on a different device than the
     graph's, or creates a tensor there without reading any.
 
     An operation on the graph's device may make tensors on another one, and later operations may read these: attention

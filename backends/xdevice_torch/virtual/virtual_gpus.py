@@ -13,7 +13,7 @@ allocator, and fail or crash |
 (https://github.com/pytorch/pytorch/issues/156052), so autograd's engine has no queue for index 1; without threads it \
 needs none |
 | `Tensor.to`, `tensor`, `as_tensor`, `asarray` | `_Indexed` | C++ takes a device without an index for index 0; the \
-index of the current device is added before; only once another one than 0 is current |
+index of the current device is added before; only once one other than 0 is current |
 | `Tensor.new`, `Tensor.new_tensor` | `_New`, `_NewTensor` | likewise: C++ makes the new tensor on index 0 |
 | `Tensor.data`, `_has_compatible_shallow_copy_type` | `_set_data`, `_can_have_contents` | `p.data = x`, as \
 `Module.to` does, fails if one of the two is on a virtual GPU (https://github.com/pytorch/pytorch/issues/196975); the \

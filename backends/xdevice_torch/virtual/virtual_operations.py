@@ -25,7 +25,7 @@ fused kernels of a GPU |
 | `ctc_loss` with tensors of lengths | called with ints, as CUDA's does | PyTorch would divide by tensors on the host |
 | sparse CSR, nested, quantized | refused by name | a tensor here is a storage with strides |
 
-`run` refuses what CUDA refuses: operands on two devices, and a generator of the host. A tensor on another index than 0
+`run` refuses what CUDA refuses: operands on two devices, and a generator of the host. A tensor on an index other than 0
 is made from a template (an empty tensor there), which comes from DLPack: nothing else in Python can make one. For rows
 without a link, no upstream issue is known.
 """

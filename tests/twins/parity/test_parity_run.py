@@ -496,7 +496,7 @@ def test_wrong_arguments_are_refused_before_anything_runs(tmp_path, monkeypatch)
             ["--backends", "torch,jax", "--reference", "mxnet"],
             "mxnet is not among the backends",
         ),
-        (["--backends", "torch"], "alone has nothing to be compared with"),
+        (["--backends", "torch"], "torch has nothing to be compared with"),
         (["--backends", "torch,jax", "--python", "jax"], "takes NAME=PATH"),
         (["--backends", "torch,jax", "--python", "jax=/no/such"], "there is no file /no/such"),
         (

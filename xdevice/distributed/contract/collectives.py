@@ -10,6 +10,7 @@ def free_port(host: str) -> int:
     program could take it."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family) as probe:
+        # at this very address: a port that is free on loopback may be taken on another
         probe.bind((host, 0))
         port: int = probe.getsockname()[1]
     return port

@@ -26,6 +26,7 @@ class GradientWatch:
     ) -> Callable[[], None]:
         for i, variable in enumerate(variables):
             reference = self._hooked.get(id(variable))
+            # an id is used again once its variable is gone, and the new variable has no hook yet
             if reference is None or reference() is not variable:
                 self._hook(variable)
             self._listeners[id(variable)] = i, ready
@@ -37,6 +38,7 @@ class GradientWatch:
         return end
 
     def _hook(self, variable: Any) -> None:
+        # weak, because the variable holds the hook, and each would keep the other alive
         key, alive = id(variable), weakref.ref(variable)
 
         def on_gradient() -> None:

@@ -131,11 +131,11 @@ def _factor(checks: Checks, function: str, x: Any, is_square: bool, *settings: A
 
 
 def _kernel(checks: Checks, function: str) -> Callable[..., Any]:
-    """The adapter's factorization of a name. Raises `UnsupportedError` if it has none."""
+    """The adapter's factorization with this name. Raises `UnsupportedError` if it has none."""
     kernel: Callable[..., Any] | None = getattr(checks.kernels.linalg, function, None)
     if kernel is None:
         raise checks.backend.unsupported(
-            f"linalg.{function}", 'compute it with another: xdevice.convert(x, "numpy")'
+            f"linalg.{function}", 'compute it with another backend: xdevice.convert(x, "numpy")'
         )
     return kernel
 
@@ -146,7 +146,7 @@ def _matrix(checks: Checks, x: Any, function: str, is_square: bool = False) -> A
     name, shape = checks.name(x), shape_of(x)
     if name not in _COMPLEX:
         raise DTypeError(
-            f"linalg.{function} takes {', '.join(_COMPLEX)}, not {name}; cast it by xp.astype"
+            f"linalg.{function} takes {', '.join(_COMPLEX)}, not {name}; cast it with xp.astype"
         )
     if len(shape) < 2 or (is_square and shape[-1] != shape[-2]):
         raise ShapeError(

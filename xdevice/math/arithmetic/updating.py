@@ -48,7 +48,7 @@ def update(params: Any, grads: Any, rule: Callable[[Any, Any], Any]) -> Any:
     Raises:
         NotATensorError: a leaf is not a tensor, or there is none; the rule returns none (was `return` forgotten?).
         ContainerError, ArgumentError: `params` and `grads` differ in structure; they are of several backends.
-        DeviceMismatchError: a gradient on another device than its parameter.
+        DeviceMismatchError: a gradient on a different device than its parameter.
         ShapeError, DTypeError: the rule returns a tensor of another shape or dtype.
 
     Costs the rule's work for each parameter and, if tensors can be written, a copy of it and of its gradient. The
@@ -129,7 +129,7 @@ class Rows:
         return [by_place[place] for place in places]
 
     def _require_one_device(self, name: str, leaves: list[Any]) -> None:
-        """Raises `DeviceMismatchError` for a tensor on another device than its parameter."""
+        """Raises `DeviceMismatchError` for a tensor on a different device than its parameter."""
         if not registry.probes.keys() >= {*map(type, self.leaves), *map(type, leaves)}:
             return
         places, others = (

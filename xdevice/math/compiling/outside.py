@@ -103,7 +103,7 @@ class Outside:
             self._visit(function, getattr(function, "__qualname__", "the function"))
 
     def has_changed(self) -> str:
-        """Returns the name of a variable that is another object than before, or has other contents; "" if none is."""
+        """Returns the name of a variable that is a new object, or has new contents; "" if none is."""
         for read, before, names in self._watched:
             now = [*read()]
             if len(now) != len(before) or not all(map(is_, now, before)):

@@ -233,7 +233,7 @@ class _Pattern:
 
 def _reader(node: Any) -> Callable[[Any, list[Any]], bool]:
     """A function that adds the leaves of a container to a list, and returns True if the container is built differently.
-    Raises LookupError for other containers than lists, tuples, and dicts whose keys are strings."""
+    Raises LookupError for containers other than lists, tuples, and dicts whose keys are strings."""
     x, _, keys, children, inner = node
     cls, names, length = type(x), [*keys], len(children)
     # other containers have rules of their own, and go through a whole walk

@@ -144,8 +144,8 @@ OPTIONAL: Final = {
     "put": None,
     # require(x): raises for a tensor in a state that the kernels do not take; asked once for each type
     "require": None,
-    # settled(result): called with the result of a kernel of two tensors, if that may be of another type than they are;
-    # returns it as a tensor
+    # settled(result): called with the result of a kernel of two tensors, if its type may differ from theirs; returns it
+    # as a tensor
     "settled": None,
 }
 """Other names that a namespace may have, each with its default value."""

@@ -29,7 +29,7 @@ class Graphs(Primitives):
 
     def only_on(self, device: Device) -> AbstractContextManager[Any]:
         """Returns a context manager. Inside the block, `DeviceMismatchError` is raised when this thread's work reads,
-        makes or writes a tensor on another device than `device`."""
+        makes or writes a tensor on a different device than `device`."""
         raise self.no_graphs()
 
     def capture(self, graph: Any, stream: Any, task: Callable[[], Any]) -> Any:

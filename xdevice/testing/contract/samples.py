@@ -47,7 +47,7 @@ class Samples(ABC):
     @abstractmethod
     def other_device(self) -> Device | None:
         """Returns a second device on which the suite can test on this machine, made if need be; None if there is no
-        other device than cpu:0 and real or virtual GPUs. Called often, and for the first time before the framework is
+        device other than cpu:0 and real or virtual GPUs. Called often, and for the first time before the framework is
         used."""
 
     @abstractmethod

@@ -140,8 +140,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     # decided while tests are collected, so that the report lists no test that cannot run
     names: list[Any] = [BackendName(name) for name in every if _may_run(name, marks)]
     if not names:
-        reason = f"it is for other backends than those of this run: {', '.join(every)}"
+        reason = f"it is for backends other than those of this run: {', '.join(every)}"
         names = [pytest.param(NOWHERE, marks=pytest.mark.skip(reason=reason))]
+    # of the session, so that fixtures of any scope may use it, and pytest sorts the tests by backend
     metafunc.parametrize("xd", names, indirect=True, scope="session")
 
 
@@ -186,6 +187,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         for backend in registry.list_loaded():
             _prepare(backend)
         registry.on_load.append(_prepare)
+        # the list lives as long as the process, in which pytest may run again
         session.config.add_cleanup(lambda: registry.on_load.remove(_prepare))
 
 
@@ -239,6 +241,7 @@ def _need_gpus(item: pytest.Item, backend: Backend) -> None:
         plural = "s" if wanted > 1 else ""
         why = "" if here else f": {backend.why_no_gpu()}"
         reason = f"needs {wanted} GPU{plural}, and {backend.name} sees {here}{why}"
+        # otherwise the report would name this line as the place of the skip
         raise pytest.skip.Exception(reason, _use_item_location=True)
 
 
@@ -315,6 +318,7 @@ def pytest_runtest_makereport(
     report = yield
     if name is not None:
         report.xdevice = about(item, name)  # type: ignore[attr-defined]
+    # once for each test, which also has reports of its setup and teardown
     if report.when == "call" and item.config.stash[settings_key].recordings is not None:
         from .recordings import value_count
 

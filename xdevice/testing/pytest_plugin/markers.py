@@ -38,6 +38,7 @@ def fault_of(mark: pytest.Mark) -> str | None:
         return f"{mark.name} takes no {', '.join(unknown)}; {MARKERS[mark.name]}"
     if mark.name == "xd_needs_gpu":
         wanted = mark.args or (1,)
+        # True is an int, too, so `isinstance` will not do
         is_count = len(wanted) == 1 and type(wanted[0]) is int and wanted[0] > 0
         return (
             None

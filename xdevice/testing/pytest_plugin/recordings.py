@@ -43,6 +43,7 @@ class Recordings:
     def __init__(self, config: pytest.Config) -> None:
         self._target = _path(config, "xd_record")
         self._reference = _path(config, "xd_compare")
+        # `--xd-record tests` takes the folder of the tests for the value of the option
         if self._target is not None and next(self._target.glob("*.py"), None):
             raise pytest.UsageError(
                 f"--xd-record={self._target} holds Python files; name a folder for the recordings"
@@ -54,6 +55,7 @@ class Recordings:
         if (
             self._target
             and self._reference
+            # `samefile` raises for a folder that does not exist yet
             and self._target.exists()
             and self._target.samefile(self._reference)
         ):
@@ -83,6 +85,7 @@ class Recordings:
                 folder = Path(stack.enter_context(TemporaryDirectory(prefix="xdevice-")))
             else:
                 folder = self._target / place
+                # a run that records nothing here must not leave the values of an earlier run
                 for name in (INDEX, ARRAYS):
                     (folder / name).unlink(missing_ok=True)
             with recording_to(folder) as self._recorder:
@@ -164,6 +167,7 @@ def _place(item: pytest.Item) -> Path:
         nodeid = f"{nodeid.removesuffix(f'[{callspec.id}]')}[{'-'.join(parts)}]".removesuffix(
             "[]"
         )
+    # cut, because file systems limit the length of a name; the hash keeps apart what was cut
     name = re.sub(r"[^\w.]+", "-", nodeid).strip("-")[-80:]
     return Path(
         f"{name}-{hashlib.sha256(nodeid.encode()).hexdigest()[:8]}", backend or WITHOUT_BACKEND

@@ -63,6 +63,7 @@ class Summary:
         if facts is None:
             return
         counts = self._counts.setdefault(facts["backend"], Counter())
+        # the hook, because an expected failure has the outcome "skipped", and plugins add categories
         category = self._config.hook.pytest_report_teststatus(
             report=report, config=self._config
         )[0]

@@ -206,7 +206,7 @@ def train(world: World) -> Iterator[str]:
     """Yields what is wrong with a training step of several processes with uneven parts of a batch: it must equal that
     of one process."""
     backend = xdevice.backend()
-    # some units in the last place: the parts are added in another order than the whole
+    # some units in the last place: the parts are added in a different order than the whole
     for dtype, most in (("float32", 2e-7), ("float64", 1e-15)):
         if backend.dtype_refusal(dtype) is None and dtype in backend.dtypes:
             yield from _train_in(dtype, most, world)

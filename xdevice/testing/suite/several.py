@@ -107,7 +107,7 @@ class ReplicaChecks(Suite):
         for name, x, array in self.odd():
             leaf = self.adapter.leaf(xdevice.copy_to(x, self.home), self.here)
             dtype = dtype_name(x.dtype)
-            # other values than those that are there, in any dtype
+            # different values than those that are there, in any dtype
             new = (
                 np.roll(array, 1)
                 if name in self.adapter.dtypes
@@ -168,7 +168,7 @@ class ReplicaChecks(Suite):
         before = self.adapter.to_numpy(x).tobytes()
         # to put back what was there
         kept = xdevice.copy_to(view, self.home)
-        # one of the two is another number than the one that is there
+        # one of the two is a different number than the one that is there
         for number in (0.0, 1.0):
             self.adapter.write(
                 view, self.make(np.full((1,) * len(index), number), dtype=dtype_name(x.dtype))

@@ -134,7 +134,7 @@ class TrainingChecks(Suite):
                     )
                 with devices.CPU:
                     expected = twin_step(x, y)
-                # a GPU adds in another order than the CPU
+                # a GPU adds in a different order than the CPU
                 assert losses[-1] == pytest.approx(expected, rel=1e-4), (
                     f"training differs on {place}"
                 )

@@ -194,6 +194,7 @@ class Watch:
         return tuple(map(self._copy, tensors(self._backend, value)))
 
     def _copy(self, x: Any) -> Any:
+        # a read that the program has not made must not count as one of its transfers
         with patching.unseen():
             if isinstance(x, numpy.ndarray):
                 # a copy, because the array belongs to the program
@@ -343,6 +344,7 @@ def replaced(backend: Primitives, value: Any, new: Iterator[Any]) -> Any:
         return {key: replaced(backend, inside, new) for key, inside in value.items()}
     if isinstance(value, list | tuple):
         inside = [replaced(backend, one, new) for one in value]
+        # a named tuple takes its values as single arguments, any other sequence as one
         return type(value)(*inside) if hasattr(value, "_fields") else type(value)(inside)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         # without calling `__init__`, whose arguments may not be the fields

@@ -19,7 +19,7 @@ if a model knows it: with it, an `axis` counted from the end can be compared wit
 | batch_norm, group_norm, instance_norm | as with parameters |
 | layer_norm, rms_norm | `eps`, and `axes`: how many |
 | rescaling | `scale`, `offset` |
-| flatten, of other axes than all but the first | `first`, `last` |
+| flatten, of axes other than all but the first | `first`, `last` |
 | unflatten | `axis`, `size` |
 | other | `type`: of a class that is not known here |
 """

@@ -127,6 +127,7 @@ def kind_of(
 ) -> str:
     """Returns the kind of an optimizer, by its class. Raises the error that `Backend.unsupported` makes if `kinds` does
     not have the class."""
+    # by the exact class, because a subclass may compute anything
     kind = kinds.get(type(optimizer))
     if kind is None:
         names = ", ".join(cls.__name__ for cls in kinds)
@@ -163,6 +164,7 @@ def _plain(value: Any, default: object) -> object:
 
 def keeps(slot: str, settings: Settings) -> bool:
     """Whether an optimizer with these settings keeps this slot (a named tensor of its state) for a parameter."""
+    # the names in FORMS end so, too
     if slot.endswith("momentum_buffer"):
         return bool(settings["momentum"])
     needed = {"max_exp_avg_sq": "amsgrad", "grad_avg": "centered"}.get(slot)

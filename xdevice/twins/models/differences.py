@@ -346,7 +346,7 @@ class Lister:
             yield f"not compared: {' and '.join(texts)}, which have no counterpart in the other model; {hint}"
 
     def _axes(self) -> Iterator[str]:
-        """A line that names the normalization layers that may work over another axis than their counterparts."""
+        """A line that names the normalization layers that may work over a different axis than their counterparts."""
         doubts = [
             (twin, layer)
             for twin, layer, other in self._both_ways()

@@ -189,6 +189,7 @@ def _renamed(
     """The state with a word removed from the beginning of its names, or put before them, if more of `paths` then match:
     "module." of a data-parallel model, "model." of a training program, the name of a backbone."""
     best, most = ("", ""), _count(source, paths)
+    # both ways: a state may have a word too many, or lack the one that the target's paths begin with
     candidates = [(start, "") for start in _starts(source)] + [
         ("", start) for start in _starts(paths)
     ]

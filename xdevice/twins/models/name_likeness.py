@@ -106,6 +106,7 @@ def _match(one: str, other: str) -> int:
 
 def _is_in(short: str, long: str) -> bool:
     """Whether `long` contains the letters of `short` in the same order, as target contains those of tgt."""
+    # one iterator for all letters: each search goes on behind the letter before
     letters = iter(long)
     return all(letter in letters for letter in short)
 

@@ -97,8 +97,8 @@ def spelled_out(names: Names, source: Twin) -> dict[str, str]:
         # each `*` of the target takes the text of one in the source; for a surplus one there is no text
         if not fitting or there.count("*") > here.count("*"):
             raise StateError(
-                f"names= says {shown(here)}: {shown(there)}, and that is {len(fitting)} layers of {source.name}, with "
-                f"{here.count('*')} and {there.count('*')} parts to fill in; it has {some_of(paths)}"
+                f"names= says {shown(here)}: {shown(there)}; the first matches {len(fitting)} layers of {source.name} "
+                f"and has {here.count('*')} '*', the second has {there.count('*')}; the layers are {some_of(paths)}"
             )
         first, *pieces = there.split("*")
         for path, groups in fitting.items():
@@ -216,8 +216,8 @@ def pairs_in_order(source: Twin, target: Twin, names: Names) -> dict[str, str]:
 
 
 def order_in_doubt(source: Twin, target: Twin, pairs: Pairs) -> Iterator[str]:
-    """A line about layers that `pair_layers` has paired only by their order among their kind. None if the layers of all
-    kinds come in the same order."""
+    """Yields a line about layers that `pair_layers` has paired only by their order among their kind; nothing if the
+    layers of all kinds come in the same order."""
     places = {layer.path: place for place, layer in enumerate(target.layers)}
     counterparts = {one.path: other.path for one, other in pairs if other.path in places}
     order = [

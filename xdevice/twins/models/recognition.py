@@ -163,6 +163,7 @@ def _read(
         way, {name: x for name, x in variables.items() if name not in used}, wanted
     )
     places = {name: place for place, name in enumerate(variables)}
+    # in the order of the state, because layers may later be paired by their order
     layers += sorted(by_names, key=lambda layer: places[layer.parts[0].name])
     explained = sum(len(layer.parts) for layer in layers)
     signatures = () if wanted is None else wanted.signatures()
@@ -194,6 +195,7 @@ def _as_in_target(
         value = variables.get(part.name)
         if value is None or tuple(value.shape) != tuple(wanted.variables[part.name].shape):
             return None
+    # only settings that show in the shapes of weights: a state says nothing about the others
     return counterpart._replace(
         settings={
             name: counterpart.settings[name] for name in SHAPING if name in counterpart.settings
@@ -204,7 +206,7 @@ def _as_in_target(
 def _shapes_differ(
     layer: Layer, variables: Variables, expected: Mapping[str, tuple[int, ...]]
 ) -> bool:
-    """Whether a parameter of the layer has another shape than `expected`, which may lack parameters."""
+    """Whether a parameter of the layer has a different shape than `expected`, which may lack parameters."""
     shapes = shapes_of(variables, layer)
     return any(expected.get(name, shape) != shape for name, shape in shapes.items())
 
@@ -342,6 +344,7 @@ def _with_patterns(kinds: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """The kinds with a `*` for the numbers in paths, where all such paths are of one kind."""
     groups: dict[str, dict[str, str]] = {}
     for path, kind in kinds.items():
+        # only names that are nothing but a number, as those of blocks: fc1 and fc2 may be anything
         groups.setdefault(re.sub(r"(?<![^.])\d+(?![^.])", "*", path), {})[path] = kind
     for pattern, own in groups.items():
         same = set(own.values())

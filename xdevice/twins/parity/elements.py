@@ -196,7 +196,8 @@ def _number(x: Any) -> Any:
 
 
 def ulp_distance(actual: Any, expected: Any, dtype: str) -> int | None:
-    """The distance of two numbers in ULP, steps from one number of the dtype to the next; None if one is not finite.
+    """The distance between two numbers in ULP, steps from one number of the dtype to the next; None if one is not
+    finite.
 
     For complex numbers, the larger of the distances of the real and the imaginary parts.
 

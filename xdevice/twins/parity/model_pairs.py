@@ -122,7 +122,7 @@ def read_pair(actual: object, expected: object, skip: Sequence[str] = ()) -> Rea
 
     Raises:
         UnsupportedError, NotBuiltError, ContainerError: as `host_leaves.read`. DTypeError: a model whose dtype the
-            other framework lacks. ArgumentError: `skip` for other values than two models.
+            other framework lacks. ArgumentError: `skip` for values other than two models.
     """
     if skip and None in (_with_layers(actual), _with_layers(expected)):
         raise ArgumentError(

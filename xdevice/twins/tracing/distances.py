@@ -32,7 +32,7 @@ def limit(arrays: Sequence[Array]) -> float:
 
 
 def apart(actual: Array, expected: Array) -> float:
-    """The distance of two arrays with the same order of axes; infinite if their shapes, or ints or bools in them,
+    """The distance between two arrays with the same order of axes; infinite if their shapes, or ints or bools in them,
     differ, or if one has NaN or an infinity where the other does not have the same."""
     if actual.shape != expected.shape:
         return math.inf
@@ -40,8 +40,8 @@ def apart(actual: Array, expected: Array) -> float:
 
 
 def apart_by_rows(actual: Array, expected: Array) -> float:
-    """The distance as in `apart`, or, if that is larger, the largest difference as a share of how far the rows of a
-    batch lie from their mean."""
+    """The larger of two numbers: the distance as in `apart`, and the largest difference relative to how far the rows of
+    a batch lie from their mean."""
     distance = apart(actual, expected)
     if not distance or not math.isfinite(distance) or expected.ndim < 2 or len(expected) < 2:
         return distance

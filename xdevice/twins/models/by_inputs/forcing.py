@@ -135,7 +135,7 @@ class ForcedRun:
         open: layers of the target for which no counterpart was found.
         ties: layers of the target, each with the layers of the source that have the same input, and that no other layer
             of the target had taken before.
-        apart: layers of the target that got another input than their counterpart in the source, each with the layer
+        apart: layers of the target that got a different input than their counterpart in the source, each with the layer
             that was called before it; "" in place of a layer means the outputs of the model.
         run: the run itself.
     """

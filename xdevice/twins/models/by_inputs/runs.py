@@ -180,7 +180,9 @@ class Runs:
 
 def _off_by_gelu(x: Array) -> Array:
     """`x`, plus the difference between gelu and its tanh form at `x`."""
+    # in float64, because the two forms share most of their digits
     wide = x.astype("float64")
+    # NumPy has no error function
     exact = np.vectorize(math.erf)(wide / math.sqrt(2))
     near = np.tanh(math.sqrt(2 / math.pi) * (wide + 0.044715 * wide**3))
     moved: Array = (wide + wide * (near - exact) / 2).astype(x.dtype)
