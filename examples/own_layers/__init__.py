@@ -7,7 +7,7 @@ Each `*_resnet.py` has one function:
 `Replica(model)` wraps a copy of the model on a device, with its own optimizer (SGD with
 momentum):
 
-    .loss_and_gradients(x, y, examples)      returns the summed loss of a share, and the gradients of that sum / examples
+    .loss_and_gradients(x, y, examples)      returns the loss sum of a share, and the gradients of that sum / examples
     .update(gradients)                       takes one step of the optimizer
     .predict(x)                              returns a score for each image and class
     .parameters                              the trained parameters, in order
