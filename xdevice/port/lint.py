@@ -455,12 +455,12 @@ def _unused_ignores(
 
 
 def _may_be_unused(ignore: _Ignore, choice: Choice, path: str) -> bool:
+    """Whether a comment that has ignored nothing may be reported: whether all rules that it is for
+    were run. A rule that was not run may need the comment."""
     if not ignore.codes:
         return not choice.select
-    firsts = (
-        next(code for code in RULES if code.startswith(beginning)) for beginning in ignore.codes
-    )
-    return any(choice.takes(code, path) for code in firsts)
+    # a comment may give a prefix, such as XD2, and is then for all codes that begin with it
+    return all(choice.takes(code, path) for code in RULES if code.startswith(ignore.codes))
 
 
 # findings that were there before
@@ -512,12 +512,31 @@ def only_added(findings: Iterable[Finding], revision: str, root: Path) -> list[F
         OptionError: Git does not know the revision, or is not installed.
     """
     text = _git(
-        root, "diff", "-U0", "--no-color", "--no-ext-diff", "--relative", revision, "--", "."
+        root,
+        "diff",
+        "-U0",
+        # the user's settings (diff.mnemonicPrefix, diff.noprefix, diff.interHunkContext and a
+        # textconv for notebooks) would give other names, or other numbers of lines
+        "--src-prefix=a/",
+        "--dst-prefix=b/",
+        "--inter-hunk-context=0",
+        "--no-textconv",
+        "--no-color",
+        "--no-ext-diff",
+        "--relative",
+        revision,
+        "--",
+        ".",
     )
     added = set()
     path = ""
-    for line in text.splitlines():
-        if line.startswith("+++ "):
+    # not splitlines(), which also splits at form feeds inside a line
+    for line in text.split("\n"):
+        # without context lines, a line of a file never begins with a "d"
+        if line.startswith("diff "):
+            path = ""
+        # an added line "++ x" looks like the heading "+++ x", but comes after it
+        elif line.startswith("+++ ") and not path:
             path = line.removeprefix("+++ ").removeprefix("b/").rstrip("\t")
         elif line.startswith("@@"):
             start, count = re.findall(r"\+(\d+)(?:,(\d+))?", line)[0]
