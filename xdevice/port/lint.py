@@ -455,8 +455,8 @@ def _unused_ignores(
 
 
 def _may_be_unused(ignore: _Ignore, choice: Choice, path: str) -> bool:
-    """Whether a comment that has ignored nothing may be reported: whether all rules that it is for
-    were run. A rule that was not run may need the comment."""
+    """Whether a comment that has ignored nothing may be reported: whether all rules that it is
+    for were run. A rule that was not run may need the comment."""
     if not ignore.codes:
         return not choice.select
     # a comment may give a prefix, such as XD2, and is then for all codes that begin with it

@@ -334,7 +334,7 @@ def _with_device(use: Use, row: Row) -> Judgement:
     if not has_gpu(use) and "enabled" not in settings:
         text = f"{text}, enabled={test}"
     edits = use.rename(use.module.named(callee))
-    # the word takes the device first, so each positional argument gets the name of its parameter
+    # the word takes the device first, so positional arguments get the names of their parameters
     inserted: dict[int, str] = {}
     if device is None:
         inserted[use.find(b"(", use.span(use.node.func)[1]) + 1] = text + (
