@@ -1,6 +1,6 @@
-"""The commands `scan`, which counts device idioms such as `x.cuda()` in other people's scripts, `port`, which rewrites
-them, and `lint`, which reports what is wrong with them. They are commands of `xdevice`, and the only ones of `python -m
-xdevice.port`."""
+"""The commands for other people's scripts: `scan` counts device idioms such as `x.cuda()`,
+`port` rewrites them, and `lint` reports device code that is wrong or bound to one vendor. They
+are commands of `xdevice`, and the only ones of `python -m xdevice.port`."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     Command = Callable[..., None]
 
+# not `exists=True`: `lint` reports a missing file as one that cannot be read, among the others
 _PATHS = click.argument(
     "paths", nargs=-1, required=True, type=click.Path(path_type=Path, allow_dash=True)
 )
@@ -32,6 +33,11 @@ _FILE = click.Path(path_type=Path)
 def _refuse_other_suffixes(
     ctx: click.Context, param: click.Parameter, path: Path | None
 ) -> Path | None:
+    """The callback of `--report`: returns the path if its suffix is that of a format.
+
+    Raises:
+        click.BadParameter: the path ends in something else.
+    """
     if path is not None and path.suffix not in (".json", ".txt", ".html"):
         raise click.BadParameter(
             f"{path} does not end in .json, .txt or .html, the formats of a report", ctx, param
@@ -42,6 +48,12 @@ def _refuse_other_suffixes(
 def _read_version(
     ctx: click.Context, param: click.Parameter, text: str | None
 ) -> Version | None:
+    """The callback of `--torch-minimum`: returns the release that the text names, None without
+    the option.
+
+    Raises:
+        click.BadParameter: the text names no release.
+    """
     from .words import version
 
     try:
@@ -51,7 +63,8 @@ def _read_version(
 
 
 def _goal(command: Command) -> Command:
-    """Adds the options that say which words `port` and `lint --fix` write, which the command gets as its `goal`."""
+    """Decorates a command with the options `--to` and `--torch-minimum`, which say which words
+    are written. The command gets both together as its argument `goal`."""
 
     @functools.wraps(command)
     def with_goal(target: Target, torch_minimum: Version | None, **options: Any) -> None:
@@ -59,6 +72,8 @@ def _goal(command: Command) -> Command:
 
         command(goal=Goal(target, torch_minimum), **options)
 
+    # click shows options in the reverse order of their decorators, so these come as they are
+    # listed
     function = with_goal
     for decorate in (
         click.option(
@@ -82,8 +97,9 @@ def _goal(command: Command) -> Command:
 
 
 def _project(command: Command) -> Command:
-    """Adds the arguments and options that `scan` and `port` share. The command gets the verdicts, as `examined`; the
-    report is written before, since `port` changes files."""
+    """Decorates a command with the arguments and options that `scan` and `port` share. They are
+    used up here: the files are read and judged, and the command gets the result as its argument
+    `examined`. The report is written before the command runs, because `port` changes files."""
 
     @functools.wraps(command)
     def with_examined(
@@ -97,7 +113,7 @@ def _project(command: Command) -> Command:
     ) -> None:
         from . import engine, report, summary
 
-        # a folder that is not there would be a project without files, and so a success
+        # a missing folder would count as a project without files, and the command would succeed
         for path in paths:
             if str(path) != "-" and not path.exists():
                 raise click.UsageError(f"there is no file or folder {path}")
@@ -105,12 +121,13 @@ def _project(command: Command) -> Command:
             examined = engine.examine(paths, only, root, backend, goal, progress)
         for name in examined.unsettled:
             click.echo(
-                f"{name}: its values did not settle, and count as anything; what needs them stays open",
+                f"{name}: its values did not converge, so uses of devices that depend on them stay open",
                 err=True,
             )
         if report_to is not None:
             forms = {".json": report.text, ".txt": summary.text, ".html": summary.page}
             text = forms[report_to.suffix](examined)
+            # the same line ends on every system: equal projects give equal reports
             report_to.write_text(text, encoding="utf-8", newline="\n")
         command(examined=examined, **options)
 
@@ -193,10 +210,12 @@ def port(examined: Examined, way: str, quiet: bool) -> None:
     from .sources import write
 
     changed = False
+    # a script on the standard input has no file to change: it is written to the standard output
     for source in examined.sources:
         new = examined.port(source)
         if source.path == "<stdin>":
             sys.stdout.buffer.write(new)
+        # the file stays as it is, and is named nowhere
         if new == source.raw:
             continue
         changed = True
@@ -209,6 +228,7 @@ def port(examined: Examined, way: str, quiet: bool) -> None:
     if not quiet:
         _list_open(examined)
     needs_vendor = _show_needs(examined)
+    # the exit status of --check; a change comes first, because it may make the rest unnecessary
     status = 1 if changed else 3 if needs_vendor else 0
     _end(examined, status if way == "check" else 0)
 
@@ -279,11 +299,12 @@ def lint(
         raise click.UsageError(
             "--fix changes files, and the standard input is not a file; xdevice port - rewrites it"
         )
+    # as for other linters, paths in settings and findings are relative to the current folder
     root = Path.cwd()
     try:
         choice = rules.configure(root).with_options(select, ignore)
         needs_verdicts = fix or shape == "sarif" or choice.needs_engine()
-        # the inference takes far longer than the rules
+        # without a goal the engine does not run: the inference takes far longer than the rules
         examine = functools.partial(
             _findings, paths, root, choice, goal if needs_verdicts else None
         )
@@ -293,6 +314,8 @@ def lint(
             click.echo(f"{len(findings)} written to {baseline_to}", err=True)
             _end(examined, 0)
 
+        # what the user wants to see of the findings: without old ones, guarded ones with their
+        # tests
         def narrow(findings: list[Finding]) -> list[Finding]:
             if revision is not None:
                 findings = rules.only_added(findings, revision, root)
@@ -307,12 +330,14 @@ def lint(
                 write(root / source.path, text)
             if new:
                 click.echo(f"rewritten: {', '.join(source.path for source in new)}", err=True)
+                # the files have changed, and with them lines and findings
                 findings, examined = examine()
                 shown = narrow(findings)
     except rules.OptionError as error:
         raise click.UsageError(str(error)) from error
     if shape == "sarif":
         shown = list(rules.with_fixes(shown, examined))
+    # "nothing found" would be wrong if files could not be read; other formats need a document
     if shown or not examined.unreadable or shape != "text":
         click.echo(FORMATS[shape](shown), nl=False)
     _end(examined, 1 if shown else 0)
@@ -321,12 +346,14 @@ def lint(
 def _findings(
     paths: tuple[Path, ...], root: Path, choice: Choice, goal: Goal | None
 ) -> tuple[list[Finding], Examined]:
-    """The findings of lint, and what was examined: without a goal, that only says which files cannot be read."""
+    """Returns the findings of the rules of `choice`, and the examined project. Without a goal
+    the project is not examined: the second result only lists files that cannot be read."""
     from . import engine, sources
     from . import lint as rules
 
     with engine.collector_paused(), shown_on_terminal() as progress:
-        if goal is None:  # each file is forgotten once it was read
+        # one file after the other, each of which is forgotten when its rules have run
+        if goal is None:
             examined = engine.Examined(root, "proven")
             read = sources.read_each(paths, root, examined.unreadable, progress)
         else:
@@ -338,6 +365,8 @@ def _findings(
 
 
 def _show_table(examined: Examined, by: str) -> None:
+    """Prints the table of `scan`, with a row for each code, file or idiom (`by`), and the share
+    that `port` rewrites."""
     from rich.console import Console
     from rich.table import Table
 
@@ -349,6 +378,7 @@ def _show_table(examined: Examined, by: str) -> None:
         name = {"code": site.code, "file": site.file, "idiom": site.idiom}[by]
         rows.setdefault(name, []).append(site)
     table = Table(title=f"{len(examined.sites)} sites in {len(examined.sources)} files")
+    # long paths are folded and not cut, so that none is unreadable on a narrow terminal
     table.add_column(by, overflow="fold")
     for verdict in VERDICTS:
         table.add_column(verdict, justify="right")
@@ -367,6 +397,7 @@ def _show_table(examined: Examined, by: str) -> None:
 
 
 def _list_open(examined: Examined) -> None:
+    """Prints each open site to standard error, with the reason and a page to read."""
     by_path = {source.path: source for source in examined.sources}
     for site in examined.sites:
         if site.verdict == "open":
@@ -377,10 +408,10 @@ def _list_open(examined: Examined) -> None:
 
 
 def _show_needs(examined: Examined) -> bool:
-    """Names the files that still need one vendor's devices, and the PyTorch that the new text needs. Returns whether
-    there is such a file."""
+    """Prints to standard error which files will still need one vendor's devices, and which
+    release of PyTorch the new text needs. Returns whether a file needs a vendor."""
     needs_vendor = False
-    newest: dict[Version, list[str]] = {}
+    newest: dict[Version, list[str]] = {}  # the paths of the files that need each release
     for source in examined.sources:
         needed = examined.needed_torch(source)
         if needed is not None:
@@ -402,7 +433,8 @@ def _show_needs(examined: Examined) -> bool:
 
 
 def _end(examined: Examined, status: int) -> NoReturn:
-    """Names the files that cannot be read, which make the exit status 2."""
+    """Prints to standard error which files cannot be read, and exits: with `status`, or with 2
+    if there are any."""
     for path, why in examined.unreadable:
         click.echo(f"{path}: not read: {why}", err=True)
     sys.exit(2 if examined.unreadable else status)

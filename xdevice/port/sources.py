@@ -46,7 +46,7 @@ _FENCE: Final = re.compile(rb"[ \t]*```\s*\{\.python\s+\.input")
 _MAGIC: Final = re.compile(r"^([ \t]*)(?:[%!?].*|.*\?)$", re.MULTILINE)
 # a cell such as `%%bash`; behind the four excepted commands, the rest of the cell is Python
 _OTHER_LANGUAGES: Final = re.compile(r"\s*%%(?!time\b|timeit\b|capture\b|tab\b)")
-# the order in which d2l shows them
+# the order of the modules of a page
 TABS: Final = ("mxnet", "pytorch", "tensorflow", "paddle", "jax")
 
 
@@ -96,7 +96,8 @@ class PythonModule:
         parents: dict[ast.AST, ast.AST] = {}
         # a loop, because the trees of long expressions are too deep for recursion
         for node in nodes:  # which grows meanwhile
-            # this loop visits every node of the project: `ast.iter_child_nodes` would be slower
+            # as `ast.iter_child_nodes` does, without its generators: a project has millions of
+            # nodes
             for name in node._fields:
                 part: Any = getattr(node, name, None)
                 for child in part if part.__class__ is list else (part,):
@@ -305,7 +306,8 @@ def parse(raw: bytes, shown: str) -> Source:
         raise UnreadableError(
             f"line {error.lineno}: {error.msg}" if error.lineno else str(error.msg)
         ) from error
-    # bytes that are not UTF-8, a `coding:` comment with an unknown name, brackets nested too deep
+    # bytes that are not UTF-8, a `coding:` that is no text encoding, an expression nested too
+    # deep
     except (ValueError, LookupError, RecursionError) as error:
         raise UnreadableError(str(error)) from error
 
@@ -531,8 +533,8 @@ def _strings(value: str, tokens: list[_Token], at: int, file: str) -> str:
     # Jupyter writes characters as they are, and other tools escape them
     is_ascii = file[token.start : token.end].isascii()
     parts = value.splitlines(keepends=True) if token.is_listed else [value]
-    # the comma and the white space between two lines: as in the file if the cell has two, else as
-    # Jupyter writes them
+    # the comma and the white space between two lines: as in the file if the cell has two lines,
+    # else as Jupyter writes them
     between = ",\n    "
     if token.previous_end is not None:
         between = file[token.previous_end : token.start]
@@ -574,7 +576,7 @@ def _python(text: str) -> str:
     keep a body. The number of lines stays the same."""
     if not _MAGIC.search(text):
         return text
-    # a line such as `x % y` inside brackets looks like a command, and is Python
+    # inside brackets, a line may begin with % and be Python
     try:
         _tree(text)
     except SyntaxError:
