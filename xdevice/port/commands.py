@@ -72,8 +72,6 @@ def _goal(command: Command) -> Command:
 
         command(goal=Goal(target, torch_minimum), **options)
 
-    # click shows options in the reverse order of their decorators, so these come as they are
-    # listed
     function = with_goal
     for decorate in (
         click.option(
@@ -121,7 +119,7 @@ def _project(command: Command) -> Command:
             examined = engine.examine(paths, only, root, backend, goal, progress)
         for name in examined.unsettled:
             click.echo(
-                f"{name}: its values did not converge, so uses of devices that depend on them stay open",
+                f"{name}: its values did not converge, so uses that depend on them stay open",
                 err=True,
             )
         if report_to is not None:
@@ -228,7 +226,7 @@ def port(examined: Examined, way: str, quiet: bool) -> None:
     if not quiet:
         _list_open(examined)
     needs_vendor = _show_needs(examined)
-    # the exit status of --check; a change comes first, because it may make the rest unnecessary
+    # of --check: 1 if a file would change, whatever else is in the way
     status = 1 if changed else 3 if needs_vendor else 0
     _end(examined, status if way == "check" else 0)
 

@@ -163,8 +163,7 @@ def judge(examined: Examined, progress: Progress = unseen) -> None:
     is_neutral = goal.target == "accelerator"
     kind = NeutralSites if is_neutral else JudgedSites
     # nodes that choose a device or its name: one that is turned into text somewhere, one that
-    # some
-    # call takes as its device
+    # some call takes as its device
     in_text: set[ast.AST] = set()
     on_devices: set[ast.AST] = set()
     # modules that call `set_device` or the like

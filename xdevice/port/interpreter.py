@@ -1,11 +1,12 @@
-"""Interprets the statements and expressions of a project, with sets of possible values instead of values (see
-`values`).
+"""Interprets the statements and expressions of a project. In place of one value, each
+expression has a set of possible values (see `values`).
 
-Modules and functions are interpreted one by one until nothing changes any more. The values that they pass to each other
-(arguments, returned values, attributes, globals, items of lists) lie in cells. When a cell grows, the modules and
-functions that have read it are interpreted again. This is done in two phases. In the first, "not known yet" differs
-from "anything", so that the order of the modules does not matter. In the second, functions that are not called in the
-project get "anything" as arguments.
+Modules and functions are interpreted one by one until nothing changes any more. The values that
+they pass to each other (arguments, returned values, attributes, globals, items of lists) are
+kept in cells. When a cell grows, the modules and functions that have read it are interpreted
+again. This is done in two phases. In the first, "not known yet" differs from "anything", so
+that the order of the modules does not matter. In the second, functions that are not called in
+the project get "anything" as arguments.
 """
 
 from __future__ import annotations
@@ -50,24 +51,26 @@ _BUILTINS: Final = frozenset(dir(builtins))
 _END_OF_PROGRAM: Final = {"sys.exit", "builtins.exit", "builtins.quit", "os._exit"}
 _MOST_ROUNDS: Final = 5
 """How often the body of a loop is read before the names that it changes are taken for anything."""
+# the kinds of Python numbers; "available" is a bool
 _NUMBERS: Final = ("int", "float", "bool", "available")
 _HOST_NUMBERS: Final = ("array", *_NUMBERS)
 
 
 def infer(project: Project, progress: Progress = unseen) -> Inference:
-    """Finds the possible values of each expression of a project, and stores them in the attribute `means` of its
-    node."""
+    """Finds the possible values of each expression of a project, and stores them in the
+    attribute `means` of its node. Returns the facts about the project, which the rules use."""
     interpreter = Interpreter(project)
     for module in project.modules:
         interpreter.schedule(module)
     # until no cell grows any more
     interpreter.drain(interpreter.run, progress)
     for key, value in list(interpreter.values.items()):
-        # a name that is taken from where nothing is known of it
+        # a global name that still has no value, such as one imported from a module without it
         if isinstance(key[0], PythonModule) and not value:
-            # in the first phase "nothing" meant "not known yet"; from now on it means "anything"
+            # in the first phase "nothing" meant "not known yet", and now nothing more will come
             interpreter.put(key, UNKNOWN)
-    # the second phase: only now is it known whom nobody calls, and a caller that is found later still counts
+    # the second phase: only now is it known which functions nobody calls; callers that are
+    # found later count, too
     for function in interpreter.functions.values():
         if function.is_open or not function.has_callers:
             interpreter.open(function)
@@ -78,8 +81,9 @@ def infer(project: Project, progress: Progress = unseen) -> Inference:
 class Interpreter(Inference):
     """Reads one module or function after the other.
 
-    A method for a statement returns what is known of the names after it, or None if what follows is never reached. A
-    method for an expression returns its possible values. `_METHODS`, at the end, says which method is for which node.
+    The method for a statement returns the environment after it (what is known about the names),
+    or None if the next statement is never reached. The method for an expression returns its
+    possible values. `_METHODS`, at the end, lists the method for each class of node.
     """
 
     function: Function | None
@@ -116,6 +120,7 @@ class Interpreter(Inference):
         # a caller's tests say nothing here: the function may be called from elsewhere, too
         owner = function.owner.node.decorator_list if function.owner is not None else []
         is_tested = needs_gpu([*getattr(function.node, "decorator_list", ()), *owner])
+        # the function, or its class, may be skipped on machines without a GPU
         self.env[GPU] = NOTHING if is_tested else NONE
         if isinstance(function.node, ast.Lambda):
             self.put((function, "return"), self.evaluate(function.node.body))
@@ -130,6 +135,7 @@ class Interpreter(Inference):
         return value
 
     def _evaluate_parts(self, node: ast.AST) -> None:
+        """Evaluates the expressions directly inside a node, whose values nothing else needs."""
         for child in ast.iter_child_nodes(node):
             if isinstance(child, ast.expr):
                 self.evaluate(child)
@@ -137,7 +143,9 @@ class Interpreter(Inference):
     # statements
 
     def _block(self, body: Sequence[ast.stmt], env: Env | None) -> Env | None:
-        """Reads statements one after the other, up to one after which nothing is reached."""
+        """Reads statements one after the other, beginning with `env`, up to one after which
+        nothing is reached. Returns the environment at the end, or None if that is never
+        reached."""
         for statement in body:
             # after `return`, `raise` and the like: what follows keeps no `means`, so no rule looks at it
             if env is None:
@@ -149,10 +157,13 @@ class Interpreter(Inference):
         return env
 
     def _other_statement(self, node: ast.stmt) -> Env | None:
+        """A statement that binds no names, such as `assert`."""
         self._evaluate_parts(node)
         return self.env
 
     def _expression(self, node: ast.Expr) -> Env | None:
+        """An expression as a statement; nothing is reached after `sys.exit()` and its
+        relatives."""
         self.evaluate(node.value)
         call = node.value
         if isinstance(call, ast.Call) and self.full_name(call.func) in _END_OF_PROGRAM:
@@ -167,11 +178,13 @@ class Interpreter(Inference):
             and ast.unparse(node.value) == "sys.modules[__name__]"
         ):
             value = of("module", self.module)
+        # `a = b = value`
         for target in node.targets:
             self.bind(target, value)
         return self.env
 
     def _annotated_assign(self, node: ast.AnnAssign) -> Env:
+        # the value counts, not the annotation: that may be too wide or wrong
         if node.value is not None:
             self.bind(node.target, self.evaluate(node.value))
         elif self.owner is not None:  # a field, which __init__ fills
@@ -194,6 +207,7 @@ class Interpreter(Inference):
         self._evaluate_parts(node)
 
     def _leave_round(self, node: ast.Break | ast.Continue) -> None:
+        """Keeps what is known at a `break` or `continue` for the end of the loop."""
         # outside a loop it is a syntax error, which Python reports when it compiles, not when it parses
         if self._left_loops:
             self._left_loops[-1].append(dict(self.env))
@@ -212,6 +226,7 @@ class Interpreter(Inference):
     def _for(self, node: ast.For | ast.AsyncFor) -> Env | None:
         items = self.iterate(self.evaluate(node.iter))
 
+        # the items are evaluated once, before the first round; the variable is bound in each
         def read_body() -> Env | None:
             self.bind(node.target, items)
             return self._block(node.body, self.env)
@@ -226,8 +241,10 @@ class Interpreter(Inference):
         return self._block(node.orelse, self._loop(node, read_body))
 
     def _loop(self, node: ast.AST, read_body: Callable[[], Env | None]) -> Env:
-        """Returns the environment where a loop ends. Its body is read until that no longer changes, beginning with what
-        was known when the loop was read the last time, so that a loop inside it is mostly read once."""
+        """Returns the environment at the end of a loop. `read_body` reads one round, and is
+        called until the environment no longer changes. The first round begins with what was
+        known when this loop was last read, so that an inner loop is usually read only once in
+        each round of the outer one."""
         ends = self.loop_ends
         # values only grow, so what held at the end of an earlier reading holds now, too
         before = joined(self.env, ends.get(node)) or self.env
@@ -235,6 +252,7 @@ class Interpreter(Inference):
             self.env = dict(before)
             # a fresh list for each round, which `break` and `continue` fill
             self._left_loops.append([])
+            # the loop may also end before this round
             after = before
             for end in (read_body(), *self._left_loops.pop()):
                 after = joined(after, end) or before
@@ -250,19 +268,22 @@ class Interpreter(Inference):
         for item in node.items:
             value = self.evaluate(item.context_expr)
             if item.optional_vars is not None:
-                # files, devices and objects of the project give themselves; of anything else `__enter__` decides
+                # `__enter__` of files, devices and objects of the project is taken to return
+                # the object itself; any other may return anything
                 is_itself = only(value, ("result", "device", "instance"))
                 self.bind(item.optional_vars, value if is_itself else UNKNOWN)
         return self._block(node.body, self.env)
 
     def _try(self, node: ast.Try) -> Env | None:
+        # `before` is a copy: the body may change `env` itself
         env, before = self.env, dict(self.env)
         after = self._block(node.body, env)
         if after is not None:
             after = self._block(node.orelse, after)
         # the body may have failed anywhere: before its first statement, after its last, or in between
         for handler in node.handlers:
-            # what the body has bound before it failed is in `env`, which its first statements have changed
+            # names that the body has bound before it failed are in `env`, which its statements
+            # change
             self.env = env | (joined(before, after) or before)
             if handler.type is not None:
                 self.evaluate(handler.type)
@@ -270,7 +291,7 @@ class Interpreter(Inference):
                 # an exception is no device and no tensor, which is all that matters here
                 self.env[handler.name] = of("result", "exception")
             after = joined(after, self._block(handler.body, self.env))
-        # every way out of the body and the handlers leaves, but `finally` is run before
+        # the body and all handlers return or raise, and `finally` runs before that
         if after is None:
             self._block(node.finalbody, before)
             return None
@@ -283,6 +304,7 @@ class Interpreter(Inference):
         after: Env | None = dict(env)
         for case in node.cases:
             self.env = dict(env)
+            # the names that a pattern binds: `case x`, `case [*x]`, `case {**x}`
             for part in ast.walk(case.pattern):
                 name = getattr(part, "name", None) or getattr(part, "rest", None)
                 if isinstance(name, str):
@@ -305,9 +327,9 @@ class Interpreter(Inference):
 
     def _import(self, node: ast.Import) -> Env:
         for alias in node.names:
-            # `import a.b` binds `a`
+            # `import a.b` binds `a`, and `import a.b as c` binds `c` to a.b
             package = alias.name.split(".")[0]
-            # `import a.b` runs a.b, too
+            # also without `as`: the call notes that this module imports a.b
             value = self.imported(alias.name, self.module)
             if not alias.asname:
                 value = self.imported(package, self.module)
@@ -317,6 +339,7 @@ class Interpreter(Inference):
     def _import_from(self, node: ast.ImportFrom) -> Env:
         origin = origin_of(node, self.module)
         for alias in node.names:
+            # the names are looked up in the other module when they are read (`global_name`)
             if alias.name == "*":
                 self.put((self.module, "*"), self.imported(origin, self.module))
             else:
@@ -331,6 +354,7 @@ class Interpreter(Inference):
         function = self._function_of(node, node.name, self.owner)
         self._read_defaults(function)
         value = of("function", function)
+        # the decorator next to the function is called first
         for decorator in reversed(node.decorator_list):
             value = self._decorate(decorator, function, value)
         # not a method
@@ -347,9 +371,10 @@ class Interpreter(Inference):
         return self.env
 
     def _function_of(self, node: Any, name: str, owner: Class | None) -> Function:
-        """The function of a node, which is made and scheduled when it is first met."""
+        """The `Function` of a definition or lambda. It is made and scheduled when the node is
+        read for the first time. `owner` is the class of a method."""
         function = self.functions.get(node)
-        # made in an earlier round: its cells hold what is known of it
+        # always the same object, because its cells have it in their keys
         if function is not None:
             return function
         function = self.functions[node] = Function(
@@ -375,8 +400,11 @@ class Interpreter(Inference):
         return function
 
     def _read_defaults(self, function: Function) -> None:
-        """Puts the defaults of a function into its parameters."""
+        """Evaluates the defaults of a function's parameters, and puts them into the parameters'
+        cells."""
         parameters = function.node.args
+        # defaults belong to the last positional parameters, so both lists are read from their
+        # ends
         positional = zip(
             reversed(function.positional), reversed(parameters.defaults), strict=False
         )
@@ -388,7 +416,9 @@ class Interpreter(Inference):
                 self.put((function, name), self.evaluate(default))
 
     def _decorate(self, node: ast.expr, function: Function, value: Value) -> Value:
-        """The value of a decorated function: itself, if the decorator is known to return what it gets."""
+        """The value of a function with a decorator: `value`, the value without it, if the
+        decorator is known to return a function with the same arguments and results; else
+        anything."""
         self.evaluate(node)
         decorator = node.func if isinstance(node, ast.Call) else node
         name = self.full_name(decorator) or ast.unparse(decorator)
@@ -404,7 +434,7 @@ class Interpreter(Inference):
             knowledge.TRANSPARENT_ENDINGS
         ):
             return value
-        # the call gives a scope, whose `as` is not followed; the function itself is still called by the project
+        # a call gives a scope, whose `as` is not followed; but the arguments go to the function
         if name == "contextlib.contextmanager":
             return UNKNOWN | value
         # an unknown decorator may call the function with anything, and return something else
@@ -412,8 +442,9 @@ class Interpreter(Inference):
         return UNKNOWN
 
     def _class(self, node: ast.ClassDef) -> Env:
-        """Reads the body of a class at once, because its methods may be called by the next statement."""
-        # also made once, so that objects of earlier rounds belong to it
+        """Reads the body of a class at once, because the next statement may call its
+        methods."""
+        # made once, like a function, so that all its objects belong to one class
         cls = self.classes.get(node)
         if cls is None:
             cls = self.classes[node] = Class(node, self.module, node.name, self.owner)
@@ -422,13 +453,15 @@ class Interpreter(Inference):
         bases = union(*map(self.evaluate, node.bases))
         for keyword in node.keywords:
             self.evaluate(keyword.value)
-        # bases become known late where their module is read late
+        # more bases may be known than at the last reading, when their module had not been read
+        # yet
         if bases != cls.bases:
             cls.inherit(bases)
             for atom in bases:
                 if atom.kind == "class":
                     self.unite(cls, atom.subject)
-        # what the body binds are attributes, which functions inside it do not see as names
+        # the names that the body binds are attributes of the class; its methods do not see them
+        # as names
         outer, env = self.owner, self.env
         self.owner = cls
         inside = dict(env)
@@ -444,6 +477,7 @@ class Interpreter(Inference):
         return self.env
 
     def _lambda(self, node: ast.Lambda) -> Value:
+        # its body is a task of its own, as that of a function is
         function = self._function_of(node, "<lambda>", None)
         self._read_defaults(function)
         return of("function", function)
@@ -465,6 +499,7 @@ class Interpreter(Inference):
                 self.bind(target.value, self.list_of(target, value), is_inner)
             case ast.Tuple() | ast.List():
                 self._unpack(target.elts, value, is_inner)
+            # `x[i] = value`: the list or dict that x may be gets one more possible item
             case ast.Subscript():
                 self.evaluate(target.slice)
                 for atom in self.evaluate(target.value):
@@ -472,7 +507,9 @@ class Interpreter(Inference):
                         self.put(("items", atom.subject), value)
 
     def _unpack(self, targets: list[ast.expr], value: Value, is_inner: bool) -> None:
-        """Binds the items of a value to several targets; a tuple of the same length item by item."""
+        """Binds the items of a value to several targets, as `a, b = value` does. The items of a
+        tuple with as many items are told apart; of anything else, each target may get any
+        item."""
         is_starred = any(isinstance(target, ast.Starred) for target in targets)
         parts = [NOTHING] * len(targets)
         for atom in value:
@@ -488,12 +525,15 @@ class Interpreter(Inference):
             self.bind(target, part, is_inner)
 
     def _bind_name(self, name: str, value: Value) -> None:
-        """Binds a name, for the statements after it, and for functions and modules that read it."""
-        # a global is not known from one statement to the next: other functions bind it, too
+        """Binds a name in the environment, for the next statements, and in its cell, for
+        functions and modules that read it."""
+        # a name declared as `global` is only in its cell, because other functions may bind it
+        # meanwhile
         if self.function is not None and name in self.function.globals:
             self.put((self.module, name), value)
             return
         self.env[name] = value
+        # `_class` puts the names in the body of a class into the cells of attributes
         if self.owner is None:
             key = (
                 (self.module, name) if self.function is None else (self.function, "local", name)
@@ -515,7 +555,8 @@ class Interpreter(Inference):
                 self.put(("attr", None, name), value)
 
     def _name(self, node: ast.Name) -> Value:
-        """Looks a name up as Python does: in the function, in those around it, in the module, among the builtins."""
+        """The possible values of a name, which is looked up as Python does it: in the function,
+        in the functions around it, in the module, and among the builtins."""
         # a local name, or a global in the code of the module itself
         if node.id in self.env:
             return self.env[node.id]
@@ -529,7 +570,9 @@ class Interpreter(Inference):
                 return self.get((function, "local", node.id))
         value = self.get((self.module, node.id))
         if (self.module, node.id) in self.values:
-            return value  # nothing, if what the module binds the name to is not known yet
+            return (
+                value  # empty if the value that the module binds to the name is not known yet
+            )
         # after the module's own names, which may hide a builtin
         if node.id in _BUILTINS:
             return self.foreign(f"builtins.{node.id}")
@@ -538,18 +581,21 @@ class Interpreter(Inference):
     # expressions
 
     def _other_expression(self, node: ast.expr) -> Value:
+        """An expression of which nothing is known, such as a slice."""
         self._evaluate_parts(node)
         return UNKNOWN
 
     def _constant(self, node: ast.Constant) -> Value:
         if isinstance(node.value, str) and node.value.startswith("cuda"):
-            # a rule may write a word that fails without a GPU only where a test has shown that there is one
+            # for rules, which may write a word that fails without a GPU only behind a test for
+            # one
             node.has_gpu = not self.env[GPU]  # type: ignore[attr-defined]
         if isinstance(node.value, str) and knowledge.SPELLING.fullmatch(node.value):
             return of("spelling", node.value, node)
         return knowledge.CONSTANTS.get(type(node.value), UNKNOWN)
 
     def _text(self, node: ast.JoinedStr) -> Value:
+        """The value of an f-string: a device's name if it can be one, else any string."""
         pattern = ""
         for part in node.values:
             self.evaluate(part)
@@ -564,6 +610,7 @@ class Interpreter(Inference):
         return union(*[self.attribute(atom, node.attr, node) for atom in owner])
 
     def _call(self, node: ast.Call) -> Value:
+        # the arguments first, because the `Invocation` passes them on
         values = [self.evaluate(arg) for arg in node.args]
         keywords = {keyword.arg: self.evaluate(keyword.value) for keyword in node.keywords}
         has_gpu = not self.env[GPU]
@@ -573,7 +620,8 @@ class Interpreter(Inference):
             return invocation.of_value(callee)
         # the call of a method has evaluated the object as part of the attribute
         owner = means_of(node.func.value)
-        # `None` has no methods: what may be None, too, gives what the rest gives
+        # `None` has no methods, so a call on what may also be None gives what the other values
+        # give
         if len(owner) > 1:
             owner -= NONE
         return union(*[invocation.of_method(atom, node.func.attr) for atom in owner])
@@ -584,7 +632,7 @@ class Interpreter(Inference):
         return union(*[self._item(atom, node.slice) for atom in owner])
 
     def _item(self, atom: Atom, index: ast.expr) -> Value:
-        """The value of `x[index]`, for one thing that x may be."""
+        """The possible values of `x[index]`, for one atom that x may be."""
         is_slice = isinstance(index, ast.Slice)
         match atom.kind:
             case "tensor" | "array" | "str":
@@ -613,12 +661,13 @@ class Interpreter(Inference):
 
     def _operate(self, node: ast.BinOp | ast.AugAssign, left: Value, right: Value) -> Value:
         """The value of `left op right`, also of `left op= right`."""
-        # one side is not known yet: whatever were said now could not be taken back
+        # one side is not known yet, and values only grow: a guess could not be taken back later
         if not left or not right:
             return NOTHING
         # an operator of a tensor gives a tensor, whatever the other side is
         if TENSOR in (left, right):
             return TENSOR
+        # `/` gives a float, also of whole numbers
         if only(left, _NUMBERS) and only(right, _NUMBERS):
             is_whole = not isinstance(node.op, ast.Div) and not may_be(left | right, ("float",))
             return INT if is_whole else FLOAT
@@ -627,12 +676,14 @@ class Interpreter(Inference):
             return filled_text(pattern_of(node.left), node) if is_filled else STR  # type: ignore[union-attr]
         if only(left, _HOST_NUMBERS) and only(right, _HOST_NUMBERS):
             return ARRAY
+        # `[a] + [b]` and `[a] * 2`
         if only(left, ("list", "tuple")) and only(right, ("list", "tuple", "int")):
             items = (self.iterate(value) for value in (left, right) if value != INT)
             return self.list_of(node, union(*items))
         return UNKNOWN
 
     def _boolean(self, node: ast.BoolOp) -> Value:
+        """The value of `and` or `or`. An `and` with a test for a GPU is such a test itself."""
         env = self.env
         is_and = isinstance(node.op, ast.And)
         values = []
@@ -652,7 +703,7 @@ class Interpreter(Inference):
 
     def _comparison(self, node: ast.Compare) -> Value:
         values = [self.evaluate(side) for side in (node.left, *node.comparators)]
-        # these four give a bool whatever is compared; tensors give tensors with all others
+        # these four operators always give a bool; with any other, a tensor gives a tensor
         if isinstance(node.ops[0], ast.Is | ast.IsNot | ast.In | ast.NotIn):
             return BOOL
         if TENSOR in values:
@@ -678,13 +729,14 @@ class Interpreter(Inference):
         return self.list_of(node, union(*[self._spread(item) for item in node.elts]))
 
     def _spread(self, item: ast.expr) -> Value:
-        """Returns the possible values of the elements that one item adds to a list."""
+        """The possible values of the elements that one item of a list display adds to the list:
+        several for `*item`."""
         value = self.evaluate(item)
         return self.iterate(value) if isinstance(item, ast.Starred) else value
 
     def _tuple(self, node: ast.Tuple) -> Value:
         values = [self.evaluate(item) for item in node.elts]
-        # how many items a star brings is not known, so that positions say nothing
+        # a star adds an unknown number of items, so that positions mean nothing
         if any(isinstance(item, ast.Starred) for item in node.elts):
             return self.list_of(node, UNKNOWN)
         return tuple_of(values)
@@ -727,7 +779,7 @@ class Interpreter(Inference):
     def _yield(self, node: ast.Yield) -> Value:
         value = self.evaluate(node.value) if node.value else NONE
         if self.function is not None:
-            # what a loop over the generator gets
+            # a loop over the generator gets this value
             self.put(("items", (self.function, "yield")), value)
         return UNKNOWN
 

@@ -47,8 +47,7 @@ def import_edits(
             edits.add(Edit(start, 0, start, "; ".join([*lines, ""])))
             continue
         # the import goes before a site that begins at the same place: the rank of a site is
-        # minus its
-        # end, and none ends behind the text
+        # minus its end, and none ends behind the text
         before_all_sites = -len(source.text)
         text = (source.newline * 2).join(lines) + source.newline
         edits.add(Edit(start, before_all_sites, start, text))

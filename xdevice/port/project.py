@@ -158,9 +158,9 @@ class Class:
         return before != (self.lineage, self.foreign_bases)
 
     def _find_lineage(self) -> dict[Class, None]:
-        """The class and its direct and indirect bases in the project, as the keys of a dict:
-        depth first, each base at its first place. Python's own order differs only for bases
-        that share a base."""
+        """The class and its direct and indirect bases in the project, as the keys of a dict,
+        each class before its own bases. If a class has several bases, any of them may come
+        first, because `bases` is a set."""
         classes: dict[Class, None] = {}
         waiting: list[Class] = [self]
         while waiting:

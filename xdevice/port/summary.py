@@ -13,7 +13,8 @@ from typing import Any, Final
 from .engine import Examined
 from .sites import CODES, Site
 
-# the order matters: "memory_stats" is about memory before it is a question about the device
+# the order matters: the last expressions also match names of other parts, such as
+# `torch.cuda.synchronize`
 PARTS: Final = {
     "mixed precision": r"autocast|scaler|amp\b|custom_[fb]wd",
     "several devices and processes": r"parallel|distribut|nccl|process_group|strategy|split_|scatter",
