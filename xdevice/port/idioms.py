@@ -3,7 +3,7 @@ how each is rewritten.
 
 `rule` is the name of the function in `rules_of_calls` or `rules_of_methods` that judges the
 use, and `text` the new text that the rule writes. New text has no quotes, colons or backslashes
-in it, because before Python 3.12 these are not allowed inside an f-string.
+in it, so that it can be put into any f-string, also before Python 3.12.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ CALLS: Final[dict[str, Idiom]] = {
     **_calls("XD101", "scope", "", "tensorflow.device"),
     **_calls("XD101", "no_word", "", """
         d2l.tensorflow.try_all_gpus mxnet.Context mxnet.context.Context
-    """, "no neutral word; it follows rules of TensorFlow or MXNet"),
+    """, "no neutral word for this list or object of the framework"),
     # count
     **_calls("XD102", "replaced", "xdevice.num_gpus() > 0", """
         torch.cuda.is_available torch.accelerator.is_available tensorflow.test.is_gpu_available

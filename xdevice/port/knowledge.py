@@ -107,8 +107,7 @@ _CALLS: Final[dict[str, Value]] = {
     **dict.fromkeys(
         ("torch.max.dim", "torch.topk", "torch.sort", "paddle.topk"), tuple_of([TENSOR, TENSOR])
     ),
-    # true only if there is a GPU of any vendor, which other vendors' functions say of their own
-    # only
+    # tests behind which a word may be written that fails without a GPU
     **dict.fromkeys(("torch.cuda.is_available", "torch.accelerator.is_available"), AVAILABLE),
     **dict.fromkeys(
         ("torch.backends.mps.is_available", "torch.xpu.is_available", "torch.npu.is_available"),
@@ -263,7 +262,7 @@ BASES: Final = set(
     """.split()
 )
 """The bases that make a class of the project a model."""
-# models whose moves change the model itself; a model of Keras stays where it is
+# the models that `.to(device)` moves in place; those of Keras have no such method
 IN_PLACE: Final = ("torch.nn.", "paddle.nn.", "torchvision.models.", "mxnet.gluon.", "gluoncv.")
 
 # data loaders, which make batches of the items of their first argument
@@ -297,7 +296,8 @@ addmm baddbmm histc exponential_ random_ T
 TENSOR_METHODS: Final[dict[str, Value]] = {
     **dict.fromkeys(_SAME.split(), TENSOR),
     **dict.fromkeys(("numpy", "asnumpy"), ARRAY),
-    # of a tensor of whole numbers it is an int, which no rule tells apart from a float
+    # an int, if the tensor has whole numbers; a float is the careful choice, as it is no index
+    # of a GPU
     **dict.fromkeys(("item", "asscalar"), FLOAT),
     **dict.fromkeys(
         ("dim", "numel", "nelement", "get_device", "ndimension", "element_size", "__len__"), INT
