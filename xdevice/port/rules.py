@@ -413,7 +413,8 @@ class JudgedSites(JudgedModule):
             )
         if asks and len(self.frameworks) > 1:
             return left_open(
-                "with several frameworks in the file, the word may ask the wrong one", "XD168"
+                "the file uses several frameworks, and the word asks only the selected one",
+                "XD168",
             )
         if idiom.code == "XD101" and _is_by_identity(around[0]):
             return left_open(

@@ -205,7 +205,7 @@ def _without_index(use: Use, judgement: Judgement, is_gpu: bool) -> Judgement:
     # the new text needs a name for torch: after `from torch import device` there is none
     if not isinstance(root, ast.Name) or use.full_name(root) != "torch":
         return left_open(
-            "its index would show, or be wrong after set_device, and torch has no name here",
+            "the index 0 would show or be wrong, and the module has no name for torch",
             "XD169",
         )
     why = "is turned into text" if in_text else "follows set_device"
@@ -259,9 +259,10 @@ def helper_scope(use: Use) -> Judgement:
     # a device
     if not isinstance(use.parent, ast.withitem):
         return left_open(
-            "d2l's TensorFlow helper returns a scope, and the neutral word a device", "XD164"
+            "d2l's TensorFlow helper returns a scope, but the neutral word returns a device",
+            "XD164",
         )
-    return proven("in a with statement, which a neutral device works in, too", use.renamed)
+    return proven("used in a with statement, in which a neutral device also works", use.renamed)
 
 
 def scope(use: Use) -> Judgement:
@@ -374,7 +375,7 @@ def current_device(use: Use) -> Judgement:
 def wait(use: Use) -> Judgement:
     """For functions that wait for all devices or for one, and return nothing."""
     if not use.is_statement:
-        return left_open("its result is used, and sync returns None", "XD163")
+        return left_open("its result is used, but sync returns None", "XD163")
     if use.keywords or len(use.args) > 1:
         return OTHER_ARGUMENTS
     edits = use.renamed
@@ -449,7 +450,8 @@ def split_batch(use: Use) -> Judgement:
     )
     if len(use.args) != 3 or use.keywords or not is_unpacked:
         return left_open(
-            "split_batch returns a pair for each device, and d2l's function two lists", "XD166"
+            "split_batch returns a pair for each device, but d2l's function returns two lists",
+            "XD166",
         )
     # split_batch(x, y, devices) becomes zip(*xdevice.split_batch((x, y), devices))
     middle, end = use.span(use.args[1])[1], use.end

@@ -66,7 +66,7 @@ def to(use: Use) -> Judgement:
             "to_device takes the device first, and then only non_blocking=", "XD166"
         )
     if means == TENSOR:
-        return left_open("takes on the device and the dtype of another tensor", "XD161")
+        return left_open("it adopts the device and the dtype of another tensor", "XD161")
     # after set_device, "cuda" means the GPU that was set
     if use.sets_current and names_no_index(device):
         if not use.module.current_gpu or use.method != "to" or use.keywords.keys() - {"device"}:
@@ -259,7 +259,7 @@ def sync(use: Use) -> Judgement:
     if use.arguments:
         return OTHER_ARGUMENTS
     if not use.is_statement:
-        return left_open("its result is used, and sync returns None", "XD163")
+        return left_open("its result is used, but sync returns None", "XD163")
     return read(use)
 
 
@@ -276,7 +276,7 @@ def read(use: Use) -> Judgement:
         return left_open("the program writes into the memory of the tensor", "XD163")
     if _is_scalar_in_tensorflow(use):
         return left_open(
-            "TensorFlow returns a number or a string here, and to_numpy an array without axes",
+            "TensorFlow returns a number or string here, but to_numpy returns an array without axes",
             "XD165",
         )
     # `x.numpy(force=True)` detaches the tensor, as `to_numpy` always does, so the keyword goes
@@ -290,7 +290,7 @@ def read(use: Use) -> Judgement:
         if others and "mxnet" not in use.module.frameworks:
             return Judgement(
                 "not a device",
-                f"a method of {min(others)} arrays, which no framework here has",
+                f"a method of {min(others)} arrays; no framework in this file has it",
             )
         if means == GLUONS_OUTPUT or _is_mxnets(use):
             return proven("only MXNet arrays have this method", edits)

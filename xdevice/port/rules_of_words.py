@@ -428,7 +428,7 @@ def move(use: Use) -> Judgement:
         text = use.module.accelerator
         edits = (*edits, use.edit(at, at, text + (", " if use.keywords else "")))
     elif not only(known_at(device, use.module.parents), (*DEVICES, *NUMBERS)):
-        return left_open("the argument may be None, with which .to() does not move", "XD161")
+        return left_open("the argument may be None, and .to(None) moves nothing", "XD161")
     # a class of the project has a method `cuda`, and the receiver may be an object of it
     if not is_known(receiver) and "cuda" in use.module.inference.methods:
         return safe(

@@ -159,7 +159,7 @@ _TORCH: Final = (
         'device="cuda"',
         f"device={ACCELERATOR}",
         "2.6",
-        differs="map_location= in the same way",
+        differs="map_location= is rewritten in the same way",
         xdevice="device=xdevice.native.gpu()",
     ),
     Row(
