@@ -13,6 +13,7 @@ import click
 
 from .progress import shown_on_terminal
 
+# everything else is imported when a command runs, so that `xdevice --help` stays fast
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -291,6 +292,7 @@ def lint(
 
     if sum(option is not None for option in (revision, baseline, baseline_to)) > 1:
         raise click.UsageError("--diff, --baseline and --write-baseline cannot be combined")
+    # the baseline would have findings that --fix is about to remove
     if fix and baseline_to is not None:
         raise click.UsageError("--fix and --write-baseline cannot be combined")
     if fix and "-" in map(str, paths):
@@ -333,6 +335,7 @@ def lint(
                 shown = narrow(findings)
     except rules.OptionError as error:
         raise click.UsageError(str(error)) from error
+    # of the other formats, none shows edits
     if shape == "sarif":
         shown = list(rules.with_fixes(shown, examined))
     # "nothing found" would be wrong if files could not be read; other formats need a document
@@ -384,9 +387,11 @@ def _show_table(examined: Examined, by: str) -> None:
         label = f"{name} {CODES.get(name, '')}" if by == "code" else name
         counts = totals(sites)
         table.add_row(label, *(str(counts[verdict] or "") for verdict in VERDICTS))
+    # the last row shows zeros, too
     total = totals(examined.sites)
     table.add_row("all", *(str(total[verdict]) for verdict in VERDICTS), end_section=True)
     Console().print(table)
+    # None if nothing has to change: then no share is printed
     share = share_ported(total)
     if share is not None:
         click.echo(
@@ -425,6 +430,7 @@ def _show_needs(examined: Examined) -> bool:
                 f"{name} (line {', '.join(lines)})" for name, lines in idioms.items()
             )
             click.echo(f"{source.path} will still need {vendor}: {uses}", err=True)
+    # the oldest release first
     for needed, paths in sorted(newest.items()):
         click.echo(f"PyTorch {needed} or newer is needed by {', '.join(paths)}", err=True)
     return needs_vendor

@@ -171,6 +171,7 @@ class Interpreter(Inference):
         return self.env
 
     def _assign(self, node: ast.Assign) -> Env:
+        """`a = b = value`: binds each target to the value."""
         value = self.evaluate(node.value)
         # d2l's own modules name themselves so: `d2l = sys.modules[__name__]`
         if (
@@ -178,12 +179,13 @@ class Interpreter(Inference):
             and ast.unparse(node.value) == "sys.modules[__name__]"
         ):
             value = of("module", self.module)
-        # `a = b = value`
         for target in node.targets:
             self.bind(target, value)
         return self.env
 
     def _annotated_assign(self, node: ast.AnnAssign) -> Env:
+        """`a: int = value`, or a field of a class without a value, whose annotation says what
+        it may be."""
         # the value counts, not the annotation: that may be too wide or wrong
         if node.value is not None:
             self.bind(node.target, self.evaluate(node.value))
@@ -192,18 +194,22 @@ class Interpreter(Inference):
         return self.env
 
     def _augmented_assign(self, node: ast.AugAssign) -> Env:
+        """`a += value`: binds the target to the result of the operation."""
         # `x += 1` reads x first, and then binds it
         left, right = self.evaluate(node.target), self.evaluate(node.value)
         self.bind(node.target, self._operate(node, left, right))
         return self.env
 
     def _return(self, node: ast.Return) -> None:
+        """Puts the value into the function's cell for returned values; nothing is reached
+        behind it."""
         value = self.evaluate(node.value) if node.value else NONE
         # the `return` of a generator gives its caller no value
         if self.function is not None and not self.function.has_yield:
             self.put((self.function, "return"), value)
 
     def _raise(self, node: ast.Raise) -> None:
+        """Evaluates the exception; nothing is reached behind it."""
         self._evaluate_parts(node)
 
     def _leave_round(self, node: ast.Break | ast.Continue) -> None:
@@ -213,6 +219,8 @@ class Interpreter(Inference):
             self._left_loops[-1].append(dict(self.env))
 
     def _if(self, node: ast.If) -> Env | None:
+        """Reads both branches with what the test tells in each, and joins what is known at
+        their ends."""
         env = self.env
         self.evaluate(node.test)
         # d2l writes the code of all frameworks into one cell: only one branch belongs to this tab
@@ -224,6 +232,8 @@ class Interpreter(Inference):
         return joined(then, self._block(node.orelse, narrowed(node.test, env, False)))
 
     def _for(self, node: ast.For | ast.AsyncFor) -> Env | None:
+        """Reads the body, with the variable bound to the items, until nothing changes, and then
+        `else`."""
         items = self.iterate(self.evaluate(node.iter))
 
         # the items are evaluated once, before the first round; the variable is bound in each
@@ -234,6 +244,8 @@ class Interpreter(Inference):
         return self._block(node.orelse, self._loop(node, read_body))
 
     def _while(self, node: ast.While) -> Env | None:
+        """Reads the body, with what the test tells, until nothing changes, and then `else`."""
+
         def read_body() -> Env | None:
             self.evaluate(node.test)
             return self._block(node.body, narrowed(node.test, self.env, True))
@@ -265,6 +277,7 @@ class Interpreter(Inference):
         return before
 
     def _with(self, node: ast.With | ast.AsyncWith) -> Env | None:
+        """Binds the names behind `as`, and reads the body."""
         for item in node.items:
             value = self.evaluate(item.context_expr)
             if item.optional_vars is not None:
@@ -275,6 +288,8 @@ class Interpreter(Inference):
         return self._block(node.body, self.env)
 
     def _try(self, node: ast.Try) -> Env | None:
+        """Reads the body, `else`, each handler and `finally`, and joins what is known at the
+        ends of the ways through."""
         # `before` is a copy: the body may change `env` itself
         env, before = self.env, dict(self.env)
         after = self._block(node.body, env)
@@ -298,6 +313,8 @@ class Interpreter(Inference):
         return self._block(node.finalbody, after)
 
     def _match(self, node: ast.Match) -> Env | None:
+        """Reads each case and joins what is known at their ends. The names in a pattern may be
+        anything."""
         self.evaluate(node.subject)
         env = self.env
         # perhaps no case matches, and the names stay as they are
@@ -317,6 +334,7 @@ class Interpreter(Inference):
         return after
 
     def _delete(self, node: ast.Delete) -> Env:
+        """Removes deleted names from the environment."""
         for target in node.targets:
             if isinstance(target, ast.Name):
                 # a later read of the name raises, or finds a global
@@ -326,8 +344,9 @@ class Interpreter(Inference):
         return self.env
 
     def _import(self, node: ast.Import) -> Env:
+        """`import a.b` and `import a.b as c`."""
         for alias in node.names:
-            # `import a.b` binds `a`, and `import a.b as c` binds `c` to a.b
+            # the first binds `a` to the package, the second `c` to the module in it
             package = alias.name.split(".")[0]
             # also without `as`: the call notes that this module imports a.b
             value = self.imported(alias.name, self.module)
@@ -337,6 +356,7 @@ class Interpreter(Inference):
         return self.env
 
     def _import_from(self, node: ast.ImportFrom) -> Env:
+        """`from a import b` and `from a import *`."""
         origin = origin_of(node, self.module)
         for alias in node.names:
             # the names are looked up in the other module when they are read (`global_name`)
@@ -477,6 +497,7 @@ class Interpreter(Inference):
         return self.env
 
     def _lambda(self, node: ast.Lambda) -> Value:
+        """The value of a lambda: a function without a name."""
         # its body is a task of its own, as that of a function is
         function = self._function_of(node, "<lambda>", None)
         self._read_defaults(function)
@@ -586,6 +607,7 @@ class Interpreter(Inference):
         return UNKNOWN
 
     def _constant(self, node: ast.Constant) -> Value:
+        """The value of a literal; a string that names a device is a value of its own kind."""
         if isinstance(node.value, str) and node.value.startswith("cuda"):
             # for rules, which may write a word that fails without a GPU only behind a test for
             # one
@@ -605,11 +627,14 @@ class Interpreter(Inference):
         return filled_text(pattern, node)
 
     def _attribute(self, node: ast.Attribute) -> Value:
+        """The value of `x.name`."""
         # each of the possible objects has its own attribute
         owner = self.evaluate(node.value)
         return union(*[self.attribute(atom, node.attr, node) for atom in owner])
 
     def _call(self, node: ast.Call) -> Value:
+        """The value of a call, whose arguments get into the parameters of the functions that it
+        may call."""
         # the arguments first, because the `Invocation` passes them on
         values = [self.evaluate(arg) for arg in node.args]
         keywords = {keyword.arg: self.evaluate(keyword.value) for keyword in node.keywords}
@@ -627,6 +652,7 @@ class Interpreter(Inference):
         return union(*[invocation.of_method(atom, node.func.attr) for atom in owner])
 
     def _subscript(self, node: ast.Subscript) -> Value:
+        """The value of `x[index]`."""
         owner = self.evaluate(node.value)
         self.evaluate(node.slice)
         return union(*[self._item(atom, node.slice) for atom in owner])
@@ -657,6 +683,7 @@ class Interpreter(Inference):
         return UNKNOWN
 
     def _operation(self, node: ast.BinOp) -> Value:
+        """The value of `x + y` and the like."""
         return self._operate(node, self.evaluate(node.left), self.evaluate(node.right))
 
     def _operate(self, node: ast.BinOp | ast.AugAssign, left: Value, right: Value) -> Value:
@@ -695,6 +722,7 @@ class Interpreter(Inference):
         return AVAILABLE if is_and and AVAILABLE in values else union(*values)
 
     def _unary(self, node: ast.UnaryOp) -> Value:
+        """The value of `not x`, `-x` and the like."""
         value = self.evaluate(node.operand)
         # `not x` is a bool, whatever x is
         if isinstance(node.op, ast.Not):
@@ -702,6 +730,7 @@ class Interpreter(Inference):
         return INT if only(value, ("bool", "available")) else value
 
     def _comparison(self, node: ast.Compare) -> Value:
+        """The value of a comparison: a tensor, an array or a bool, depending on both sides."""
         values = [self.evaluate(side) for side in (node.left, *node.comparators)]
         # these four operators always give a bool; with any other, a tensor gives a tensor
         if isinstance(node.ops[0], ast.Is | ast.IsNot | ast.In | ast.NotIn):
@@ -716,6 +745,8 @@ class Interpreter(Inference):
         return BOOL if all(only(value, host) for value in values) else UNKNOWN
 
     def _choice(self, node: ast.IfExp) -> Value:
+        """The value of `x if test else y`: that of x where the test is true, and that of y
+        where it is false."""
         env = self.env
         self.evaluate(node.test)
         self.env = narrowed(node.test, env, True)
@@ -726,6 +757,7 @@ class Interpreter(Inference):
         return union(value, other)
 
     def _list(self, node: ast.List | ast.Set) -> Value:
+        """The value of `[x, *y]` or `{x, *y}`; sets are treated as lists."""
         return self.list_of(node, union(*[self._spread(item) for item in node.elts]))
 
     def _spread(self, item: ast.expr) -> Value:
@@ -735,6 +767,7 @@ class Interpreter(Inference):
         return self.iterate(value) if isinstance(item, ast.Starred) else value
 
     def _tuple(self, node: ast.Tuple) -> Value:
+        """The value of `(x, y)`; with a star in it, it is treated as a list."""
         values = [self.evaluate(item) for item in node.elts]
         # a star adds an unknown number of items, so that positions mean nothing
         if any(isinstance(item, ast.Starred) for item in node.elts):
@@ -742,6 +775,7 @@ class Interpreter(Inference):
         return tuple_of(values)
 
     def _dict(self, node: ast.Dict) -> Value:
+        """The value of `{key: x, **y}`."""
         for key, item in zip(node.keys, node.values, strict=True):
             if key is not None:
                 self.evaluate(key)
@@ -752,6 +786,7 @@ class Interpreter(Inference):
         return of("dict", node)
 
     def _comprehension(self, node: Any) -> Value:
+        """The value of a comprehension of any kind: a dict for one with keys, else a list."""
         # the variables of a comprehension are its own
         env, self.env = self.env, dict(self.env)
         for generator in node.generators:
@@ -769,14 +804,18 @@ class Interpreter(Inference):
         return value
 
     def _walrus(self, node: ast.NamedExpr) -> Value:
+        """The value of `(name := x)`."""
         value = self.evaluate(node.value)
         self.bind(node.target, value)
         return value
 
     def _inner(self, node: ast.Starred | ast.Await) -> Value:
+        """The value of `*x` or `await x`: that of x."""
         return self.evaluate(node.value)
 
     def _yield(self, node: ast.Yield) -> Value:
+        """Adds the value to the items of the generator; the expression itself gives whatever
+        `send` gets."""
         value = self.evaluate(node.value) if node.value else NONE
         if self.function is not None:
             # a loop over the generator gets this value

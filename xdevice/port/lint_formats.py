@@ -55,6 +55,7 @@ def as_json(findings: Sequence[Finding]) -> str:
 
 def sarif(findings: Sequence[Finding]) -> str:
     """A SARIF 2.1.0 log with the findings, and with the edits of `port` as fixes."""
+    # a log describes only the rules that it refers to
     codes = sorted({finding.code for finding in findings})
     rules = [{"id": code, "shortDescription": {"text": RULES[code].text}} for code in codes]
     driver = {"name": "xdevice", "version": installed_version(), "rules": rules}
@@ -87,6 +88,7 @@ def _result(finding: Finding) -> dict[str, Any]:
         "message": {"text": finding.message},
         "locations": [{"physicalLocation": place}],
     }
+    # --format sarif computes fixes for the findings that `port` can rewrite
     if finding.fix:
         replacements = [
             {

@@ -16,6 +16,7 @@ from .summary import summary
 
 # grows when a key changes its meaning or is removed
 FORMAT: Final = 1
+# the other attributes are left out, or written in another form
 _UNCHANGED: Final = (
     "code",
     "idiom",
@@ -65,6 +66,7 @@ def installed_version() -> str:
 
 def text(examined: Examined) -> str:
     """The report as the text of a JSON file."""
+    # sorted keys, so that equal projects give equal bytes
     return json.dumps(document(examined), indent=1, ensure_ascii=False, sort_keys=True) + "\n"
 
 
@@ -84,6 +86,7 @@ def totals(sites: Iterable[Site]) -> dict[str, int]:
 def share_ported(total: dict[str, int]) -> float | None:
     """The share of the sites which `port` rewrites among those that must change, from 0 to 1;
     None if no site must change. `total` is a result of `totals`."""
+    # neutral uses, and those of no device, need no change
     must_change = total["rewritten"] + total["open"]
     return total["rewritten"] / must_change if must_change else None
 

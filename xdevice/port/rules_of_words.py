@@ -114,6 +114,7 @@ def word(use: Use, row: Row | None) -> Judgement:
     passed on or is an annotation. Without a row there is no word."""
     if row is None:
         return left_open("it has no neutral word")
+    # without a word, `differs` is the reason
     if not row.accelerator:
         return left_open(row.differs)
     if row.is_too_new(use.module.goal):
@@ -276,6 +277,7 @@ def _stream_scope(use: Use, row: Row) -> Judgement:
     if argument is None:
         return OTHER_ARGUMENTS
     means = means_of(argument)
+    # only the argument is left of the call
     edits = use.replace_around(argument, "", "")
     if _is_stream(means):
         return proven("the argument is a stream, which works in a with statement", edits)
@@ -358,6 +360,7 @@ def _with_device(use: Use, row: Row) -> Judgement:
     # `torch.autocast` without its required argument is a mistake, which is left to its author
     if device is None and name == "device_type" and name in names:
         return OTHER_ARGUMENTS
+    # another device, or one that is computed, is right already
     if device is not None and text_of(device) != "cuda":
         return GIVEN
     text, test = device_type(use), use.module.available
@@ -451,6 +454,7 @@ def is_cuda(use: Use) -> Judgement:
     text = f"device.type == {use.module.accelerator_name}"
     dot = use.find(b".", end)
     edits: Edits = (use.edit(dot + 1, use.end, text),)
+    # `not x.is_cuda` needs no brackets, and `x.is_cuda == y` does
     if not stands_loose(use):
         edits = (use.edit(use.start, use.start, "("), use.edit(dot + 1, use.end, f"{text})"))
     if only(means, ("tensor",)):

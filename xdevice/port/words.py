@@ -33,6 +33,7 @@ def version(text: str) -> Version:
     Raises:
         ValueError: the string has another form.
     """
+    # "2.10" is no decimal number: it is later than "2.9"
     match = re.fullmatch(r"(\d+)\.(\d+)(?:\.\d+)*", text.strip())
     if match is None:
         raise ValueError(f"expected a PyTorch release such as 2.9, got {text!r}")
@@ -84,6 +85,7 @@ class Row(NamedTuple):
     def advice(self) -> str:
         """The replacement in messages of lint: both words, joined by "or", or the reason why
         there is none."""
+        # xdevice's word first, because it is for every framework
         words = []
         if self.xdevice:
             words.append(self.xdevice)
@@ -133,8 +135,9 @@ _GRAPHS: Final = (
     "xdevice.accelerator.make_graphed_callable(function) records and replays a function"
 )
 
+# the order is that of the table in docs/reference/words.md, which a test compares with this one
 _TORCH: Final = (
-    # choose
+    # choosing a device
     Row(
         "torch.cuda.is_available",
         AVAILABLE,
@@ -169,6 +172,7 @@ _TORCH: Final = (
         differs="the same string on CUDA",
         xdevice="xdevice.native.try_gpu().type",
     ),
+    # uses without a full name; `rules` and `neutral_sites` recognize them by their form
     Row('x.to("cuda")', f"x.to({ACCELERATOR})", "2.6", xdevice="xdevice.to_device(x, device)"),
     Row(
         "x.cuda()", f"x.to({ACCELERATOR})", "2.6", xdevice="xdevice.to_device(x, xdevice.gpu())"
@@ -282,7 +286,8 @@ _TORCH: Final = (
     *_none(
         "torch.cuda.seed torch.cuda.seed_all", "torch.seed() draws a new seed for the CPU, too"
     ),
-    # mixed precision
+    # mixed precision: the old names of torch.cuda.amp, and the new ones with "cuda" as their
+    # argument
     *(
         Row(name, f"{word}({ACCELERATOR}.type)", "2.6", "with_device", differs=_OFF)
         for word in ("torch.autocast", "torch.amp.GradScaler")
@@ -335,6 +340,7 @@ _TORCH: Final = (
 _OWN: Final = "only PyTorch has neutral words"
 _NEUTRAL: Final = "neutral as it is"
 
+# names without a word in "accelerator": --to accelerator leaves them as they are
 _PADDLE: Final = (
     Row(
         "paddle.is_compiled_with_cuda",
