@@ -227,7 +227,7 @@ def port(examined: Examined, way: str, quiet: bool) -> None:
     if not quiet:
         _list_open(examined)
     needs_vendor = _show_needs(examined)
-    # of --check: 1 if a file would change, whatever else is in the way
+    # the exit status of --check; `_end` makes it 2 if a file could not be read
     status = 1 if changed else 3 if needs_vendor else 0
     _end(examined, status if way == "check" else 0)
 
@@ -314,8 +314,8 @@ def lint(
             click.echo(f"{len(findings)} written to {baseline_to}", err=True)
             _end(examined, 0)
 
-        # what the user wants to see of the findings: without old ones, guarded ones with their
-        # tests
+        # leaves out findings that the revision or the baseline had already, and joins guarded
+        # findings with their tests
         def narrow(findings: list[Finding]) -> list[Finding]:
             if revision is not None:
                 findings = rules.only_added(findings, revision, root)
@@ -335,7 +335,7 @@ def lint(
                 shown = narrow(findings)
     except rules.OptionError as error:
         raise click.UsageError(str(error)) from error
-    # of the other formats, none shows edits
+    # no other format shows edits
     if shape == "sarif":
         shown = list(rules.with_fixes(shown, examined))
     # "nothing found" would be wrong if files could not be read; other formats need a document

@@ -591,9 +591,8 @@ class Interpreter(Inference):
                 return self.get((function, "local", node.id))
         value = self.get((self.module, node.id))
         if (self.module, node.id) in self.values:
-            return (
-                value  # empty if the value that the module binds to the name is not known yet
-            )
+            # empty, if the module binds the name to a value that is not known yet
+            return value
         # after the module's own names, which may hide a builtin
         if node.id in _BUILTINS:
             return self.foreign(f"builtins.{node.id}")

@@ -557,7 +557,7 @@ def beyond(findings: Iterable[Finding], file: Path) -> list[Finding]:
     new = []
     for finding in findings:
         key = _baseline_key(finding)
-        # the first of equal findings use up the count of the baseline
+        # the first ones of equal findings are those that the baseline counts
         left[key] -= 1
         if left[key] < 0:
             new.append(finding)
@@ -593,7 +593,7 @@ def only_added(findings: Iterable[Finding], revision: str, root: Path) -> list[F
     path = ""
     # not splitlines(), which also splits at form feeds inside a line
     for line in text.split("\n"):
-        # without context lines, a line of a file never begins with a "d"
+        # -U0 leaves no context lines, so only a heading begins with this
         if line.startswith("diff "):
             path = ""
         # an added line "++ x" looks like the heading "+++ x", but comes after it

@@ -139,7 +139,7 @@ class Class:
         for atom in bases:
             if atom.kind == "class":
                 atom.subject._heirs.add(self)
-        # subclasses only if something has changed, so that classes that inherit in a circle end
+        # subclasses only if something has changed: classes may inherit in a circle
         waiting: list[Class] = [self]
         while waiting:
             cls = waiting.pop()

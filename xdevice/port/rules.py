@@ -101,7 +101,7 @@ class JudgedSites(JudgedModule):
         return None
 
     def has_uses(self, node: ast.AST) -> bool:
-        # a keyword is judged with its value, which is walked, too
+        # not keyword arguments: `device=x` counts as a use, whatever x is
         return any(
             self._judge(inner) is not None
             for inner in ast.walk(node)

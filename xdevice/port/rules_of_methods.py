@@ -218,7 +218,7 @@ def _read_around(use: Use, node: ast.AST) -> Judgement | None:
         return _read_around(use, call)
     if name not in ("numpy", "item", "asnumpy") or call.args:
         return None
-    # `.cpu()` is as certain as the read itself
+    # removing `.cpu()` is as certain as rewriting the read, which does not need it then
     around = read(replace(use, node=call, idiom=METHODS[name]))
     if around.grade is None:
         return None
