@@ -262,8 +262,8 @@ class Invocation:
     # of methods
 
     def _attribute(self, owner: Atom, name: str) -> Value:
-        """A method that is looked up as an attribute: of a module, a class, or a foreign
-        name."""
+        """A method that is found like any attribute: of a module, of a class or object of the
+        project, or of a name outside it."""
         return self.of_value(self.inference.attribute(owner, name, self.node.func))
 
     def _method_of_anything(self, owner: Atom, name: str) -> Value:
@@ -383,11 +383,11 @@ class Invocation:
         }
         # argparse names the value after the first long flag, or else the first flag
         long_flags = [flag for flag in flags if flag.startswith("--")]
-        longest = next(iter(long_flags or flags), "")
-        name = _constant(options.get("dest")) or longest.lstrip("-").replace("-", "_")
+        first_flag = next(iter(long_flags or flags), "")
+        name = _constant(options.get("dest")) or first_flag.lstrip("-").replace("-", "_")
         action = _constant(options.get("action"))
         # an option that is left out is None; a positional argument cannot be left out
-        default = self.keywords.get("default", NONE if longest.startswith("-") else NOTHING)
+        default = self.keywords.get("default", NONE if first_flag.startswith("-") else NOTHING)
         if action in ("store_true", "store_false"):
             value = BOOL
         # a list, a count, or an action of the program's own

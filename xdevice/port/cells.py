@@ -118,7 +118,8 @@ class Cells:
         return of("dict", key)
 
     def items(self, container: Atom) -> Value:
-        """What the items of a list or dict may be; anything for an atom of another kind."""
+        """The possible values of the items of a list or dict; anything for an atom of another
+        kind."""
         return (
             self.get(("items", container.subject))
             if container.kind in ("list", "dict")

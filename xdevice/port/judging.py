@@ -231,7 +231,7 @@ class Use:
         text = self.module.source.text
         before = text[text.rfind(b"\n", 0, self.start) + 1 : self.start]
         rest = re.compile(rb"[ \t]*(#[^\r\n]*)?(\r?\n|$)").match(text, self.end)
-        # a use that shares its line cannot be removed as a whole line
+        # other code on the line would get under the `if` that `rules_of_words.guarded` writes
         return before.decode() if not before.strip(b" \t") and rest is not None else None
 
     @property

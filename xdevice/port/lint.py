@@ -286,10 +286,10 @@ def _with_behind(test: Finding, guarded: list[Finding]) -> Finding:
     count = "one use" if len(guarded) == 1 else f"{len(guarded)} uses"
     # lint must not advise what port refuses: port keeps a test that guards code without a word
     # (XD219)
-    says = test.message
+    opening = test.message
     if any(finding.code == "XD219" for finding in guarded):
-        says = f"{says.partition('; use ')[0]}, and stays, because it guards code without a neutral word"
-    message = f"{says}; {count} behind this test (line {', '.join(map(str, lines))})"
+        opening = f"{opening.partition('; use ')[0]}, and stays, because it guards code without a neutral word"
+    message = f"{opening}; {count} behind this test (line {', '.join(map(str, lines))})"
     return replace(test, message=message, behind=tuple(guarded))
 
 
@@ -310,7 +310,8 @@ def _statement_lines(node: Any, parents: dict[ast.AST, ast.AST]) -> tuple[int, i
 
 def with_fixes(findings: Iterable[Finding], examined: Examined) -> Iterator[Finding]:
     """The findings, each with the edits by which `port` would fix it, if it would. Those in
-    notebooks get none, because editors could not apply edits to the JSON of a notebook."""
+    notebooks get none, because edits of a cell's code have no place in the file, which is
+    JSON."""
     sources = {source.path: source for source in examined.sources if not source.tokens}
     for finding in findings:
         source = sources.get(finding.path)

@@ -21,8 +21,8 @@ from .values import TENSOR, means_of
 from .words import ROWS
 
 Found = Iterator[tuple[str, str] | tuple[str, str, ast.AST]]
-"""What a rule yields: a code and a message, and the node inside that they are about, if it is
-not the whole node."""
+"""The result of a rule for one node: a code and a message, and the node inside that they are
+about, if it is not the whole node."""
 _Check = Callable[["_View", Any], Found]
 
 
@@ -69,7 +69,7 @@ _OF_CUDA: Final = re.compile(
 """Matches the full names of functions, classes and modules that are for CUDA only."""
 
 BY_PORT: Final = {"XD202", "XD217", "XD218", "XD219"}
-"""The codes whose findings are gone if `port` rewrites the expression. Its edits do not mend
+"""The codes whose findings are gone if `port` rewrites the expression. Its edits do not fix
 findings of other codes."""
 
 # texts that name a GPU, in any framework: "cuda:0", "/GPU:1", "device:gpu"

@@ -80,7 +80,7 @@ class JudgedSites(JudgedModule):
         "cuda"`, because it guards a use that only CUDA can run, or because the tests around it
         ask for other vendors, too. None for any other use.
 
-        `stays` are the uses of one vendor's devices that are not rewritten, by their nodes.
+        `stays` are the vendor-specific uses that are not rewritten, by their nodes.
         """
         is_argument = isinstance(use.node, ast.Constant) and isinstance(use.parent, ast.Call)
         parts = guarded_by(use.parent if is_argument else use.node, self.parents)  # type: ignore[arg-type]

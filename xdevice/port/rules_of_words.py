@@ -169,7 +169,7 @@ def guarded(use: Use, edits: Edits, idle: str | None) -> Edits:
     test = use.module.available
     indent = use.indent
     if use.is_statement and indent is not None:
-        # the statement becomes the body of an `if`, indented as the file does it
+        # the statement becomes the body of an `if`
         inner = indent + ("\t" if "\t" in indent else "    ")
         return (
             use.edit(use.start, use.start, f"if {test}:{use.module.source.newline}{inner}"),
@@ -360,7 +360,7 @@ def _with_device(use: Use, row: Row) -> Judgement:
     # `torch.autocast` without its required argument is a mistake, which is left to its author
     if device is None and name == "device_type" and name in names:
         return OTHER_ARGUMENTS
-    # another device, or one that is computed, is right already
+    # another device, or a computed one, names no vendor
     if device is not None and text_of(device) != "cuda":
         return GIVEN
     text, test = device_type(use), use.module.available
@@ -375,7 +375,7 @@ def _with_device(use: Use, row: Row) -> Judgement:
         )
     else:
         edits = (*edits, *use.replace(text, device))
-    # at one position a name comes before a test
+    # the text inserted before an argument: first the name of its parameter, then the test
     for setting, argument in settings.items():
         start, end = use.span(argument)
         if argument in use.args:
