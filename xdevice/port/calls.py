@@ -155,7 +155,8 @@ class Invocation:
         return knowledge.output_of(callee.subject) or UNKNOWN
 
     def _foreign(self, callee: Atom) -> Value:
-        """The value of a call of a function outside the project, by the tables of `knowledge`."""
+        """The value of a call of a function outside the project, by the tables of
+        `knowledge`."""
         full: str = callee.subject
         if full.startswith("builtins."):
             return self._builtin(full.removeprefix("builtins."))
@@ -213,7 +214,8 @@ class Invocation:
             return knowledge.BUILTINS[name]
         match name:
             case "super":
-                # `super()` without arguments means the class in which the calling method is written
+                # `super()` without arguments means the class in which the calling method is
+                # written
                 owner = self.caller.owner if self.caller is not None else None
                 return UNKNOWN if owner is None else of("super", owner)
             # these return a value of the same kind as their argument
@@ -279,7 +281,8 @@ class Invocation:
         return union(UNKNOWN, self.of_value(self.get(("attr", None, name)) - UNKNOWN))
 
     def _method_of_instance(self, owner: Atom, name: str) -> Value:
-        """A method of an object of a class of the project, or of the framework's class that it derives from."""
+        """A method of an object of a class of the project, or of the framework's class that it
+        derives from."""
         cls: Class = owner.subject
         # in Lightning and d2l: it sets an attribute for each argument of the calling method,
         # which it finds by the caller's frame

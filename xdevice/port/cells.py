@@ -26,8 +26,8 @@ Task = PythonModule | Function
 """The unit that is interpreted at one time."""
 
 MOST_READINGS: Final = 100
-"""How often a module or a function is interpreted before the values that it hands on are taken for anything. In
-PyTorch's torchtitan and in Keras, none needed more than 10."""
+"""How often a module or a function is interpreted before the values that it hands on are taken
+for anything. In PyTorch's torchtitan and in Keras, none needed more than 10."""
 
 
 class Cells:
@@ -60,8 +60,8 @@ class Cells:
         return self.values.get(key, NOTHING)
 
     def put(self, key: Any, value: Value) -> None:
-        """Adds a value to a cell. If the cell grows, the modules and functions that have read it are interpreted
-        again."""
+        """Adds a value to a cell. If the cell grows, the modules and functions that have read
+        it are interpreted again."""
         old = self.values.setdefault(key, NOTHING)
         # nothing new: the usual case
         if value <= old:

@@ -168,9 +168,11 @@ def _project(command: Command) -> Command:
     help="How to group the rows of the table.",
 )
 def scan(examined: Examined, by: str) -> None:
-    """Counts device idioms, such as x.cuda(), in scripts, notebooks and d2l texts, by what port would do with them.
+    """Counts device idioms, such as x.cuda(), in scripts, notebooks and d2l texts, grouped by
+    what port would do with them.
 
-    All PATHS are one project; - is a script on the standard input. The exit status is 0, or 2 if a file cannot be read.
+    All PATHS are one project; - is a script on the standard input. The exit status is 0, or 2
+    if a file cannot be read.
     """
     from .summary import head
 
@@ -199,12 +201,14 @@ def scan(examined: Examined, by: str) -> None:
     "-q", "--quiet", is_flag=True, help="Do not list the idioms that are left as they are."
 )
 def port(examined: Examined, way: str, quiet: bool) -> None:
-    """Rewrites the device idioms of a framework, such as x.cuda(), as calls of xdevice or as PyTorch's own words.
+    """Rewrites the device idioms of a framework, such as x.cuda(), as calls of xdevice or as
+    PyTorch's own words.
 
-    All PATHS are one project; - is a script on the standard input, which is rewritten to the standard output. Idioms
-    that it could not rewrite are listed on standard error, with the reason; then the files that still need one vendor's
-    devices. The exit status is 0; with --check 1 if a file would change, and 3 if none would but one still needs a
-    vendor; 2 if a file cannot be read.
+    All PATHS are one project; - is a script on the standard input, which is rewritten to the
+    standard output. Idioms that it could not rewrite are listed on standard error, with the
+    reason, and then the files that still need one vendor's devices. The exit status is 0, or 2
+    if a file cannot be read. With --check it is 1 if a file would change, and 3 if none would
+    change but one still needs a vendor's devices.
     """
     from .sources import write
 
@@ -280,11 +284,13 @@ def lint(
 ) -> None:
     """Reports device code in scripts that is wrong, or bound to one vendor.
 
-    Reads .py, .ipynb and the .md files of d2l.ai, without importing them. A PATH may be a folder, or - for the standard
-    input. Code that is only reached behind a test such as `if torch.cuda.is_available():` is reported with the test.
-    The comment `# xdevice: ignore[XD202]` ignores a line, `# xdevice: off` and `on` ignore several; select, ignore and
-    per-file-ignores can be set in [tool.xdevice] of pyproject.toml. The exit status is 0 if nothing is found, or
-    nothing is left after --fix; 1 if something is, and 2 if a file could not be read or an option is wrong.
+    Reads .py, .ipynb and the .md files of d2l.ai, without importing them. A PATH may be a
+    folder, or - for the standard input. Code that is only reached behind a test such as `if
+    torch.cuda.is_available():` is reported with the test. The comment `# xdevice:
+    ignore[XD202]` ignores a line; `# xdevice: off` and `# xdevice: on` ignore the lines between
+    them. You can set select, ignore and per-file-ignores in [tool.xdevice] of pyproject.toml.
+    The exit status is 0 if there are no findings, or none are left after --fix, and 1 if there
+    are some. It is 2 if a file cannot be read or an option is wrong.
     """
     from . import lint as rules
     from .lint_formats import FORMATS

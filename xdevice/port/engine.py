@@ -62,7 +62,8 @@ class Examined:
         return groups
 
     def port(self, source: Source) -> bytes:
-        """The file as the command `xdevice port` would write it: `source.raw` if nothing in it is rewritten."""
+        """The file as the command `xdevice port` would write it: `source.raw` if nothing in it
+        is rewritten."""
         sites = [site for site in self.of(source) if site.verdict == "rewritten"]
         return self.rewrite(source, sites) if sites else source.raw
 
@@ -94,7 +95,8 @@ class Examined:
         return porting.import_edits(source, modules, sites, self.backend)
 
     def diff(self, source: Source) -> str:
-        """The changes that `port` would make in one file, as a unified diff; empty if there are none."""
+        """The changes that `port` would make in one file, as a unified diff; empty if there are
+        none."""
         # difflib compares lines of text, so the bytes are decoded with the file's own encoding
         old, new = (text.decode(source.encoding) for text in (source.raw, self.port(source)))
         lines = difflib.unified_diff(
@@ -168,7 +170,8 @@ def judge(examined: Examined, progress: Progress = unseen) -> None:
     on_devices: set[ast.AST] = set()
     # modules that call `set_device` or the like
     setters: list[PythonModule] = []
-    # a device may be made in one module and printed in another, so all are asked before any is judged
+    # a device may be made in one module and printed in another, so all are asked before any is
+    # judged
     for module in project.modules:
         in_text |= origins(module, inference, parts_in_text)
         if is_neutral:

@@ -120,7 +120,8 @@ def guarded_by(
             # the test is the name of a function, and its result is what is tested
             case ast.Call(func=func) if func is node:
                 pass
-            # in `available and x`, x runs only if there is one, and so it does in `not available or x`
+            # in `available and x`, x runs only if there is one, and so it does in `not
+            # available or x`
             case ast.BoolOp(values=values) if isinstance(outer.op, ast.And) is is_true:
                 guarded += values[values.index(node) + 1 :]  # type: ignore[arg-type]
             case ast.If(test=tested, body=body, orelse=orelse) if tested is node:
@@ -200,13 +201,14 @@ def _guarded_by_name(
 
 
 def tells_vendors_apart(node: ast.AST, parents: Parents) -> bool:
-    """Whether the tests around a node, or with it in a chain of `elif`, name a vendor besides CUDA."""
+    """Whether the tests around a node, or with it in a chain of `elif`, name a vendor besides
+    CUDA."""
     return any(map(_OTHER_VENDORS.search, _names_in_tests(node, parents)))
 
 
 def is_chosen_by_release(node: ast.AST, parents: Parents) -> bool:
-    """Whether the tests around a node check a release: then the old name there already has its new word in another
-    branch."""
+    """Whether the tests around a node check a release: then the old name there already has its
+    new word in another branch."""
     return any(map(_RELEASE.search, _names_in_tests(node, parents)))
 
 
@@ -277,7 +279,8 @@ def _excludes_none(test: ast.expr, wanted: str) -> bool:
 
 
 def is_skip(call: ast.AST, is_true: bool) -> bool:
-    """Whether a call is a decorator that skips a test where its first argument is false (or true, if not `is_true`)."""
+    """Whether a call is a decorator that skips a test where its first argument is false (or
+    true, if not `is_true`)."""
     match call:
         case ast.Call(func=ast.Attribute(attr=name) | ast.Name(id=name), args=[_, *_]):
             return name == "skipUnless" if is_true else name.lower() == "skipif"

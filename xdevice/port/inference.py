@@ -203,7 +203,8 @@ class Inference(Cells):
     def _attribute_of_module(self, module: PythonModule, name: str) -> Value:
         """The possible values of an attribute of a module of the project."""
         value = self.get((module, name))
-        # `import a` and then `a.b.c`: the module a.b is an attribute of a once anybody has imported it
+        # `import a` and then `a.b.c`: the module a.b is an attribute of a once anybody has
+        # imported it
         inner = None if value else self.project.find(f"{module.name}.{name}", module)
         if inner is not None and inner is not module:
             return of("module", inner)

@@ -50,7 +50,8 @@ from .values import (
 _BUILTINS: Final = frozenset(dir(builtins))
 _END_OF_PROGRAM: Final = {"sys.exit", "builtins.exit", "builtins.quit", "os._exit"}
 _MOST_ROUNDS: Final = 5
-"""How often the body of a loop is read before the names that it changes are taken for anything."""
+"""How often the body of a loop is read before the names that it changes are taken for
+anything."""
 # the kinds of Python numbers; "available" is a bool
 _NUMBERS: Final = ("int", "float", "bool", "available")
 _HOST_NUMBERS: Final = ("array", *_NUMBERS)
@@ -147,7 +148,8 @@ class Interpreter(Inference):
         nothing is reached. Returns the environment at the end, or None if that is never
         reached."""
         for statement in body:
-            # after `return`, `raise` and the like: what follows keeps no `means`, so no rule looks at it
+            # after `return`, `raise` and the like: what follows keeps no `means`, so no rule
+            # looks at it
             if env is None:
                 break
             self.env = env
@@ -214,7 +216,8 @@ class Interpreter(Inference):
 
     def _leave_round(self, node: ast.Break | ast.Continue) -> None:
         """Keeps what is known at a `break` or `continue` for the end of the loop."""
-        # outside a loop it is a syntax error, which Python reports when it compiles, not when it parses
+        # outside a loop it is a syntax error, which Python reports when it compiles, not when
+        # it parses
         if self._left_loops:
             self._left_loops[-1].append(dict(self.env))
 
@@ -223,7 +226,8 @@ class Interpreter(Inference):
         their ends."""
         env = self.env
         self.evaluate(node.test)
-        # d2l writes the code of all frameworks into one cell: only one branch belongs to this tab
+        # d2l writes the code of all frameworks into one cell: only one branch belongs to this
+        # tab
         is_tab = selected_tab(node.test, self.module)
         if is_tab is not None:
             return self._block(node.body if is_tab else node.orelse, env)
@@ -295,7 +299,8 @@ class Interpreter(Inference):
         after = self._block(node.body, env)
         if after is not None:
             after = self._block(node.orelse, after)
-        # the body may have failed anywhere: before its first statement, after its last, or in between
+        # the body may have failed anywhere: before its first statement, after its last, or in
+        # between
         for handler in node.handlers:
             # names that the body has bound before it failed are in `env`, which its statements
             # change
@@ -370,7 +375,8 @@ class Interpreter(Inference):
     # functions and classes
 
     def _function(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> Env:
-        """Binds the name of a function, whose body is a task of its own; a method belongs to its class instead."""
+        """Binds the name of a function, whose body is a task of its own; a method belongs to
+        its class instead."""
         function = self._function_of(node, node.name, self.owner)
         self._read_defaults(function)
         value = of("function", function)
@@ -506,8 +512,8 @@ class Interpreter(Inference):
     # names
 
     def bind(self, target: ast.expr, value: Value, is_inner: bool = False) -> None:
-        """Gives a value to the target of an assignment; with `is_inner`, to the variable of a comprehension, which
-        nothing outside it can read."""
+        """Gives a value to the target of an assignment; with `is_inner`, to the variable of a
+        comprehension, which nothing outside it can read."""
         target.means = value  # type: ignore[attr-defined]
         match target:
             case ast.Name() if is_inner:

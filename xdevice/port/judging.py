@@ -64,8 +64,8 @@ OTHER_GPU: Final = left_open("set_device may have chosen a GPU other than the fi
 
 
 OF_CUDA_STREAMS: Final = {"cuda_stream", "cuda_event", "default_stream", "ExternalStream"}
-"""CUDA's own handles of streams and events, and streams that stay CUDA's: a stream of `torch.cuda` is not equal to the
-same stream in PyTorch's own class."""
+"""CUDA's own handles of streams and events, and streams that stay CUDA's: a stream of
+`torch.cuda` is not equal to the same stream in PyTorch's own class."""
 
 
 class JudgedModule:
@@ -108,7 +108,8 @@ class JudgedModule:
 
     @cached_property
     def torch_name(self) -> str:
-        """The name that the module has for PyTorch: "torch" unless it imports it under another one."""
+        """The name that the module has for PyTorch: "torch" unless it imports it under another
+        one."""
         for node in self.nodes:
             # `import torch as th`
             for alias in node.names if isinstance(node, ast.Import) else ():
@@ -329,7 +330,8 @@ class Use:
 
     @property
     def dot(self) -> int:
-        """The position of the dot in `value.attr`, after the brackets and comments of the value."""
+        """The position of the dot in `value.attr`, after the brackets and comments of the
+        value."""
         return self.find(b".", self.span(self.receiver)[1])
 
     def find(self, mark: bytes, at: int) -> int:

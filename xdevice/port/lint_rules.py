@@ -21,8 +21,8 @@ from .values import TENSOR, means_of
 from .words import ROWS
 
 Found = Iterator[tuple[str, str] | tuple[str, str, ast.AST]]
-"""The result of a rule for one node: a code and a message, and the node inside that they are
-about, if it is not the whole node."""
+"""The results of a rule for one node: each is a code and a message, and perhaps the node inside
+that they are about."""
 _Check = Callable[["_View", Any], Found]
 
 

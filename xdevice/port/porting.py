@@ -76,7 +76,8 @@ _OF_CUDA: Final = re.compile(r"torch\.cuda(\.|$)")
 
 
 def unused_imports(module: PythonModule, edits: set[Edit]) -> set[Edit]:
-    """The edits that remove imports from `torch.cuda` whose last use the edits have rewritten."""
+    """The edits that remove imports from `torch.cuda` whose last use the edits have
+    rewritten."""
     # other modules may import the name from a package's `__init__.py`
     if module.source.path.endswith("__init__.py"):
         return set()

@@ -53,7 +53,8 @@ class JudgedSites(JudgedModule):
     """The sites of one module, for the target "xdevice"."""
 
     def sites(self) -> Iterator[Site]:
-        """The sites of the module. A node that is rewritten together with a site around it is no site of its own."""
+        """The sites of the module. A node that is rewritten together with a site around it is
+        no site of its own."""
         # without a framework, `x.cpu()` and the like mean something else
         if not self.frameworks:
             return
@@ -248,7 +249,8 @@ class JudgedSites(JudgedModule):
             framework_of(full_name) is None or not may_be(receiver, ("foreign",))
         ):
             return None
-        # `tvm.cpu()` where tvm is loaded by a helper, so that no import says that it is a module
+        # `tvm.cpu()` where tvm is loaded by a helper, so that no import says that it is a
+        # module
         if isinstance(use.receiver, ast.Name) and use.receiver.id in idioms.MODULES:
             return None
         # `.to` and `.cpu` are common names: only objects of frameworks count
@@ -269,7 +271,8 @@ class JudgedSites(JudgedModule):
     # uses that are no calls
 
     def _judge_keyword(self, node: ast.keyword) -> Judged | None:
-        """The judgement on `device="cuda"` and the like, in calls that have no rule of their own."""
+        """The judgement on `device="cuda"` and the like, in calls that have no rule of their
+        own."""
         call = self.parents.get(node)
         if node.arg not in idioms.KEYWORDS or not isinstance(call, ast.Call):
             return None
@@ -398,7 +401,8 @@ class JudgedSites(JudgedModule):
             return Judgement("neutral", "behind a check of the framework's release")
         if self.source.path.endswith("setup.py"):
             return Judgement("neutral", "setup.py decides what to build")
-        # https://github.com/python/cpython/issues/104608: before 3.12 all parts have the position of the whole
+        # https://github.com/python/cpython/issues/104608: before 3.12 all parts have the
+        # position of the whole
         if any(isinstance(outer, ast.JoinedStr) for outer in around) and not self.is_exact(
             node
         ):

@@ -61,8 +61,8 @@ CODES: Final[dict[str, str]] = {
 class Edit:
     """Bytes `start` to `end` of `Source.text` become `text`. An insertion has `start == end`.
 
-    `rank` orders the edits that begin at one place: minus the end of the site's expression, so that the outer of two
-    nested sites comes first.
+    `rank` orders the edits that begin at one place: minus the end of the site's expression, so
+    that the outer of two nested sites comes first.
     """
 
     # edits are sorted by their fields in this order: by `start`, and then by `rank`

@@ -34,7 +34,8 @@ from .sites import Edit, splice
 
 SUFFIXES: Final = (".py", ".ipynb", ".md")
 SKIPPED: Final = {"__pycache__", "node_modules", "build", "dist", "site-packages"}
-"""Folders that are not searched, nor are those that begin with a dot, unless the user names one."""
+"""Folders that are not searched, nor are those that begin with a dot, unless the user names
+one."""
 
 # the line ends at which Python's tokenizer splits; `splitlines` would split at form feeds, too
 _NEWLINE: Final = re.compile(rb"\r\n|\r|\n")
@@ -107,7 +108,8 @@ class PythonModule:
         return nodes, parents
 
     def release(self) -> None:
-        """Drops what `walked` keeps, because a large project would not fit into memory with it."""
+        """Drops what `walked` keeps, because a large project would not fit into memory with
+        it."""
         self.__dict__.pop("walked", None)
 
     def segment(self, node: ast.AST) -> str:
@@ -179,7 +181,8 @@ class Source:
         number of the code cell, from 1; None for other files."""
         if not self.tokens:
             return line, None
-        # a notebook's lines are strings in JSON, so the file's own line is found by the string's place
+        # a notebook's lines are strings in JSON, so the file's own line is found by the
+        # string's place
         start = self.starts[line - 1]
         # the last string that begins at or before the line
         *_, token = (token for token in self.tokens if token.at <= start)
@@ -277,7 +280,8 @@ def write(path: Path, raw: bytes) -> None:
     path.open("r+b").close()
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
-        # into a new file next to the old one, because a rename is atomic only within a file system
+        # into a new file next to the old one, because a rename is atomic only within a file
+        # system
         with open(handle, "wb") as file:
             file.write(raw)
         shutil.copymode(path, name)
@@ -553,7 +557,8 @@ def _add_module(source: Source, tab: str | None, cells: list[Cell]) -> None:
     try:
         tree = _tree(_join(readable))
     except SyntaxError:
-        # the usual case is one parse of the whole; only if that fails is each cell tried for itself
+        # the usual case is one parse of the whole; only if that fails is each cell tried for
+        # itself
         readable = [(cell, text) for cell, text in readable if _parses(source, cell, text)]
         tree = _tree(_join(readable))
     source.modules.append(PythonModule(source, tab, tree))

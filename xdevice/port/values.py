@@ -1,7 +1,8 @@
 """The possible results of an expression: a value, which is a set of atoms.
 
-The empty set means "not known yet", and `UNKNOWN` means "anything": sets grow from the first towards the second while
-the project is interpreted. An atom has a kind, which says what its subject is:
+The empty set means "not known yet", and `UNKNOWN` means "anything": sets grow from the first
+towards the second while the project is interpreted. An atom has a kind, which says what its
+subject is:
 
 | kind | subject |
 |---|---|
