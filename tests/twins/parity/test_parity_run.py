@@ -715,6 +715,14 @@ def test_faults_that_explain_each_element_are_named(change, note):
     assert note or "note" not in comparison.text
 
 
+def test_another_order_is_found_for_zeros_of_two_signs_and_for_two_dtypes():
+    x = np.arange(15, dtype="float32").reshape(3, 5)
+    with_minus_zero = np.where(x == 0, np.float32(-0.0), x)
+    for actual in (with_minus_zero, x.astype("float64"), x.astype("complex64")):
+        text = xdevice.parity.compare(actual[::-1], x, check_dtype=False).text
+        assert "the same numbers in another order, along axis 0" in text, actual.dtype
+
+
 def test_a_variance_that_differs_between_frameworks_is_explained(compared):
     status, out = compared(
         "record('net', {'1.running_var': numpy.float32([1.0 + 0.01 * here('jax')])})"

@@ -113,7 +113,8 @@ def relation(actual: HostLeaf, expected: HostLeaf, rule: Strictness) -> str:
     if allowed is None:
         return ""
     if numpy.array_equal(numpy.sort(x, axis=None), numpy.sort(y, axis=None)):
-        axes = [axis for axis in range(y.ndim) if _slices(x, axis) == _slices(y, axis)]
+        a, b = x.astype(_wide(x, y)), y.astype(_wide(x, y))
+        axes = [axis for axis in range(y.ndim) if _slices(a, axis) == _slices(b, axis)]
         along = f", along axis {axes[0]}" if axes else ""
         return f"\n  note      they are the same numbers in another order{along}"
     ratio = _ratio(x, y)
@@ -123,7 +124,16 @@ def relation(actual: HostLeaf, expected: HostLeaf, rule: Strictness) -> str:
 
 
 def _slices(x: Any, axis: int) -> list[bytes]:
-    return sorted(part.tobytes() for part in numpy.moveaxis(x, axis, 0))
+    """The bytes of each slice along an axis, sorted. Two arrays of one dtype without NaN have the
+    same slices, in any order, exactly if these lists are equal."""
+    # 0.0 is added because it turns -0.0, which has other bytes than the equal 0.0, into 0.0
+    return sorted(part.tobytes() for part in numpy.moveaxis(x + 0.0, axis, 0))
+
+
+def _wide(a: Any, b: Any) -> str:
+    """The dtype in which two arrays are compared: it holds the numbers of every dtype but large
+    ints without rounding."""
+    return "complex128" if "c" in (a.dtype.kind, b.dtype.kind) else "float64"
 
 
 def _ratio(x: Any, y: Any) -> float | None:
@@ -153,8 +163,7 @@ def _errors_of(a: Any, b: Any, allowed: Allowed | None, equal_nan: bool) -> tupl
     """For each element its absolute error, and the largest error that it may have."""
     if allowed is None:
         return _exact_errors(a, b), numpy.zeros(a.shape)
-    wide = "complex128" if "c" in (a.dtype.kind, b.dtype.kind) else "float64"
-    x, y = a.astype(wide), b.astype(wide)
+    x, y = a.astype(_wide(a, b)), b.astype(_wide(a, b))
     with numpy.errstate(all="ignore"):
         # two infinities of one sign are equal, and their difference would be NaN
         same = x == y
