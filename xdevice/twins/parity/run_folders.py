@@ -308,7 +308,7 @@ def _compare_operations(
     # if all recorded values agree, and no gradient in the report is off, there is no fault to find
     if before is None and row.values and not any(one.is_off for one in row.gradients):
         return
-    for what, is_backward in (("operations", False), ("operations, backward", True)):
+    for name, is_backward in (("operations", False), ("operations, backward", True)):
         if is_backward and gradients and not any(one.is_off for one in gradients):
             # operations in the backward pass that differ are then those of an optimizer, which may
             # amplify the rounding of gradients that agree
@@ -324,8 +324,8 @@ def _compare_operations(
         order = (-1.0,) if before is None else (before.value.order[0] + 0.5,)
         error = place.errors.abs if place.errors else None
         comparison = difference("values", text)._replace(abs=error)
-        row.values.append(ComparedValue(what, 0, order, comparison))
-        row.partings[what] = text
+        row.values.append(ComparedValue(name, 0, order, comparison))
+        row.partings[name] = text
 
 
 def _is_off(errors: Errors | None, limit: float) -> bool:

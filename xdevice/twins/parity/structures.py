@@ -29,10 +29,10 @@ def compare_paths(actual: Leaves, expected: Leaves) -> Comparison | None:
     extra = [path for path in ours if path not in theirs]
     if not missing and not extra:
         return None
-    what = [f"actual has no {name_some(missing)}"] if missing else []
-    what += [f"expected has no {name_some(extra)}"] if extra else []
+    sentences = [f"actual has no {name_some(missing)}"] if missing else []
+    sentences += [f"expected has no {name_some(extra)}"] if extra else []
     hint = _hint(actual, expected)
-    text = f"the structures differ{owners_text(actual, expected)}: {'; '.join(what)}{hint}"
+    text = f"the structures differ{owners_text(actual, expected)}: {'; '.join(sentences)}{hint}"
     return difference("structure", text, (missing + extra)[0], extra, missing)
 
 
