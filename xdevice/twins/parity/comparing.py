@@ -68,8 +68,7 @@ def assert_parity(
 
     Args:
         actual, expected: tensors, models, containers or numbers, of any backend.
-        rtol, atol: the relative and the absolute tolerance; None takes that of the dtype. Ints and bools must be equal
-            in any case.
+        rtol, atol: replace the tolerances of the dtype, unless they are None. Ints and bools must always be equal.
         check_device, check_dtype: whether the tensors must be on the same device, and of the same dtype.
         equal_nan: whether NaN equals NaN.
         inputs: a tensor, a tuple or a dict of keywords, for two models, functions or pairs `(apply, parameters)`: their

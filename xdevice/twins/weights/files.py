@@ -408,7 +408,7 @@ def _state_to_come(
 
 def _hand_over_state(prefix: str, x: Any, variables: _Variables) -> None:
     """Passes the written values of the model `x`, by the model's own names, to its backend: some optimizers and modules
-    keep state outside of their variables, and take it over now. `prefix` is how the names of `x` in the file begin."""
+    keep state outside their variables, and take it over now. `prefix` is how the names of `x` in the file begin."""
     start = f"{prefix}." if prefix else ""
     state = {
         name.removeprefix(start): variable

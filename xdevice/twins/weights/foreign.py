@@ -21,7 +21,7 @@ class Kind(NamedTuple):
     what: str
     """The kind in words, for messages."""
     advice: str = ""
-    """What the user can do, if the file cannot be read."""
+    """The advice in the error, if the file cannot be read."""
     framework: str | None = None
     """The name of the backend whose tensors these are; None if the file cannot be read. The backend reads such a file
     with its method `own_file`, if there is no `read`."""
