@@ -636,7 +636,7 @@ def test_an_alarm_that_may_be_rounding_says_so(compared):
     status, out = compared(code.format(2.5e-5))
     assert status == 1
     assert (
-        "2.3 times what is allowed may be rounding alone: xdevice parity --float64 tells" in out
+        "2.3 times what is allowed may be rounding alone: xdevice parity --float64 shows" in out
     )
     assert "may be rounding" not in compared(code.format(2.5e-5), "--rtol", 1e-5)[1]
     status, out = compared(code.format(4e-5))

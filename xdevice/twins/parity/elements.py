@@ -74,7 +74,7 @@ def compare_elements(
     if is_usual and dtype not in (None, "float64") and comparison.excess <= _ROUNDING:
         text += (
             f"\n  note      {comparison.excess:.2g} times what is allowed may be rounding alone: "
-            f"xdevice parity --float64 tells, and --calibrate allows for it"
+            f"xdevice parity --float64 shows whether it is, and --calibrate allows for it"
         )
     return comparison._replace(text=text)
 

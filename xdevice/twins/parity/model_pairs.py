@@ -143,7 +143,7 @@ def read_pair(actual: object, expected: object, skip: Sequence[str] = ()) -> Rea
         whole.actual.extend(pair.actual)
         whole.expected.extend(pair.expected)
         whole.unmapped.update(pair.unmapped)
-        # the fields from `settings` on are lists of lines, which begin with a path
+        # the fields from `settings` on are lists of lines, to which the path of the pair is added
         for lines, of_pair in zip(whole[3:], pair[3:], strict=True):
             lines.extend(joined(path, line) for line in of_pair)
     # leaves that only `expected` has: the comparison of paths reports them

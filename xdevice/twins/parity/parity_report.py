@@ -253,12 +253,12 @@ def compare_recordings(
                 "structure", f"{call.name} has no step {call.step} here, but the reference does"
             )
         else:
-            own = rule
+            own_rule = rule
             if is_float64:
-                own = rule._replace(float64_step=call.step)
+                own_rule = rule._replace(float64_step=call.step)
             elif noise is not None:
-                own = rule._replace(noise=noise[call.key])
-            comparison = compare_leaves(mine.read(), call.read(), own)
+                own_rule = rule._replace(noise=noise[call.key])
+            comparison = compare_leaves(mine.read(), call.read(), own_rule)
             # a weight that only one side trains: compared with its values at step 0
             if comparison.problem == "values" and (call.name, 0) in ours:
                 pairs = [(of[call.name, 0], of[call.key]) for of in (ours, theirs)]
@@ -269,10 +269,10 @@ def compare_recordings(
             ComparedValue(call.name, call.step, (place,), comparison, line, call.where)
         )
     # explaining reads the reference's values again, so only if values differ
-    if off := {
+    if elements_off := {
         element_of(value.comparison) for value in values if value.comparison.problem == "values"
     }:
-        notes = vanishing(expected, off)
+        notes = vanishing(expected, elements_off)
         values = [
             value._replace(comparison=explain(value.comparison, notes)) for value in values
         ]

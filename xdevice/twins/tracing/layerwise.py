@@ -148,7 +148,8 @@ class TwoRuns:
             candidates = left.get(mine.path)
             if not candidates:
                 continue
-            # the two runs may call a shared layer in different orders, so its inputs decide
+            # the two runs may call a shared layer in different orders, so its inputs decide, or else the
+            # order
             same = (
                 number
                 for number, one in enumerate(candidates)
@@ -265,16 +266,16 @@ class TwoRuns:
             before = calls
         start = f"behind {self._name(before)}" if before else "at the beginning"
         if behind:
-            path, what = behind.expected.path, f"what {self._name(behind)} is given"
+            path, value_in_words = behind.expected.path, f"what {self._name(behind)} is given"
             far = _error_text(error, behind.actual.inputs, behind.expected.inputs)
         else:
-            path, what = "", "what the model returns"
+            path, value_in_words = "", "what the model returns"
             far = _error_text(error, self._actual.outputs, self._expected.outputs)
         ours, theirs = self._between(before, behind)
         return FirstDifference(
             path,
-            f"the first difference lies {start}: {what} is {far}; between them are {_listed(self._actual, ours)}, and "
-            f"{_listed(self._expected, theirs)}",
+            f"the first difference lies {start}: {value_in_words} is {far}; between them are "
+            f"{_listed(self._actual, ours)}, and {_listed(self._expected, theirs)}",
             error,
         )
 
@@ -370,7 +371,7 @@ def _error_text(error: float, ours: Arrays, theirs: Arrays) -> str:
         return f"off by {error:.2g} of its largest value"
     shapes = [tuple(x.shape) for side in (ours, theirs) for x in side[:1]]
     if len(set(shapes)) == 1:
-        return "different, and not finite or a whole number"
+        return "different: NaN, an infinity or a whole number differs"
     return (
         f"of the shape {shapes[0]}, expected {shapes[1]}"
         if len(shapes) == 2

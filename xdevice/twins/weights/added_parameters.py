@@ -45,9 +45,9 @@ def advice(names: Iterable[str]) -> str:
     """The advice about parameters that LoRA or a quantizer has added; "" if there are none among `names`."""
     # a list, because it is searched twice
     names = list(names)
-    for words, what, instead in _ADDED:
+    for words, description, instead in _ADDED:
         if added := _with(words, names):
-            return f"{listed(map(repr, added), 2)} are {what}: {instead}"
+            return f"{listed(map(repr, added), 2)} are {description}: {instead}"
     return ""
 
 
