@@ -176,6 +176,7 @@ def _comparison_options(command: Callable[..., Any]) -> Callable[..., Any]:
     metavar="NAME",
     help="The backend that the others are compared with; by default, the first one.",
 )
+# for frameworks that cannot be installed together, or that need another version of Python
 @click.option(
     "--python",
     "pythons",
@@ -259,6 +260,7 @@ def parity(
     from xdevice.twins.parity import run_folders, script_runs
 
     rule, names = _rule(options), _backends(backends)
+    # the backend that the others are compared with
     first = _canonical((reference or names[0],))[0]
     _refuse_two_rules(float64, calibrate, rule)
     # all options are checked before the first process starts, because a run takes minutes
@@ -297,6 +299,7 @@ def parity(
     # a CI that cancels the run sends SIGTERM: like Ctrl-C, it must leave no process behind
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     runs = [process.name for process in plan.scripts()]
+    # so that nobody wonders why the reference starts again and again
     if calibrate:
         more = len(runs) - len(names)
         click.echo(
@@ -367,6 +370,7 @@ def _prepare(folder: Path, overwrites: bool) -> None:
     `UsageError` if the folder has anything in it otherwise, or cannot be made."""
     from xdevice.twins.parity import script_runs
 
+    # an empty folder counts as new
     if folder.is_dir() and any(folder.iterdir()):
         if not overwrites:
             raise click.UsageError(

@@ -85,9 +85,8 @@ def assert_parity(
     Example:
         >>> xdevice.assert_parity({"w": xdevice.ones(2)}, {"w": xdevice.tensor([1, 1 + 1e-7])})
     """
-    __tracebackhide__ = (
-        True  # pytest shows the line of the test and the text, and nothing between
-    )
+    # pytest then shows the line of the test and the message, without the lines of this function
+    __tracebackhide__ = True
     comparison = compare(
         actual, expected, rtol=rtol, atol=atol, check_device=check_device, check_dtype=check_dtype,
         equal_nan=equal_nan, inputs=inputs, names=names, skip=skip,

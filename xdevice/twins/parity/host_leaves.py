@@ -86,6 +86,7 @@ def read_leaf(path: str, x: Any) -> Iterator[HostLeaf]:
     elif owner is None:
         # otherwise an object of an unknown type that holds tensors would be compared by its `==`
         trees.refuse_stranger(path, trees.stranger(x))
+        # a scalar of NumPy has a dtype, and Python's own numbers have none
         if isinstance(x, numpy.generic):
             yield HostLeaf(
                 path, numpy.asarray(x), x.dtype.name, None, f"numpy {numpy.__version__}"
@@ -103,9 +104,9 @@ def read_tensor(backend: Backend, path: str, x: Any) -> HostLeaf:
     array = numpy.asarray(backend.to_numpy(x))
     try:
         place = str(backend.device_of(x))
-    except (
-        UnsupportedError
-    ) as error:  # the tensor is on several devices, or on one of an unknown kind
+    except UnsupportedError as error:
+        # the tensor is on several devices, or on one of an unknown kind. A text says so, because only
+        # check_device compares the device
         place = f"no one device ({error})"
     return HostLeaf(path, array, array.dtype.name, place, f"{backend.name} {backend.version}")
 

@@ -89,6 +89,7 @@ class Divergence(NamedTuple):
     def lines(self) -> str:
         """The line of the program that recorded the value, or the lines of both sides if they differ; "" if none is
         known."""
+        # one program runs on both backends, so usually both have the same line
         mine, its = self.value.actual_line, self.value.expected_line
         if not mine or not its or mine == its:
             return line_text(mine or its)
@@ -167,6 +168,7 @@ class ParityReport:
 
     def names(self) -> list[str]:
         """The names of all recorded values, each once, in program order."""
+        # of all rows, because one backend may have recorded names that another one lacks
         values = sorted(
             (value for row in self.rows for value in row.values), key=lambda value: value.order
         )
@@ -410,6 +412,7 @@ _TO_THE_LEFT: Final = ("backend", "version", "result", "notes", "name", "gradien
 
 def backends_table(report: ParityReport) -> ReportTable:
     """The table of how each backend's run ended, and whether it agrees with the reference."""
+    # "reference" and "not compared" have no verdict
     rows = [
         (
             _VERDICTS.get(row.state, ""),
@@ -445,6 +448,7 @@ def _names_table(report: ParityReport) -> ReportTable:
     rows = []
     for name in report.names():
         series = report.series(name).values()
+        # the number of steps is that of the backend which recorded most
         rows.append(("", (name, str(max(map(len, series))), *map(_cell, series))))
     title = "worst absolute error of each name, and the multiple of what is allowed"
     backends = [row.backend for row in report.compared_rows()]
@@ -453,6 +457,7 @@ def _names_table(report: ParityReport) -> ReportTable:
 
 def show(report: ParityReport) -> None:
     """Prints the report to the terminal: tables, and the first divergence in full."""
+    # imported here, because a program that only compares does not need rich
     from rich.console import Console
 
     console = Console()
@@ -488,8 +493,10 @@ def _as_rich(table: ReportTable) -> Table:
     shown = Table(title=table.title)
     for heading in table.headings:
         justify: Any = "left" if heading in _TO_THE_LEFT else "right"
+        # long words are folded into several lines, and not cut off
         shown.add_column(heading, overflow="fold", justify=justify)
     for verdict, cells in table.rows:
+        # escaped, because rich would take the brackets of a path for its own marks
         shown.add_row(*map(escape, cells), style="red" if verdict == "bad" else None)
     return shown
 

@@ -321,9 +321,8 @@ def _object(line: dict[str, Any]) -> HostLeaf:
 def _array(line: dict[str, Any], file: BufferedReader) -> HostLeaf:
     """The leaf of an array: its numbers from the open file of arrays, everything else from its entry in the index."""
     file.seek(line["at"])
-    array: Any = numpy.load(
-        file, allow_pickle=False
-    )  # a pickle in a recording of someone else could run code
+    # a pickle in a recording from someone else could run code
+    array: Any = numpy.load(file, allow_pickle=False)
     if line["dtype"] in _STORED_AS:
         array = array.view(host_dtype(line["dtype"]))
     return HostLeaf(line["path"], array, line["dtype"], line["device"], line["owner"])

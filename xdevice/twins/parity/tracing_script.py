@@ -141,10 +141,10 @@ class Tracer:
                 try:
                     has_layers = bool(list(self._backend.layers(model)))
                 except NotBuiltError:
-                    return (
-                        None  # this first call builds the model, which has no layers before it
-                    )
-                # this version of the framework lacks a private name, which is no reason to go on
+                    # this first call builds the model, which has no layers before it
+                    return None
+                # also an `UnsupportedError`, but about a private name that this version of the framework
+                # lacks, not about the model
                 except AbsentNameError:
                     raise
                 except UnsupportedError:

@@ -65,6 +65,7 @@ class ModelRun:
         operations in `log`. Raises `UnsupportedError` if the backend cannot show operations."""
         log = Log(self.backend.name)
         writer = LogWriter(self.backend, log)
+        # a block in which nothing is compiled, because a compiler would hide the operations
         with self.backend.operation_calls(writer.run, writer.leaf):
             run = _run_whole(self.subject, self.arrays)
         return replace(run, log=log)
@@ -97,6 +98,7 @@ def run_both(first: Any, second: Any, inputs: Any) -> tuple[ModelRun, ModelRun]:
 def arrays_of(inputs: Any) -> Arrays:
     """Reads the inputs of a model to the host. `inputs` is one tensor of any framework, a tuple of tensors, which are
     the model's arguments, or a dict of its keyword arguments. Raises `NotATensorError` for anything else."""
+    # the arguments by their names or numbers
     is_named = isinstance(inputs, Mapping)
     arguments = (
         inputs

@@ -199,9 +199,8 @@ def _listener_to_log(backend: Backend, traced: Trace) -> Callable[[str, object],
         if threading.get_ident() != thread:
             return
         if next(symbols(backend, value), None) is not None:
-            traced.hidden.append(
-                name
-            )  # a compiler traces the function with tensors that have no values
+            # a compiler is tracing the function, with tensors that have no values
+            traced.hidden.append(name)
             return
         copies = watch.copies(value)
         # numbers and texts are not tensors, and a trace has only tensors

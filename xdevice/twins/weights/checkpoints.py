@@ -59,9 +59,8 @@ def _names_in(path: str) -> list[str]:
     if not os.path.isdir(path):
         return []
     with path_errors(f"{path!r:.1000} cannot be read"):
-        return sorted(
-            os.listdir(path)
-        )  # sorted, so that an error names them in the same order everywhere
+        # sorted, so that an error names them in the same order everywhere
+        return sorted(os.listdir(path))
 
 
 def _in_folder(path: str, names: list[str]) -> str:

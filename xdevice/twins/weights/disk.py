@@ -174,9 +174,8 @@ def _remove_leftovers(folder: str) -> None:
             # not for None: without locks nobody can tell whether the folder is still used
             if is_ours:
                 shutil.rmtree(entry.path, ignore_errors=True)
-        if (
-            is_ours
-        ):  # the lock's own file could not be removed while it was open, on Windows and NFS
+        # again, because on Windows and NFS the lock's own file cannot be removed while it is open
+        if is_ours:
             shutil.rmtree(entry.path, ignore_errors=True)
 
 
