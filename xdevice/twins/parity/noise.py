@@ -90,7 +90,7 @@ def _differences(
     ]:
         raise RecordingError(
             f"cannot calibrate: {call.name}, step {call.step}, has other leaves or shapes, or is missing, in the run "
-            f"{variant} of the reference, so that rounding alone decides what is recorded"
+            f"{variant} of the reference, so rounding alone decides what the script records"
         )
     # texts and None have no distance: the comparison of the leaves handles them
     return [

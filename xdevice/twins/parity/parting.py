@@ -55,7 +55,8 @@ def where(actual: ModelRun, expected: ModelRun, names: Mapping[str, str]) -> str
     for run in runs:
         if run.trace.hidden:
             lines.append(
-                f"not compared: {listed(dict.fromkeys(run.trace.hidden), 4)} of {run.backend.name}, without values"
+                f"not compared: {listed(dict.fromkeys(run.trace.hidden), 4)} of {run.backend.name}, "
+                "which had no values while a compiler traced the function"
             )
     return "\n".join(lines)
 
@@ -118,7 +119,7 @@ def _by_operations(actual: ModelRun, expected: ModelRun) -> Iterator[str]:
         log.roots = [log.key(x) for x in run.outputs]
     place = two.part()
     if place is None:
-        yield "each operation gives what the other side computes too: rounding alone may do this, or an order of axes"
+        yield "each operation has an equal on the other side: the difference may be rounding, or an order of axes"
         return
     yield text_of(place, actual.backend.name, expected.backend.name)
     for run, judge in zip((actual, expected), two.judges, strict=True):

@@ -138,7 +138,7 @@ class RunFolder(NamedTuple):
         if self.calibration and self.reference.calls:
             yield (
                 f"calibrated: float32 is allowed 8 times what rounding alone does in {self.reference.name} to each "
-                "value"
+                "recorded value"
             )
             if moved_nothing(self.reference.calls, self.calibration):
                 yield _UNMOVED
@@ -210,7 +210,7 @@ def _no_recording(folder: Path) -> str:
         return f"{text}; xdevice parity --save {folder} writes one"
     return (
         f"{text}; it holds {len(inside)} of single backends, so name one of these, such as {inside[0]}. "
-        f"What pytest --xd-record has kept is compared by running the tests again: pytest --xd-compare={folder}"
+        f"To compare recordings of pytest --xd-record, run the tests again: pytest --xd-compare={folder}"
     )
 
 
