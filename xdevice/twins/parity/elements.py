@@ -166,7 +166,7 @@ def _ratio(x: Any, y: Any) -> float | None:
     )
 
 
-# errors
+# how far elements are off, for `compare_elements` and `relation`
 
 
 def _errors_of(a: Any, b: Any, allowed: Allowed | None, equal_nan: bool) -> tuple[Any, Any]:
@@ -258,7 +258,7 @@ def _place_among(x: Any, dtype: str) -> int | None:
     return pattern if pattern < sign else sign - pattern
 
 
-# words
+# the text of a comparison that failed
 
 
 def _message(

@@ -296,8 +296,8 @@ def _optimizer_settings(actual: Any, expected: Any) -> list[str]:
 
 
 def _by_path(path: str, lines: list[str]) -> dict[str, str]:
-    """Lines such as `0: eps is 1e-05, expected 0.001` as a dict from the layer's path, which is put behind `path`, to
-    the rest of the line. Several lines about one layer are joined."""
+    """Returns lines such as `0: eps is 1e-05, expected 0.001` as a dict. A key is `path`, joined with the path of the
+    layer; its value is the rest of the line, or of all lines about this layer."""
     texts: dict[str, str] = {}
     for line in lines:
         # a line begins with its layer's path and a colon
@@ -371,8 +371,8 @@ def _match_with_state(path: str, state: State, model: _LayeredModel) -> ReadPair
 
 
 def _read_needed(path: str, model: _LayeredModel, state: State) -> list[HostLeaf]:
-    """Reads the variables of a model that `state` must contain: all but PyTorch's counts of batches and what was
-    skipped, and each shared variable only once."""
+    """Reads the variables of a model that `state` must contain: all except PyTorch's counts of batches and
+    those that were skipped, and each shared variable only once."""
     variables = dict(model.backend.variables(model.itself))
     counters = {part.name for part in model.parts if part.of == (layouts.COUNTER,)}
     # a variable that the model has under two names is in the state under one of them
@@ -385,7 +385,7 @@ def _read_needed(path: str, model: _LayeredModel, state: State) -> list[HostLeaf
     ]
 
 
-# what two models return
+# comparing by inputs=: the outputs of two models, and where they begin to differ
 
 
 class ModelOutputs(NamedTuple):

@@ -223,7 +223,7 @@ def worst(series: list[ComparedValue]) -> ComparedValue | None:
     )
 
 
-# comparing
+# comparing the recordings of a backend and the reference
 
 
 def compare_recordings(
@@ -298,7 +298,7 @@ def _extra(
         yield ComparedValue(call.name, call.step, (last, number), comparison, call.where)
 
 
-# words
+# short texts that the terminal and the page share
 
 
 def line_text(where: str) -> str:
@@ -322,7 +322,7 @@ def excess_text(comparison: Comparison) -> str:
     return "0" if comparison.excess == 0 else f"{comparison.excess:.2g}"
 
 
-# for programs
+# the report as JSON, for programs
 
 
 def _row_json(row: BackendRow) -> dict[str, Any]:
@@ -392,7 +392,7 @@ def _value_json(value: Any) -> Any:
     return str(value)
 
 
-# for people
+# the report as tables, for people
 
 
 class ReportTable(NamedTuple):

@@ -61,7 +61,7 @@ def where(actual: ModelRun, expected: ModelRun, names: Mapping[str, str]) -> str
     return "\n".join(lines)
 
 
-# values that both record
+# comparing the values that both record with `log`
 
 
 def _named(actual: ModelRun, expected: ModelRun, names: Mapping[str, str]) -> Iterator[_Named]:
@@ -105,7 +105,7 @@ def _first_named(runs: tuple[ModelRun, ModelRun], named: list[_Named]) -> Iterat
         yield f"all {len(named)} named values agree, the last of which is {before}"
 
 
-# operations and layers
+# finding the operation and the layers at which the two begin to differ
 
 
 def _by_operations(actual: ModelRun, expected: ModelRun) -> Iterator[str]:

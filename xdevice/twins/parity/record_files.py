@@ -68,7 +68,7 @@ def taken_error(folder: Path) -> RecordingError:
     )
 
 
-# writing
+# writing a recording
 
 
 class Recorder:
@@ -216,7 +216,7 @@ def _write_leaf(arrays: BufferedWriter, leaf: HostLeaf) -> dict[str, Any]:
     return {**line, "shape": list(leaf.shape), "at": place}
 
 
-# reading
+# reading a recording
 
 
 class RecordedCall:

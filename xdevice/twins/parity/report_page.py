@@ -141,7 +141,7 @@ def _table(table: ReportTable, heading: str, about: str = "") -> str:
     return "".join([*lines, "</table>"])
 
 
-# the plot
+# the plot of the errors of one name, as an SVG
 
 # in pixels: the size of the drawing, and the edges of the plot in it
 _WIDTH, _HEIGHT, _LEFT, _RIGHT, _BOTTOM, _TOP = 640, 260, 66, 626, 208, 14

@@ -144,7 +144,7 @@ class RunFolder(NamedTuple):
                 yield _UNMOVED
 
 
-# reading
+# reading the folder of a run
 
 
 def load(folder: Path) -> RunFolder:
@@ -214,7 +214,7 @@ def _no_recording(folder: Path) -> str:
     )
 
 
-# comparing
+# comparing backends: a row of the report for each
 
 
 def report_of_run(folder: Path, rule: Strictness) -> ParityReport:

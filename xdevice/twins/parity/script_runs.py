@@ -120,7 +120,8 @@ class Watcher:
         """Called when a backend's process is about to start."""
 
     def counts(self, backend: str, records: int) -> None:
-        """Called several times a second while a backend's process runs. It has recorded `records` values so far."""
+        """Called several times a second while a backend's process runs, with the number of values that the process has
+        recorded so far."""
 
     def ends(self, ended: Ended, records: int) -> None:
         """Called when a backend's process has ended, with `records` values recorded."""

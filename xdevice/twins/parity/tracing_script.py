@@ -134,8 +134,8 @@ class Tracer:
             self._recorder.close()
 
     def _model_of(self, model: Any) -> _TracedModel | None:
-        """The record of a model; None if it has no parameters that can be paired with another model's, like a loss
-        function."""
+        """The tracer's record of a model. None if the model has no parameters that can be paired with another model's,
+        as a loss function, or is not built yet."""
         with self._lock:
             if id(model) not in self._models:
                 try:

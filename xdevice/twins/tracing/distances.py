@@ -29,7 +29,7 @@ def limit(arrays: Sequence[Array]) -> float:
     )
 
 
-# of arrays whose axes have one order
+# distances of arrays whose axes have the same order
 
 
 def apart(actual: Array, expected: Array) -> float:
@@ -77,7 +77,7 @@ def aligned(actual: Array, expected: Array, ends: tuple[bool | None, bool | None
     return min(ways, key=lambda way: _distance(way, expected), default=actual)
 
 
-# of arrays whose axes may have different orders
+# distances of arrays whose axes may have different orders
 
 
 def error_of(actual: Array, expected: Array) -> float | None:

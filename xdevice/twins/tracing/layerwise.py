@@ -131,7 +131,7 @@ class TwoRuns:
             behind = self._name(calls)
         return None
 
-    # steps
+    # the steps: pairing the calls of both runs, and the error of each pair
 
     def _steps(self) -> Iterator[_Step]:
         """Yields for each call of a paired layer its inputs and then its outputs, in the order of the expected run.
@@ -197,7 +197,7 @@ class TwoRuns:
             )
         return self._layer(steps[number].calls, error)
 
-    # the place in words
+    # the place of the difference, in words
 
     def _layer(self, calls: CallPair, error: float) -> FirstDifference:
         """The difference if a layer is the cause: its first inputs agree, and its outputs are off by `error`."""
@@ -328,7 +328,8 @@ class TwoRuns:
 
 
 def _error(ours: Arrays, theirs: Arrays, compare: Any = error_of) -> float | None:
-    """The distance between the first arrays of both, by `compare`; None if one has none, or they cannot be compared."""
+    """The distance between the first arrays of both, by `compare`; None if a side has no array, or they cannot be
+    compared."""
     return compare(ours[0], theirs[0]) if ours and theirs else None
 
 

@@ -281,7 +281,7 @@ def program_line() -> str:
     return installed
 
 
-# where two programs part
+# finding the first operations at which two programs differ
 
 
 class Errors(NamedTuple):

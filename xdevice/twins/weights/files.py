@@ -98,7 +98,7 @@ class _PlannedWrite(NamedTuple):
     entry: FileTensor
 
 
-# saving
+# `save`, and which tensors and variables are in an argument of `save` or `load`
 
 
 def save(path: Path, x: Any) -> None:
@@ -312,7 +312,7 @@ def _name_of(dtype: Any) -> str:
         return str(dtype)
 
 
-# loading
+# `load`, into new tensors or into existing variables
 
 
 def load_file(path: Path, device: object, backend: str | Backend | None) -> dict[str, Any]:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     Arrays = dict[str, np.ndarray[Any, Any]]
 
-# Paddle
+# files of `paddle.save`, which are pickles
 
 # everything that a pickle of arrays needs; none of these calls a function that the file names
 _SAFE: Final = {
@@ -86,7 +86,7 @@ def _with_arrays(value: Any) -> Any:
     return value
 
 
-# Gluon
+# files of Gluon and `mx.nd.save`, in a binary format of MXNet
 
 # by the codes of dtypes in a file of MXNet
 _DTYPES: Final = ("float32", "float64", "float16", "uint8", "int32", "int8", "int64", "bool")
@@ -146,7 +146,7 @@ def _text(file: BufferedReader) -> str:
     return file.read(length).decode()
 
 
-# Keras
+# files of Keras, which are HDF5
 
 _KERNEL: Final = ("kernel", "bias")
 _CLASSES: Final = {
