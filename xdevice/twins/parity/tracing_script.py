@@ -227,7 +227,7 @@ class Tracer:
 
 
 def _for_json(value: object) -> Any:
-    """A setting as JSON can have it: anything but numbers, texts, None and lists of them becomes its text."""
+    """A setting as JSON can have it: anything except numbers, texts, None and lists of them becomes its text."""
     if isinstance(value, list | tuple):
         return [_for_json(x) for x in value]
     return value if isinstance(value, bool | int | float | str | None) else str(value)

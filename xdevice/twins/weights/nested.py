@@ -71,17 +71,19 @@ def state_in(saved: Any, where: str) -> Found:
         for key, part in parts.items()
         if part.is_pure and part.tensors.keys() != {""}
     }
-    own = {key: part.tensors[""] for key, part in parts.items() if part.tensors.keys() == {""}}
+    direct = {
+        key: part.tensors[""] for key, part in parts.items() if part.tensors.keys() == {""}
+    }
     names = [str(key) for key, _ in children]
     # a dict of Flax or Haiku
     if _PARAMS in states:
         return _with_collections(states, names)
     # whether some keys hold something else, such as an optimizer or a count
-    is_mixed = len(states) + len(own) < len(names)
+    is_mixed = len(states) + len(direct) < len(names)
     # a tensor without axes may be a count or a loss, so only one with axes belongs to a state
-    is_own = any(len(getattr(value, "shape", ())) for value in own.values())
+    has_direct_weights = any(len(getattr(value, "shape", ())) for value in direct.values())
     # a training program's dict: its only state is under one key, and the other keys are no weights
-    if len(states) == 1 and not is_own:
+    if len(states) == 1 and not has_direct_weights:
         ((key, state),) = states.items()
         return Found(state, key, _others(names, [key]))
     # two states with the same names, such as a model and its moving average
@@ -90,7 +92,7 @@ def state_in(saved: Any, where: str) -> Found:
             f"{where} holds several states, {listed(map(repr, states), 8)}: give one of them"
         )
     # anything else is one state as a whole, with the keys as the beginnings of the names
-    state = own | {
+    state = direct | {
         f"{key}.{name}": value
         for key, tensors in states.items()
         for name, value in tensors.items()
@@ -102,7 +104,7 @@ def state_in(saved: Any, where: str) -> Found:
             f"{where} holds no tensor: {shown(key)} is a {type(dict(children).get(key)).__qualname__}; expected a dict "
             "of tensors by name"
         )
-    return Found(state, "", _others(names, [*states, *own]))
+    return Found(state, "", _others(names, [*states, *direct]))
 
 
 def is_state(saved: Mapping[Any, Any]) -> bool:
