@@ -147,13 +147,13 @@ def run(plan: RunPlan, folder: Path, watcher: Watcher) -> list[Ended]:
         # after an interrupt, too: the runs that have ended can still be compared
         ended = list(processes.ended.values())
         rows = [one._asdict() for one in ended]
-        # the calibration runs come after the usual ones
-        count = len(plan.backends)
+        # the rows of the calibration runs come after those of the usual runs
+        usual_count = len(plan.backends)
         about = {
             "gradients": plan.keeps_gradients,
             "reference": plan.reference,
-            "backends": rows[:count],
-            "calibration": rows[count:],
+            "backends": rows[:usual_count],
+            "calibration": rows[usual_count:],
         }
         (folder / RUN).write_text(json.dumps(about, indent=2) + "\n")
     return ended

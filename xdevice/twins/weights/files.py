@@ -194,7 +194,7 @@ def _leaves(x: Any, verb: str) -> list[tuple[str, _Keys, Any]]:
 
 
 def _walk(x: Any, verb: str) -> Iterator[tuple[str, _Keys, Any]]:
-    """Yields what `_leaves` returns."""
+    """Yields the items of the list that `_leaves` returns, one by one."""
     if registry.kind_of(type(x)) is not None or owners.backend_of_model(x) is not None:
         yield "", (), x
         return
