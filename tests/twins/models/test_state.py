@@ -1003,6 +1003,17 @@ def test_two_values_for_one_tied_weight_are_an_error():
         xdevice.models.convert_state(source, "torch", like=tied())
 
 
+def test_one_value_with_nan_for_a_tied_weight_is_no_error():
+    source = _paddle().Sequential(_paddle().Embedding(5, 4), _paddle().Linear(4, 5))
+    values = np.arange(20, dtype="float32").reshape(5, 4)
+    values[1, 2] = np.nan
+    source[0].weight.set_value(values)
+    source[1].weight.set_value(values.T)
+    model = tied()
+    xdevice.load(xdevice.models.convert_state(source, "torch", like=model), into=model)
+    assert np.array_equal(model[1].weight.detach().numpy(), values, equal_nan=True)
+
+
 # pairing
 
 

@@ -451,7 +451,10 @@ class Writer:
             values = self._state[before]
             # on meta two tied tensors have no values that could differ
             is_known = self._target.device_of(values).kind != "meta"
-            if is_known and not np.array_equal(self._target.peek(values), array):
+            # a NaN is unequal to itself, and a tied weight that has one is still tied
+            if is_known and not np.array_equal(
+                self._target.peek(values), array, equal_nan=True
+            ):
                 raise StateError(
                     f"{before} and {name} are one variable of {self._target.name}, and "
                     f"{self._source.name} has two different values for it; untie them in like="
