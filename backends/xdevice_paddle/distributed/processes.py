@@ -19,6 +19,7 @@ Facts about Paddle that the code depends on (measured on 3.3.1 with gloo, on 2.6
 from __future__ import annotations
 
 import os
+import secrets
 import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
@@ -86,8 +87,9 @@ class PaddleEngine(Engine):
     def all_reduce(self, x: paddle.Tensor, op: str) -> paddle.Tensor:
         dtype = dtype_name(x.dtype)
         if dtype in PARTS:
+            # the real and imaginary parts as one tensor, because gloo takes no complex dtype
             parts = _compact(x).reshape([-1]).view(PARTS[dtype])
-            return self._reduced(parts.clone(), op).view(dtype).reshape(x.shape)
+            return self._reduced(parts, op).view(dtype).reshape(x.shape)
         if dtype in _REDUCED_AS:
             return self._reduced(x.astype(_REDUCED_AS[dtype]), op).astype(dtype)
         return self._reduced(_compact(x), op)
@@ -170,11 +172,14 @@ def _as_trainer(rank: int) -> Iterator[None]:
 
 
 def _store(group: Group) -> tuple[Any, int]:
-    """Returns Paddle's key-value store, which rank 0 serves, and a random number for the group of all ranks. Because
-    the number is random, two groups that a process joins in turn do not have the same one."""
+    """Returns Paddle's key-value store, which rank 0 serves, and the number of the group of all
+    ranks, which rank 0 draws."""
     port = free_port(group.host) if group.rank == 0 else 0
-    # a multiple of 2**14, because the numbers after it are those of the pairs
-    number = 1 + int.from_bytes(os.urandom(2), "big") << 14
+    # Paddle refers to the groups of a process by numbers of 32 bits with a sign. The numbers from
+    # this one up to the next multiple of size**2 belong to the pairs of ranks (`_pair`). It is
+    # random, so that a process that joins two worlds in turn uses other numbers in the second
+    numbers = group.size**2
+    number = numbers * (1 + secrets.randbelow(2**31 // numbers - 1))
     host, port_of_first, number_of_first = group.exchange(f"{group.host} {port} {number}")[
         0
     ].split()
@@ -188,7 +193,12 @@ def _store(group: Group) -> tuple[Any, int]:
 
 
 def _compact(x: paddle.Tensor) -> paddle.Tensor:
-    return x if x.is_contiguous() else x.clone()
+    """Returns `x` itself if it is contiguous and begins where its memory begins; otherwise a copy
+    that is both."""
+    # if `x` begins later, as the slice y[1:] does, `view` to a dtype of another size reads other
+    # numbers, because it adds the offset twice (3.3.1), or ends the process with SIGFPE (2.6.2);
+    # no upstream issue known
+    return x if x.is_contiguous() and not x.offset else x.clone()
 
 
 def _bytes(x: paddle.Tensor) -> paddle.Tensor:
