@@ -16,25 +16,33 @@ from xdevice.base import devices
 from xdevice.contract.accelerators import choose
 
 _NO_GPU: Final = {"CPU", "XLA_CPU", "XLA_GPU", "TPU", "TPU_SYSTEM", "COMPOSITE"}
+"""TensorFlow's own device types that are no accelerators of the kind `gpu`; every other type is."""
 IS_NVIDIA_OR_AMD: Final = tf.test.is_built_with_cuda() or tf.test.is_built_with_rocm()
+"""Whether this build of TensorFlow supports CUDA or ROCm, so that "GPU" is not a plugin's device."""
 
 
 @cache
 def kind() -> str:
     """Returns TensorFlow's name for the device type of `gpu:i`: "GPU" if there is no accelerator."""
     names = sorted({one.device_type for one in tf.config.list_physical_devices()} - _NO_GPU)
+    # on a machine with several types TensorFlow itself computes on "GPU", so that is the default
     device_type = choose("tensorflow", names, _words, "GPU") or "GPU"
+    # a plugin's type, such as "XPU", becomes a word for `gpu:i` in device spellings
     devices.HARDWARE.update(word for word in [device_type.lower()] if word != "gpu")
     return device_type
 
 
 def words() -> frozenset[str]:
+    """Returns the words that mean the hardware of `gpu:i` in TensorFlow, such as "cuda"."""
     return _words(kind())
 
 
 def _words(name: str) -> frozenset[str]:
+    """Returns the words that mean the hardware of a TensorFlow device type, such as "cuda" for
+    "GPU"."""
     if name != "GPU":
         return frozenset((name.lower(),))
+    # on macOS only Apple's plugin has GPUs
     if sys.platform == "darwin":
         return frozenset(("mps",))
     return frozenset(("rocm", "hip") if tf.test.is_built_with_rocm() else ("cuda",))
@@ -46,4 +54,5 @@ def wait_for_others() -> None:
         if device.device_type == "CPU" or (device.device_type == "GPU" and IS_NVIDIA_OR_AMD):
             continue
         with tf.device(device.name):
+            # the sum is computed on the device, after its earlier work
             (tf.constant(0.0) + 1).numpy()

@@ -32,6 +32,10 @@ def blocking(waits: bool) -> AbstractContextManager[None]:
 
 
 def _block(waits: bool) -> Callable[[], None]:
+    """Makes the operations of this thread synchronous, as `blocking` says. Returns a function that
+    restores the setting from before."""
+
+    # TensorFlow calls it after each operation, with these arguments
     def wait(
         op_type: str,
         inputs: Any,
@@ -40,7 +44,8 @@ def _block(waits: bool) -> Callable[[], None]:
         op_name: Any = None,
         graph: Any = None,
     ) -> None:
-        # SyncDevice is the operation that sync_devices runs
+        # only for operations that have run: not while a graph is built, and not for SyncDevice,
+        # which sync_devices itself runs
         if (
             graph is None
             and op_type != "SyncDevice"
@@ -62,7 +67,13 @@ def _block(waits: bool) -> Callable[[], None]:
 
 
 class TensorflowBlocking(Blocking):
+    """The capability of blocking mode for TensorFlow."""
+
     def blocking(self) -> AbstractContextManager[None]:
+        """Returns a context manager in which each operation of this thread returns when it is
+        computed. Raises `UnsupportedError` for GPUs of a plugin, for which TensorFlow cannot
+        wait."""
+        # virtual GPUs are CPUs, on which synchronous execution is enough
         waits = self.count("gpu") > self.virtual
         if waits and not accelerators.IS_NVIDIA_OR_AMD:
             raise self.unsupported(

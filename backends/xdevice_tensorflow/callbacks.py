@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 _add = private["tensorflow.python.framework.op_callbacks.add_op_callback"]
 _remove = private["tensorflow.python.framework.op_callbacks.remove_op_callback"]
 _context = private["tensorflow.python.eager.context.context"]
+# removes a callback from this thread's list, and leaves the switch for all threads as it is
 _remove_here = private["tensorflow.python.eager.context.Context.remove_op_callback"]
 
 _callbacks: list[Callable[..., None]] = []
@@ -24,6 +25,7 @@ def call_back(callback: Callable[..., None]) -> Callable[[], None]:
     TensorFlow keeps a list of callbacks for each thread, but one switch for all threads. `remove_op_callback` turns the
     switch off when its own thread has no callback left, and with it the callbacks of the other threads. So it is called
     only for the last callback of the process, and the others are removed from their thread's list directly."""
+    # turns the switch on, if it is off
     _add(callback)
     _callbacks.append(callback)
 

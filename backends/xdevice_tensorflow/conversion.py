@@ -29,12 +29,17 @@ if TYPE_CHECKING:
     from xdevice.contract.dlpack import Lent
 
 COMPOSITES = (tf.SparseTensor, tf.RaggedTensor, tf.IndexedSlices)
+"""The types of tensors that consist of several dense tensors (their components)."""
 TAKES = Takes(alignment=ALIGNMENT, strides="compact")
 
 
 class TensorflowConversion(Conversion):
+    """The capability of sharing memory for TensorFlow."""
+
     def shares(self, device: Device) -> bool:
-        # sharing memory was tried on GPUs of NVIDIA and AMD only
+        """Whether other frameworks can use the memory of a device: the CPU, and real GPUs of NVIDIA
+        or AMD."""
+        # sharing the memory of other vendors' GPUs was never tried
         return super().shares(device) and (
             device.kind == "cpu" or accelerators.IS_NVIDIA_OR_AMD
         )
@@ -43,6 +48,8 @@ class TensorflowConversion(Conversion):
         return TAKES
 
     def detached(self, x: Any) -> Any:
+        """Returns `x` itself, because tapes record TensorFlow's gradients, and not the tensors.
+        Raises `UnsupportedError` for a composite or symbolic tensor."""
         if not hasattr(x, "backing_device"):
             raise UnsupportedError(
                 f"a {type(x).__name__} has no memory of its own; convert the dense tensor (tf.sparse.to_dense(x), "
@@ -51,10 +58,13 @@ class TensorflowConversion(Conversion):
         return x
 
     def finish(self, x: Any) -> None:
+        """Waits for all work on a GPU, because TensorFlow cannot wait for one tensor."""
         if self.device_of(x).kind != "cpu":  # on the CPU `to_dlpack` itself waits
             self.synchronize(None)
 
     def export(self, x: Any) -> Any:
+        """Returns a DLPack capsule of `x`. Raises BufferError for a 0-d tensor, whose memory may
+        belong to a constant that TensorFlow returns again."""
         if x.shape.rank == 0:
             raise BufferError("TensorFlow keeps 0-d constants and gives them out again")
         return tf.experimental.dlpack.to_dlpack(x)
@@ -63,7 +73,8 @@ class TensorflowConversion(Conversion):
         return tf.experimental.dlpack.from_dlpack(lent.capsule)
 
     def from_buffer(self, array: np.ndarray[Any, Any]) -> Any:
-        # a dtype of ml_dtypes, which NumPy does not export by DLPack
+        """Returns a tensor on the CPU in the memory of an array, or a copy for 8-bit floats."""
+        # 2 means a dtype from outside NumPy: one of ml_dtypes, which NumPy cannot export by DLPack
         if array.dtype.isbuiltin == 2:
             if array.dtype.name in self.short_floats:
                 # tf.bitcast does not support these dtypes
@@ -73,4 +84,5 @@ class TensorflowConversion(Conversion):
         return tf.experimental.dlpack.from_dlpack(array.__dlpack__())
 
     def gives_away(self, x: Any) -> bool:
+        """Whether `to_numpy(x)` returns an array of its own: only if it is read through the ring."""
         return staging.is_read(x, self)

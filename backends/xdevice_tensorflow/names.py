@@ -30,11 +30,13 @@ _NO_STATE = (keras.optimizers.Optimizer, keras.Metric, keras.random.SeedGenerato
 """Types of parts of a Keras model whose variables are left out of the model's state dict, because no other framework
 has them there."""
 _Named = tuple[str, Any]
+"""The name of an object, and the object."""
 
 
 def variables(model: Any) -> list[tuple[str, tf.Variable]]:
     """Returns the name and the `tf.Variable` of each variable of a model, without those of its optimizer and its
-    metrics; or of `model` itself if it is an optimizer or a metric."""
+    metrics; or of `model` itself if it is an optimizer or a metric. Raises `NotBuiltError` if the
+    model or optimizer does not have its variables yet."""
     if isinstance(model, keras.optimizers.Optimizer):
         if not model.built:
             raise NotBuiltError(
@@ -50,8 +52,10 @@ def variables(model: Any) -> list[tuple[str, tf.Variable]]:
         return _unique(
             (variable.name, parts.tf_variable(variable)) for variable in model.variables
         )
+    # a shared variable comes once for each of its names
     named = list(_walk(model, "", ()))
     reached = {id(variable) for _, variable in named}
+    # variables that no attribute leads to, such as those in a closure
     names = {
         id(parts.tf_variable(part)): part.path
         for part in owned
@@ -68,6 +72,7 @@ def variables(model: Any) -> list[tuple[str, tf.Variable]]:
 def _walk(thing: Any, name: str, above: tuple[int, ...]) -> Iterator[_Named]:
     """Yields name and variable for every variable in `thing`, a shared variable under each of its names. `name` is the
     name of `thing`; `above` has the `id`s of the objects that contain it."""
+    # a part that refers to the model that contains it would be walked without end
     if id(thing) in above:
         return
     if isinstance(thing, tf.Variable):
@@ -88,6 +93,8 @@ def layers(model: Any) -> Iterator[tuple[str, keras.Layer]]:
 
 
 def _layers(thing: Any, name: str, visited: set[int]) -> Iterator[_Named]:
+    """Yields the name and the layer of every layer in `thing`, including `thing` itself. `name` is
+    the name of `thing`; the `id`s of what was walked are added to `visited`."""
     if id(thing) in visited or isinstance(thing, (tf.Variable, keras.Variable, *_NO_STATE)):
         return
     visited.add(id(thing))
@@ -119,7 +126,8 @@ def _children(thing: Any) -> Iterable[_Named]:
 
 
 def _attributes(thing: Any) -> list[_Named]:
-    # attributes that begin so are TensorFlow's own records
+    """Returns the names and values of the attributes that the program has given to an object."""
+    # TensorFlow's own records have names that begin with "_self_"
     return [
         (name, value) for name, value in vars(thing).items() if not name.startswith("_self_")
     ]
@@ -132,6 +140,8 @@ def _foreign(layer: keras.Layer) -> list[_Named]:
 
 
 def _holds(value: Any, kinds: tuple[type, ...]) -> bool:
+    """Whether a value is an object of one of these types, or a dict, list or tuple with at least one
+    directly in it."""
     if isinstance(value, dict):
         value = list(value.values())
     if isinstance(value, list | tuple):
@@ -142,7 +152,8 @@ def _holds(value: Any, kinds: tuple[type, ...]) -> bool:
 def _lasting(layer: keras.Layer) -> str:
     """Returns the name of a layer without the number that Keras appended: "dense" for "dense_3"."""
     base, _, number = layer.name.rpartition("_")
-    # such as "dense_3" of a Dense, and "forward_lstm_3" of the LSTM in a Bidirectional
+    # the name must end with the class: "dense_3" of a Dense, "forward_lstm_3" of the LSTM in a
+    # Bidirectional. In any other name the program itself has chosen the number
     is_numbered = number.isdigit() and base.replace("_", "").endswith(
         type(layer).__name__.lower()
     )

@@ -12,6 +12,7 @@ from .private import private
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+# whether this TensorFlow has `_copy`; if not, `_copy` is an object that raises when it is called
 _IS_THERE = private.has("tensorflow.__internal__.EagerTensor._copy")
 _copy = private["tensorflow.__internal__.EagerTensor._copy"]
 
@@ -21,6 +22,8 @@ def moved(x: Any, native: str) -> Any:
     a tensor that `tf.identity` leaves on the host."""
     if _IS_THERE:
         return _copy(x, device_name=native)
+    # `tf.identity` computes int32 and strings on the host, whatever the scope is: then the call of
+    # the absent `_copy` raises the error that names it
     with tf.device(native):
         there = tf.identity(x)
     return there if there.backing_device.endswith(native) else _copy(x)
@@ -28,6 +31,8 @@ def moved(x: Any, native: str) -> Any:
 
 @cache
 def _is_one_device() -> bool:
+    """Whether TensorFlow has one device only, on which everything runs without a scope. Starts
+    TensorFlow, after which the answer does not change."""
     return len(tf.config.list_logical_devices()) == 1
 
 

@@ -55,6 +55,7 @@ def is_read(x: Any, backend: Conversion) -> bool:
 
 def read(x: Any, backend: Conversion) -> np.ndarray[Any, Any] | None:
     """Returns the values of a tensor on a GPU, read through the ring; None if TensorFlow has to read them."""
+    # the ring does not wait for TensorFlow's work
     backend.finish(x)
     return staging.read(
         x, Lent(backend.export(x)).address, x.shape.as_list(), host_dtype(x.dtype.name)
@@ -75,6 +76,7 @@ def put(values: np.ndarray[Any, Any], device: Device, backend: Conversion) -> An
         return None
     with backend.scope(device):
         tensor = tf.raw_ops.Empty(shape=values.shape, dtype=tf.as_dtype(values.dtype))
+    # a dtype that a GPU cannot hold stays on the host, despite the scope
     if backend.device_of(tensor) is not device:
         return None
     backend.finish(tensor)
@@ -92,17 +94,21 @@ def moved(x: Any, device: Device, backend: Conversion) -> Any | None:
     if copy is None:
         return None
 
+    # integers have no gradient that a tape could record
     if not x.dtype.is_floating:
         return copy
 
     def back(gradient: Any) -> Any:
+        # a symbolic gradient is on no device, and TensorFlow copies it where it is needed
         return (
             backend.move(gradient, place) if hasattr(gradient, "backing_device") else gradient
         )
 
-    with backend.scope(device):  # `custom_gradient` passes what it gets through an operation
+    # `custom_gradient` passes the copy through an operation, which runs on the device of the scope
+    with backend.scope(device):
         return tf.custom_gradient(lambda x: (copy, back))(x)
 
 
 def _size(x: Any) -> int:
+    """Returns how many bytes the values of a tensor take."""
     return int(x.shape.num_elements()) * int(x.dtype.size)

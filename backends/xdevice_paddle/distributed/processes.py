@@ -196,8 +196,7 @@ def _compact(x: paddle.Tensor) -> paddle.Tensor:
     """Returns `x` itself if it is contiguous and begins where its memory begins; otherwise a copy
     that is both."""
     # if `x` begins later, as the slice y[1:] does, `view` to a dtype of another size reads other
-    # numbers, because it adds the offset twice (3.3.1), or ends the process with SIGFPE (2.6.2);
-    # no upstream issue known
+    # numbers, because it adds the offset twice (2.6.2 and 3.3.1; no upstream issue known)
     return x if x.is_contiguous() and not x.offset else x.clone()
 
 

@@ -42,6 +42,7 @@ _context = private["tensorflow.python.eager.context.context"]
 _configure = private["tensorflow.python.eager.context.Context.configure_collective_ops"]
 _enable = private["tensorflow.python.eager.context.Context.enable_collective_ops"]
 _OPS: Final = {"sum": "Add", "max": "Max", "min": "Min"}
+"""TensorFlow's name for each reduction."""
 _ALL: Final = 1000
 """TensorFlow's key for the group of all processes; the groups of two processes have greater keys. TensorFlow's own
 strategies count their keys from 1."""
@@ -53,7 +54,8 @@ _PLAIN: Final[As] = (None, None)
 _SMALL: Final[dict[str, As]] = dict.fromkeys(
     ("bool", "int8", "int16", "uint8", "uint16"), (None, "int32")
 )
-# without 16-bit floats, which the core casts before a reduction
+# how the dtypes that TensorFlow cannot add are reduced. 16-bit floats are missing, because the core
+# casts them before a reduction
 _REDUCED_AS: Final[dict[str, As]] = {
     **_SMALL,
     "uint32": (None, "int64"),
@@ -62,6 +64,7 @@ _REDUCED_AS: Final[dict[str, As]] = {
     "complex64": ("float32", None),
     "complex128": ("float64", None),
 }
+# how the dtypes that TensorFlow cannot send are sent to other ranks
 _MOVED_AS: Final[dict[str, As]] = {
     **_SMALL,
     "bfloat16": ("uint16", "int32"),
@@ -78,10 +81,14 @@ _calls: Counter[int] = Counter()
 
 
 def names(gpus: int) -> tuple[str, ...]:
+    """Returns TensorFlow's engines for a process with this many GPUs, the best engine first."""
     return ("nccl", "ring") if gpus else ("ring",)
 
 
 class TensorflowEngine(Engine):
+    """TensorFlow's collectives as an engine. `name` is "ring" or "nccl", and `native` TensorFlow's
+    name of this rank's device. `is_started` says whether TensorFlow has run anything before."""
+
     def __init__(self, name: str, group: Group, native: str, is_started: bool) -> None:
         super().__init__(f"tensorflow:{name}", group)
         self._hint, self._native = name, native
@@ -91,6 +98,7 @@ class TensorflowEngine(Engine):
         _join(group, name, is_started)
 
     def refusal(self, verb: str, op: str | None, dtype: str) -> str | None:
+        """Returns why a collective is refused for a dtype; None if it is not."""
         if verb in ("all_reduce", "reduce_scatter") and op != "sum" and dtype == "uint64":
             return "TensorFlow reduces no uint64, and the order of its bits is another in int64"
         return None
@@ -118,6 +126,8 @@ class TensorflowEngine(Engine):
             )
             return self._done([_unpacked(one, x, self._moved_as) for one in tf.unstack(result)])
 
+    # TensorFlow has no collectives to send and receive, so a pair of ranks broadcasts
+
     def send(self, x: Any, to: int) -> None:
         self._broadcast_in(x, True, self._pair(self.rank, to), 2)
 
@@ -130,7 +140,10 @@ class TensorflowEngine(Engine):
         """Does nothing, because the cluster stays until the process ends."""
 
     def _call(self, key: int, size: int) -> dict[str, Any]:
-        # counted for the process and not for the engine: the cluster stays when an engine is closed
+        """Returns the arguments that all collectives have: those for the next call in the group with
+        this key, which has `size` ranks."""
+        # counted for the process and not for the engine: the cluster, in which TensorFlow matches
+        # calls by this number, stays when an engine is closed
         _calls[key] += 1
         instance = _calls[key]
         return {
@@ -141,9 +154,12 @@ class TensorflowEngine(Engine):
         }
 
     def _pair(self, source: int, to: int) -> int:
+        """Returns the key of the group in which the rank `source` sends to the rank `to`."""
         return _ALL + 1 + source * self.size + to
 
     def _broadcast_in(self, x: Any, is_source: bool, key: int, size: int) -> Any:
+        """Returns the tensor of the rank that is the source, broadcast in the group with this key,
+        which has `size` ranks. The other ranks use only the shape and dtype of `x`."""
         with tf.device(self._native):
             sent, call = _carried(x, self._moved_as), self._call(key, size)
             if is_source:
@@ -172,25 +188,29 @@ def _on_gpu(table: Mapping[str, As]) -> dict[str, As]:
 
 
 def _carried(x: Any, table: Mapping[str, As]) -> Any:
+    """Returns `x` in the form in which TensorFlow can send or reduce it, as the table says."""
     bits, wide = table.get(x.dtype.name, _PLAIN)
     x = x if bits is None else tf.bitcast(x, bits)
     return x if wide is None else tf.cast(x, wide)
 
 
 def _unpacked(result: Any, x: Any, table: Mapping[str, As]) -> Any:
+    """Returns the result of a collective in the dtype of `x`: the steps of `_carried` undone, in the
+    reverse order."""
     bits, wide = table.get(x.dtype.name, _PLAIN)
     result = result if wide is None else tf.cast(result, bits or x.dtype)
     return result if bits is None else tf.bitcast(result, x.dtype)
 
 
 def _join(group: Group, name: str, is_started: bool) -> None:
-    """Tells TensorFlow the cluster, unless it is that of an earlier group. Raises `LaunchError` if TensorFlow has run
-    before."""
+    """Makes the ranks of a group a TensorFlow cluster, unless they are one since an earlier group.
+    Raises `LaunchError` if TensorFlow has run on any rank before."""
     here = address(group.host, free_port(group.host))
     is_ready = _cluster == [(group.rank, group.size)]
     answers = [
         text.split() for text in group.exchange(f"{int(is_ready)} {int(is_started)} {here}")
     ]
+    # all ranks see the same answers, so all of them return, raise or go on
     if all(ready == "1" for ready, _, _ in answers):
         return
     started = [str(rank) for rank, (_, started, _) in enumerate(answers) if started == "1"]
@@ -206,6 +226,7 @@ def _join(group: Group, name: str, is_started: bool) -> None:
         _context(),
         collective_leader="/job:worker/replica:0/task:0",
         use_nccl_communication=name == "nccl",
+        # as in MultiWorkerMirroredStrategy: this rank uses no devices of other ranks
         device_filters=(f"/job:worker/task:{group.rank}",),
     )
     _enable(
@@ -215,7 +236,8 @@ def _join(group: Group, name: str, is_started: bool) -> None:
             job_name="worker",
             task_index=group.rank,
             protocol="grpc",
-            default_session_config=tf.__internal__.eager_context.get_config(),  # without it the first collective hangs
+            # without it the first collective hangs
+            default_session_config=tf.__internal__.eager_context.get_config(),
         ),
     )
     tf.config.list_logical_devices()  # starts the runtime
@@ -223,15 +245,22 @@ def _join(group: Group, name: str, is_started: bool) -> None:
 
 
 class TensorflowProcesses(Processes):
+    """The capability of several processes for TensorFlow."""
+
     _counts: dict[str, int]
+    """The backend's cache of the numbers of devices."""
 
     def engines(self) -> Sequence[str]:
+        """Returns the names of the engines that this process can use, the best engine first."""
         return names(self.count("gpu") - self.virtual if accelerators.IS_NVIDIA_OR_AMD else 0)
 
     def start_engine(self, name: str, group: Group) -> Engine:
+        """Returns the engine for the ranks of a group, after all of them have met. Raises
+        `LaunchError` if TensorFlow has run before."""
         private.require("several processes")
         engine = TensorflowEngine(name, group, self.to_native(group.device), is_started())
-        # TensorFlow sees other GPUs now; the number of virtual ones is set by the program
+        # in the cluster TensorFlow sees other GPUs, so they are counted again; the number of
+        # virtual ones is set by the program
         if not self.virtual:
             self._counts.clear()
         return engine
