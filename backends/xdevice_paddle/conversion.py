@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 
 _knows_strides: Final = hasattr(paddle.Tensor, "__dlpack__")
+"""Whether this Paddle exchanges memory with its strides: Paddle 3 does, and 2.6 does not."""
 
 
 def takes(is_virtual: bool) -> Takes | None:
@@ -44,21 +45,28 @@ def takes(is_virtual: bool) -> Takes | None:
 
 
 def described(x: paddle.Tensor) -> str:
+    """Returns what an error message calls a tensor that is not dense."""
     return "a tensor that is spread over processes" if x.is_dist() else "a sparse tensor"
 
 
 class PaddleConversion(Conversion):
+    """The capability of sharing memory for Paddle."""
+
     _gpu: str
     """Paddle's own name for the kind of device that xdevice calls `gpu`."""
 
     def shares(self, device: Device) -> bool:
-        # sharing memory was tried on CPUs and on GPUs of NVIDIA and AMD only
+        """Whether other frameworks can use the memory of a device: the CPU, and GPUs of CUDA or
+        ROCm."""
+        # sharing the memory of other vendors' devices was never tried
         return device is devices.CPU or (device.kind == "gpu" and self._gpu == "gpu")
 
     def takes(self) -> Takes | None:
         return takes(bool(self.virtual))
 
     def detached(self, x: paddle.Tensor) -> paddle.Tensor:
+        """Returns a tensor in the memory of `x` without its gradient computation. Raises
+        `UnsupportedError` if `x` is not dense."""
         if not x.is_dense():
             raise UnsupportedError(
                 f"{described(x)} is not in one piece of memory; convert x.to_dense(), or its parts"
@@ -66,12 +74,17 @@ class PaddleConversion(Conversion):
         return x if x.stop_gradient else x.detach()
 
     def memory_layout(self, x: paddle.Tensor) -> tuple[int, bool, bool] | None:
+        """Returns the address of a tensor, whether it is in C order, and whether none of its strides
+        is negative; None in Paddle 2.6."""
         if not _knows_strides:
             return None
-        # `is_contiguous` also looks at the strides of axes of size 1, which do not matter
+        # `is_contiguous` also compares the strides of axes of size 1, which do not matter. A tensor with
+        # such an axis counts as in C order: the core then reads a capsule, which tells
         return x.data_ptr(), x.is_contiguous() or 1 in x.shape, min(x.strides, default=0) >= 0
 
     def export(self, x: paddle.Tensor) -> Any:
+        """Returns a DLPack capsule of `x`. Raises BufferError for a tensor with gaps in Paddle 2.6,
+        whose capsules claim C order."""
         if not _knows_strides and not x.is_contiguous():
             raise BufferError(f"Paddle {paddle.__version__} exports contiguous tensors only")
         return dlpack.to_dlpack(x)
@@ -80,17 +93,25 @@ class PaddleConversion(Conversion):
         return dlpack.from_dlpack(lent.capsule)
 
     def from_buffer(self, array: np.ndarray[Any, Any]) -> paddle.Tensor:
+        """Returns a tensor on the CPU in the memory of an array, or a copy if Paddle cannot use that
+        memory."""
+        # 2 means a dtype from outside NumPy: one of ml_dtypes. Its tensor is a view of one of
+        # integers, and with virtual GPUs a view would be a copy
         if self.takes() is None or (self.virtual and array.dtype.isbuiltin == 2):
             return self.from_numpy(array, devices.CPU)
         if array.dtype.isbuiltin != 2:
             return dlpack.from_dlpack(array.__dlpack__())
+        # NumPy cannot export a dtype of ml_dtypes by DLPack, so its bits go as integers
         name = array.dtype.name
         return dlpack.from_dlpack(array.view(BITS_AS[name]).__dlpack__()).view(name)
 
     def gives_away(self, x: paddle.Tensor) -> bool:
+        """Always True: Paddle's `numpy()` makes a new array."""
         return True
 
     def peek(self, x: paddle.Tensor) -> np.ndarray[Any, Any]:
+        """Returns the values of `x` as an array for reading: in the tensor's own memory if that is on
+        the host and NumPy can read it there, otherwise as a copy."""
         if self.takes() is None or not x.place.is_cpu_place() or not x.is_dense() or not x.size:
             # Paddle 2.6 exports bool as uint8, and views with wrong strides
             return self.to_numpy(x)

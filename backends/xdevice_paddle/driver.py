@@ -20,6 +20,8 @@ def is_started(index: int) -> bool:
     driver = _driver()
     if driver is None:
         return True
+    # not by `call`, which would raise: the driver refuses before `cuInit`, and asking must not start
+    # CUDA
     device, flags, active = ctypes.c_int(), ctypes.c_uint(), ctypes.c_int()
     if driver.cuDeviceGet(ctypes.byref(device), index):
         return True
@@ -30,7 +32,8 @@ def is_started(index: int) -> bool:
 
 
 class DriverError(RuntimeError):
-    """An error that a function of the driver has reported; it may come from earlier asynchronous work."""
+    """The error `code`, in words `text`, that the driver's function `name` has reported. Its cause may
+    be earlier asynchronous work."""
 
     def __init__(self, name: str, text: str, code: int) -> None:
         super().__init__(f"{name} of the CUDA driver failed: {text}")
@@ -43,11 +46,13 @@ def is_there() -> bool:
 
 
 def call(name: str, *arguments: Any) -> None:
-    """Calls a function of the driver; raises `DriverError` if it reports an error."""
+    """Calls the driver's function `name` with these arguments. Raises `DriverError` if it reports an
+    error. There must be a driver (`is_there`)."""
     driver = _driver()
     assert driver is not None
     failed = getattr(driver, name)(*arguments)
     if failed:
+        # stays None for a code that the driver does not know
         text = ctypes.c_char_p()
         driver.cuGetErrorName(failed, ctypes.byref(text))
         raise DriverError(name, (text.value or b"unknown error").decode(), failed)
@@ -60,6 +65,7 @@ def on(index: int) -> Iterator[None]:
     try:
         yield
     finally:
+        # the function writes the context that was current, which nobody reads
         call("cuCtxPopCurrent_v2", ctypes.byref(ctypes.c_void_p()))
 
 
@@ -75,6 +81,7 @@ def free_and_total(index: int) -> tuple[int, int]:
 def _context(index: int) -> ctypes.c_void_p:
     """Returns the context that the CUDA runtime, and so Paddle, uses on a GPU. Creates it if there is none; it is never
     released."""
+    # does nothing if CUDA was started before
     call("cuInit", 0)
     device, primary = ctypes.c_int(), ctypes.c_void_p()
     call("cuDeviceGet", ctypes.byref(device), index)
@@ -84,6 +91,7 @@ def _context(index: int) -> ctypes.c_void_p:
 
 @cache
 def _driver() -> ctypes.CDLL | None:
+    """Returns the CUDA driver's library for this platform; None if this machine has none."""
     try:
         return ctypes.CDLL("nvcuda.dll" if hasattr(ctypes, "WinDLL") else "libcuda.so.1")
     except OSError:

@@ -28,7 +28,7 @@ each of these has memory of its own once it has moved, and nothing reads the old
 
 
 def named_tensors(model: Any) -> Iterable[tuple[str, paddle.Tensor]]:
-    """Yields name and tensor of everything that moves with a layer or an optimizer."""
+    """Yields the name and the tensor of everything that moves with a layer or an optimizer."""
     if isinstance(model, paddle.nn.Layer):
         yield from model.named_parameters()
         # an LSTM has a buffer without memory, and so without a device
@@ -42,6 +42,8 @@ def named_tensors(model: Any) -> Iterable[tuple[str, paddle.Tensor]]:
 
 
 def has_memory(x: paddle.Tensor) -> bool:
+    """Whether a tensor has memory: a parameter made under LazyGuard has none before `initialize()`."""
+    # only the text of a place tells that it is undefined; the first check is the fast one
     return x.place.is_cpu_place() or "undefined" not in str(x.place)
 
 
@@ -49,6 +51,7 @@ def require_known(optimizer: Any, backend: Models) -> None:
     """Raises `UnsupportedError` for an optimizer that keeps tensors outside the attributes in which Paddle's optimizers
     usually keep their state, parameters and settings, because such tensors would not be moved or saved. An example is
     LBFGS, which keeps its state in an attribute `state` of its own."""
+    # the tensors in the usual attributes
     ids = {id(x) for kept in optimizers.kept(optimizer) for x in _tensors(kept)}
     for name, value in vars(optimizer).items():
         if any(id(x) not in ids for x in _tensors(value)):
@@ -59,6 +62,7 @@ def require_known(optimizer: Any, backend: Models) -> None:
 
 
 def _tensors(value: Any) -> Iterator[paddle.Tensor]:
+    """Yields the tensors in a value: itself, or those in dicts, lists and tuples at any depth."""
     if isinstance(value, paddle.Tensor):
         yield value
     elif isinstance(value, dict | list | tuple):
@@ -67,8 +71,9 @@ def _tensors(value: Any) -> Iterator[paddle.Tensor]:
 
 
 def move(model: Any, device: Device, backend: Models) -> None:
-    """Moves the memory of everything that a layer or optimizer has, gradients included. The tensors stay the same
-    objects."""
+    """Moves the memory of everything that a layer or optimizer has, gradients included. The tensors
+    stay the same objects. Raises `UnsupportedError`, before anything has moved, for a sparse
+    gradient and for an optimizer that keeps tensors in unusual places."""
     if not isinstance(model, paddle.nn.Layer):
         require_known(model, backend)
     moving = []
@@ -79,7 +84,8 @@ def move(model: Any, device: Device, backend: Models) -> None:
                 f"moving the sparse gradient of {name}", "call clear_grad() first"
             )
         moving += [variable] if gradient is None else [variable, gradient]
-    # tensors of learning rates are on the device of the first step, and a kernel of another GPU may not read them
+    # tensors of learning rates are on the device of the first step, and a kernel of another GPU may not
+    # read them
     rates = () if isinstance(model, paddle.nn.Layer) else optimizers.rates(model)
     moving += [x for x in rates if isinstance(x, paddle.Tensor) and not x.place.is_cpu_place()]
     for x in moving:
@@ -88,13 +94,15 @@ def move(model: Any, device: Device, backend: Models) -> None:
 
 
 def copied(model: paddle.nn.Layer, device: Device, backend: Models) -> paddle.nn.Layer:
+    """Returns a copy of a layer on a device."""
     twin = _duplicate(model, backend)
     move(twin, device, backend)
     return twin
 
 
 def _duplicate(model: paddle.nn.Layer, backend: Models) -> paddle.nn.Layer:
-    """Returns a deep copy of a layer, on the device of the layer."""
+    """Returns a deep copy of a layer, on the device of the layer. Raises `UnsupportedError` if the layer
+    holds something that Python cannot copy."""
     layers = [model, *model.sublayers()]
     # the strategy of a DataParallel cannot be copied, and never changes: the copy shares it
     strategies = [
@@ -113,11 +121,16 @@ def _duplicate(model: paddle.nn.Layer, backend: Models) -> paddle.nn.Layer:
 
 
 def _owned(model: paddle.Model) -> dict[str, Any]:
+    """Returns the network of a `paddle.Model`, and its optimizer if it has one, by the names of the
+    attributes."""
+    # the optimizer is None before `prepare`
     parts = {"network": model.network, "_optimizer": _optimizer(model)}
     return {name: part for name, part in parts.items() if part is not None}
 
 
 class PaddleModels(Models):
+    """The capability of handling Paddle's layers and optimizers."""
+
     lists_layers = "paddle.nn.LayerList, LayerDict or ParameterList"
 
     def model_devices(self, model: Any) -> Iterable[tuple[str, Device]]:
@@ -125,6 +138,9 @@ class PaddleModels(Models):
             yield name, self.device_of(variable)
 
     def variables(self, model: Any) -> Iterable[tuple[str, paddle.Tensor]]:
+        """Yields the name and the tensor of each variable, as in `state_dict`; for an optimizer as in
+        `optimizer_states.variables`. Raises `NotBuiltError` for a parameter without memory, and
+        `UnsupportedError` for an entry of `state_dict` that is not a tensor."""
         if isinstance(model, paddle.optimizer.Optimizer):
             require_known(model, self)
             yield from optimizers.variables(model)
@@ -139,6 +155,8 @@ class PaddleModels(Models):
             yield name, value
 
     def attributes_of(self, model: Any) -> Iterable[tuple[str, Any, Container[str]]]:
+        """Returns (path, layer, names of Paddle's own attributes) for a layer and each of its sublayers;
+        nothing for an optimizer."""
         layers = (
             model.named_sublayers(include_self=True)
             if isinstance(model, paddle.nn.Layer)
@@ -154,6 +172,7 @@ class PaddleModels(Models):
         )
 
     def move_held(self, x: paddle.Tensor, device: Device) -> paddle.Tensor:
+        """Moves the memory of `x` and of its gradient to a device, and returns `x`."""
         if has_memory(x) and self.device_of(x) is not device:
             for one in (x, x.grad):
                 if one is not None:
@@ -161,12 +180,14 @@ class PaddleModels(Models):
         return x
 
     def is_parameter(self, x: paddle.Tensor) -> bool:
+        # only parameters have this attribute; Paddle 2.6 and 3 have different classes for them
         return hasattr(x, "optimize_attr")
 
     def move_model(self, model: Any, device: Device) -> None:
         move(model, device, self)
 
     def copy_model(self, model: Any, device: Device) -> Any:
+        """Returns a copy of a layer on a device. Raises `UnsupportedError` for an optimizer."""
         if isinstance(model, paddle.nn.Layer):
             return copied(model, device, self)
         raise self.no_copy_of_optimizer(
@@ -174,6 +195,7 @@ class PaddleModels(Models):
         )
 
     def model_parts(self, model: Any) -> Iterable[Any]:
+        """Returns a layer, its sublayers, and their parameters and buffers; nothing for an optimizer."""
         if not isinstance(model, paddle.nn.Layer):
             return ()
         return [model, *model.sublayers(), *model.parameters(), *model.buffers()]
@@ -181,6 +203,8 @@ class PaddleModels(Models):
     def gradients(
         self, model: Any
     ) -> Iterable[tuple[str, paddle.Tensor, paddle.Tensor | None]]:
+        """Returns the name, the tensor and the gradient of each parameter that is trained; the gradient
+        is None before the first backward pass. Raises `UnsupportedError` for an optimizer."""
         if not isinstance(model, paddle.nn.Layer):
             raise self.unsupported(
                 f"gradients of a {type(model).__qualname__}", "pass the model"
@@ -190,8 +214,8 @@ class PaddleModels(Models):
         ]
 
     def container_way(self, x: Any) -> Way | None:
-        """Says how to move a `paddle.Model`: by moving its network, and the optimizer that was passed to `prepare`.
-        None for any other object."""
+        """Returns how to move a `paddle.Model`: by moving its network, and the optimizer that was
+        passed to `prepare`. Returns None for any other object."""
         if not isinstance(x, paddle.Model):
             return None
 

@@ -26,11 +26,13 @@ class _Open:
 
 _lock = threading.Lock()
 _open: list[_Open] = []
+"""The open scopes of all threads, in the order in which they were entered."""
 
 
 @contextmanager
 def scope(name: str) -> Iterator[None]:
-    """A block in which a device is the current one of the process."""
+    """A block in which the device that Paddle calls `name`, such as "gpu:1", is the current one of
+    the process."""
     with _lock:
         own = _Open(paddle.get_device())
         paddle.set_device(name)
@@ -38,12 +40,15 @@ def scope(name: str) -> Iterator[None]:
     try:
         yield
     finally:
-        if _lock is not None:  # as it is while the interpreter ends, which puts nothing back
+        # while the interpreter ends, modules lose their globals, and nothing has to be restored
+        if _lock is not None:
             with _lock:
                 _leave(own)
 
 
 def _leave(own: _Open) -> None:
+    """Closes a scope. If it was the last one entered, its device from before becomes current again;
+    otherwise the scope entered after it takes over that device, to restore it later."""
     place = _open.index(own)
     del _open[place]
     if place == len(_open):

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
     import numpy as np
 
+# makes a tensor on a place without values; None in a Paddle that lacks it, and then nothing goes
+# through the ring
 _empty = private.get("paddle._C_ops.empty")
 TO_HOST: Final = 32 << 20
 TO_GPU: Final = 16 << 20
@@ -92,12 +94,15 @@ def moved(x: paddle.Tensor, place: Any) -> paddle.Tensor | None:
 
 
 def is_host(place: Any) -> bool:
+    """Whether a place is that of the CPU, in either of Paddle's two classes of places."""
     return isinstance(place, paddle.CPUPlace) or (
         hasattr(place, "is_cpu_place") and place.is_cpu_place()
     )
 
 
 def _on_host(x: paddle.Tensor) -> paddle.Tensor | None:
+    """Returns a copy on the host of a tensor on a GPU, through which no gradient flows; None if Paddle
+    has to copy it."""
     if not _is_read(x):
         return None
     copy = _empty(x.shape, x.dtype, paddle.CPUPlace())
@@ -116,34 +121,45 @@ def _gpu(place: Any) -> Any | None:
 
 
 def _flagged(copy: paddle.Tensor, x: paddle.Tensor) -> paddle.Tensor:
+    """Returns `copy` with the name and the flag `persistable` of `x`, as Paddle's own copies have
+    them."""
     copy.name, copy.persistable = x.name, x.persistable
     return copy
 
 
 def _to_gpu(owner: Any, source: int, target: paddle.Tensor, place: Any) -> bool:
+    """Starts a copy from the address `source` on the host, in the memory of `owner`, to a tensor on a
+    GPU. Returns False if the ring cannot do that."""
     return ring.to_gpu(owner, source, target, target.data_ptr(), size(target), _stream(place))
 
 
 def _stream(place: Any) -> int:
+    """Returns CUDA's handle of the current stream of a GPU."""
     handle: int = _current(place).stream_base.cuda_stream
     return handle
 
 
 def _current(place: Any) -> Any:
+    """Returns Paddle's current stream of a GPU."""
     return paddle.device.current_stream(place)
 
 
 def _is_read(x: paddle.Tensor) -> bool:
+    """Whether the host reads a tensor through the ring: a large one on a GPU."""
     return x.place.is_gpu_place() and _is_plain(x, TO_HOST) and _is_possible()
 
 
 def _is_plain(x: paddle.Tensor, least: int) -> bool:
+    """Whether a tensor is dense, without gaps, and of at least this many bytes."""
     return x.is_dense() and size(x) >= least and x.is_contiguous()
 
 
 def _is_possible() -> bool:
+    """Whether the ring can be used now: not while Paddle traces, and only on a machine of the kind on
+    which the ring was measured."""
     return _empty is not None and paddle.in_dynamic_mode() and ring.is_measured()
 
 
 def size(x: paddle.Tensor) -> int:
+    """Returns how many bytes the values of a tensor take."""
     return int(x.size) * int(x.element_size())

@@ -22,7 +22,9 @@ _TOO_LATE: Final = (
     "XDEVICE_VIRTUAL_GPUS set, or xdevice.virtual_gpus(n) above `import paddle`"
 )
 _registered = 0
+"""How many virtual GPUs Paddle has."""
 _why_not: str | None = _TOO_LATE
+"""Why Paddle has no virtual GPUs; None if it has them."""
 
 
 def registered() -> int:
@@ -46,10 +48,12 @@ def name_of(device: Device) -> str:
 def importing(n: int) -> Iterator[None]:
     """A block around `import paddle`, which gives Paddle `n` virtual GPUs. With 0 it changes nothing."""
     global _registered, _why_not
+    # Paddle lists its devices once, when it is imported
     if not n or "paddle" in sys.modules:
         yield
         return
-    # by name, because the folder of the product imports this module
+    # by its name, because this module belongs to the device layer, which may not import the folder
+    # `virtual`, which imports this module
     custom_device: Any = import_module(f"{__package__}.virtual.custom_device")
     with custom_device.environment():
         _why_not = custom_device.register(n, KIND)

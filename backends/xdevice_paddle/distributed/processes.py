@@ -47,15 +47,22 @@ _KINDS: Final = {
 }  # fmt: skip
 """Paddle's class for each engine, the best engine first. A build of Paddle only has the classes for its devices."""
 _OPS: Final = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX, "min": dist.ReduceOp.MIN}
+"""Paddle's name for each reduction."""
 _REDUCED_AS: Final = {"int16": "int32", "bool": "uint8"}
+"""The dtype in which tensors of each of these dtypes are reduced, because gloo does not support their
+own."""
 _GLOO_GIVES_UP: Final = 30.0
+"""The seconds after which gloo stops waiting for another rank."""
 
 
 class PaddleProcesses(Processes):
+    """The capability of several processes for Paddle."""
+
     _gpu: str
     """Paddle's own name for the kind of device that xdevice calls `gpu`."""
 
     def engines(self) -> Sequence[str]:
+        """Returns the names of the engines that this process can use, the best engine first."""
         has_gpus = self._gpu == "gpu" and self.count("gpu") > 0
         return tuple(
             name
@@ -68,20 +75,28 @@ class PaddleProcesses(Processes):
 
 
 class PaddleEngine(Engine):
+    """Paddle's collectives as an engine. `name` is "nccl" or "gloo", `native` the place of this rank's
+    device."""
+
     def __init__(self, name: str, group: Group, native: Any) -> None:
         super().__init__(f"paddle:{name}", group)
         self._native = native
         self._is_short_of_time = name == "gloo" and group.timeout > _GLOO_GIVES_UP
         self._is_gloo = name == "gloo"
+        # NCCL computes on the current GPU (see the top of this file)
         if not self._is_gloo:
             paddle.set_device(str(group.device))
         self._store, self._number = _store(group)
         self._members = self._new_group(self._number, range(group.size))
+        # the groups of two ranks in which this rank has sent or received, by their numbers
         self._pairs: dict[int, Members] = {}
 
     def refusal(self, verb: str, op: str | None, dtype: str) -> str | None:
+        """Returns why every collective is refused; None if none is."""
         if self._is_short_of_time:
-            return "Paddle's gloo gives up after 30 s whatever the timeout, so a longer timeout is refused"
+            return (
+                "Paddle's gloo always gives up after 30 s, so the timeout must be 30 s or less"
+            )
         return None
 
     def all_reduce(self, x: paddle.Tensor, op: str) -> paddle.Tensor:
@@ -113,6 +128,7 @@ class PaddleEngine(Engine):
         self._wait()
 
     def recv(self, like: paddle.Tensor, source: int) -> paddle.Tensor:
+        # the bytes of `like` are overwritten
         received = _bytes(like)
         pair = self._pair(source, self.rank)
         with _as_trainer(self.rank):
@@ -123,25 +139,33 @@ class PaddleEngine(Engine):
     # the end
 
     def close(self) -> None:
+        """Leaves the groups: Paddle closes a group or the store when nothing refers to it."""
         self._pairs.clear()
         del self._members, self._store
 
     # the groups
 
     def _new_group(self, number: int, ranks: Sequence[int]) -> Members:
+        """Returns a new Paddle group of these ranks, to which this rank belongs. All of them have to
+        call this, with the same number, which no other group of the process has."""
         kind = _KINDS["gloo" if self._is_gloo else "nccl"]
+        # this rank's own rank in the new group
         rank = ranks.index(self.rank)
         with _as_trainer(self.rank):
             process_group = kind.create(self._store, rank, len(ranks), number)
         return Members(rank, number, list(ranks), pg=process_group, name=f"xdevice {number}")
 
     def _pair(self, source: int, to: int) -> Members:
+        """Returns the group in which the rank `source` sends to the rank `to`. The first call makes
+        it, and waits for the other rank."""
+        # at most self._number + size**2 - 1: up to there `_store` leaves the numbers free
         number = self._number + 1 + source * self.size + to
         if number not in self._pairs:
             self._pairs[number] = self._new_group(number, (source, to))
         return self._pairs[number]
 
     def _reduced(self, x: paddle.Tensor, op: str) -> paddle.Tensor:
+        """Reduces `x` over all ranks in place, and returns it. `x` must be contiguous."""
         dist.all_reduce(x, op=_OPS[op], group=self._members)
         self._wait()
         return x
@@ -152,6 +176,7 @@ class PaddleEngine(Engine):
         lock."""
         if not self._is_gloo:
             stream = paddle.device.current_stream(self._native)
+            # 0.1 ms is short next to most collectives, and lets other threads run
             while not stream.query():
                 time.sleep(0.0001)
 
@@ -201,9 +226,12 @@ def _compact(x: paddle.Tensor) -> paddle.Tensor:
 
 
 def _bytes(x: paddle.Tensor) -> paddle.Tensor:
+    """Returns the bytes of `x` as a vector of uint8: in the memory of `x` if that is possible,
+    otherwise in a copy."""
     return _compact(x).reshape([-1]).view("uint8")
 
 
 def _from_bytes(received: paddle.Tensor, x: paddle.Tensor) -> paddle.Tensor:
-    """The bytes `received` as a tensor with the shape and dtype of `x`: `x` itself if they are in its memory."""
+    """Returns the bytes `received` as a tensor with the shape and dtype of `x`: `x` itself if they are
+    in its memory."""
     return x if received.data_ptr() == x.data_ptr() else received.view(x.dtype).reshape(x.shape)
