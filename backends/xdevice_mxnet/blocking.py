@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 
 def _waiting(call: Any) -> Any:
+    """Returns a function that calls `call`, a function of the library, and then waits for all work. It
+    returns the first status that is not 0 (an error), or 0."""
     wait_for_all = library.MXNDArrayWaitAll
 
     def call_and_wait(*args: Any) -> int:
@@ -29,8 +31,11 @@ def _waiting(call: Any) -> Any:
 
 
 class MxnetBlocking(Blocking):
+    """The capability of blocking mode for MXNet."""
+
     @contextmanager
     def blocking(self) -> Iterator[None]:
+        """A block in which each operation of any thread returns when it is computed."""
         private.require("blocking")
         with Patches() as patches:
             for name in CALLS:

@@ -33,14 +33,16 @@ if TYPE_CHECKING:
     from xdevice.base.devices import Device
 
 TYPES: Final = (Block, Parameter, ParameterDict, Trainer)
+"""The types whose objects xdevice treats as models: they hold parameters, or an optimizer's state."""
 
 
 def _names_in_every_block() -> frozenset[str]:
-    # a prefix of their own, so that the program's first block is still number 0
+    """Returns the names of the attributes that a block has without layers and parameters."""
+    # with a prefix, MXNet does not number these blocks, so the program's first block is still number 0
     blocks = (Block(prefix=""), HybridBlock(prefix=""))
     names = frozenset(name for block in blocks for name in vars(block))
-    # a block and its scope refer to each other, so both would stay until the next garbage collection, and `semantics`
-    # would take them for blocks of a legacy program
+    # a block and its scope refer to each other, so both would stay until the next garbage collection,
+    # and `semantics` would take them for blocks of a legacy program
     for block in blocks:
         vars(block).clear()
     return names
@@ -48,6 +50,8 @@ def _names_in_every_block() -> frozenset[str]:
 
 _KEPT: Final = _names_in_every_block()
 """The names of the attributes that every block has."""
+# each reads an attribute or a method of a Gluon object. `_arrays`: the list of a parameter's arrays,
+# one for each device; None before it is initialized
 _arrays = private.field("mxnet.gluon.Parameter._data")
 _put = private.field("mxnet.gluon.Parameter._init_impl")
 _trainer = private.field("mxnet.gluon.Parameter._trainer")
@@ -59,7 +63,9 @@ _reset_store = private.field("mxnet.gluon.Trainer._reset_kvstore")
 
 
 def places(model: Any) -> Iterator[tuple[str, Any]]:
-    """Yields name and context (device) of each variable; for a parameter on several devices, once for each device."""
+    """Yields the name and the context (device) of each variable; for a parameter on several devices,
+    once for each device. For a Trainer, also those of its own contexts and of the arrays of its
+    state."""
     if isinstance(model, Trainer):
         yield from (
             (f"contexts[{i}]", native) for i, native in enumerate(trainers.contexts(model))
@@ -75,7 +81,8 @@ def places(model: Any) -> Iterator[tuple[str, Any]]:
 
 
 def variables(model: Any) -> Iterator[tuple[str, Any]]:
-    """Yields the name and the array of each variable of a model, with the names that `save_parameters` uses."""
+    """Yields the name and the array of each variable of a Block, Parameter or ParameterDict, with the
+    names that `save_parameters` uses; "" for a Parameter."""
     if isinstance(model, Parameter):
         yield "", _value(model.name, model)
         return
@@ -89,7 +96,8 @@ def array_of(model: Any) -> Any | None:
 
 
 def _value(name: str, parameter: Any) -> Any:
-    """Returns the array of a parameter. Raises an error if it has none yet, or several."""
+    """Returns the array of a parameter. Raises `NotBuiltError` if it has none yet, and
+    `UnsupportedError` if it has one on each of several devices."""
     contexts = _contexts(name, parameter)
     if len(contexts) > 1:
         raise UnsupportedError(
@@ -103,14 +111,16 @@ def _value(name: str, parameter: Any) -> Any:
 
 
 def _unshaped(name: str) -> NotBuiltError:
+    """Returns the error for a parameter whose shape depends on the first batch."""
     return NotBuiltError(
         f"{name} has no shape yet; build the model first: call it once on data"
     )
 
 
 def move(model: Any, native: Any) -> None:
-    """Moves the parameters of a model, and the state of the Trainers to which they belong. If a Trainer itself is
-    given, only its state is moved."""
+    """Moves the parameters of a model to a context, and with them the state of the Trainers to which
+    they belong. Of a Trainer, only the state is moved. Raises `UnsupportedError`, before anything has
+    moved, for a Trainer that cannot be moved."""
     if isinstance(model, Trainer):
         _refuse_own_store(model)
         _require_parameters(model, native)
@@ -121,6 +131,7 @@ def move(model: Any, native: Any) -> None:
         for name, parameter in _parameters(model)
         if _contexts(name, parameter) != [native]
     ]
+    # each Trainer once, although many parameters belong to it
     own = {
         id(trainer): trainer for trainer in map(_trainer, moving) if trainer is not None
     }.values()
@@ -139,7 +150,10 @@ def copied(model: Any, native: Any) -> Any:
     that are shared in the model are shared in the copy."""
     memo: dict[int, Any] = {}
     for name, parameter in _parameters(model):
-        _contexts(name, parameter)
+        _contexts(
+            name, parameter
+        )  # raises `NotBuiltError` for a parameter that is not initialized
+        # in the copy, None takes the place of the Trainer
         memo[id(_trainer(parameter))] = None
         memo[id(parameter)] = _copied(parameter, native)
     if isinstance(model, Block):
@@ -149,6 +163,7 @@ def copied(model: Any, native: Any) -> Any:
 
 
 def _copied(parameter: Any, native: Any) -> Any:
+    """Returns a copy of a parameter on a context, without a Trainer."""
     new = copy.copy(parameter)
     _trainer.set(new, None)
     _place(new, parameter, native)
@@ -156,12 +171,15 @@ def _copied(parameter: Any, native: Any) -> Any:
 
 
 def _parameters(model: Any) -> list[tuple[str, Any]]:
+    """Returns the names and the parameters of a Block, Parameter or ParameterDict."""
     if isinstance(model, Parameter):
         return [(model.name, model)]
     return list((model.collect_params() if isinstance(model, Block) else model).items())
 
 
 def _contexts(name: str, parameter: Any) -> list[Any]:
+    """Returns the contexts on which a parameter is, or will be once its shape is known. Raises
+    `NotBuiltError` if it is not initialized; `name` is its name in the error."""
     try:
         return list(parameter.list_ctx())
     except RuntimeError as error:
@@ -173,6 +191,7 @@ def _contexts(name: str, parameter: Any) -> list[Any]:
 def _place(parameter: Any, source: Any, native: Any) -> None:
     """Puts `parameter` on `native`, with the values and the gradient of `source`, which may be `parameter` itself."""
     arrays = _arrays(source)
+    # a deferred initialization has no arrays, and there are several with replicas
     if arrays is None or len(arrays) > 1:
         _reset(parameter, native)
         return
@@ -180,8 +199,9 @@ def _place(parameter: Any, source: Any, native: Any) -> None:
     with _kind_of(arrays[0]):
         _put(parameter)(arrays[0], [native])
         if gradient is not None:
-            # a block that was imported has legacy values, and gradients of mx.np
+            # as legacy arrays, because a block that was imported has legacy values and `mx.np` gradients
             gradient.as_nd_ndarray().copyto(parameter.grad().as_nd_ndarray())
+            # a Trainer refuses gradients that no backward pass has computed since the last step
             _is_fresh.set(_arrays(parameter)[0], _is_fresh(arrays[0]))
 
 
@@ -195,7 +215,8 @@ def _reset(parameter: Any, native: Any) -> None:
 
 @contextmanager
 def _kind_of(array: Any) -> Iterator[None]:
-    """Inside the block, Gluon makes arrays of the kind of `array`: legacy ones or mx.np's."""
+    """A block in which Gluon makes arrays of the kind of `array`: `mx.np` arrays or, also if it is None,
+    legacy ones. Nothing is recorded for gradients."""
     with (
         mx.autograd.pause(),
         mx.util.np_shape(True),
@@ -205,6 +226,7 @@ def _kind_of(array: Any) -> Iterator[None]:
 
 
 def _forget_compiled(block: Any) -> None:
+    """Deletes the compiled graph of a block, which keeps the arrays from before a move."""
     if isinstance(block, HybridBlock):
         _clear_compiled(block)()
 
@@ -221,15 +243,15 @@ def _spare_compiled(block: Any, memo: dict[int, Any]) -> None:
 
 
 def _refuse_own_store(trainer: Any) -> None:
-    """Raises `UnsupportedError` for a Trainer with a key-value store that the program made, or one of several machines,
-    or with state that cannot be moved."""
+    """Raises `UnsupportedError` for a Trainer whose key-value store was made by the program or is
+    distributed over machines, and for one with state that cannot be moved."""
     private.require("optimizers")
     store = trainers.store(trainer)
     if store is not None and (
         store is _kvstore_params(trainer)["kvstore"] or "dist" in store.type
     ):
         raise UnsupportedError(
-            f"mxnet cannot move a Trainer that has begun to use its {store.type!r} key-value store; "
+            f"mxnet cannot move a Trainer that already uses its {store.type!r} key-value store; "
             "make the Trainer after the move, or with kvstore=None"
         )
     for state in trainers.updater(trainer).states.values():
@@ -251,31 +273,34 @@ def _require_parameters(trainer: Any, native: Any) -> None:
 def _follow(trainer: Any) -> None:
     """Moves the state of a Trainer to the devices on which its parameters are now."""
     contexts = [list(parameter.list_ctx()) for parameter in trainers.parameters(trainer)]
-    # MXNet requires all parameters on the same contexts: until the last of several nets has moved, a Trainer keeps its
-    # own
+    # a Trainer has one list of contexts for all its parameters. While only some of several nets have
+    # moved, it keeps its list
     together = all(other == contexts[0] for other in contexts)
     _move_state(trainer, [own[0] for own in contexts], contexts[0] if together else None)
 
 
 def _move_state(trainer: Any, targets: list[Any], contexts: list[Any] | None) -> None:
-    """Moves the state of each of a Trainer's parameters to its target, and lets the Trainer work on these contexts if
-    all are the same."""
+    """Moves a Trainer's state for each parameter to the context of the same index in `targets`. If
+    `contexts` is not None, it becomes the Trainer's list of contexts."""
     own = trainers.updater(trainer)
     with mx.autograd.pause(), mx.util.np_shape(True):
         for index, state in own.states.items():
             own.states[index] = _state_on(state, targets[index])
+    # the optimizer counts its steps by device index, so the new device gets the counts too
     optimizer = trainer.optimizer
     for target in targets:
         trainers.counts(optimizer).setdefault(target.device_id, {}).update(
             trainers.steps(optimizer)
         )
     if contexts is not None:
+        # the key-value store keeps arrays on the old devices; the next step makes another one
         _reset_store(trainer)()
         trainers.contexts.set(trainer, list(contexts))
         trainers.updaters.set(trainer, [own])
 
 
 def _state_on(state: Any, native: Any) -> Any:
+    """Returns the state for one parameter with its arrays on a context."""
     if isinstance(state, mx.nd.NDArray):
         return state if state.ctx == native else state.copyto(native)
     if isinstance(state, list | tuple):
@@ -284,12 +309,14 @@ def _state_on(state: Any, native: Any) -> Any:
 
 
 class MxnetModels(Models):
+    """The capability of handling Gluon's models and Trainers."""
+
     lists_layers = "gluon.nn.Sequential, or register_child() it"
 
     def model_devices(self, model: Any) -> Iterable[tuple[str, Device]]:
         for name, native in places(model):
             place = self.from_native(native)
-            assert place is not None
+            assert place is not None  # as it would be for an object that is no context
             yield name, place
 
     def require_built(self, model: Any) -> None:
@@ -308,12 +335,15 @@ class MxnetModels(Models):
         )
 
     def attributes_of(self, model: Any) -> Iterable[tuple[str, Any, Container[str]]]:
+        """Returns (name, block, names of Gluon's own attributes) for a block and each block in it;
+        nothing for other models."""
         blocks: list[Any] = []
         if isinstance(model, Block):
             model.apply(blocks.append)
         return [("" if block is model else block.name, block, _KEPT) for block in blocks]
 
     def move_held(self, x: Any, device: Device) -> Any:
+        """Returns `x` on a device; if it has a gradient, the new array gets one of zeros."""
         if self.device_of(x) is device:
             return x
         with mx.autograd.pause():
@@ -327,6 +357,7 @@ class MxnetModels(Models):
         move(model, self.to_native(device))
 
     def copy_model(self, model: Any, device: Device) -> Any:
+        """Returns a copy of a model on a device. Raises `UnsupportedError` for a Trainer."""
         if isinstance(model, mx.gluon.Trainer):
             raise self.no_copy_of_optimizer(
                 "copy the model, make a Trainer for the copy, and load_states() the file of save_states()"
@@ -348,15 +379,17 @@ class MxnetModels(Models):
         return [*blocks, *parameters, *arrays]
 
     def container_way(self, x: Any) -> Way | None:
-        """Says that a batch of MXNet's iterators is walked by its attributes; None for any other object."""
+        """Returns a `Way` without fields for a batch of MXNet's iterators, so that its attributes are
+        walked; None for any other object."""
         return Way() if isinstance(x, mx.io.DataBatch) else None
 
     def tensor_of(self, model: Any) -> Any | None:
         return array_of(model)
 
     def gradients(self, model: Any) -> Iterable[tuple[str, Any, Any | None]]:
-        """Yields name, array and gradient of each parameter of a block that is trained. Before the first backward pass
-        the gradients are zeros."""
+        """Yields the name, the array and the gradient of each parameter of a block that is trained.
+        Before the first backward pass the gradients are zeros. Raises `UnsupportedError` for a model
+        that is no block."""
         if not isinstance(model, Block):
             raise UnsupportedError(
                 f"mxnet keeps no gradients at a {type(model).__qualname__}; pass the block"

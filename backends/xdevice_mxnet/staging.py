@@ -49,6 +49,7 @@ def moved(x: Any, native: Any, backend: Replicas) -> Any | None:
     """Returns a copy on a GPU of an array on the host, or the reverse, made through the ring; None if MXNet has to copy
     it."""
     from_kind, to_kind = ("cpu", "gpu") if native.device_type == "gpu" else ("gpu", "cpu")
+    # the first condition excludes contexts of pinned and of shared memory
     if (
         native.device_type != to_kind
         or mx.autograd.is_recording()
@@ -59,16 +60,20 @@ def moved(x: Any, native: Any, backend: Replicas) -> Any | None:
     if to_kind == "gpu":
         is_done = _to_gpu(x, _address(x, backend), copy, backend)
     else:
+        # None for the stream: the ring uses its own, because `_address` has waited for MXNet
         source, target = _address(x, backend), _address(copy, backend)
         is_done = bool(source and target) and ring.to_host(
             x, source, copy, target, _size(x), None
         )
     if not is_done:
         return None
+    # an array of the kind of `x`: `mx.np` or legacy
     return copy if isinstance(x, mx.np.ndarray) else copy.as_nd_ndarray()
 
 
 def _to_gpu(owner: Any, source: int, array: Any, backend: Replicas) -> bool:
+    """Copies from the address `source` on the host, in the memory of `owner`, to an array on a GPU.
+    Returns False if the ring cannot do that, or an address is 0."""
     target = _address(array, backend)
     return bool(source and target) and ring.to_gpu(
         owner, source, array, target, _size(array), None
@@ -95,4 +100,5 @@ def _is_staged(x: Any, kind: str, backend: Replicas) -> bool:
 
 
 def _size(x: Any) -> int:
+    """Returns how many bytes the values of an array take."""
     return int(x.size) * host_dtype(dtype_name(x.dtype)).itemsize

@@ -180,7 +180,7 @@ class PaddleModels(Models):
         return x
 
     def is_parameter(self, x: paddle.Tensor) -> bool:
-        # only parameters have this attribute; Paddle 2.6 and 3 have different classes for them
+        # only parameters have this attribute
         return hasattr(x, "optimize_attr")
 
     def move_model(self, model: Any, device: Device) -> None:
