@@ -269,7 +269,7 @@ class MxnetBackend(MxnetConversion, MxnetModels, MxnetReplicas, MxnetBlocking, B
 
     def is_dense(self, x: Any) -> bool:
         """Whether `x` is one block of numbers in memory, and not sparse."""
-        # an mx.np array is never sparse, and its type is read faster than `stype`
+        # an mx.np array is never sparse, so `stype`, which calls MXNet's library, is not read
         return type(x) is mx.np.ndarray or bool(x.stype == "default")
 
     # memory

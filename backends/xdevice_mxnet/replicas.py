@@ -54,8 +54,8 @@ class MxnetReplicas(Replicas):
         return True
 
     def memory_of(self, x: Any) -> tuple[int, tuple[int, ...]] | None:
-        """Waits for an array, and returns the address of its memory and its strides in bytes; None for
-        an array that has no single memory, such as a sparse one."""
+        """Waits for a dense array, and returns the address of its memory and its strides in bytes; None
+        if MXNet does not tell the address."""
         # MXNet allocates the memory when it computes the array
         x.wait_to_read()
         address = ctypes.c_void_p()

@@ -51,10 +51,12 @@ if TYPE_CHECKING:
 VARIABLE: Final = "XDEVICE_MXNET_NP"
 
 _log = logging.getLogger("xdevice")
+# of the two settings that `set_np` switches on, that of shapes
 _is_on = mx.util.is_np_shape
 
 
 _IS_ALLOWED: Final = is_set(VARIABLE, usual=True)
+"""Whether xdevice may switch NumPy's semantics on: unless XDEVICE_MXNET_NP=0."""
 
 
 class _Thread:
@@ -71,13 +73,16 @@ class _Thread:
 
 
 class _Here(threading.local):
+    """Holds the `_Thread` of the thread that reads it."""
+
     def __init__(self) -> None:
         self.thread = _Thread()
 
 
 class _SetNp:
-    """Replaces the flag by which MXNet's `set_np` remembers that it has logged a message: a call of `set_np` is noticed
-    when it reads the flag. The flag is always true, so MXNet logs nothing."""
+    """Replaces the flag by which MXNet's `set_np` remembers that it has logged a message. `set_np` reads
+    the flag each time, and so this object notices the call. The flag is always true, so MXNet logs
+    nothing. `has_logged` is the value of the flag before: whether `set_np` was called earlier."""
 
     def __init__(self, has_logged: bool) -> None:
         self.was_called = has_logged
@@ -89,10 +94,11 @@ class _SetNp:
 
 
 def _announce_shapes() -> None:
-    """Lets MXNet log, as it does once, that NumPy's shapes are on, where it neither appears nor configures the root
-    logger."""
+    """Makes MXNet log now, without effect, that NumPy's shapes are on. It does so only once, and later
+    the message would appear and configure the root logger."""
     root, silent = logging.getLogger(), logging.NullHandler()
-    root.addHandler(silent)  # one that has a handler is not configured
+    # `logging.info`, which MXNet calls, configures a root logger without handlers
+    root.addHandler(silent)
     root.addFilter(_refuse)
     try:
         with mx.util.np_shape(True):
@@ -103,6 +109,7 @@ def _announce_shapes() -> None:
 
 
 def _refuse(record: logging.LogRecord) -> bool:
+    """A filter of a logger that refuses every record."""
     return False
 
 
@@ -110,6 +117,7 @@ _here: Final = _Here()
 _set_np: Final = _SetNp(private.get("mxnet.util._set_np_array_logged", False))
 """Notices whether the program has called `set_np` in this process, even before this module was imported: such a program
 is not a legacy program."""
+# in an MXNet without the flag, a call of `set_np` is not noticed
 if private.has("mxnet.util._set_np_array_logged"):
     setattr(*private.place("mxnet.util._set_np_array_logged"), _set_np)
 _announce_shapes()
@@ -119,15 +127,18 @@ _legacy: str | None = None
 """The legacy objects (arrays or blocks) that the program had made when `_legacy_things` was first called, in words;
 None if it had made none."""
 _is_decided = False
+"""Whether `_legacy` is final."""
 _logged: set[str] = set()
+"""The messages that were logged, each of which appears only once."""
 
 
 # for the adapter
 
 
 def enter() -> None:
-    """Called when the program asks for the kernels of `arithmetic`. Calls `require` the first time in each thread;
-    after that each kernel calls it if the semantics are off."""
+    """Called when the program asks for the kernels of `arithmetic`. Calls `require` the first time in
+    each thread; after that, each kernel calls `require` if the semantics are off. Raises what `require`
+    raises."""
     if not _here.thread.has_entered:
         require()
         _here.thread.has_entered = True
@@ -145,7 +156,7 @@ def require() -> None:
     why_not = _switch()
     if why_not is not None:
         raise UnsupportedError(
-            f"arithmetic by xdevice needs NumPy's semantics on mxnet, which are off in this thread: {why_not}; call "
+            f"xdevice's arithmetic on mxnet needs NumPy's semantics, which are off in this thread: {why_not}; call "
             f"mxnet.npx.set_np() first if the program works with them"
         )
 
@@ -167,7 +178,9 @@ def creating() -> None:
     warning instead; if the program or XDEVICE_MXNET_NP=0 has decided otherwise, it does nothing."""
     if _here.thread.is_settled:
         return
-    if _is_on():  # within a `with` block: `set_np` would have set `is_settled`
+    # on in a `with` block of the program only: `set_np` would have set `is_settled`. The legacy objects
+    # are looked for now, before xdevice makes arrays that might be taken for the program's
+    if _is_on():
         _legacy_things()
         return
     why_not = _switch()
@@ -175,7 +188,8 @@ def creating() -> None:
         _log_once(
             logging.WARNING,
             f"xdevice makes mxnet.np arrays, but does not call mxnet.npx.set_np(), because {why_not}. So Gluon refuses "
-            f"these arrays, and those without dimensions cannot be computed on; call it first if the program can",
+            f"these arrays, and arrays without dimensions cannot be computed with; call mxnet.npx.set_np() first if "
+            f"the program works with it",
         )
 
 
@@ -189,6 +203,7 @@ def leave() -> None:
 
 def _switch() -> str | None:
     """Switches NumPy's semantics on in this thread, and returns None. If that is not allowed, returns the reason."""
+    # whatever follows is decided for the whole life of the thread
     _here.thread.is_settled = True
     if not _IS_ALLOWED:
         return f"{VARIABLE}=0 leaves them off"
@@ -199,12 +214,14 @@ def _switch() -> str | None:
     _here.thread.is_ours = True
     _log_once(
         logging.INFO,
-        f"xdevice calls mxnet.npx.set_np() in threads that make tensors or compute by it; {VARIABLE}=0 forbids that",
+        f"xdevice calls mxnet.npx.set_np() in each thread that makes tensors or computes with xdevice; {VARIABLE}=0 "
+        f"forbids that",
     )
     return None
 
 
 def _log_once(level: int, text: str) -> None:
+    """Logs a message, unless the same text was logged before."""
     if text not in _logged:
         _logged.add(text)
         _log.log(level, text)
@@ -214,6 +231,8 @@ def _log_once(level: int, text: str) -> None:
 
 
 def _legacy_things() -> str | None:
+    """Returns, in words, the legacy objects that the program had made when this was first called; None if
+    there were none, or if the program has called `set_np`."""
     global _legacy, _is_decided
     if _set_np.was_called:
         return None
@@ -228,23 +247,27 @@ def _look_for_legacy_things() -> str | None:
     if there is nothing. Looks at every object of the process, which takes 30 ms."""
     classes = _classes()
     arrays = [cls for cls in classes if issubclass(cls, mx.nd.NDArray)]
+    # `mx.np.ndarray` is a subclass of the legacy class
     if not all(issubclass(cls, mx.np.ndarray) for cls in arrays):
         return "mx.nd arrays"
     for cls in classes:
         if issubclass(cls, mx.gluon.Block):
             return f"a Gluon block, {cls.__name__},"
+        # NumPy's symbols are of a subclass that MXNet does not name in its public interface
         if issubclass(cls, mx.sym.Symbol) and not issubclass(
             cls, type(mx.sym.var("x").as_np_ndarray())
         ):
             return "symbols of mx.sym"
-    # arrays that are gone were freed by this function, and ctypes keeps each function that has been called
+    # MXNDArrayFree frees an array, and ctypes keeps each function of a library that was called as an
+    # attribute: so this tells of arrays that were made and are gone
     return "arrays" if not arrays and "MXNDArrayFree" in vars(library) else None
 
 
 def _classes() -> set[type]:
     """Returns the classes of all objects in the process that the garbage collector knows."""
     is_frozen = gc.get_freeze_count() > 0
-    if is_frozen:  # gc.get_objects leaves frozen objects out
+    # `gc.get_objects` leaves out frozen objects
+    if is_frozen:
         gc.unfreeze()
     try:
         return set(map(type, gc.get_objects()))
@@ -257,8 +280,8 @@ def _classes() -> set[type]:
 
 
 class Carried:
-    """The semantics of the thread in which this object is made, for a task in another thread, which enters
-    `entered`."""
+    """The semantics of the thread in which this object is made, for a task that runs in another thread,
+    inside the block `entered`."""
 
     def __init__(self) -> None:
         self._is_shape, self._is_array = _is_on(), mx.util.is_np_array()
@@ -266,6 +289,7 @@ class Carried:
 
     @contextmanager
     def entered(self) -> Iterator[None]:
+        """A block in which the current thread has the carried semantics. It restores the thread's own."""
         thread, _here.thread = _here.thread, self._there
         before = mx.util.set_np_shape(self._is_shape)
         try:

@@ -60,7 +60,7 @@ def moved(x: Any, native: Any, backend: Replicas) -> Any | None:
     if to_kind == "gpu":
         is_done = _to_gpu(x, _address(x, backend), copy, backend)
     else:
-        # None for the stream: the ring uses its own, because `_address` has waited for MXNet
+        # None for the stream: the copy may start at once, because `_address` has waited for MXNet's work
         source, target = _address(x, backend), _address(copy, backend)
         is_done = bool(source and target) and ring.to_host(
             x, source, copy, target, _size(x), None
