@@ -188,8 +188,7 @@ def creating() -> None:
         _log_once(
             logging.WARNING,
             f"xdevice makes mxnet.np arrays, but does not call mxnet.npx.set_np(), because {why_not}. So Gluon refuses "
-            f"these arrays, and arrays without dimensions cannot be computed with; call mxnet.npx.set_np() first if "
-            f"the program works with it",
+            f"the arrays, and 0-d arrays cannot be computed with; call set_np() first if the program works with it",
         )
 
 
@@ -214,8 +213,7 @@ def _switch() -> str | None:
     _here.thread.is_ours = True
     _log_once(
         logging.INFO,
-        f"xdevice calls mxnet.npx.set_np() in each thread that makes tensors or computes with xdevice; {VARIABLE}=0 "
-        f"forbids that",
+        f"xdevice calls mxnet.npx.set_np() in threads that make tensors or compute with it; {VARIABLE}=0 forbids that",
     )
     return None
 

@@ -71,10 +71,9 @@ def variables(optimizer: Any) -> Iterator[tuple[str, paddle.Tensor]]:
 def make(optimizer: Any, parameters: list[Any]) -> None:
     """Makes an optimizer's state for these parameters, as its first step would."""
     with paddle.no_grad():
+        # the block is for static graphs, but the argument is always needed
         create_accumulators(optimizer)(
-            # the block is for static graphs, but the argument is always needed
-            paddle.static.default_main_program().global_block(),
-            parameters,
+            paddle.static.default_main_program().global_block(), parameters
         )
 
 
