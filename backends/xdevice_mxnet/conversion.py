@@ -1,8 +1,10 @@
-"""Lends the memory of MXNet's arrays to other frameworks, and takes over memory of theirs, without a copy.
+"""Lends the memory of MXNet's arrays to other frameworks, and takes over memory of theirs,
+without a copy.
 
 Facts about MXNet that the code depends on:
 
-- MXNet orders only its own work. `to_dlpack_for_write` waits for all of MXNet's work on an array, also for reads of it.
+- MXNet orders only its own work. `to_dlpack_for_write` waits for all of MXNet's work on an
+  array, also for reads of it.
 - MXNet exports bool as an integer of one bit.
 - MXNet refuses strides other than those of C order, even for axes of size 1.
 """
@@ -29,7 +31,8 @@ if TYPE_CHECKING:
 TAKES = Takes(strides="compact", labels={"bool": (1, 1)})
 
 _SHARED = ("float16", "float32", "float64", "int32", "int64", "uint8", "int8")
-"""The dtypes that MXNet exports correctly by DLPack: it exports bool as uint8 of 1 bit, and cannot export bfloat16."""
+"""The dtypes that MXNet exports correctly by DLPack: it exports bool as uint8 of 1 bit, and
+cannot export bfloat16."""
 
 
 class MxnetConversion(Conversion):
@@ -39,8 +42,8 @@ class MxnetConversion(Conversion):
         return TAKES
 
     def detached(self, x: Any) -> Any:
-        """Returns an array in the memory of `x` that is not part of a gradient computation. Raises
-        `UnsupportedError` for a sparse array."""
+        """Returns an array in the memory of `x` that is not part of a gradient computation.
+        Raises `UnsupportedError` for a sparse array."""
         if x.stype != "default":
             raise UnsupportedError(
                 f'a {x.stype} array is not in one piece of memory; convert x.tostype("default")'
@@ -60,7 +63,8 @@ class MxnetConversion(Conversion):
             return mx.nd.from_dlpack(lent.capsule).as_np_ndarray()
 
     def from_buffer(self, array: np.ndarray[Any, Any]) -> Any:
-        """Returns an `mx.np` array on the CPU in the memory of a NumPy array, or a copy for int8."""
+        """Returns an `mx.np` array on the CPU in the memory of a NumPy array, or a copy for
+        int8."""
         if array.dtype == "int8":  # mx.nd.from_numpy does not support int8
             return self.from_numpy(array, devices.CPU)
         semantics.creating()
@@ -71,19 +75,20 @@ class MxnetConversion(Conversion):
         return True
 
     def peek(self, x: Any) -> np.ndarray[Any, Any]:
-        """Returns the values of `x` as an array for reading: in the memory of `x` if that is on the host
-        and MXNet can export it, otherwise as a copy."""
+        """Returns the values of `x` as an array for reading: in the memory of `x` if that is on
+        the host and MXNet can export it, otherwise as a copy."""
         with mx.util.np_shape(True):
             is_shared = (
                 dtype_name(x.dtype) in _SHARED and x.stype == "default" and x.ndim and x.size
             )
             if not is_shared or x.ctx.device_type == "gpu":
                 return self.to_numpy(x)
-            # raises the error of failed work here, and not below, where every error means that the memory
-            # cannot be exported
+            # raises the error of failed work here, and not below, where every error means that
+            # the memory cannot be exported
             x.wait_to_read()
             try:
                 return Lent(mx.nd.to_dlpack_for_read(x.as_nd_ndarray())).seen_by_numpy()
-            # a convolution that has run keeps its weight in oneDNN's layout (apache/mxnet#16143)
+            # a convolution that has run keeps its weight in oneDNN's layout
+            # (apache/mxnet#16143)
             except mx.MXNetError:
                 return self.to_numpy(x)

@@ -1,13 +1,16 @@
-"""Moves Gluon's models (Blocks, Parameters, ParameterDicts and Trainers) in place, and copies them.
+"""Moves Gluon's models (Blocks, Parameters, ParameterDicts and Trainers) in place, and copies
+them.
 
 Facts about Gluon that the code depends on:
-- `Parameter.reset_ctx` drops the gradient, copies through cpu:0, and makes legacy or `mx.np` arrays, depending on the
-  NumPy flag of the calling thread. So it is used only for parameters without values, or with replicas on several
-  devices.
-- A Trainer holds contexts (devices) and the optimizer's state, which must be moved too. The optimizer counts its steps
-  for each device index, so the counts are copied to the new index. Otherwise Adam would start again there.
-- With `static_alloc`, a compiled graph keeps its arrays. After its model has been moved away and back, the graph would
-  silently train arrays that are no longer the parameters. So a move deletes the compiled graphs.
+- `Parameter.reset_ctx` drops the gradient, copies through cpu:0, and makes legacy or `mx.np`
+  arrays, depending on the NumPy flag of the calling thread. So it is used only for parameters
+  without values, or with replicas on several devices.
+- A Trainer holds contexts (devices) and the optimizer's state, which must be moved too. The
+  optimizer counts its steps for each device index, so the counts are copied to the new index.
+  Otherwise Adam would start again there.
+- With `static_alloc`, a compiled graph keeps its arrays. After its model has been moved away
+  and back, the graph would silently train arrays that are no longer the parameters. So a move
+  deletes the compiled graphs.
 """
 
 from __future__ import annotations
@@ -33,16 +36,18 @@ if TYPE_CHECKING:
     from xdevice.base.devices import Device
 
 TYPES: Final = (Block, Parameter, ParameterDict, Trainer)
-"""The types whose objects xdevice treats as models: they hold parameters, or an optimizer's state."""
+"""The types whose objects xdevice treats as models: they hold parameters, or an optimizer's
+state."""
 
 
 def _names_in_every_block() -> frozenset[str]:
     """Returns the names of the attributes that a block has without layers and parameters."""
-    # with a prefix, MXNet does not number these blocks, so the program's first block is still number 0
+    # with a prefix, MXNet does not number these blocks, so the program's first block is still
+    # number 0
     blocks = (Block(prefix=""), HybridBlock(prefix=""))
     names = frozenset(name for block in blocks for name in vars(block))
-    # a block and its scope refer to each other, so both would stay until the next garbage collection,
-    # and `semantics` would take them for blocks of a legacy program
+    # a block and its scope refer to each other, so both would stay until the next garbage
+    # collection, and `semantics` would take them for blocks of a legacy program
     for block in blocks:
         vars(block).clear()
     return names
@@ -50,8 +55,8 @@ def _names_in_every_block() -> frozenset[str]:
 
 _KEPT: Final = _names_in_every_block()
 """The names of the attributes that every block has."""
-# each reads an attribute or a method of a Gluon object. `_arrays`: the list of a parameter's arrays,
-# one for each device; None before it is initialized
+# each reads an attribute or a method of a Gluon object. `_arrays`: the list of a parameter's
+# arrays, one for each device; None before it is initialized
 _arrays = private.field("mxnet.gluon.Parameter._data")
 _put = private.field("mxnet.gluon.Parameter._init_impl")
 _trainer = private.field("mxnet.gluon.Parameter._trainer")
@@ -63,9 +68,9 @@ _reset_store = private.field("mxnet.gluon.Trainer._reset_kvstore")
 
 
 def places(model: Any) -> Iterator[tuple[str, Any]]:
-    """Yields the name and the context (device) of each variable; for a parameter on several devices,
-    once for each device. For a Trainer, also those of its own contexts and of the arrays of its
-    state."""
+    """Yields the name and the context (device) of each variable; for a parameter on several
+    devices, once for each device. For a Trainer, also those of its own contexts and of the
+    arrays of its state."""
     if isinstance(model, Trainer):
         yield from (
             (f"contexts[{i}]", native) for i, native in enumerate(trainers.contexts(model))
@@ -81,8 +86,8 @@ def places(model: Any) -> Iterator[tuple[str, Any]]:
 
 
 def variables(model: Any) -> Iterator[tuple[str, Any]]:
-    """Yields the name and the array of each variable of a Block, Parameter or ParameterDict, with the
-    names that `save_parameters` uses; "" for a Parameter."""
+    """Yields the name and the array of each variable of a Block, Parameter or ParameterDict,
+    with the names that `save_parameters` uses; "" for a Parameter."""
     if isinstance(model, Parameter):
         yield "", _value(model.name, model)
         return
@@ -118,9 +123,9 @@ def _unshaped(name: str) -> NotBuiltError:
 
 
 def move(model: Any, native: Any) -> None:
-    """Moves the parameters of a model to a context, and with them the state of the Trainers to which
-    they belong. Of a Trainer, only the state is moved. Raises `UnsupportedError`, before anything has
-    moved, for a Trainer that cannot be moved."""
+    """Moves the parameters of a model to a context, and with them the state of the Trainers to
+    which they belong. Of a Trainer, only the state is moved. Raises `UnsupportedError`, before
+    anything has moved, for a Trainer that cannot be moved."""
     if isinstance(model, Trainer):
         _refuse_own_store(model)
         _require_parameters(model, native)
@@ -146,8 +151,8 @@ def move(model: Any, native: Any) -> None:
 
 
 def copied(model: Any, native: Any) -> Any:
-    """Returns a copy of a model on a context, with its values and gradients, but not attached to a Trainer. Parameters
-    that are shared in the model are shared in the copy."""
+    """Returns a copy of a model on a context, with its values and gradients, but not attached
+    to a Trainer. Parameters that are shared in the model are shared in the copy."""
     memo: dict[int, Any] = {}
     for name, parameter in _parameters(model):
         _contexts(
@@ -189,7 +194,8 @@ def _contexts(name: str, parameter: Any) -> list[Any]:
 
 
 def _place(parameter: Any, source: Any, native: Any) -> None:
-    """Puts `parameter` on `native`, with the values and the gradient of `source`, which may be `parameter` itself."""
+    """Puts `parameter` on `native`, with the values and the gradient of `source`, which may be
+    `parameter` itself."""
     arrays = _arrays(source)
     # a deferred initialization has no arrays, and there are several with replicas
     if arrays is None or len(arrays) > 1:
@@ -199,15 +205,16 @@ def _place(parameter: Any, source: Any, native: Any) -> None:
     with _kind_of(arrays[0]):
         _put(parameter)(arrays[0], [native])
         if gradient is not None:
-            # as legacy arrays, because a block that was imported has legacy values and `mx.np` gradients
+            # as legacy arrays, because a block that was imported has legacy values and `mx.np`
+            # gradients
             gradient.as_nd_ndarray().copyto(parameter.grad().as_nd_ndarray())
             # a Trainer refuses gradients that no backward pass has computed since the last step
             _is_fresh.set(_arrays(parameter)[0], _is_fresh(arrays[0]))
 
 
 def _reset(parameter: Any, native: Any) -> None:
-    """Puts a parameter on a context by MXNet's `reset_ctx`. A deferred initialization stays deferred, replicas on
-    several devices are averaged, and gradients become zero."""
+    """Puts a parameter on a context by MXNet's `reset_ctx`. A deferred initialization stays
+    deferred, replicas on several devices are averaged, and gradients become zero."""
     arrays = _arrays(parameter)
     with _kind_of(arrays[0] if arrays else None):
         parameter.reset_ctx(native)
@@ -215,8 +222,8 @@ def _reset(parameter: Any, native: Any) -> None:
 
 @contextmanager
 def _kind_of(array: Any) -> Iterator[None]:
-    """A block in which Gluon makes arrays of the kind of `array`: `mx.np` arrays or, also if it is None,
-    legacy ones. Nothing is recorded for gradients."""
+    """A block in which Gluon makes arrays of the kind of `array`: `mx.np` arrays or, also if it
+    is None, legacy ones. Nothing is recorded for gradients."""
     with (
         mx.autograd.pause(),
         mx.util.np_shape(True),
@@ -232,8 +239,8 @@ def _forget_compiled(block: Any) -> None:
 
 
 def _spare_compiled(block: Any, memo: dict[int, Any]) -> None:
-    """Sets up the memo of `copy.deepcopy` so that it leaves out a block's compiled graph, which cannot be copied and is
-    compiled again when needed."""
+    """Sets up the memo of `copy.deepcopy` so that it leaves out a block's compiled graph, which
+    cannot be copied and is compiled again when needed."""
     memo.update(
         (id(value), None) for value in vars(block).values() if isinstance(value, mx.nd.CachedOp)
     )
@@ -243,8 +250,8 @@ def _spare_compiled(block: Any, memo: dict[int, Any]) -> None:
 
 
 def _refuse_own_store(trainer: Any) -> None:
-    """Raises `UnsupportedError` for a Trainer whose key-value store was made by the program or is
-    distributed over machines, and for one with state that cannot be moved."""
+    """Raises `UnsupportedError` for a Trainer whose key-value store was made by the program or
+    is distributed over machines, and for one with state that cannot be moved."""
     private.require("optimizers")
     store = trainers.store(trainer)
     if store is not None and (
@@ -259,8 +266,9 @@ def _refuse_own_store(trainer: Any) -> None:
 
 
 def _require_parameters(trainer: Any, native: Any) -> None:
-    """Raises `UnsupportedError` for a Trainer with parameters that are not on `native`. They could not be moved with
-    the Trainer, because it does not know the blocks whose compiled graphs a move has to delete."""
+    """Raises `UnsupportedError` for a Trainer with parameters that are not on `native`. They
+    could not be moved with the Trainer, because it does not know the blocks whose compiled
+    graphs a move has to delete."""
     for parameter in trainers.parameters(trainer):
         places = _contexts(parameter.name, parameter)
         if places != [native]:
@@ -273,15 +281,15 @@ def _require_parameters(trainer: Any, native: Any) -> None:
 def _follow(trainer: Any) -> None:
     """Moves the state of a Trainer to the devices on which its parameters are now."""
     contexts = [list(parameter.list_ctx()) for parameter in trainers.parameters(trainer)]
-    # a Trainer has one list of contexts for all its parameters. While only some of several nets have
-    # moved, it keeps its list
+    # a Trainer has one list of contexts for all its parameters. While only some of several nets
+    # have moved, it keeps its list
     together = all(other == contexts[0] for other in contexts)
     _move_state(trainer, [own[0] for own in contexts], contexts[0] if together else None)
 
 
 def _move_state(trainer: Any, targets: list[Any], contexts: list[Any] | None) -> None:
-    """Moves a Trainer's state for each parameter to the context of the same index in `targets`. If
-    `contexts` is not None, it becomes the Trainer's list of contexts."""
+    """Moves a Trainer's state for each parameter to the context of the same index in `targets`.
+    If `contexts` is not None, it becomes the Trainer's list of contexts."""
     own = trainers.updater(trainer)
     with mx.autograd.pause(), mx.util.np_shape(True):
         for index, state in own.states.items():
@@ -335,8 +343,8 @@ class MxnetModels(Models):
         )
 
     def attributes_of(self, model: Any) -> Iterable[tuple[str, Any, Container[str]]]:
-        """Returns (name, block, names of Gluon's own attributes) for a block and each block in it;
-        nothing for other models."""
+        """Returns (name, block, names of Gluon's own attributes) for a block and each block in
+        it; nothing for other models."""
         blocks: list[Any] = []
         if isinstance(model, Block):
             model.apply(blocks.append)
@@ -366,7 +374,8 @@ class MxnetModels(Models):
         return copied(model, self.to_native(device))
 
     def model_parts(self, model: Any) -> Iterable[Any]:
-        """Returns the blocks of a model, its parameters, and the arrays of these parameters; nothing for a Trainer."""
+        """Returns the blocks of a model, its parameters, and the arrays of these parameters;
+        nothing for a Trainer."""
         blocks: list[Any] = []
         if isinstance(model, Block):
             model.apply(blocks.append)
@@ -379,17 +388,17 @@ class MxnetModels(Models):
         return [*blocks, *parameters, *arrays]
 
     def container_way(self, x: Any) -> Way | None:
-        """Returns a `Way` without fields for a batch of MXNet's iterators, so that its attributes are
-        walked; None for any other object."""
+        """Returns a `Way` without fields for a batch of MXNet's iterators, so that its
+        attributes are walked; None for any other object."""
         return Way() if isinstance(x, mx.io.DataBatch) else None
 
     def tensor_of(self, model: Any) -> Any | None:
         return array_of(model)
 
     def gradients(self, model: Any) -> Iterable[tuple[str, Any, Any | None]]:
-        """Yields the name, the array and the gradient of each parameter of a block that is trained.
-        Before the first backward pass the gradients are zeros. Raises `UnsupportedError` for a model
-        that is no block."""
+        """Yields the name, the array and the gradient of each parameter of a block that is
+        trained. Before the first backward pass the gradients are zeros. Raises
+        `UnsupportedError` for a model that is no block."""
         if not isinstance(model, Block):
             raise UnsupportedError(
                 f"mxnet keeps no gradients at a {type(model).__qualname__}; pass the block"

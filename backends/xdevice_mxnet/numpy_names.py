@@ -1,8 +1,10 @@
-"""Lets MXNet 1.9 work with NumPy 1.24 to 1.26, which lack names that MXNet uses: `numpy.bool` and the like.
+"""Lets MXNet 1.9 work with NumPy 1.24 to 1.26, which lack names that MXNet uses: `numpy.bool`
+and the like.
 
-MXNet reads these names at its import and later (`x[mask] = 0`). While MXNet is imported, its modules, and only they,
-get an `__import__` that returns a copy of the module `numpy` with these names added. MXNet's modules keep the copy. The
-real module, which all others use, is never changed.
+MXNet reads these names at its import and later (`x[mask] = 0`). While MXNet is imported, its
+modules, and only they, get an `__import__` that returns a copy of the module `numpy` with these
+names added. MXNet's modules keep the copy. The real module, which all others use, is never
+changed.
 """
 
 from __future__ import annotations
@@ -34,8 +36,9 @@ _GONE = {
 
 @contextmanager
 def restored(package: str) -> Iterator[None]:
-    """A block in which to import `package` (MXNet), so that it finds the names that NumPy has removed
-    (apache/mxnet#21165). Raises ImportError for NumPy 2, with which MXNet cannot work."""
+    """A block in which to import `package` (MXNet), so that it finds the names that NumPy has
+    removed (apache/mxnet#21165). Raises ImportError for NumPy 2, with which MXNet cannot
+    work."""
     # a name that NumPy 2 removed
     if not hasattr(numpy, "PZERO"):
         raise ImportError(
@@ -57,16 +60,16 @@ def restored(package: str) -> Iterator[None]:
 
 def _forget_failed_import(package: str) -> None:
     """Removes the submodules that an earlier import of `package`, outside `restored`, left in
-    `sys.modules` when it failed. They refer to the real NumPy, and must be imported again with the
-    copy."""
+    `sys.modules` when it failed. They refer to the real NumPy, and must be imported again with
+    the copy."""
     if package not in sys.modules:
         for name in [name for name in tuple(sys.modules) if name.startswith(f"{package}.")]:
             del sys.modules[name]
 
 
 class _Finder(MetaPathFinder):
-    """Finds the modules of `package` as Python does, but lets them be loaded with an `__import__` of
-    their own."""
+    """Finds the modules of `package` as Python does, but lets them be loaded with an
+    `__import__` of their own."""
 
     def __init__(self, package: str) -> None:
         self._package = package
@@ -74,8 +77,8 @@ class _Finder(MetaPathFinder):
         vars(copy).update(vars(numpy))
         vars(copy).update(_GONE)
 
-        # Python calls it for each import statement. Only the module `numpy` is replaced, and not its
-        # submodules
+        # Python calls it for each import statement. Only the module `numpy` is replaced, and
+        # not its submodules
         def import_(name: str, *args: Any, **kwargs: Any) -> ModuleType:
             module = builtins.__import__(name, *args, **kwargs)
             return copy if module is numpy else module
@@ -83,8 +86,8 @@ class _Finder(MetaPathFinder):
         self._builtins = {**vars(builtins), "__import__": import_}
 
     def end(self) -> None:
-        """Called after the import of the package. Later imports of its modules, which MXNet runs inside
-        most of its functions, are Python's own, and as fast."""
+        """Called after the import of the package. Later imports of its modules, which MXNet
+        runs inside most of its functions, are Python's own, and as fast."""
         self._builtins["__import__"] = builtins.__import__
 
     def find_spec(

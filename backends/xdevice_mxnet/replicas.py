@@ -34,9 +34,10 @@ class MxnetReplicas(Replicas):
             return super().split(x, sizes)
 
     def join(self, parts: list[Any]) -> Any:
-        """Returns the parts joined along their first axis, as an array of their kind; parts without axes
-        become a vector."""
-        # as mx.np arrays, because legacy arrays of bool, or without elements, cannot be concatenated
+        """Returns the parts joined along their first axis, as an array of their kind; parts
+        without axes become a vector."""
+        # as mx.np arrays, because legacy arrays of bool, or without elements, cannot be
+        # concatenated
         with mx.util.np_shape(True):
             arrays = [x.as_np_ndarray() for x in parts]
             joined = mx.np.concatenate(arrays) if arrays[0].ndim else mx.np.stack(arrays)
@@ -54,15 +55,16 @@ class MxnetReplicas(Replicas):
         return True
 
     def memory_of(self, x: Any) -> tuple[int, tuple[int, ...]] | None:
-        """Waits for a dense array, and returns the address of its memory and its strides in bytes; None
-        if MXNet does not tell the address."""
+        """Waits for a dense array, and returns the address of its memory and its strides in
+        bytes; None if MXNet does not tell the address."""
         # MXNet allocates the memory when it computes the array
         x.wait_to_read()
         address = ctypes.c_void_p()
         has_failed = _get_data(x.handle, ctypes.byref(address))
         if has_failed:
             return None
-        # MXNet's arrays are always in C order: a stride is the size of all that the later axes hold
+        # MXNet's arrays are always in C order: a stride is the size of all that the later axes
+        # hold
         itemsize = host_dtype(dtype_name(x.dtype)).itemsize
         strides = (
             [*accumulate(reversed(x.shape[1:]), mul, initial=itemsize)][::-1] if x.ndim else []
@@ -77,8 +79,8 @@ class MxnetReplicas(Replicas):
             value.as_nd_ndarray().copyto((x if array is None else array).as_nd_ndarray())
 
     def total(self, tensors: Iterable[Any], mean: bool) -> Any:
-        """Returns the sum or the mean of arrays on one device, added in their order; float16 is added as
-        float32."""
+        """Returns the sum or the mean of arrays on one device, added in their order; float16 is
+        added as float32."""
         rest = iter(tensors)
         first = next(rest)
         wide = "float32" if dtype_name(first.dtype) == "float16" else first.dtype

@@ -1,6 +1,8 @@
-"""Decides when a thread gets NumPy's semantics, a setting that MXNet keeps for each thread and that is off at first.
+"""Decides when a thread gets NumPy's semantics, a setting that MXNet keeps for each thread and
+that is off at first.
 
-The setting replaces the meaning of shapes and the type of arrays (`mx.npx.set_np()` switches it on):
+The setting replaces the meaning of shapes and the type of arrays (`mx.npx.set_np()` switches it
+on):
 
 | | off, as in a legacy program | on | upstream |
 |---|---|---|---|
@@ -18,15 +20,19 @@ Who switches it on, once and for good in the calling thread:
 | `creating`: xdevice makes a tensor | switches on; a legacy program gets a warning instead, once |
 | `enter`, `require`: xdevice computes | switches on; a legacy program gets `UnsupportedError` |
 
-- A legacy program has made `mx.nd` arrays, symbols or Gluon blocks without the setting. They may not work with it, so
-  `chosen` and `creating` leave it off there. So does XDEVICE_MXNET_NP=0.
-- Where the program itself has called `set_np` or `reset_np`, only arithmetic, which needs the setting, calls it again.
+- A legacy program has made `mx.nd` arrays, symbols or Gluon blocks without the setting. They
+  may not work with it, so `chosen` and `creating` leave it off there. So does
+  XDEVICE_MXNET_NP=0.
+- Where the program itself has called `set_np` or `reset_np`, only arithmetic, which needs the
+  setting, calls it again.
 - The setting is never on for only a part of a computation: see the last row of the first table.
-- A new thread begins with the setting off, which is why each thread is asked (apache/mxnet#14661).
+- A new thread begins with the setting off, which is why each thread is asked
+  (apache/mxnet#14661).
 
-Two things of MXNet's are replaced. `mxnet.util._set_np_array_logged` becomes an object that notices calls of `set_np`
-(`_SetNp`). And MXNet's message that the setting is on is suppressed (`_announce_shapes`): it configured the root
-logger, so that the program's `logging.basicConfig` did nothing (apache/mxnet#16413).
+Two things of MXNet's are replaced. `mxnet.util._set_np_array_logged` becomes an object that
+notices calls of `set_np` (`_SetNp`). And MXNet's message that the setting is on is suppressed
+(`_announce_shapes`): it configured the root logger, so that the program's `logging.basicConfig`
+did nothing (apache/mxnet#16413).
 """
 
 from __future__ import annotations
@@ -60,12 +66,13 @@ _IS_ALLOWED: Final = is_set(VARIABLE, usual=True)
 
 
 class _Thread:
-    """The decisions of this module about NumPy's semantics in one thread. Each thread has one such object."""
+    """The decisions of this module about NumPy's semantics in one thread. Each thread has one
+    such object."""
 
     def __init__(self, is_settled: bool = False) -> None:
         self.is_settled = is_settled
-        """Whether `creating` has nothing more to do in this thread, because the program or xdevice has called `set_np`
-        here, or because xdevice must not call it."""
+        """Whether `creating` has nothing more to do in this thread, because the program or
+        xdevice has called `set_np` here, or because xdevice must not call it."""
         self.is_ours = False
         """Whether xdevice has called `set_np` in this thread."""
         self.has_entered = False
@@ -80,9 +87,10 @@ class _Here(threading.local):
 
 
 class _SetNp:
-    """Replaces the flag by which MXNet's `set_np` remembers that it has logged a message. `set_np` reads
-    the flag each time, and so this object notices the call. The flag is always true, so MXNet logs
-    nothing. `has_logged` is the value of the flag before: whether `set_np` was called earlier."""
+    """Replaces the flag by which MXNet's `set_np` remembers that it has logged a message.
+    `set_np` reads the flag each time, and so this object notices the call. The flag is always
+    true, so MXNet logs nothing. `has_logged` is the value of the flag before: whether `set_np`
+    was called earlier."""
 
     def __init__(self, has_logged: bool) -> None:
         self.was_called = has_logged
@@ -94,8 +102,8 @@ class _SetNp:
 
 
 def _announce_shapes() -> None:
-    """Makes MXNet log now, without effect, that NumPy's shapes are on. It does so only once, and later
-    the message would appear and configure the root logger."""
+    """Makes MXNet log now, without effect, that NumPy's shapes are on. It does so only once,
+    and later the message would appear and configure the root logger."""
     root, silent = logging.getLogger(), logging.NullHandler()
     # `logging.info`, which MXNet calls, configures a root logger without handlers
     root.addHandler(silent)
@@ -115,8 +123,8 @@ def _refuse(record: logging.LogRecord) -> bool:
 
 _here: Final = _Here()
 _set_np: Final = _SetNp(private.get("mxnet.util._set_np_array_logged", False))
-"""Notices whether the program has called `set_np` in this process, even before this module was imported: such a program
-is not a legacy program."""
+"""Notices whether the program has called `set_np` in this process, even before this module was
+imported: such a program is not a legacy program."""
 # in an MXNet without the flag, a call of `set_np` is not noticed
 if private.has("mxnet.util._set_np_array_logged"):
     setattr(*private.place("mxnet.util._set_np_array_logged"), _set_np)
@@ -124,8 +132,8 @@ _announce_shapes()
 
 _lock = threading.Lock()
 _legacy: str | None = None
-"""The legacy objects (arrays or blocks) that the program had made when `_legacy_things` was first called, in words;
-None if it had made none."""
+"""The legacy objects (arrays or blocks) that the program had made when `_legacy_things` was
+first called, in words; None if it had made none."""
 _is_decided = False
 """Whether `_legacy` is final."""
 _logged: set[str] = set()
@@ -136,20 +144,21 @@ _logged: set[str] = set()
 
 
 def enter() -> None:
-    """Called when the program asks for the kernels of `arithmetic`. Calls `require` the first time in
-    each thread; after that, each kernel calls `require` if the semantics are off. Raises what `require`
-    raises."""
+    """Called when the program asks for the kernels of `arithmetic`. Calls `require` the first
+    time in each thread; after that, each kernel calls `require` if the semantics are off.
+    Raises what `require` raises."""
     if not _here.thread.has_entered:
         require()
         _here.thread.has_entered = True
 
 
 def require() -> None:
-    """Switches NumPy's semantics on in this thread, if they are off. Called before xdevice computes or records
-    anything.
+    """Switches NumPy's semantics on in this thread, if they are off. Called before xdevice
+    computes or records anything.
 
     Raises:
-        UnsupportedError: the program has made legacy arrays or blocks before, or XDEVICE_MXNET_NP=0 forbids it.
+        UnsupportedError: the program has made legacy arrays or blocks before, or
+        XDEVICE_MXNET_NP=0 forbids it.
     """
     if _is_on():
         return
@@ -162,8 +171,9 @@ def require() -> None:
 
 
 def chosen() -> None:
-    """Called when the program selects MXNet by xdevice. Switches NumPy's semantics on in this thread, unless it is a
-    legacy program, or the program or XDEVICE_MXNET_NP=0 has decided otherwise."""
+    """Called when the program selects MXNet by xdevice. Switches NumPy's semantics on in this
+    thread, unless it is a legacy program, or the program or XDEVICE_MXNET_NP=0 has decided
+    otherwise."""
     if (
         _IS_ALLOWED
         and not _here.thread.is_settled
@@ -174,12 +184,14 @@ def chosen() -> None:
 
 
 def creating() -> None:
-    """Called before xdevice makes a tensor. Switches NumPy's semantics on in this thread. In a legacy program it logs a
-    warning instead; if the program or XDEVICE_MXNET_NP=0 has decided otherwise, it does nothing."""
+    """Called before xdevice makes a tensor. Switches NumPy's semantics on in this thread. In a
+    legacy program it logs a warning instead; if the program or XDEVICE_MXNET_NP=0 has decided
+    otherwise, it does nothing."""
     if _here.thread.is_settled:
         return
-    # on in a `with` block of the program only: `set_np` would have set `is_settled`. The legacy objects
-    # are looked for now, before xdevice makes arrays that might be taken for the program's
+    # on in a `with` block of the program only: `set_np` would have set `is_settled`. The legacy
+    # objects are looked for now, before xdevice makes arrays that might be taken for the
+    # program's
     if _is_on():
         _legacy_things()
         return
@@ -193,15 +205,16 @@ def creating() -> None:
 
 
 def leave() -> None:
-    """Switches NumPy's semantics off again in this thread, if `require`, `chosen` or `creating` has switched them
-    on."""
+    """Switches NumPy's semantics off again in this thread, if `require`, `chosen` or `creating`
+    has switched them on."""
     if _here.thread.is_ours and mx.util.is_np_array():
         mx.npx.reset_np()
     _here.thread = _Thread()
 
 
 def _switch() -> str | None:
-    """Switches NumPy's semantics on in this thread, and returns None. If that is not allowed, returns the reason."""
+    """Switches NumPy's semantics on in this thread, and returns None. If that is not allowed,
+    returns the reason."""
     # whatever follows is decided for the whole life of the thread
     _here.thread.is_settled = True
     if not _IS_ALLOWED:
@@ -229,8 +242,8 @@ def _log_once(level: int, text: str) -> None:
 
 
 def _legacy_things() -> str | None:
-    """Returns, in words, the legacy objects that the program had made when this was first called; None if
-    there were none, or if the program has called `set_np`."""
+    """Returns, in words, the legacy objects that the program had made when this was first
+    called; None if there were none, or if the program has called `set_np`."""
     global _legacy, _is_decided
     if _set_np.was_called:
         return None
@@ -241,8 +254,9 @@ def _legacy_things() -> str | None:
 
 
 def _look_for_legacy_things() -> str | None:
-    """Returns, in words, what the program has made that NumPy's semantics would break: arrays, blocks or symbols. None
-    if there is nothing. Looks at every object of the process, which takes 30 ms."""
+    """Returns, in words, what the program has made that NumPy's semantics would break: arrays,
+    blocks or symbols. None if there is nothing. Looks at every object of the process, which
+    takes 30 ms."""
     classes = _classes()
     arrays = [cls for cls in classes if issubclass(cls, mx.nd.NDArray)]
     # `mx.np.ndarray` is a subclass of the legacy class
@@ -256,8 +270,8 @@ def _look_for_legacy_things() -> str | None:
             cls, type(mx.sym.var("x").as_np_ndarray())
         ):
             return "symbols of mx.sym"
-    # MXNDArrayFree frees an array, and ctypes keeps each function of a library that was called as an
-    # attribute: so this tells of arrays that were made and are gone
+    # MXNDArrayFree frees an array, and ctypes keeps each function of a library that was called
+    # as an attribute: so this tells of arrays that were made and are gone
     return "arrays" if not arrays and "MXNDArrayFree" in vars(library) else None
 
 
@@ -278,8 +292,8 @@ def _classes() -> set[type]:
 
 
 class Carried:
-    """The semantics of the thread in which this object is made, for a task that runs in another thread,
-    inside the block `entered`."""
+    """The semantics of the thread in which this object is made, for a task that runs in another
+    thread, inside the block `entered`."""
 
     def __init__(self) -> None:
         self._is_shape, self._is_array = _is_on(), mx.util.is_np_array()
@@ -287,7 +301,8 @@ class Carried:
 
     @contextmanager
     def entered(self) -> Iterator[None]:
-        """A block in which the current thread has the carried semantics. It restores the thread's own."""
+        """A block in which the current thread has the carried semantics. It restores the
+        thread's own."""
         thread, _here.thread = _here.thread, self._there
         before = mx.util.set_np_shape(self._is_shape)
         try:
@@ -298,7 +313,8 @@ class Carried:
             _here.thread = thread
 
     def rejoin(self) -> None:
-        """Called in the thread that made this object, after the task in the other thread. If the task has switched
-        NumPy's semantics on, this thread gets them too: otherwise it could not compute with the task's arrays."""
+        """Called in the thread that made this object, after the task in the other thread. If
+        the task has switched NumPy's semantics on, this thread gets them too: otherwise it
+        could not compute with the task's arrays."""
         if self._there.is_ours and not _is_on():
             _switch()

@@ -1,23 +1,26 @@
-"""The adapter for PaddlePaddle: xdevice's hooks (the methods that its core calls), written with Paddle's functions.
+"""The adapter for PaddlePaddle: xdevice's hooks (the methods that its core calls), written with
+Paddle's functions.
 
 The rules that it must keep, and the facts behind them:
-- If TensorFlow is imported already, Paddle's libraries are loaded so that they find their own symbols first. Otherwise
-  Paddle segfaults (see `xdevice.contract.loader`).
-- When the thread that imported Paddle ends, Paddle leaves its dygraph (eager) mode in all threads, unless something
-  still refers to the context manager of that mode (measured on 2.6.2 and 3.3.1). So this module keeps a reference.
+- If TensorFlow is imported already, Paddle's libraries are loaded so that they find their own
+  symbols first. Otherwise Paddle segfaults (see `xdevice.contract.loader`).
+- When the thread that imported Paddle ends, Paddle leaves its dygraph (eager) mode in all
+  threads, unless something still refers to the context manager of that mode (measured on 2.6.2
+  and 3.3.1). So this module keeps a reference.
 - Tensors are copied by the module `copying`, never by `Tensor.to`.
-- For a sparse tensor `_copy_to` raises, and `numpy()` crashes the process with a segmentation fault (3.3.1;
-  PaddlePaddle/Paddle#46642, closed as no bug).
-- `set_device` works for the whole process (PaddlePaddle/Paddle#77927), so only `scope` calls it, in a way that lets the
-  scopes of several threads overlap. In Paddle 2.6 only the functions of `_C_ops` take the place on which a tensor is
-  created.
-- `CUDAPlace` crashes the process in a build for the CPU, so it is checked that a device exists before its place is
-  made.
+- For a sparse tensor `_copy_to` raises, and `numpy()` crashes the process with a segmentation
+  fault (3.3.1; PaddlePaddle/Paddle#46642, closed as no bug).
+- `set_device` works for the whole process (PaddlePaddle/Paddle#77927), so only `scope` calls
+  it, in a way that lets the scopes of several threads overlap. In Paddle 2.6 only the functions
+  of `_C_ops` take the place on which a tensor is created.
+- `CUDAPlace` crashes the process in a build for the CPU, so it is checked that a device exists
+  before its place is made.
 - Paddle takes NumPy's uint16 for bfloat16, and returns bfloat16 as uint16.
-- A virtual GPU is a device of a plugin without kernels (virtual_gpus.py): Paddle computes each operation on the CPU,
-  and copies operands and results. Kernels that take strides would fail there, so they are switched off; operations that
-  otherwise return a view then return a copy.
-- Paddle would make the first virtual GPU its default device, so the CPU is made the default again.
+- A virtual GPU is a device of a plugin without kernels (virtual_gpus.py): Paddle computes each
+  operation on the CPU, and copies operands and results. Kernels that take strides would fail
+  there, so they are switched off; operations that otherwise return a view then return a copy.
+- Paddle would make the first virtual GPU its default device, so the CPU is made the default
+  again.
 """
 
 from __future__ import annotations
@@ -63,7 +66,8 @@ if TYPE_CHECKING:
 
 _CPU = devices.CPU
 _is_cpu_place = methodcaller("is_cpu_place")
-# nothing reads it: as long as it exists, Paddle stays in dygraph mode (see the top of this file)
+# nothing reads it: as long as it exists, Paddle stays in dygraph mode (see the top of this
+# file)
 _dygraph = private.get("paddle.base.framework.global_var._functional_dygraph_context_manager")
 # None in a Paddle without this function
 _full = private.get("paddle._C_ops.full")
@@ -95,7 +99,8 @@ class PaddleBackend(
     private_names = private
 
     def __init__(self) -> None:
-        # Paddle's name for the device type of `gpu:i`, such as "gpu", and the number of these devices
+        # Paddle's name for the device type of `gpu:i`, such as "gpu", and the number of these
+        # devices
         self._gpu, self._gpus = accelerators.detect()
         self._natives: dict[Device, Any] = {_CPU: paddle.CPUPlace()}
         tracing.keep_out()
@@ -107,8 +112,8 @@ class PaddleBackend(
         return paddle
 
     def classify(self, cls: type) -> Kind | None:
-        """Returns "tensor" for a class of tensors, "symbol" for one of tensors in a traced program,
-        "model" for one of layers or optimizers, and None for any other class."""
+        """Returns "tensor" for a class of tensors, "symbol" for one of tensors in a traced
+        program, "model" for one of layers or optimizers, and None for any other class."""
         if issubclass(cls, paddle.Tensor):
             return "tensor"
         if issubclass(cls, tracing.SYMBOLS):
@@ -123,8 +128,8 @@ class PaddleBackend(
         return self._gpus if kind == "gpu" else int(kind == "cpu")
 
     def describe(self, device: Device) -> DeviceInfo:
-        """Returns the name of a device, and its memory in bytes; None instead of the bytes for the
-        CPU and for devices other than CUDA's and ROCm's."""
+        """Returns the name of a device, and its memory in bytes; None instead of the bytes for
+        the CPU and for devices other than CUDA's and ROCm's."""
         if device.kind != "gpu":
             return DeviceInfo(device.kind, None)
         if self.virtual:
@@ -153,8 +158,8 @@ class PaddleBackend(
         return native
 
     def from_native(self, native: Any) -> Device | None:
-        """Returns the `Device` of a place, of any of Paddle's classes; None if `native` is not a
-        place. Raises `UnsupportedError` for a place that is neither `gpu:i` nor the host."""
+        """Returns the `Device` of a place, of any of Paddle's classes; None if `native` is not
+        a place. Raises `UnsupportedError` for a place that is neither `gpu:i` nor the host."""
         if isinstance(native, paddle.CPUPlace | paddle.CUDAPinnedPlace):
             return _CPU
         if isinstance(native, paddle.CUDAPlace):
@@ -186,9 +191,9 @@ class PaddleBackend(
         return self.copy(x, device)
 
     def copy(self, x: paddle.Tensor, device: Device) -> paddle.Tensor:
-        """Returns a copy of `x` in new storage on a device, which may be that of `x`. Gradients flow.
-        Raises `UnsupportedError` for a sparse or distributed tensor, and for a symbol that is to leave
-        the device of its program."""
+        """Returns a copy of `x` in new storage on a device, which may be that of `x`. Gradients
+        flow. Raises `UnsupportedError` for a sparse or distributed tensor, and for a symbol
+        that is to leave the device of its program."""
         # not `isinstance`, which Paddle's class of symbols answers with True for any tensor
         if issubclass(type(x), tracing.SYMBOLS):
             return tracing.copied(x, device, self)
@@ -235,14 +240,14 @@ class PaddleBackend(
         return host if device is _CPU else copying.plain(host, self.to_native(device))
 
     def to_numpy(self, x: paddle.Tensor) -> np.ndarray[Any, Any]:
-        """Returns the values of `x`, made dense, as an array. Raises `UnsupportedError` for a tensor
-        that is spread over processes."""
+        """Returns the values of `x`, made dense, as an array. Raises `UnsupportedError` for a
+        tensor that is spread over processes."""
         staged = staging.read(x)
         if staged is not None:
             return staged
         host: np.ndarray[Any, Any] = (x if x.is_dense() else self._to_dense(x)).numpy()
-        # the dtypes of BITS_AS, which Paddle returns as integers, have at most 2 bytes, and finding
-        # the name of the dtype takes longer than the other steps
+        # the dtypes of BITS_AS, which Paddle returns as integers, have at most 2 bytes, and
+        # finding the name of the dtype takes longer than the other steps
         if host.itemsize > 2:
             return host
         name = dtype_name(x.dtype)
@@ -264,8 +269,8 @@ class PaddleBackend(
     # what a tensor is made of
 
     def is_dense(self, x: paddle.Tensor) -> bool:
-        """Whether `x` is one block of numbers in memory: not sparse, not spread over processes. Also
-        True for a symbol."""
+        """Whether `x` is one block of numbers in memory: not sparse, not spread over processes.
+        Also True for a symbol."""
         # symbols, which functions get that to_static traces, have no method is_dense
         return not isinstance(x, paddle.Tensor) or bool(x.is_dense())
 
@@ -284,9 +289,9 @@ class PaddleBackend(
         return "paddle finds no GPU: there is no driver, or CUDA_VISIBLE_DEVICES hides the GPUs"
 
     def _device_at(self, place: Any) -> Device:
-        """Returns the `Device` of the place of a tensor. Raises `NotBuiltError` for the place of a
-        parameter without memory, and `UnsupportedError` for a place that is neither `gpu:i` nor the
-        host."""
+        """Returns the `Device` of the place of a tensor. Raises `NotBuiltError` for the place
+        of a parameter without memory, and `UnsupportedError` for a place that is neither
+        `gpu:i` nor the host."""
         if place.is_gpu_place():
             return self._real_gpu(place.gpu_device_id())
         if place.is_custom_place():
@@ -305,8 +310,8 @@ class PaddleBackend(
         )
 
     def _to_dense(self, x: paddle.Tensor) -> paddle.Tensor:
-        """Returns a dense copy of a sparse tensor. Raises `UnsupportedError` for a tensor that is
-        spread over processes."""
+        """Returns a dense copy of a sparse tensor. Raises `UnsupportedError` for a tensor that
+        is spread over processes."""
         if x.is_dist():
             raise self.unsupported(
                 f"reading {conversion.described(x)} as a NumPy array",
@@ -315,8 +320,8 @@ class PaddleBackend(
         return x.to_dense()
 
     def _of_plugin(self, kind: str, index: int) -> Device:
-        """Returns `gpu:index` for a device of a plugin. Raises `UnsupportedError` if `gpu:i` means
-        devices of another kind here."""
+        """Returns `gpu:index` for a device of a plugin. Raises `UnsupportedError` if `gpu:i`
+        means devices of another kind here."""
         if kind != self._gpu:
             raise self.unsupported(
                 f"devices of the plugin {kind!r}, where gpu:i is {self._gpu}", "use x.cpu()"
@@ -324,8 +329,9 @@ class PaddleBackend(
         return devices.of("gpu", index)
 
     def _settled(self, x: paddle.Tensor, device: Device) -> paddle.Tensor:
-        """Returns `x`, the result of an operation on `device`, moved there if it is elsewhere: Paddle leaves an empty
-        result on the CPU if the device's plugin has no kernel for the operation."""
+        """Returns `x`, the result of an operation on `device`, moved there if it is elsewhere:
+        Paddle leaves an empty result on the CPU if the device's plugin has no kernel for the
+        operation."""
         return (
             self.move(x, device)
             if self._gpu != "gpu" and self.device_of(x) is not device
@@ -333,8 +339,8 @@ class PaddleBackend(
         )
 
     def _real_gpu(self, index: int) -> Device:
-        """Returns `gpu:index` for a GPU of CUDA or ROCm. Raises `UnsupportedError` if `gpu:i` means
-        other devices here."""
+        """Returns `gpu:index` for a GPU of CUDA or ROCm. Raises `UnsupportedError` if `gpu:i`
+        means other devices here."""
         # a real GPU would be taken for the virtual GPU of the same index
         if self.virtual:
             raise self.unsupported(

@@ -1,5 +1,5 @@
-"""Finds the accelerator that `gpu:i` means in Paddle: the GPUs of CUDA or ROCm, else XPUs, else those of the only
-plugin that has devices."""
+"""Finds the accelerator that `gpu:i` means in Paddle: the GPUs of CUDA or ROCm, else XPUs, else
+those of the only plugin that has devices."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from . import virtual_devices
 
 
 def detect() -> tuple[str, int]:
-    """Returns Paddle's name for the device type of `gpu:i`, and how many such devices there are;
-    ("gpu", 0) if there is no accelerator. Raises `UnsupportedError` if two plugins have devices and
-    XDEVICE_ACCELERATOR does not name one."""
+    """Returns Paddle's name for the device type of `gpu:i`, and how many such devices there
+    are; ("gpu", 0) if there is no accelerator. Raises `UnsupportedError` if two plugins have
+    devices and XDEVICE_ACCELERATOR does not name one."""
     counts = {"gpu": _count_gpus()}
     if paddle.is_compiled_with_xpu():
         counts["xpu"] = len(paddle.static.xpu_places())
@@ -45,15 +45,16 @@ def detect() -> tuple[str, int]:
 
 
 def words(name: str) -> frozenset[str]:
-    """Returns the words that mean the hardware of a Paddle device type, such as "cuda" for "gpu"."""
+    """Returns the words that mean the hardware of a Paddle device type, such as "cuda" for
+    "gpu"."""
     if name != "gpu":
         return frozenset((name,))
     return frozenset(("rocm", "hip") if paddle.is_compiled_with_rocm() else ("cuda",))
 
 
 def place(name: str, index: int) -> Any:
-    """Returns Paddle's place for a device of a type and index. In a build without this type, Paddle
-    may crash the process."""
+    """Returns Paddle's place for a device of a type and index. In a build without this type,
+    Paddle may crash the process."""
     if name == "gpu":
         return paddle.CUDAPlace(index)
     return paddle.XPUPlace(index) if name == "xpu" else paddle.CustomPlace(name, index)

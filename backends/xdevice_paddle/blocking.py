@@ -1,4 +1,5 @@
-"""Blocking mode for Paddle: its own flag FLAGS_benchmark, which makes it wait after each operation on a GPU."""
+"""Blocking mode for Paddle: its own flag FLAGS_benchmark, which makes it wait after each
+operation on a GPU."""
 
 from __future__ import annotations
 
@@ -17,8 +18,8 @@ if TYPE_CHECKING:
 
 _BENCHMARK = "FLAGS_benchmark"
 _blocked = Shared(per_thread=False)
-"""Shared by all threads, because Paddle has one flag for the whole process: the last block to end, in any thread,
-resets the flag."""
+"""Shared by all threads, because Paddle has one flag for the whole process: the last block to
+end, in any thread, resets the flag."""
 
 
 def _block() -> Callable[[], None]:
@@ -36,8 +37,8 @@ class PaddleBlocking(Blocking):
 
     def blocking(self) -> AbstractContextManager[Any]:
         """Returns a context manager in which each operation returns when it is computed."""
-        # without real GPUs Paddle computes synchronously anyway, and with the flag it would print a
-        # line at each matrix product
+        # without real GPUs Paddle computes synchronously anyway, and with the flag it would
+        # print a line at each matrix product
         if not self._gpus or self.virtual:
             return nullcontext()
         return _blocked.on(_block)

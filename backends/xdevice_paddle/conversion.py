@@ -1,14 +1,17 @@
-"""Lends the memory of Paddle's tensors to other frameworks, and takes over memory of theirs, without a copy.
+"""Lends the memory of Paddle's tensors to other frameworks, and takes over memory of theirs,
+without a copy.
 
 Facts about Paddle that the code depends on:
 
 - If a stride is negative, `from_dlpack` tries to allocate 2**64 bytes.
-- Before Paddle 3, which brought `__dlpack__`, a DLPack capsule of Paddle's claims C order whatever the strides are, and
-  uint8 for bool. And `from_dlpack` makes a copy and ignores the strides.
-- Paddle releases memory while it holds a lock of its own (3.3.1), so two things can go wrong, and `releases_under_lock`
-  is set. First, the memory may belong to a tensor of MXNet, for example, that in turn holds memory of Paddle's: MXNet
-  releases that, and Paddle waits for its own lock forever. Second, another framework, such as PyTorch, may release
-  memory of Paddle's without holding Python's lock, and two threads wait for each other.
+- Before Paddle 3, which brought `__dlpack__`, a DLPack capsule of Paddle's claims C order
+  whatever the strides are, and uint8 for bool. And `from_dlpack` makes a copy and ignores the
+  strides.
+- Paddle releases memory while it holds a lock of its own (3.3.1), so two things can go wrong,
+  and `releases_under_lock` is set. First, the memory may belong to a tensor of MXNet, for
+  example, that in turn holds memory of Paddle's: MXNet releases that, and Paddle waits for its
+  own lock forever. Second, another framework, such as PyTorch, may release memory of Paddle's
+  without holding Python's lock, and two threads wait for each other.
 - `contiguous()` of a view cuts the view off from its base (3.3.1), so nothing here calls it.
 """
 
@@ -37,8 +40,9 @@ _knows_strides: Final = hasattr(paddle.Tensor, "__dlpack__")
 
 
 def takes(is_virtual: bool) -> Takes | None:
-    """Returns what memory Paddle can take over; None if this Paddle always copies. With virtual GPUs the memory must be
-    in C order, because Paddle's kernels for strides are switched off, even those of the CPU."""
+    """Returns what memory Paddle can take over; None if this Paddle always copies. With virtual
+    GPUs the memory must be in C order, because Paddle's kernels for strides are switched off,
+    even those of the CPU."""
     if not _knows_strides:
         return None
     return Takes(strides="compact" if is_virtual else "forward")
@@ -74,17 +78,18 @@ class PaddleConversion(Conversion):
         return x if x.stop_gradient else x.detach()
 
     def memory_layout(self, x: paddle.Tensor) -> tuple[int, bool, bool] | None:
-        """Returns the address of a tensor, whether it is in C order, and whether none of its strides
-        is negative; None in Paddle 2.6."""
+        """Returns the address of a tensor, whether it is in C order, and whether none of its
+        strides is negative; None in Paddle 2.6."""
         if not _knows_strides:
             return None
-        # `is_contiguous` also compares the strides of axes of size 1, which do not matter. A tensor with
-        # such an axis counts as in C order: the core then reads a capsule, which tells
+        # `is_contiguous` also compares the strides of axes of size 1, which do not matter. A
+        # tensor with such an axis counts as in C order: the core then reads a capsule, which
+        # tells
         return x.data_ptr(), x.is_contiguous() or 1 in x.shape, min(x.strides, default=0) >= 0
 
     def export(self, x: paddle.Tensor) -> Any:
-        """Returns a DLPack capsule of `x`. Raises BufferError for a tensor with gaps in Paddle 2.6,
-        whose capsules claim C order."""
+        """Returns a DLPack capsule of `x`. Raises BufferError for a tensor with gaps in Paddle
+        2.6, whose capsules claim C order."""
         if not _knows_strides and not x.is_contiguous():
             raise BufferError(f"Paddle {paddle.__version__} exports contiguous tensors only")
         return dlpack.to_dlpack(x)
@@ -93,8 +98,8 @@ class PaddleConversion(Conversion):
         return dlpack.from_dlpack(lent.capsule)
 
     def from_buffer(self, array: np.ndarray[Any, Any]) -> paddle.Tensor:
-        """Returns a tensor on the CPU in the memory of an array, or a copy if Paddle cannot use that
-        memory."""
+        """Returns a tensor on the CPU in the memory of an array, or a copy if Paddle cannot use
+        that memory."""
         # 2 means a dtype from outside NumPy: one of ml_dtypes. Its tensor is a view of one of
         # integers, and with virtual GPUs a view would be a copy
         if self.takes() is None or (self.virtual and array.dtype.isbuiltin == 2):
@@ -110,8 +115,8 @@ class PaddleConversion(Conversion):
         return True
 
     def peek(self, x: paddle.Tensor) -> np.ndarray[Any, Any]:
-        """Returns the values of `x` as an array for reading: in the tensor's own memory if that is on
-        the host and NumPy can read it there, otherwise as a copy."""
+        """Returns the values of `x` as an array for reading: in the tensor's own memory if that
+        is on the host and NumPy can read it there, otherwise as a copy."""
         if self.takes() is None or not x.place.is_cpu_place() or not x.is_dense() or not x.size:
             # Paddle 2.6 exports bool as uint8, and views with wrong strides
             return self.to_numpy(x)

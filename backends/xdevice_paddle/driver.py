@@ -1,7 +1,9 @@
-"""Calls functions of the CUDA driver, for two purposes that Paddle's Python functions do not serve.
+"""Calls functions of the CUDA driver, for two purposes that Paddle's Python functions do not
+serve.
 
-First, to find out which GPUs have a context: waiting for a GPU without one would create it there (500 MB). Second, to
-make a GPU the current one of this thread: Paddle's `set_device` does that for all threads.
+First, to find out which GPUs have a context: waiting for a GPU without one would create it
+there (500 MB). Second, to make a GPU the current one of this thread: Paddle's `set_device` does
+that for all threads.
 """
 
 from __future__ import annotations
@@ -16,12 +18,13 @@ if TYPE_CHECKING:
 
 
 def is_started(index: int) -> bool:
-    """Whether this process has a context on a GPU; True if the driver cannot be asked, as on ROCm."""
+    """Whether this process has a context on a GPU; True if the driver cannot be asked, as on
+    ROCm."""
     driver = _driver()
     if driver is None:
         return True
-    # not by `call`, which would raise: the driver refuses before `cuInit`, and asking must not start
-    # CUDA
+    # not by `call`, which would raise: the driver refuses before `cuInit`, and asking must not
+    # start CUDA
     device, flags, active = ctypes.c_int(), ctypes.c_uint(), ctypes.c_int()
     if driver.cuDeviceGet(ctypes.byref(device), index):
         return True
@@ -32,8 +35,8 @@ def is_started(index: int) -> bool:
 
 
 class DriverError(RuntimeError):
-    """The error `code`, in words `text`, that the driver's function `name` has reported. Its cause may
-    be earlier asynchronous work."""
+    """The error `code`, in words `text`, that the driver's function `name` has reported. Its
+    cause may be earlier asynchronous work."""
 
     def __init__(self, name: str, text: str, code: int) -> None:
         super().__init__(f"{name} of the CUDA driver failed: {text}")
@@ -46,8 +49,8 @@ def is_there() -> bool:
 
 
 def call(name: str, *arguments: Any) -> None:
-    """Calls the driver's function `name` with these arguments. Raises `DriverError` if it reports an
-    error. There must be a driver (`is_there`)."""
+    """Calls the driver's function `name` with these arguments. Raises `DriverError` if it
+    reports an error. There must be a driver (`is_there`)."""
     driver = _driver()
     assert driver is not None
     failed = getattr(driver, name)(*arguments)
@@ -79,8 +82,8 @@ def free_and_total(index: int) -> tuple[int, int]:
 
 @cache
 def _context(index: int) -> ctypes.c_void_p:
-    """Returns the context that the CUDA runtime, and so Paddle, uses on a GPU. Creates it if there is none; it is never
-    released."""
+    """Returns the context that the CUDA runtime, and so Paddle, uses on a GPU. Creates it if
+    there is none; it is never released."""
     # does nothing if CUDA was started before
     call("cuInit", 0)
     device, primary = ctypes.c_int(), ctypes.c_void_p()

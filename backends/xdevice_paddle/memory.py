@@ -33,8 +33,8 @@ class PaddleMemory(Primitives):
     """Paddle's own name for the kind of device that xdevice calls `gpu`."""
 
     def memory(self, device: Device) -> Memory:
-        """Returns the bytes of a device's memory that Paddle and the CUDA driver report: allocated and
-        peak for the CPU and for virtual GPUs, all four for real GPUs of CUDA."""
+        """Returns the bytes of a device's memory that Paddle and the CUDA driver report:
+        allocated and peak for the CPU and for virtual GPUs, all four for real GPUs of CUDA."""
         if device.kind != "gpu":
             return Memory(
                 None, None, _allocated(_KIND, 0), _peak(_KIND, 0)
@@ -65,15 +65,15 @@ class PaddleMemory(Primitives):
         )
 
     def empty_cache(self, device: Device) -> None:
-        """Gives back the memory that Paddle keeps on all GPUs. Raises `UnsupportedError` for other
-        accelerators and for virtual GPUs."""
+        """Gives back the memory that Paddle keeps on all GPUs. Raises `UnsupportedError` for
+        other accelerators and for virtual GPUs."""
         if self._gpu != "gpu":
             super().empty_cache(device)  # raises
         paddle.device.cuda.empty_cache()
 
     def reset_peak(self, device: Device) -> None:
-        """Resets the peak of a device's allocated memory. Raises `UnsupportedError` in Paddle 2.6,
-        which cannot."""
+        """Resets the peak of a device's allocated memory. Raises `UnsupportedError` in Paddle
+        2.6, which cannot."""
         if _IS_2:
             super().reset_peak(device)  # raises
         elif device.kind != "gpu":

@@ -1,5 +1,5 @@
-"""Moves Paddle's layers and optimizers in place, copies layers, and moves a `paddle.Model`, which holds a layer and an
-optimizer."""
+"""Moves Paddle's layers and optimizers in place, copies layers, and moves a `paddle.Model`,
+which holds a layer and an optimizer."""
 
 from __future__ import annotations
 
@@ -23,8 +23,9 @@ if TYPE_CHECKING:
 _strategy = private.field("paddle.DataParallel._strategy")
 _optimizer = private.field("paddle.Model._optimizer")
 _KEPT: Final = frozenset((*vars(paddle.nn.Layer()), "_flat_weight"))
-"""The names of the attributes that every layer has, and of the memory from which a recurrent layer cuts its parameters;
-each of these has memory of its own once it has moved, and nothing reads the old one."""
+"""The names of the attributes that every layer has, and of the memory from which a recurrent
+layer cuts its parameters; each of these has memory of its own once it has moved, and nothing
+reads the old one."""
 
 
 def named_tensors(model: Any) -> Iterable[tuple[str, paddle.Tensor]]:
@@ -42,15 +43,17 @@ def named_tensors(model: Any) -> Iterable[tuple[str, paddle.Tensor]]:
 
 
 def has_memory(x: paddle.Tensor) -> bool:
-    """Whether a tensor has memory: a parameter made under LazyGuard has none before `initialize()`."""
+    """Whether a tensor has memory: a parameter made under LazyGuard has none before
+    `initialize()`."""
     # only the text of a place tells that it is undefined; the first check is the fast one
     return x.place.is_cpu_place() or "undefined" not in str(x.place)
 
 
 def require_known(optimizer: Any, backend: Models) -> None:
-    """Raises `UnsupportedError` for an optimizer that keeps tensors outside the attributes in which Paddle's optimizers
-    usually keep their state, parameters and settings, because such tensors would not be moved or saved. An example is
-    LBFGS, which keeps its state in an attribute `state` of its own."""
+    """Raises `UnsupportedError` for an optimizer that keeps tensors outside the attributes in
+    which Paddle's optimizers usually keep their state, parameters and settings, because such
+    tensors would not be moved or saved. An example is LBFGS, which keeps its state in an
+    attribute `state` of its own."""
     # the tensors in the usual attributes
     ids = {id(x) for kept in optimizers.kept(optimizer) for x in _tensors(kept)}
     for name, value in vars(optimizer).items():
@@ -62,7 +65,8 @@ def require_known(optimizer: Any, backend: Models) -> None:
 
 
 def _tensors(value: Any) -> Iterator[paddle.Tensor]:
-    """Yields the tensors in a value: itself, or those in dicts, lists and tuples at any depth."""
+    """Yields the tensors in a value: itself, or those in dicts, lists and tuples at any
+    depth."""
     if isinstance(value, paddle.Tensor):
         yield value
     elif isinstance(value, dict | list | tuple):
@@ -71,9 +75,9 @@ def _tensors(value: Any) -> Iterator[paddle.Tensor]:
 
 
 def move(model: Any, device: Device, backend: Models) -> None:
-    """Moves the memory of everything that a layer or optimizer has, gradients included. The tensors
-    stay the same objects. Raises `UnsupportedError`, before anything has moved, for a sparse
-    gradient and for an optimizer that keeps tensors in unusual places."""
+    """Moves the memory of everything that a layer or optimizer has, gradients included. The
+    tensors stay the same objects. Raises `UnsupportedError`, before anything has moved, for a
+    sparse gradient and for an optimizer that keeps tensors in unusual places."""
     if not isinstance(model, paddle.nn.Layer):
         require_known(model, backend)
     moving = []
@@ -84,8 +88,8 @@ def move(model: Any, device: Device, backend: Models) -> None:
                 f"moving the sparse gradient of {name}", "call clear_grad() first"
             )
         moving += [variable] if gradient is None else [variable, gradient]
-    # tensors of learning rates are on the device of the first step, and a kernel of another GPU may not
-    # read them
+    # tensors of learning rates are on the device of the first step, and a kernel of another GPU
+    # may not read them
     rates = () if isinstance(model, paddle.nn.Layer) else optimizers.rates(model)
     moving += [x for x in rates if isinstance(x, paddle.Tensor) and not x.place.is_cpu_place()]
     for x in moving:
@@ -101,8 +105,8 @@ def copied(model: paddle.nn.Layer, device: Device, backend: Models) -> paddle.nn
 
 
 def _duplicate(model: paddle.nn.Layer, backend: Models) -> paddle.nn.Layer:
-    """Returns a deep copy of a layer, on the device of the layer. Raises `UnsupportedError` if the layer
-    holds something that Python cannot copy."""
+    """Returns a deep copy of a layer, on the device of the layer. Raises `UnsupportedError` if
+    the layer holds something that Python cannot copy."""
     layers = [model, *model.sublayers()]
     # the strategy of a DataParallel cannot be copied, and never changes: the copy shares it
     strategies = [
@@ -121,8 +125,8 @@ def _duplicate(model: paddle.nn.Layer, backend: Models) -> paddle.nn.Layer:
 
 
 def _owned(model: paddle.Model) -> dict[str, Any]:
-    """Returns the network of a `paddle.Model`, and its optimizer if it has one, by the names of the
-    attributes."""
+    """Returns the network of a `paddle.Model`, and its optimizer if it has one, by the names of
+    the attributes."""
     # the optimizer is None before `prepare`
     parts = {"network": model.network, "_optimizer": _optimizer(model)}
     return {name: part for name, part in parts.items() if part is not None}
@@ -138,9 +142,9 @@ class PaddleModels(Models):
             yield name, self.device_of(variable)
 
     def variables(self, model: Any) -> Iterable[tuple[str, paddle.Tensor]]:
-        """Yields the name and the tensor of each variable, as in `state_dict`; for an optimizer as in
-        `optimizer_states.variables`. Raises `NotBuiltError` for a parameter without memory, and
-        `UnsupportedError` for an entry of `state_dict` that is not a tensor."""
+        """Yields the name and the tensor of each variable, as in `state_dict`; for an optimizer
+        as in `optimizer_states.variables`. Raises `NotBuiltError` for a parameter without
+        memory, and `UnsupportedError` for an entry of `state_dict` that is not a tensor."""
         if isinstance(model, paddle.optimizer.Optimizer):
             require_known(model, self)
             yield from optimizers.variables(model)
@@ -155,8 +159,8 @@ class PaddleModels(Models):
             yield name, value
 
     def attributes_of(self, model: Any) -> Iterable[tuple[str, Any, Container[str]]]:
-        """Returns (path, layer, names of Paddle's own attributes) for a layer and each of its sublayers;
-        nothing for an optimizer."""
+        """Returns (path, layer, names of Paddle's own attributes) for a layer and each of its
+        sublayers; nothing for an optimizer."""
         layers = (
             model.named_sublayers(include_self=True)
             if isinstance(model, paddle.nn.Layer)
@@ -195,7 +199,8 @@ class PaddleModels(Models):
         )
 
     def model_parts(self, model: Any) -> Iterable[Any]:
-        """Returns a layer, its sublayers, and their parameters and buffers; nothing for an optimizer."""
+        """Returns a layer, its sublayers, and their parameters and buffers; nothing for an
+        optimizer."""
         if not isinstance(model, paddle.nn.Layer):
             return ()
         return [model, *model.sublayers(), *model.parameters(), *model.buffers()]
@@ -203,8 +208,9 @@ class PaddleModels(Models):
     def gradients(
         self, model: Any
     ) -> Iterable[tuple[str, paddle.Tensor, paddle.Tensor | None]]:
-        """Returns the name, the tensor and the gradient of each parameter that is trained; the gradient
-        is None before the first backward pass. Raises `UnsupportedError` for an optimizer."""
+        """Returns the name, the tensor and the gradient of each parameter that is trained; the
+        gradient is None before the first backward pass. Raises `UnsupportedError` for an
+        optimizer."""
         if not isinstance(model, paddle.nn.Layer):
             raise self.unsupported(
                 f"gradients of a {type(model).__qualname__}", "pass the model"
@@ -214,8 +220,8 @@ class PaddleModels(Models):
         ]
 
     def container_way(self, x: Any) -> Way | None:
-        """Returns how to move a `paddle.Model`: by moving its network, and the optimizer that was
-        passed to `prepare`. Returns None for any other object."""
+        """Returns how to move a `paddle.Model`: by moving its network, and the optimizer that
+        was passed to `prepare`. Returns None for any other object."""
         if not isinstance(x, paddle.Model):
             return None
 

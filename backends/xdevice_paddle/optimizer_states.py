@@ -1,5 +1,6 @@
-"""Where Paddle's optimizers keep their state, and how it is named: "0.moment1_0" is the state `moment1_0` of the first
-parameter. Paddle's own names are numbered through the whole process, so they differ in another one."""
+"""Where Paddle's optimizers keep their state, and how it is named: "0.moment1_0" is the state
+`moment1_0` of the first parameter. Paddle's own names are numbered through the whole process,
+so they differ in another one."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 IS_2: Final = paddle.__version__.startswith("2.")
-# each reads an attribute or method of an optimizer that has the same name with an underscore before it
+# each reads an attribute or method of an optimizer that has the same name with an underscore
+# before it
 accumulators = private.field("paddle.optimizer.Optimizer._accumulators")
 master_weights = private.field("paddle.optimizer.Optimizer._master_weights")
 accumulators_holder = private.field("paddle.optimizer.Optimizer._accumulators_holder")
@@ -33,30 +35,31 @@ MASTER: Final = "master_weight"
 
 
 def state(optimizer: Any) -> dict[str, dict[str, paddle.Tensor]]:
-    """Returns the state of an optimizer: its tensors, by the kind of state, such as "moment1", and then
-    by the name of the parameter."""
+    """Returns the state of an optimizer: its tensors, by the kind of state, such as "moment1",
+    and then by the name of the parameter."""
     return {**accumulators(optimizer), MASTER: master_weights(optimizer)}
 
 
 def rates(optimizer: Any) -> Iterable[Any]:
-    """Returns the tensors in which an optimizer has kept its learning rate since its first step."""
+    """Returns the tensors in which an optimizer has kept its learning rate since its first
+    step."""
     return list(learning_rate_map(optimizer).values())
 
 
 def kept(optimizer: Any) -> Iterable[Any]:
-    """Returns the containers in which Paddle's own optimizers keep tensors: those of the state, of the
-    parameters and of the settings."""
+    """Returns the containers in which Paddle's own optimizers keep tensors: those of the state,
+    of the parameters and of the settings."""
     holders = (accumulators_holder, learning_rate_map, default_dict, parameter_list)
     return [*state(optimizer).values(), *(holder(optimizer) for holder in holders)]
 
 
 def variables(optimizer: Any) -> Iterator[tuple[str, paddle.Tensor]]:
-    """Yields the name and the tensor of each part of the state. The name begins with the number of the
-    parameter: "0.moment1_0"."""
+    """Yields the name and the tensor of each part of the state. The name begins with the number
+    of the parameter: "0.moment1_0"."""
     parameters = parameters_of(optimizer)
     if accumulators_holder(optimizer) and not accumulators(optimizer):
-        # set_state_dict() was called before the first step, and has kept the state in the holder:
-        # making the accumulators takes it from there
+        # set_state_dict() was called before the first step, and has kept the state in the
+        # holder: making the accumulators takes it from there
         make(optimizer, parameters)
     numbers = {parameter.name: number for number, parameter in enumerate(parameters)}
     # if a parameter has 16 bits, its state is named after its copy in 32 bits

@@ -1,9 +1,9 @@
-"""The private names of Paddle that this adapter uses, and the attributes of Paddle that it replaces, each by the
-capability that needs it. Its other modules read them as `private["paddle...."]`. Where no issue is named, none is known
-upstream.
+"""The private names of Paddle that this adapter uses, and the attributes of Paddle that it
+replaces, each by the capability that needs it. Its other modules read them as
+`private["paddle...."]`. Where no issue is named, none is known upstream.
 
-The settings of a layer without parameters need no private name: `extra_repr` says them, on 2.6.2 in the same words as
-on 3.3.1.
+The settings of a layer without parameters need no private name: `extra_repr` says them, on
+2.6.2 in the same words as on 3.3.1.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ CHECKED: Final = (
     "__mod__", "__pow__", "__rpow__", "__matmul__", "__eq__", "__ne__", "__lt__", "__le__",
     "__gt__", "__ge__", "_getitem_dygraph", "_setitem_dygraph", "clone",
 )  # fmt: skip
-"""Methods of a tensor that compute in C++ without the functions of `_C_ops`. With a number on the left, only the
-reflected ones see the tensor; `__rmatmul__` takes no number."""
+"""Methods of a tensor that compute in C++ without the functions of `_C_ops`. With a number on
+the left, only the reflected ones see the tensor; `__rmatmul__` takes no number."""
 NEWER_CHECKED: Final = ("__rfloordiv__", "__rmod__")
 
 IN_BLOCKS: Final = (

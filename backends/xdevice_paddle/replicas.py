@@ -1,4 +1,5 @@
-"""Splits and joins tensors, makes replicas of parameters, and adds tensors of several devices."""
+"""Splits and joins tensors, makes replicas of parameters, and adds tensors of several
+devices."""
 
 from __future__ import annotations
 
@@ -20,8 +21,8 @@ if TYPE_CHECKING:
 
 
 _ADDED_AS = {"float16": "float32", "bfloat16": "float32", "uint8": "int32", "int8": "int32"}
-"""The dtype in which tensors of each of these dtypes are added, because Paddle has no kernel on the CPU for their own
-sums: 8-bit integers in Paddle 2.6, 16-bit floats in any version."""
+"""The dtype in which tensors of each of these dtypes are added, because Paddle has no kernel on
+the CPU for their own sums: 8-bit integers in Paddle 2.6, 16-bit floats in any version."""
 
 
 class PaddleReplicas(Replicas):
@@ -33,8 +34,8 @@ class PaddleReplicas(Replicas):
         def _settled(self, x: paddle.Tensor, device: Device) -> paddle.Tensor: ...
 
     def split(self, x: paddle.Tensor, sizes: Sequence[int]) -> list[paddle.Tensor]:
-        """Returns parts of `x` with these sizes along its first axis. Raises `DTypeError` for 8-bit
-        floats."""
+        """Returns parts of `x` with these sizes along its first axis. Raises `DTypeError` for
+        8-bit floats."""
         name = dtype_name(x.dtype)
         if name.startswith("float8"):
             raise DTypeError(
@@ -44,7 +45,8 @@ class PaddleReplicas(Replicas):
         return [self._settled(part, place) for part in super().split(x, sizes)]
 
     def join(self, parts: list[paddle.Tensor]) -> paddle.Tensor:
-        """Returns the parts joined along their first axis; parts without axes become a vector."""
+        """Returns the parts joined along their first axis; parts without axes become a
+        vector."""
         place = self.device_of(parts[0])
         if any(part.size for part in parts):
             return self._settled(
@@ -55,8 +57,8 @@ class PaddleReplicas(Replicas):
         return self.full(shape, 0, place, dtype_name(parts[0].dtype))
 
     def leaf(self, x: paddle.Tensor, device: Device) -> paddle.Tensor:
-        """Returns a copy of `x` on a device that asks for its gradient if it holds floats. The copy of a
-        parameter is a parameter."""
+        """Returns a copy of `x` on a device that asks for its gradient if it holds floats. The
+        copy of a parameter is a parameter."""
         if hasattr(x, "optimize_attr"):  # a parameter
             twin = copy.deepcopy(x)
             if self.device_of(twin) is not device:
@@ -70,7 +72,8 @@ class PaddleReplicas(Replicas):
         return True
 
     def memory_of(self, x: paddle.Tensor) -> tuple[int, tuple[int, ...]]:
-        """Returns the address of a tensor, and its strides in bytes; Paddle's own count elements."""
+        """Returns the address of a tensor, and its strides in bytes; Paddle's own count
+        elements."""
         return x.data_ptr(), tuple(step * x.element_size() for step in x.strides)
 
     def write(self, x: paddle.Tensor, value: paddle.Tensor) -> None:
@@ -80,14 +83,14 @@ class PaddleReplicas(Replicas):
                 x.copy_(value, True)
 
     def total(self, tensors: Iterable[paddle.Tensor], mean: bool) -> paddle.Tensor:
-        """Returns the sum or the mean of tensors on one device, in the dtype of the first, added in
-        their order in the dtype of `_ADDED_AS`."""
+        """Returns the sum or the mean of tensors on one device, in the dtype of the first,
+        added in their order in the dtype of `_ADDED_AS`."""
         rest = iter(tensors)
         first = next(rest)
         wide = _ADDED_AS.get(dtype_name(first.dtype), first.dtype)
         with paddle.no_grad():
-            # a copy, because `add_up` adds in place; not by clone(), which fails for empty tensors in
-            # Paddle 2.6
+            # a copy, because `add_up` adds in place; not by clone(), which fails for empty
+            # tensors in Paddle 2.6
             start = copying.plain(first.astype(wide), first.place)
             total = add_up(start, (x.astype(wide) for x in rest), mean)
             return self._settled(total.astype(first.dtype), self.device_of(first))

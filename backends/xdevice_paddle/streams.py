@@ -1,8 +1,9 @@
 """Streams and events on GPUs, and keeping tensors as long as a stream uses them.
 
-The events are made by the CUDA driver, because Paddle makes its own on the current GPU, which only `set_device`
-chooses, for all threads. Tensors have to be kept, because Paddle has no `record_stream`: as soon as a tensor is
-deleted, the stream on which it was made may reuse its memory.
+The events are made by the CUDA driver, because Paddle makes its own on the current GPU, which
+only `set_device` chooses, for all threads. Tensors have to be kept, because Paddle has no
+`record_stream`: as soon as a tensor is deleted, the stream on which it was made may reuse its
+memory.
 """
 
 from __future__ import annotations
@@ -82,19 +83,21 @@ _lock = threading.Lock()
 _used: list[tuple[paddle.Tensor, Any]] = []
 """The tensors that the program may still use, each with a stream that uses it."""
 _ending: list[tuple[paddle.Tensor, Event]] = []
-"""The tensors that only this module still refers to, each with the event that ends their use."""
+"""The tensors that only this module still refers to, each with the event that ends their
+use."""
 
 
 def keep(x: paddle.Tensor, stream: Any) -> None:
-    """Keeps `x` alive until nothing else refers to it and the stream has then finished all work that it was given."""
+    """Keeps `x` alive until nothing else refers to it and the stream has then finished all work
+    that it was given."""
     with _lock:
         _let_go()
         _used.append((x, stream))
 
 
 def _let_go() -> None:
-    """Releases the tensors in `_ending` whose event has happened, and moves those in `_used` that only
-    this module still refers to into `_ending`."""
+    """Releases the tensors in `_ending` whose event has happened, and moves those in `_used`
+    that only this module still refers to into `_ending`."""
     _ending[:] = [entry for entry in _ending if not entry[1].has_happened()]
     still_used = []
     for entry in _used:
@@ -138,7 +141,8 @@ class PaddleStreams(Streams):
         event.block(stream)
 
     def new_event(self, device: Device) -> Any:
-        """Returns an event on a GPU. Raises `UnsupportedError` for other devices, and on ROCm."""
+        """Returns an event on a GPU. Raises `UnsupportedError` for other devices, and on
+        ROCm."""
         self.require_events(device)
         self.current_stream(device)  # makes Paddle's context on the GPU, if there is none
         return Event(device.index)
@@ -173,9 +177,9 @@ class PaddleStreams(Streams):
             keep(x, stream)
 
     def _require_gpu(self, device: Device, what: str) -> None:
-        """Raises `UnsupportedError` for a device without streams, on which Paddle would crash with a
-        segmentation fault (3.3.1, built for the CPU). `what` says in the error what was asked for:
-        "streams" or "events"."""
+        """Raises `UnsupportedError` for a device without streams, on which Paddle would crash
+        with a segmentation fault (3.3.1, built for the CPU). `what` says in the error what was
+        asked for: "streams" or "events"."""
         if device.kind != "gpu" or self._gpu != "gpu":
             how = "xdevice.Timer waits and reads the host's clock, and xdevice.parallel.run() runs tasks side by side"
             raise self.unsupported(f"{what} on {device}", how)

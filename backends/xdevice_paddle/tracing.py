@@ -1,8 +1,9 @@
-"""Help for functions that `paddle.jit.to_static` traces: keeps Paddle from rewriting xdevice's code, and copies
-symbols (the stand-ins for tensors in a traced program).
+"""Help for functions that `paddle.jit.to_static` traces: keeps Paddle from rewriting xdevice's
+code, and copies symbols (the stand-ins for tensors in a traced program).
 
-Paddle rewrites the source of all functions that a traced function calls. The rewritten functions do not see the names
-of their module, so those of xdevice would fail with a TypeError or an ImportError (3.3.1).
+Paddle rewrites the source of all functions that a traced function calls. The rewritten
+functions do not see the names of their module, so those of xdevice would fail with a TypeError
+or an ImportError (3.3.1).
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ SYMBOLS: tuple[type, ...] = tuple(
 )
 
 
-# a set of files that Paddle's tracer of bytecode does not follow, and a function that makes a changed
-# set count. None in Paddle 2.6, which lacks them
+# a set of files that Paddle's tracer of bytecode does not follow, and a function that makes a
+# changed set count. None in Paddle 2.6, which lacks them
 _skipped = private.get("paddle.jit.sot.opcode_translator.skip_files.skip_file_names")
 _skip = private.get("paddle.jit.sot.opcode_translator.skip_files.setup_skip_files")
 
@@ -41,8 +42,8 @@ def keep_out() -> None:
     stand_ins = []
     # the folders of xdevice and of this adapter
     for name, file in (("xdevice", errors.__file__), (__package__ or "", __file__)):
-        # not the module itself: Paddle also ignores every module that it reaches from there, and it
-        # would reach all of Paddle
+        # not the module itself: Paddle also ignores every module that it reaches from there,
+        # and it would reach all of Paddle
         stand_ins.append(ModuleType(name))
         stand_ins[-1].__file__ = str(Path(file).with_name("__init__.py"))
     paddle.jit.ignore_module(stand_ins)
@@ -53,8 +54,9 @@ def keep_out() -> None:
 
 
 def copied(x: Any, device: Device, backend: Backend) -> Any:
-    """Adds a copy of the symbol `x` to the traced program, and returns the copy's symbol. Raises `UnsupportedError`
-    unless `device` is Paddle's current device, on which the whole program runs."""
+    """Adds a copy of the symbol `x` to the traced program, and returns the copy's symbol.
+    Raises `UnsupportedError` unless `device` is Paddle's current device, on which the whole
+    program runs."""
     # "vgpu:1" is a virtual GPU
     here = devices.plain(devices.parse(paddle.get_device().removeprefix("v")))
     if here is not device:

@@ -1,5 +1,6 @@
-"""The kind of device that virtual GPUs are for Paddle, which lists its devices at its import: so this is needed before.
-Importing this module must not import Paddle. It loads the code that makes virtual GPUs only if they are wanted.
+"""The kind of device that virtual GPUs are for Paddle, which lists its devices at its import:
+so this is needed before. Importing this module must not import Paddle. It loads the code that
+makes virtual GPUs only if they are wanted.
 """
 
 from __future__ import annotations
@@ -46,14 +47,15 @@ def name_of(device: Device) -> str:
 
 @contextmanager
 def importing(n: int) -> Iterator[None]:
-    """A block around `import paddle`, which gives Paddle `n` virtual GPUs. With 0 it changes nothing."""
+    """A block around `import paddle`, which gives Paddle `n` virtual GPUs. With 0 it changes
+    nothing."""
     global _registered, _why_not
     # Paddle lists its devices once, when it is imported
     if not n or "paddle" in sys.modules:
         yield
         return
-    # by its name, because this module belongs to the device layer, which may not import the folder
-    # `virtual`, which imports this module
+    # by its name, because this module belongs to the device layer, which may not import the
+    # folder `virtual`, which imports this module
     custom_device: Any = import_module(f"{__package__}.virtual.custom_device")
     with custom_device.environment():
         _why_not = custom_device.register(n, KIND)

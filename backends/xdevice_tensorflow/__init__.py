@@ -1,22 +1,26 @@
-"""The adapter for TensorFlow, and for Keras 3 if it runs on TensorFlow: xdevice's hooks (the methods that its core
-calls), written with TensorFlow's functions.
+"""The adapter for TensorFlow, and for Keras 3 if it runs on TensorFlow: xdevice's hooks (the
+methods that its core calls), written with TensorFlow's functions.
 
 The rules that it must keep, and the facts behind them:
 
-- The device of a tensor is where its memory is, as `backing_device` says: an int32 tensor "on" GPU:0 may have its
-  memory on the CPU (tensorflow/tensorflow#46833). `_copy` puts every dtype on the device that it is given; a
-  `tf.device` scope does not (tensorflow/tensorflow#34071).
-- Between two CPUs `_copy` shares the memory, and on one device `tf.identity` does (measured on 2.21). So `DeepCopy`
-  makes a copy there, which has no gradient of its own.
-- `tf.device(...)` objects are opaque and stateful, so the native devices are strings. Soft placement silently turns
-  /GPU:7 into GPU:0, so nothing is placed on a device that the core has not checked with `count`.
-- A virtual GPU is a logical CPU: gpu:0 is "/CPU:1". TensorFlow's texts for it become spellings of gpu:0 in xdevice.
-- Counting devices does not start TensorFlow's runtime: before the start, the list of physical devices and their
-  configuration give the same numbers.
-- After an asynchronous operation has failed, all later ones fail too, until `async_clear_error` is called.
-- The device of a Keras model is that of its weights. `fit` creates metrics and the optimizer's slots on the default
-  device, because it opens no scope. They move with the model.
-- A copy is made by `Snapshot` only inside a graph: XLA has no `DeepCopy`, and an eager `Snapshot` may share memory.
+- The device of a tensor is where its memory is, as `backing_device` says: an int32 tensor "on"
+  GPU:0 may have its memory on the CPU (tensorflow/tensorflow#46833). `_copy` puts every dtype
+  on the device that it is given; a `tf.device` scope does not (tensorflow/tensorflow#34071).
+- Between two CPUs `_copy` shares the memory, and on one device `tf.identity` does (measured on
+  2.21). So `DeepCopy` makes a copy there, which has no gradient of its own.
+- `tf.device(...)` objects are opaque and stateful, so the native devices are strings. Soft
+  placement silently turns /GPU:7 into GPU:0, so nothing is placed on a device that the core has
+  not checked with `count`.
+- A virtual GPU is a logical CPU: gpu:0 is "/CPU:1". TensorFlow's texts for it become spellings
+  of gpu:0 in xdevice.
+- Counting devices does not start TensorFlow's runtime: before the start, the list of physical
+  devices and their configuration give the same numbers.
+- After an asynchronous operation has failed, all later ones fail too, until `async_clear_error`
+  is called.
+- The device of a Keras model is that of its weights. `fit` creates metrics and the optimizer's
+  slots on the default device, because it opens no scope. They move with the model.
+- A copy is made by `Snapshot` only inside a graph: XLA has no `DeepCopy`, and an eager
+  `Snapshot` may share memory.
 - Importing TensorFlow also imports Keras, and JAX if that is installed (for tf.lite).
 """
 
@@ -32,9 +36,9 @@ from xdevice.contract import VIRTUAL_GPU, Backend, DeviceInfo, Kind, Memory
 from xdevice.contract.loader import import_apart, importing
 from xdevice.errors import DeviceError, XDeviceError
 
-# both must be set before TensorFlow is imported. Without the first it takes nearly all memory of
-# each GPU at once, and other frameworks in the process get none; without the second it logs lines
-# about its build
+# both must be set before TensorFlow is imported. Without the first it takes nearly all memory
+# of each GPU at once, and other frameworks in the process get none; without the second it logs
+# lines about its build
 os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
@@ -63,7 +67,8 @@ if TYPE_CHECKING:
 
 _CONFIG = (tf.config.LogicalDevice, tf.config.PhysicalDevice)
 """The types of the objects with which `tf.config` lists devices."""
-# AutoGraph's rules for which modules it rewrites: the module that has them, and their name there
+# AutoGraph's rules for which modules it rewrites: the module that has them, and their name
+# there
 _AUTOGRAPH, _RULES = private.place("tensorflow.python.autograph.core.config.CONVERSION_RULES")
 # None in a TensorFlow without this class of rules
 _Rule = private.get("tensorflow.python.autograph.core.config.DoNotConvert")
@@ -125,8 +130,8 @@ class TensorflowBackend(
         if is_started():
             self._counts[kind] = sum(map(_is_here, tf.config.list_logical_devices(name)))
             return self._counts[kind]
-        # the program may still hide physical devices, or divide each into several logical ones, so
-        # the number is counted again at each call; only "none at all" is final
+        # the program may still hide physical devices, or divide each into several logical ones,
+        # so the number is counted again at each call; only "none at all" is final
         physical = tf.config.get_visible_devices(name)
         self._saw_gpus = self._saw_gpus or (kind == "gpu" and bool(physical))
         if not physical and not tf.config.list_physical_devices(name):
@@ -155,8 +160,8 @@ class TensorflowBackend(
         return accelerators.words()
 
     def to_native(self, device: Device) -> str:
-        """Returns TensorFlow's short name of a device, such as "/GPU:1" for `gpu:1`, or "/CPU:2"
-        if that is a virtual GPU."""
+        """Returns TensorFlow's short name of a device, such as "/GPU:1" for `gpu:1`, or
+        "/CPU:2" if that is a virtual GPU."""
         native = self._natives.get(device)
         if native is None:
             is_virtual = self.virtual and device.kind == "gpu"
@@ -169,12 +174,14 @@ class TensorflowBackend(
         return native
 
     def describe_missing(self, device: Device) -> str:
-        """Returns TensorFlow's name of a device that does not exist here; it is only a string."""
+        """Returns TensorFlow's name of a device that does not exist here; it is only a
+        string."""
         return f"/{device.kind.upper()}:{device.index}"
 
     def from_native(self, native: Any) -> Device | None:
-        """Returns the `Device` that a `tf.DeviceSpec` or an object of `tf.config` names; None for
-        any other object, and for a `DeviceSpec` without a type. The core itself reads strings."""
+        """Returns the `Device` that a `tf.DeviceSpec` or an object of `tf.config` names; None
+        for any other object, and for a `DeviceSpec` without a type. The core itself reads
+        strings."""
         if isinstance(native, tf.DeviceSpec):
             return devices.parse(native.to_string()) if native.device_type else None
         return devices.parse(native.name) if isinstance(native, _CONFIG) else None
@@ -185,8 +192,8 @@ class TensorflowBackend(
     # tensors
 
     def device_of(self, x: Any) -> Device:
-        """Returns the device of an eager tensor's memory, of a variable, or of the components of a
-        composite tensor."""
+        """Returns the device of an eager tensor's memory, of a variable, or of the components
+        of a composite tensor."""
         # the usual case comes first and without a check: an eager tensor on a device that was
         # looked up before
         try:
@@ -199,9 +206,9 @@ class TensorflowBackend(
             return self._device_of_composite(x)
 
     def move(self, x: Any, device: Device) -> Any:
-        """Returns `x` on another device. Composite tensors are moved component by component, and
-        tensors in a graph by an operation of the graph. Raises `UnsupportedError` for strings on a
-        GPU and for a `KerasTensor`."""
+        """Returns `x` on another device. Composite tensors are moved component by component,
+        and tensors in a graph by an operation of the graph. Raises `UnsupportedError` for
+        strings on a GPU and for a `KerasTensor`."""
         if hasattr(x, "backing_device") and tf.executing_eagerly():
             if device.kind == "gpu" and x.dtype == tf.string:
                 raise self.unsupported(
@@ -239,8 +246,8 @@ class TensorflowBackend(
         return self._own(x, device)
 
     def synchronize(self, device: Device | None) -> None:
-        """Waits for all devices, because TensorFlow cannot wait for one. Raises the error of failed
-        work, once: later work is not affected by it."""
+        """Waits for all devices, because TensorFlow cannot wait for one. Raises the error of
+        failed work, once: later work is not affected by it."""
         if not is_started():
             return  # nothing has run, and sync_devices would start the GPUs
         try:
@@ -268,8 +275,8 @@ class TensorflowBackend(
         return self._settled(x, device)
 
     def to_numpy(self, x: Any) -> np.ndarray[Any, Any]:
-        """Returns the values of a tensor as an array, which may share the tensor's memory. Raises
-        `UnsupportedError` for composite tensors and for handles."""
+        """Returns the values of a tensor as an array, which may share the tensor's memory.
+        Raises `UnsupportedError` for composite tensors and for handles."""
         import numpy
 
         if isinstance(x, COMPOSITES):
@@ -282,7 +289,8 @@ class TensorflowBackend(
                 f"reading a tensor of {x.dtype.name} as a NumPy array", "read what it refers to"
             )
         if x.shape.rank == 0:
-            # x.numpy() gives a scalar, and NumPy cannot read x itself if it is bfloat16 or a string
+            # x.numpy() gives a scalar, and NumPy cannot read x itself if it is bfloat16 or a
+            # string
             return numpy.array(x.numpy(), dtype=x.dtype.as_numpy_dtype)
         if not staging.is_read(x, self):
             return numpy.asarray(x)
@@ -293,7 +301,8 @@ class TensorflowBackend(
     def full(self, shape: tuple[int, ...], value: float, device: Device, dtype: str) -> Any:
         """Returns a tensor of this shape and dtype on a device, filled with one number."""
         with self.scope(device):
-            # not tf.cast, which converts Python's numbers to float32 or int32 first (tensorflow/tensorflow#64548)
+            # not tf.cast, which converts Python's numbers to float32 or int32 first
+            # (tensorflow/tensorflow#64548)
             x = tf.fill(shape, tf.constant(bool(value) if dtype == "bool" else value, dtype))
         return self._settled(x, device)
 
@@ -313,8 +322,8 @@ class TensorflowBackend(
     # memory
 
     def memory(self, device: Device) -> Memory:
-        """Returns the bytes that TensorFlow has allocated on a device, and their peak; neither on
-        a CPU whose allocator does not count."""
+        """Returns the bytes that TensorFlow has allocated on a device, and their peak; neither
+        on a CPU whose allocator does not count."""
         try:
             usage = tf.config.experimental.get_memory_info(self.to_native(device)[1:])
         except ValueError:
@@ -323,8 +332,8 @@ class TensorflowBackend(
         return Memory(None, None, usage["current"], usage["peak"])
 
     def reset_peak(self, device: Device) -> None:
-        """Resets the peak of a device's allocated memory. Raises `UnsupportedError` if its allocator
-        does not count."""
+        """Resets the peak of a device's allocated memory. Raises `UnsupportedError` if its
+        allocator does not count."""
         try:
             tf.config.experimental.reset_memory_stats(self.to_native(device)[1:])
         except ValueError:
@@ -353,14 +362,14 @@ class TensorflowBackend(
         )
 
     def _place(self, name: str) -> Device:
-        """Returns the `Device` for TensorFlow's long name of a device, and keeps the answer. Raises
-        `UnsupportedError` for a device of another process, or of a type that xdevice does not
-        support."""
+        """Returns the `Device` for TensorFlow's long name of a device, and keeps the answer.
+        Raises `UnsupportedError` for a device of another process, or of a type that xdevice
+        does not support."""
         device = self._places.get(name)
         if device is None:
             here = name
-            # in a cluster the names of devices begin with another job, while `devices.parse` reads
-            # only those of the job "localhost"
+            # in a cluster the names of devices begin with another job, while `devices.parse`
+            # reads only those of the job "localhost"
             if is_started():
                 here = name.replace(f"{address()}/device:", HERE, 1)
             try:
@@ -399,14 +408,14 @@ class TensorflowBackend(
         return places.pop()
 
     def _own(self, x: Any, device: Device) -> Any:
-        """Returns a copy of `x` in new storage. `x` is on `device` already, or is a traced tensor, which has no
-        device."""
+        """Returns a copy of `x` in new storage. `x` is on `device` already, or is a traced
+        tensor, which has no device."""
         with self.scope(device):
             if x.dtype.name in self.short_floats and (self.virtual or device.kind == "cpu"):
                 return tf.constant(self.to_numpy(x))  # DeepCopy has no kernel for these dtypes
             try:
-                # Snapshot only inside a graph (see the top of this file), and not for strings, for
-                # which it has no kernel
+                # Snapshot only inside a graph (see the top of this file), and not for strings,
+                # for which it has no kernel
                 if tf.executing_eagerly() or x.dtype == tf.string:
                     copied = tf.raw_ops.DeepCopy(x=x)
                 else:
@@ -417,8 +426,8 @@ class TensorflowBackend(
         return self._settled(copied, device)
 
     def _settled(self, x: Any, device: Device) -> Any:
-        """Returns `x` on `device`. `x` was made in the scope of `device`, and is moved if TensorFlow has put it on the
-        host nevertheless, as it does with int32 and strings."""
+        """Returns `x` on `device`. `x` was made in the scope of `device`, and is moved if
+        TensorFlow has put it on the host nevertheless, as it does with int32 and strings."""
         if not hasattr(x, "backing_device") or self.device_of(x) is device:
             return x
         return self.move(x, device)
@@ -437,25 +446,26 @@ class TensorflowBackend(
 
 
 def _is_here(device: tf.config.LogicalDevice) -> bool:
-    """Whether a device belongs to this process: in a cluster TensorFlow lists the devices of all
-    processes. Called only after TensorFlow has started."""
+    """Whether a device belongs to this process: in a cluster TensorFlow lists the devices of
+    all processes. Called only after TensorFlow has started."""
     # names without a job are those of a process outside clusters
     is_of_cluster = device.name.startswith("/job:")
     return not is_of_cluster or device.name.startswith(address() + "/")
 
 
 def _give_copies_a_gradient() -> None:
-    """Registers a gradient for TensorFlow's operations that copy tensors. `tf.custom_gradient` would do the same, but
-    takes 100 us a call, ten times as long as the copy."""
+    """Registers a gradient for TensorFlow's operations that copy tensors. `tf.custom_gradient`
+    would do the same, but takes 100 us a call, ten times as long as the copy."""
     for op in ("DeepCopy", "Snapshot"):
-        # RegisterGradient raises KeyError if a later TensorFlow has a gradient for the operation
+        # RegisterGradient raises KeyError if a later TensorFlow has a gradient for the
+        # operation
         with suppress(KeyError):
             tf.RegisterGradient(op)(lambda op, gradient: gradient)
 
 
 def _keep_autograph_out() -> None:
-    """Keeps AutoGraph from rewriting xdevice's code in a `tf.function`: AutoGraph warns about code that it cannot
-    rewrite, and wraps xdevice's errors in its own."""
+    """Keeps AutoGraph from rewriting xdevice's code in a `tf.function`: AutoGraph warns about
+    code that it cannot rewrite, and wraps xdevice's errors in its own."""
     # xdevice's rules come first, because AutoGraph obeys the first rule that fits a module
     if _Rule is not None and private.has(
         "tensorflow.python.autograph.core.config.CONVERSION_RULES"
@@ -470,8 +480,8 @@ def _keep_autograph_out() -> None:
 
 
 def _refuse_keras_tensor(x: Any, backend: Backend) -> None:
-    """Raises `UnsupportedError` for a `KerasTensor`, the stand-in for a tensor in Keras's functional
-    models."""
+    """Raises `UnsupportedError` for a `KerasTensor`, the stand-in for a tensor in Keras's
+    functional models."""
     if isinstance(x, keras.KerasTensor):
         raise backend.unsupported(
             "moving or reading a KerasTensor, which has no values",

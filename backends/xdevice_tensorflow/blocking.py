@@ -26,14 +26,14 @@ def is_blocking() -> bool:
 
 
 def blocking(waits: bool) -> AbstractContextManager[None]:
-    """While this block is open, the operations of this thread run synchronously. With `waits`, the host also waits
-    after each operation until the GPUs are done."""
+    """While this block is open, the operations of this thread run synchronously. With `waits`,
+    the host also waits after each operation until the GPUs are done."""
     return _blocked.on(partial(_block, waits))
 
 
 def _block(waits: bool) -> Callable[[], None]:
-    """Makes the operations of this thread synchronous, as `blocking` says. Returns a function that
-    restores the setting from before."""
+    """Makes the operations of this thread synchronous, as `blocking` says. Returns a function
+    that restores the setting from before."""
 
     # TensorFlow calls it after each operation, with these arguments
     def wait(

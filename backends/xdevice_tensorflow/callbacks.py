@@ -1,4 +1,5 @@
-"""Registers callbacks with TensorFlow, which it calls after each eager operation of a thread."""
+"""Registers callbacks with TensorFlow, which it calls after each eager operation of a
+thread."""
 
 from __future__ import annotations
 
@@ -20,11 +21,13 @@ _callbacks: list[Callable[..., None]] = []
 
 
 def call_back(callback: Callable[..., None]) -> Callable[[], None]:
-    """Registers a callback for the operations of this thread. Returns a function that removes it.
+    """Registers a callback for the operations of this thread. Returns a function that removes
+    it.
 
-    TensorFlow keeps a list of callbacks for each thread, but one switch for all threads. `remove_op_callback` turns the
-    switch off when its own thread has no callback left, and with it the callbacks of the other threads. So it is called
-    only for the last callback of the process, and the others are removed from their thread's list directly."""
+    TensorFlow keeps a list of callbacks for each thread, but one switch for all threads.
+    `remove_op_callback` turns the switch off when its own thread has no callback left, and with
+    it the callbacks of the other threads. So it is called only for the last callback of the
+    process, and the others are removed from their thread's list directly."""
     # turns the switch on, if it is off
     _add(callback)
     _callbacks.append(callback)

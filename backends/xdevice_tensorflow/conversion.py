@@ -1,12 +1,15 @@
-"""Lends the memory of TensorFlow's tensors to other frameworks, and takes over memory of theirs, without a copy.
+"""Lends the memory of TensorFlow's tensors to other frameworks, and takes over memory of
+theirs, without a copy.
 
 Facts about TensorFlow that the code depends on:
 
 - An operation on memory whose address is not a multiple of 64 bytes crashes the process.
-- `x.__dlpack__` refuses a `stream`, so tensors are exchanged through `tf.experimental.dlpack`, after a wait.
-- TensorFlow keeps 0-d constants, and returns them again from the next `tf.constant` of the same value. Writing into
-  such a constant would change all later ones.
-- `to_dlpack` of a string tensor crashes the process. Strings never get here, because xdevice has no dtype for them.
+- `x.__dlpack__` refuses a `stream`, so tensors are exchanged through `tf.experimental.dlpack`,
+  after a wait.
+- TensorFlow keeps 0-d constants, and returns them again from the next `tf.constant` of the same
+  value. Writing into such a constant would change all later ones.
+- `to_dlpack` of a string tensor crashes the process. Strings never get here, because xdevice
+  has no dtype for them.
 """
 
 from __future__ import annotations
@@ -37,8 +40,8 @@ class TensorflowConversion(Conversion):
     """The capability of sharing memory for TensorFlow."""
 
     def shares(self, device: Device) -> bool:
-        """Whether other frameworks can use the memory of a device: the CPU, and real GPUs of NVIDIA
-        or AMD."""
+        """Whether other frameworks can use the memory of a device: the CPU, and real GPUs of
+        NVIDIA or AMD."""
         # sharing the memory of other vendors' GPUs was never tried
         return super().shares(device) and (
             device.kind == "cpu" or accelerators.IS_NVIDIA_OR_AMD
@@ -63,8 +66,8 @@ class TensorflowConversion(Conversion):
             self.synchronize(None)
 
     def export(self, x: Any) -> Any:
-        """Returns a DLPack capsule of `x`. Raises BufferError for a 0-d tensor, whose memory may
-        belong to a constant that TensorFlow returns again."""
+        """Returns a DLPack capsule of `x`. Raises BufferError for a 0-d tensor, whose memory
+        may belong to a constant that TensorFlow returns again."""
         if x.shape.rank == 0:
             raise BufferError("TensorFlow keeps 0-d constants and gives them out again")
         return tf.experimental.dlpack.to_dlpack(x)
@@ -74,7 +77,8 @@ class TensorflowConversion(Conversion):
 
     def from_buffer(self, array: np.ndarray[Any, Any]) -> Any:
         """Returns a tensor on the CPU in the memory of an array, or a copy for 8-bit floats."""
-        # 2 means a dtype from outside NumPy: one of ml_dtypes, which NumPy cannot export by DLPack
+        # 2 means a dtype from outside NumPy: one of ml_dtypes, which NumPy cannot export by
+        # DLPack
         if array.dtype.isbuiltin == 2:
             if array.dtype.name in self.short_floats:
                 # tf.bitcast does not support these dtypes
@@ -84,5 +88,6 @@ class TensorflowConversion(Conversion):
         return tf.experimental.dlpack.from_dlpack(array.__dlpack__())
 
     def gives_away(self, x: Any) -> bool:
-        """Whether `to_numpy(x)` returns an array of its own: only if it is read through the ring."""
+        """Whether `to_numpy(x)` returns an array of its own: only if it is read through the
+        ring."""
         return staging.is_read(x, self)

@@ -2,16 +2,19 @@
 
 Rules for this module, and why:
 
-- A move keeps the `tf.Variable` objects, and swaps only the handle (TensorFlow's reference to the memory) inside each.
-  Optimizers look variables up by `_unique_id`, and if the `_value` of a Keras variable were replaced, training would
-  silently change a variable that the model no longer uses.
-- A `tf.function` that was traced before the move has captured the old handle, and would compute with the old value. So
-  it is given the new handle. A tf.data pipeline keeps handles where Python cannot replace them, so moving a variable
-  that a pipeline reads is refused.
-- A copy is made object by object, because Keras copies by saving and loading, which fails for subclasses that are not
-  registered and loses metrics. Keras keeps `id`s of objects in three places; the copy gets the ids of its own objects.
-- A `tf.Module` wraps lists that are its attributes. A wrapper compares old and new items on assignment, which tensors
-  refuse, and cannot be saved afterwards. So a changed list gets a new wrapper.
+- A move keeps the `tf.Variable` objects, and swaps only the handle (TensorFlow's reference to
+  the memory) inside each. Optimizers look variables up by `_unique_id`, and if the `_value` of
+  a Keras variable were replaced, training would silently change a variable that the model no
+  longer uses.
+- A `tf.function` that was traced before the move has captured the old handle, and would compute
+  with the old value. So it is given the new handle. A tf.data pipeline keeps handles where
+  Python cannot replace them, so moving a variable that a pipeline reads is refused.
+- A copy is made object by object, because Keras copies by saving and loading, which fails for
+  subclasses that are not registered and loses metrics. Keras keeps `id`s of objects in three
+  places; the copy gets the ids of its own objects.
+- A `tf.Module` wraps lists that are its attributes. A wrapper compares old and new items on
+  assignment, which tensors refuse, and cannot be saved afterwards. So a changed list gets a new
+  wrapper.
 """
 
 from __future__ import annotations
@@ -53,17 +56,20 @@ _Stage = private["tensorflow.python.data.ops.structured_function.StructuredFunct
 _clone = private.field("tensorflow.__internal__.function.Function._clone")
 # a context manager in which Keras does not notice what is added to the lists of its layers
 _untracked = private["keras.src.utils.tracking.DotNotTrackScope"]
-# Keras's record of what a layer has been given, and its attribute with the `id`s of these objects
+# Keras's record of what a layer has been given, and its attribute with the `id`s of these
+# objects
 _Tracker, _STORED = private.place("keras.src.utils.tracking.Tracker.stored_ids")
 
 TYPES = (
     tf.Variable, tf.Module, tf.random.Generator,
     keras.Layer, keras.Variable, keras.optimizers.Optimizer, keras.Metric,
 )  # fmt: skip
-"""The types whose objects xdevice treats as models: they own variables, and are moved in place."""
+"""The types whose objects xdevice treats as models: they own variables, and are moved in
+place."""
 
 _LOADED: Final = "tensorflow.python.saved_model.load"
-"""The module in whose functions `tf.saved_model.load` makes a type for each object that it loads."""
+"""The module in whose functions `tf.saved_model.load` makes a type for each object that it
+loads."""
 _Trace = tf.types.experimental.ConcreteFunction
 
 
@@ -82,8 +88,8 @@ def _is_loaded(cls: type) -> bool:
 
 def move(model: Any, device: Device, backend: Models) -> None:
     """Moves a model to `device` in place: every variable, and every other tensor that the model
-    holds. Raises `UnsupportedError`, before anything has moved, for a variable that a strategy, a
-    graph or a tf.data pipeline uses."""
+    holds. Raises `UnsupportedError`, before anything has moved, for a variable that a strategy,
+    a graph or a tf.data pipeline uses."""
     private.require("models")
     native = backend.to_native(device)
     moving = [
@@ -114,8 +120,8 @@ def move(model: Any, device: Device, backend: Models) -> None:
 
 
 def _replaced(value: Any, moved: _Memo) -> Any:
-    """Returns a tuple in which tensors are replaced by those that `moved` has for their `id`s; the tuple itself if
-    there are none."""
+    """Returns a tuple in which tensors are replaced by those that `moved` has for their `id`s;
+    the tuple itself if there are none."""
     if not isinstance(value, tuple):
         return moved.get(id(value), value)
     children = [_replaced(child, moved) for child in value]
@@ -129,12 +135,12 @@ def _replaced(value: Any, moved: _Memo) -> Any:
 
 
 def _traces_of(moving: list[tf.Variable], backend: Models) -> list[Any]:
-    """Returns the traced functions, anywhere in the process, that have captured one of these variables. Raises
-    `UnsupportedError` if a tf.data pipeline reads one of the variables."""
+    """Returns the traced functions, anywhere in the process, that have captured one of these
+    variables. Raises `UnsupportedError` if a tf.data pipeline reads one of the variables."""
     # two references are not those of a trace: the variable's own, and that of the argument of
-    # `getrefcount`. If there are more, all objects of the process are searched, because the traced
-    # function may be held by code that nothing else leads to. The search takes long, so it is left
-    # out if no handle has more
+    # `getrefcount`. If there are more, all objects of the process are searched, because the
+    # traced function may be held by code that nothing else leads to. The search takes long, so
+    # it is left out if no handle has more
     handles = {
         id(variable.handle) for variable in moving if sys.getrefcount(_handle(variable)) > 2
     }
@@ -153,8 +159,8 @@ def _traces_of(moving: list[tf.Variable], backend: Models) -> list[Any]:
 
 
 def _capturing(handles: set[int]) -> tuple[list[Any], bool]:
-    """Returns the traced functions that have captured one of the handles with these `id`s, and whether a tf.data
-    pipeline uses one of these functions."""
+    """Returns the traced functions that have captured one of the handles with these `id`s, and
+    whether a tf.data pipeline uses one of these functions."""
     everything = gc.get_objects()
     # `issubclass` once for each type, because `isinstance` for each of the many objects is slow
     kinds = {cls for cls in set(map(type, everything)) if issubclass(cls, (_Trace, _Stage))}
@@ -173,8 +179,8 @@ def _capturing(handles: set[int]) -> tuple[list[Any], bool]:
 
 
 def _captures(trace: Any) -> list[Any]:
-    """Returns the objects that a trace has captured. For `captured_inputs`, TensorFlow calls a captured function (a
-    deferred capture); here it stays a function."""
+    """Returns the objects that a trace has captured. For `captured_inputs`, TensorFlow calls a
+    captured function (a deferred capture); here it stays a function."""
     graph = trace.graph
     return [
         *trace.captured_inputs[: len(graph.external_captures)],
@@ -194,7 +200,8 @@ def _require_plain(variable: tf.Variable, backend: Models) -> None:
 
 
 def _swap(variable: tf.Variable, native: str) -> Any:
-    """Gives a variable new memory on a device, and returns the new handle to it. The variable stays the same object."""
+    """Gives a variable new memory on a device, and returns the new handle to it. The variable
+    stays the same object."""
     old = variable.handle
     # a second variable, of which only the handle is kept
     with tf.device(native):
@@ -219,7 +226,8 @@ def duplicate(model: Any, device: Device, backend: Models) -> Any:
     for _, variable in before:
         _require_plain(variable, backend)
     try:
-        # Keras's lists register items with their layer as they are added, which must not happen while a list is copied
+        # Keras's lists register items with their layer as they are added, which must not happen
+        # while a list is copied
         with backend.scope(device), _untracked():
             # symbolic tensors cannot be copied, and the copy keeps those of the model
             memo = {id(value): value for value in parts.traced(model)}
@@ -245,8 +253,8 @@ def _refusal(model: Any, why: str, backend: Models) -> UnsupportedError:
 
 
 def _duplicate(model: Any, memo: _Memo) -> Any:
-    """Returns a copy of a model. The copies of all its parts are made before any attribute is copied, because the parts
-    refer to each other in circles."""
+    """Returns a copy of a model. The copies of all its parts are made before any attribute is
+    copied, because the parts refer to each other in circles."""
     owned = parts.owned(model)
     # each part and its copy, if attributes have to be copied
     pairs = []
@@ -300,15 +308,16 @@ def _new_variable(variable: tf.Variable) -> tf.Variable:
 
 
 def _copied(value: Any, memo: _Memo) -> Any:
-    """Returns the copy of an attribute's value: from the memo, or a deep copy, in which each object
-    that the memo has is replaced."""
-    # the memo first: from Python 3.14, deepcopy returns functions as they are without looking into it
+    """Returns the copy of an attribute's value: from the memo, or a deep copy, in which each
+    object that the memo has is replaced."""
+    # the memo first: from Python 3.14, deepcopy returns functions as they are without looking
+    # into it
     return memo[id(value)] if id(value) in memo else copy.deepcopy(value, memo)
 
 
 def _rebound(function: FunctionType, memo: _Memo) -> FunctionType:
-    """Returns a function of the copied model: `function` itself, or, if its closure refers to parts of the old model, a
-    new function whose closure refers to the parts of the copy."""
+    """Returns a function of the copied model: `function` itself, or, if its closure refers to
+    parts of the old model, a new function whose closure refers to the parts of the copy."""
     # an empty cell, which has no contents to read, belongs to a name that is not assigned yet
     values = [cell.cell_contents for cell in function.__closure__ or () if cell != CellType()]
     # a closure holds a part itself, or a bound method of a part
@@ -327,8 +336,8 @@ def _rebound(function: FunctionType, memo: _Memo) -> FunctionType:
 
 
 def _rebound_inner(function: Any, memo: _Memo) -> Any:
-    """Returns the Python function of a `tf.function` for the copied model. Raises TypeError if it is
-    a wrapper around a method, as for a method that `tf.function` decorates."""
+    """Returns the Python function of a `tf.function` for the copied model. Raises TypeError if
+    it is a wrapper around a method, as for a method that `tf.function` decorates."""
     if tf.__internal__.decorator.unwrap(function)[0]:
         raise TypeError(
             "an attribute of it is a method decorated with tf.function, which has a weak reference to the old model"
@@ -339,8 +348,8 @@ def _rebound_inner(function: Any, memo: _Memo) -> Any:
 
 
 def _keep_foreign(pairs: list[tuple[Any, Any]], memo: _Memo) -> None:
-    """Adds the layers of other models to `memo` as their own copies, if their graphs also call a part of this model:
-    otherwise they would be copied with it."""
+    """Adds the layers of other models to `memo` as their own copies, if their graphs also call
+    a part of this model: otherwise they would be copied with it."""
     for part, _ in pairs:
         for node in _nodes(part):
             for neighbour in (node, *node.parent_nodes):
@@ -348,8 +357,8 @@ def _keep_foreign(pairs: list[tuple[Any, Any]], memo: _Memo) -> None:
 
 
 def _nodes(part: Any) -> list[Any]:
-    """Returns the nodes of a layer or function in the graphs of functional models: of its calls, and of the calls that
-    follow it."""
+    """Returns the nodes of a layer or function in the graphs of functional models: of its
+    calls, and of the calls that follow it."""
     lists = vars(part).values() if isinstance(part, keras.Operation) else ()
     return [
         node
@@ -361,8 +370,9 @@ def _nodes(part: Any) -> list[Any]:
 
 
 def _renew_ids(new: Any, memo: _Memo, keys: dict[str, str]) -> None:
-    """Gives a copy the ids of its own objects: those of its tracker, the keys of a functional model's nodes, and those
-    of an optimizer's variables. `keys` has the new id of each variable."""
+    """Gives a copy the ids of its own objects: those of its tracker, the keys of a functional
+    model's nodes, and those of an optimizer's variables. `keys` has the new id of each
+    variable."""
     has_keys = isinstance(new, keras.Function | keras.optimizers.Optimizer)
     for value in vars(new).values():
         if isinstance(value, _Tracker):
@@ -384,8 +394,8 @@ def _renew_ids(new: Any, memo: _Memo, keys: dict[str, str]) -> None:
 
 
 def _renewed(key: Any, memo: _Memo, keys: dict[str, str]) -> Any:
-    """Returns a key with the new id: that of a variable is in `keys`, that of a node begins with the
-    `id` of its layer. Any other key is returned as it is."""
+    """Returns a key with the new id: that of a variable is in `keys`, that of a node begins
+    with the `id` of its layer. Any other key is returned as it is."""
     number = re.match(r"\d+", key) if isinstance(key, str) else None
     if number is None or int(number[0]) not in memo:
         return keys.get(key, key)
@@ -396,8 +406,8 @@ def _renewed(key: Any, memo: _Memo, keys: dict[str, str]) -> Any:
 
 
 def _type_in_modules(x: Any) -> type:
-    """Returns the type of the wrapper that a `tf.Module` puts around a value like `x`. TensorFlow has
-    no public names for these types."""
+    """Returns the type of the wrapper that a `tf.Module` puts around a value like `x`.
+    TensorFlow has no public names for these types."""
     module: Any = tf.Module()
     module.x = x
     return type(module.x)
@@ -408,7 +418,8 @@ _WRAPPED_LIST, _WRAPPED_TUPLE = _type_in_modules([]), _type_in_modules(([],))
 
 
 def _rewrapped(old: Any, children: list[Any]) -> Any:
-    """Returns a wrapped tuple of the type of `old`, which may be a named tuple, with other items."""
+    """Returns a wrapped tuple of the type of `old`, which may be a named tuple, with other
+    items."""
     cls: Any = type(old.__wrapped__)
     return type(old)(cls._make(children) if hasattr(cls, "_make") else cls(children))
 
@@ -424,19 +435,19 @@ class TensorflowModels(Models):
         def _refuse_models_here(self) -> None: ...
 
     def model_devices(self, model: Any) -> Iterable[tuple[str, Device]]:
-        """Yields the name and the device of each variable of a model, except those of its metrics and
-        optimizers, and of each other tensor that it holds."""
+        """Yields the name and the device of each variable of a model, except those of its
+        metrics and optimizers, and of each other tensor that it holds."""
         weights = parts.weights(model)
         for name, variable in weights:
-            # the variable's device, not its memory's, which for int32 "on" a GPU is always on the host
-            # (tensorflow/tensorflow#59803)
+            # the variable's device, not its memory's, which for int32 "on" a GPU is always on
+            # the host (tensorflow/tensorflow#59803)
             yield name, self._place(variable.device)
         for _, key, value in parts.constants(model):
             yield str(key), self._place(value.device)
 
     def is_all_on(self, model: Any, device: Device) -> bool:
-        """Whether all variables of a model, those of its metrics and optimizers included, and all
-        other tensors that it holds are on `device`."""
+        """Whether all variables of a model, those of its metrics and optimizers included, and
+        all other tensors that it holds are on `device`."""
         if any(
             self._place(variable.device) is not device for _, variable in parts.variables(model)
         ):
@@ -456,8 +467,8 @@ class TensorflowModels(Models):
         move(model, device, self)
 
     def copy_model(self, model: Any, device: Device) -> Any:
-        """Returns a copy of a model on `device`. Raises `UnsupportedError` for an optimizer, for the
-        result of `tf.saved_model.load`, and for a model that cannot be copied."""
+        """Returns a copy of a model on `device`. Raises `UnsupportedError` for an optimizer,
+        for the result of `tf.saved_model.load`, and for a model that cannot be copied."""
         self._refuse_models_here()
         if isinstance(model, keras.optimizers.Optimizer):
             raise self.no_copy_of_optimizer(
@@ -474,7 +485,8 @@ class TensorflowModels(Models):
         return parts.built(model)
 
     def tensor_of(self, model: Any) -> Any | None:
-        """Returns the value of a variable, on the variable's device; None for any other model."""
+        """Returns the value of a variable, on the variable's device; None for any other
+        model."""
         variable = parts.tf_variable(model) if isinstance(model, keras.Variable) else model
         if not isinstance(variable, tf.Variable):
             return None
@@ -483,8 +495,8 @@ class TensorflowModels(Models):
             return variable.read_value()
 
     def container_way(self, x: Any) -> Way | None:
-        """Says how to take apart and rebuild an `ExtensionType`, or the wrapper that `tf.Module` puts around a list or
-        a tuple; None for any other object."""
+        """Says how to take apart and rebuild an `ExtensionType`, or the wrapper that
+        `tf.Module` puts around a list or a tuple; None for any other object."""
         if isinstance(x, tf.experimental.ExtensionType):
             return Way()
         if type(x) is _WRAPPED_LIST:

@@ -1,7 +1,9 @@
-"""The private names of TensorFlow and Keras that this adapter uses, and their attributes that it replaces, each by the
-capability that needs it. Its other modules read them as `private["tensorflow.python...."]`.
+"""The private names of TensorFlow and Keras that this adapter uses, and their attributes that
+it replaces, each by the capability that needs it. Its other modules read them as
+`private["tensorflow.python...."]`.
 
-`tf.__internal__` is not among them: TensorFlow exports it for Keras, which is released separately.
+`tf.__internal__` is not among them: TensorFlow exports it for Keras, which is released
+separately.
 """
 
 from __future__ import annotations
@@ -78,8 +80,8 @@ PRIVATE: Final = (
     ),
     # removes the callback of one thread while other threads still have theirs
     Private("transfers and blocking", "tensorflow.python.eager.context.Context", ("remove_op_callback",)),
-    # collectives without a strategy: MultiWorkerMirroredStrategy is built on them, and ends processes whose peers have
-    # died
+    # collectives without a strategy: MultiWorkerMirroredStrategy is built on them, and ends
+    # processes whose peers have died
     Private(
         "several processes", "tensorflow.python.eager.context.Context",
         ("configure_collective_ops", "enable_collective_ops"),

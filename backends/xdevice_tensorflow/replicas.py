@@ -1,8 +1,8 @@
-"""Splits and joins tensors, and sums tensors of several devices: by NCCL if each is on a GPU of its own, otherwise on
-the device of the first tensor.
+"""Splits and joins tensors, and sums tensors of several devices: by NCCL if each is on a GPU of
+its own, otherwise on the device of the first tensor.
 
-NCCL's operation on one GPU waits for those on the other GPUs. So all of them are in one `tf.function`: run eagerly, the
-first would wait forever. Each output stays on its GPU.
+NCCL's operation on one GPU waits for those on the other GPUs. So all of them are in one
+`tf.function`: run eagerly, the first would wait forever. Each output stays on its GPU.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ def is_for_nccl(x: Any, places: list[Device], backend: Replicas) -> bool:
 
 
 def by_nccl(tensors: list[Any], natives: tuple[str, ...], mean: bool) -> list[Any]:
-    """Returns the sum or mean of the tensors, as a new tensor on the device of each. `natives` are
-    TensorFlow's names of these devices, in the order of the tensors."""
+    """Returns the sum or mean of the tensors, as a new tensor on the device of each. `natives`
+    are TensorFlow's names of these devices, in the order of the tensors."""
     return list(_reduction(natives, tensors[0].dtype, mean)(*tensors))
 
 
 @lru_cache(32)
 def _reduction(natives: tuple[str, ...], dtype: Any, mean: bool) -> Callable[..., Any]:
-    """Returns a function that adds one tensor on each of these devices, for tensors of any shape.
-    Tracing takes long, so the last 32 functions are kept."""
+    """Returns a function that adds one tensor on each of these devices, for tensors of any
+    shape. Tracing takes long, so the last 32 functions are kept."""
 
     @tf.function(input_signature=[tf.TensorSpec(None, dtype)] * len(natives), autograph=False)  # type: ignore[untyped-decorator]
     def reduce(*tensors: Any) -> list[Any]:
@@ -82,7 +82,8 @@ class TensorflowReplicas(Replicas):
             return [self._settled(part, place) for part in tf.split(x, sizes)]
 
     def join(self, parts: list[Any]) -> Any:
-        """Returns the parts joined along their first axis; parts without axes become a vector."""
+        """Returns the parts joined along their first axis; parts without axes become a
+        vector."""
         concatenate = partial(tf.concat, axis=0) if parts[0].shape.rank else tf.stack
         # a symbolic tensor inside tf.function is on no device
         if not hasattr(parts[0], "backing_device"):
@@ -92,8 +93,8 @@ class TensorflowReplicas(Replicas):
             return self._settled(concatenate(parts), place)
 
     def leaf(self, x: Any, device: Device) -> Any:
-        """Returns a copy of `x` on `device`: a `tf.Variable`, which tapes record without being told,
-        or a tensor if the dtype has no gradients."""
+        """Returns a copy of `x` on `device`: a `tf.Variable`, which tapes record without being
+        told, or a tensor if the dtype has no gradients."""
         copied = self.copy(x, device)
         if not (x.dtype.is_floating or x.dtype.is_complex):
             return copied
@@ -101,8 +102,8 @@ class TensorflowReplicas(Replicas):
             return tf.Variable(tf.stop_gradient(copied))
 
     def write(self, x: Any, value: Any) -> None:
-        """Assigns values to a variable. Raises `UnsupportedError` for a tensor, because TensorFlow's
-        tensors cannot be changed."""
+        """Assigns values to a variable. Raises `UnsupportedError` for a tensor, because
+        TensorFlow's tensors cannot be changed."""
         if not isinstance(x, tf.Variable | keras.Variable):
             super().write(x, value)  # raises
         with self.scope(self.device_of(value)):
@@ -121,8 +122,8 @@ class TensorflowReplicas(Replicas):
         return result if self.device_of(result) is place else self.move(result, place)
 
     def all_reduce(self, tensors: list[Any], mean: bool) -> list[Any]:
-        """Returns the sum or mean of tensors on several devices, as a new tensor on the device of
-        each: by NCCL if it can, otherwise added on the device of the first."""
+        """Returns the sum or mean of tensors on several devices, as a new tensor on the device
+        of each: by NCCL if it can, otherwise added on the device of the first."""
         places = [self.device_of(x) for x in tensors]
         if not is_for_nccl(tensors[0], places, self):
             return super().all_reduce(tensors, mean)

@@ -17,13 +17,14 @@ _initialized = private.field("tensorflow.python.eager.context.Context._initializ
 
 
 def is_started() -> bool:
-    """Whether TensorFlow's runtime has started, after which its devices can no longer change. Also
-    True if this TensorFlow does not tell."""
+    """Whether TensorFlow's runtime has started, after which its devices can no longer change.
+    Also True if this TensorFlow does not tell."""
     return not _KNOWS or bool(_initialized(_context()))
 
 
 def address() -> str:
-    """Returns how TensorFlow names this process: "/job:localhost/replica:0/task:0", or by its job in a cluster."""
+    """Returns how TensorFlow names this process: "/job:localhost/replica:0/task:0", or by its
+    job in a cluster."""
     # outside any tf.function, in which a tensor would have no device
     with tf.init_scope(), tf.device("/CPU:0"):
         # not `backing_device`, which says localhost in a cluster too

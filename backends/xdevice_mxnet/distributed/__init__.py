@@ -11,7 +11,8 @@ from xdevice.distributed.contract.steps import Steps
 
 
 class MxnetProcesses(Processes):
-    """The capability of several processes, which MXNet has by the engines of other frameworks only."""
+    """The capability of several processes, which MXNet has by the engines of other frameworks
+    only."""
 
     def why_no_engine(self) -> str:
         """Returns why xdevice does not use MXNet's own key-value store as an engine."""
@@ -25,8 +26,8 @@ class MxnetSteps(Steps):
     """The capability of training steps over several processes, for MXNet."""
 
     def hyperparameters(self, optimizer: Any) -> str:
-        """Returns the learning rate of a Trainer as a text that ranks can compare; "" for any other
-        object."""
+        """Returns the learning rate of a Trainer as a text that ranks can compare; "" for any
+        other object."""
         return f"rate {optimizer.learning_rate}" if isinstance(optimizer, Trainer) else ""
 
 

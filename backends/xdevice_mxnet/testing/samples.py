@@ -1,7 +1,8 @@
-"""Networks, gradients and other samples, written with MXNet alone, for the conformance suite: the tests in
-`xdevice.testing` that every adapter must pass.
+"""Networks, gradients and other samples, written with MXNet alone, for the conformance suite:
+the tests in `xdevice.testing` that every adapter must pass.
 
-NumPy's semantics are a flag of each thread. The samples switch the flag on by `use_np`, so that they run in any thread.
+NumPy's semantics are a flag of each thread. The samples switch the flag on by `use_np`, so that
+they run in any thread.
 """
 
 from __future__ import annotations
@@ -179,7 +180,8 @@ def _run(net: Any) -> Any:
 
 
 def _hybridized() -> Any:
-    """Returns a model that has been compiled. With `static_alloc` its graph keeps its arrays."""
+    """Returns a model that has been compiled. With `static_alloc` its graph keeps its
+    arrays."""
     net = _built(nn.Dense(3, in_units=4), nn.BatchNorm(in_channels=3))
     net.hybridize(static_alloc=True, static_shape=True)
     return _run(net)
@@ -209,7 +211,8 @@ class _Scaled(mx.gluon.HybridBlock):  # type: ignore[misc]
 
 @use_np  # type: ignore[untyped-decorator]
 def _step(net: Any, trainer: Any, x: Any, y: Any) -> float:
-    """Trains a model on a batch by one step, and returns the mean squared error before the step."""
+    """Trains a model on a batch by one step, and returns the mean squared error before the
+    step."""
     with mx.autograd.record():
         loss = ((net(x) - y) ** 2).mean()
     loss.backward()

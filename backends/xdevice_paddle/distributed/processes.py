@@ -1,18 +1,24 @@
-"""Moves tensors between processes with Paddle's collectives: by gloo on the CPU, by NCCL on GPUs.
+"""Moves tensors between processes with Paddle's collectives: by gloo on the CPU, by NCCL on
+GPUs.
 
 Facts about Paddle that the code depends on (measured on 3.3.1 with gloo, on 2.6.2 with NCCL):
 
-- A dtype that gloo does not support (int16, complex64) ends the process with status 255. So tensors that are only sent
-  are sent as bytes, and tensors that are reduced are converted to a dtype that gloo supports.
+- A dtype that gloo does not support (int16, complex64) ends the process with status 255. So
+  tensors that are only sent are sent as bytes, and tensors that are reduced are converted to a
+  dtype that gloo supports.
 - gloo does not have reduce_scatter.
-- Each rank counts the calls of a group by itself: after a send between two of four ranks, the next collective of all
-  hangs until it times out. So each pair of ranks that sends has a group of its own.
+- Each rank counts the calls of a group by itself: after a send between two of four ranks, the
+  next collective of all hangs until it times out. So each pair of ranks that sends has a group
+  of its own.
 - gloo gives up after 30 s, which no setting changes.
-- A rank that connects to the store (where the ranks find each other) before rank 0 has opened it sleeps for 3 s.
-- `init_parallel_env` keeps one store for the whole process, so a process could join other processes only once. So the
-  groups are made here, by the classes that this function uses, which read the rank from the environment.
-- NCCL's calls make their results on the current GPU, and fail if the tensor is on another one. So the GPU of this rank
-  is made the current one for the whole process, as in `init_parallel_env`.
+- A rank that connects to the store (where the ranks find each other) before rank 0 has opened
+  it sleeps for 3 s.
+- `init_parallel_env` keeps one store for the whole process, so a process could join other
+  processes only once. So the groups are made here, by the classes that this function uses,
+  which read the rank from the environment.
+- NCCL's calls make their results on the current GPU, and fail if the tensor is on another one.
+  So the GPU of this rank is made the current one for the whole process, as in
+  `init_parallel_env`.
 - The store listens on all addresses, and accepts any connection.
 """
 
@@ -45,12 +51,13 @@ _Store: Any = private["paddle.base.core.TCPStore"]
 _KINDS: Final = {
     "nccl": private.get("paddle.base.core.ProcessGroupNCCL"), "gloo": private.get("paddle.base.core.ProcessGroupGloo")
 }  # fmt: skip
-"""Paddle's class for each engine, the best engine first. A build of Paddle only has the classes for its devices."""
+"""Paddle's class for each engine, the best engine first. A build of Paddle only has the classes
+for its devices."""
 _OPS: Final = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX, "min": dist.ReduceOp.MIN}
 """Paddle's name for each reduction."""
 _REDUCED_AS: Final = {"int16": "int32", "bool": "uint8"}
-"""The dtype in which tensors of each of these dtypes are reduced, because gloo does not support their
-own."""
+"""The dtype in which tensors of each of these dtypes are reduced, because gloo does not support
+their own."""
 _GLOO_GIVES_UP: Final = 30.0
 """The seconds after which gloo stops waiting for another rank."""
 
@@ -75,8 +82,8 @@ class PaddleProcesses(Processes):
 
 
 class PaddleEngine(Engine):
-    """Paddle's collectives as an engine. `name` is "nccl" or "gloo", `native` the place of this rank's
-    device."""
+    """Paddle's collectives as an engine. `name` is "nccl" or "gloo", `native` the place of this
+    rank's device."""
 
     def __init__(self, name: str, group: Group, native: Any) -> None:
         super().__init__(f"paddle:{name}", group)
@@ -146,8 +153,8 @@ class PaddleEngine(Engine):
     # the groups
 
     def _new_group(self, number: int, ranks: Sequence[int]) -> Members:
-        """Returns a new Paddle group of these ranks, to which this rank belongs. All of them have to
-        call this, with the same number, which no other group of the process has."""
+        """Returns a new Paddle group of these ranks, to which this rank belongs. All of them
+        have to call this, with the same number, which no other group of the process has."""
         kind = _KINDS["gloo" if self._is_gloo else "nccl"]
         # this rank's own rank in the new group
         rank = ranks.index(self.rank)
@@ -156,8 +163,8 @@ class PaddleEngine(Engine):
         return Members(rank, number, list(ranks), pg=process_group, name=f"xdevice {number}")
 
     def _pair(self, source: int, to: int) -> Members:
-        """Returns the group in which the rank `source` sends to the rank `to`. The first call makes
-        it, and waits for the other rank."""
+        """Returns the group in which the rank `source` sends to the rank `to`. The first call
+        makes it, and waits for the other rank."""
         # at most self._number + size**2 - 1: up to there `_store` leaves the numbers free
         number = self._number + 1 + source * self.size + to
         if number not in self._pairs:
@@ -171,9 +178,9 @@ class PaddleEngine(Engine):
         return x
 
     def _wait(self) -> None:
-        """Waits for NCCL, whose calls return before they have run. The wait must be in this thread, because xdevice
-        gives the thread up if another process has died. It polls, because Paddle's own wait would hold Python's
-        lock."""
+        """Waits for NCCL, whose calls return before they have run. The wait must be in this
+        thread, because xdevice gives the thread up if another process has died. It polls,
+        because Paddle's own wait would hold Python's lock."""
         if not self._is_gloo:
             stream = paddle.device.current_stream(self._native)
             # 0.1 ms is short next to most collectives, and lets other threads run
@@ -183,8 +190,8 @@ class PaddleEngine(Engine):
 
 @contextmanager
 def _as_trainer(rank: int) -> Iterator[None]:
-    """While this block is open, the environment variable from which Paddle reads the rank is set. Paddle reads it when
-    a group is made, and in 2.6 also at each send and recv by NCCL."""
+    """While this block is open, the environment variable from which Paddle reads the rank is
+    set. Paddle reads it when a group is made, and in 2.6 also at each send and recv by NCCL."""
     before = os.environ.get("PADDLE_TRAINER_ID")
     os.environ["PADDLE_TRAINER_ID"] = str(rank)
     try:
@@ -200,9 +207,10 @@ def _store(group: Group) -> tuple[Any, int]:
     """Returns Paddle's key-value store, which rank 0 serves, and the number of the group of all
     ranks, which rank 0 draws."""
     port = free_port(group.host) if group.rank == 0 else 0
-    # Paddle refers to the groups of a process by numbers of 32 bits with a sign. The numbers from
-    # this one up to the next multiple of size**2 belong to the pairs of ranks (`_pair`). It is
-    # random, so that a process that joins two worlds in turn uses other numbers in the second
+    # Paddle refers to the groups of a process by numbers of 32 bits with a sign. The numbers
+    # from this one up to the next multiple of size**2 belong to the pairs of ranks (`_pair`).
+    # It is random, so that a process that joins two worlds in turn uses other numbers in the
+    # second
     numbers = group.size**2
     number = numbers * (1 + secrets.randbelow(2**31 // numbers - 1))
     host, port_of_first, number_of_first = group.exchange(f"{group.host} {port} {number}")[
@@ -218,10 +226,10 @@ def _store(group: Group) -> tuple[Any, int]:
 
 
 def _compact(x: paddle.Tensor) -> paddle.Tensor:
-    """Returns `x` itself if it is contiguous and begins where its memory begins; otherwise a copy
-    that is both."""
-    # if `x` begins later, as the slice y[1:] does, `view` to a dtype of another size reads other
-    # numbers, because it adds the offset twice (2.6.2 and 3.3.1; no upstream issue known)
+    """Returns `x` itself if it is contiguous and begins where its memory begins; otherwise a
+    copy that is both."""
+    # if `x` begins later, as the slice y[1:] does, `view` to a dtype of another size reads
+    # other numbers, because it adds the offset twice (2.6.2 and 3.3.1; no upstream issue known)
     return x if x.is_contiguous() and not x.offset else x.clone()
 
 
@@ -232,6 +240,6 @@ def _bytes(x: paddle.Tensor) -> paddle.Tensor:
 
 
 def _from_bytes(received: paddle.Tensor, x: paddle.Tensor) -> paddle.Tensor:
-    """Returns the bytes `received` as a tensor with the shape and dtype of `x`: `x` itself if they are
-    in its memory."""
+    """Returns the bytes `received` as a tensor with the shape and dtype of `x`: `x` itself if
+    they are in its memory."""
     return x if received.data_ptr() == x.data_ptr() else received.view(x.dtype).reshape(x.shape)

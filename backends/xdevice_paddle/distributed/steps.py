@@ -1,5 +1,5 @@
-"""Training steps of Paddle: when a gradient is stored, how often a tensor was written, and the hyperparameters of an
-optimizer."""
+"""Training steps of Paddle: when a gradient is stored, how often a tensor was written, and the
+hyperparameters of an optimizer."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ class PaddleSteps(Steps):
     def watch_gradients(
         self, variables: list[Any], ready: Callable[[int, Any], None]
     ) -> Callable[[], None]:
-        """Calls `ready` with the number and the gradient of each of these variables as soon as a
-        backward pass has stored it, and counts the steps of optimizers. Returns a function that
-        ends both."""
-        # `times_written` needs the count, because Paddle does not count the steps of its optimizers as
-        # writes (3.3.1; no upstream issue known)
+        """Calls `ready` with the number and the gradient of each of these variables as soon as
+        a backward pass has stored it, and counts the steps of optimizers. Returns a function
+        that ends both."""
+        # `times_written` needs the count, because Paddle does not count the steps of its
+        # optimizers as writes (3.3.1; no upstream issue known)
         end, plain = _watch.watch(variables, ready), getattr(*_apply)
 
         def step(*args: Any, **kwargs: Any) -> Any:
@@ -48,12 +48,13 @@ class PaddleSteps(Steps):
         return put_back
 
     def times_written(self, x: paddle.Tensor) -> int | None:
-        """Returns a number that grows with each write into `x`, and with each step of any optimizer."""
+        """Returns a number that grows with each write into `x`, and with each step of any
+        optimizer."""
         return int(x.inplace_version) + self._steps
 
     def hyperparameters(self, optimizer: Any) -> str:
-        """Returns the learning rate of an optimizer as a text that ranks can compare; "" for any other
-        object."""
+        """Returns the learning rate of an optimizer as a text that ranks can compare; "" for
+        any other object."""
         return (
             f"rate {optimizer.get_lr()}"
             if isinstance(optimizer, paddle.optimizer.Optimizer)

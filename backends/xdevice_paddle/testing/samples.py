@@ -1,5 +1,5 @@
-"""Networks, gradients and other samples, written with Paddle alone, for the conformance suite: the tests in
-`xdevice.testing` that every adapter must pass."""
+"""Networks, gradients and other samples, written with Paddle alone, for the conformance suite:
+the tests in `xdevice.testing` that every adapter must pass."""
 
 from __future__ import annotations
 
@@ -41,7 +41,8 @@ class PaddleSamples(Samples):
         leaf = self.marked(x)
         function(leaf).sum().backward()
         assert leaf.grad is not None
-        # Paddle's gradients have stop_gradient=False, although no graph belongs to them any more
+        # Paddle's gradients have stop_gradient=False, although no graph belongs to them any
+        # more
         return leaf.grad.detach()
 
     def requires_grad(self, x: paddle.Tensor) -> bool:
@@ -119,8 +120,9 @@ class PaddleSamples(Samples):
     def long_work(self, device: Device) -> Work | None:
         if device.kind != "gpu" or virtual_devices.registered():
             return None
-        # copies, because they need no kernel: Paddle may have been built without kernels for this GPU.
-        # 400 copies of 1 GiB take more than the tenth of a second that the suite expects
+        # copies, because they need no kernel: Paddle may have been built without kernels for
+        # this GPU. 400 copies of 1 GiB take more than the tenth of a second that the suite
+        # expects
         place = paddle.CUDAPlace(device.index)
         x = copying.copy_to(
             paddle.to_tensor([0.0] * 1024, place=paddle.CPUPlace()).tile([1 << 18]), place
@@ -132,8 +134,8 @@ class PaddleSamples(Samples):
 
 
 def _without_parameters() -> paddle.nn.Layer:
-    """Returns a model with layers that have settings but no parameters, as `Samples.settings` describes
-    it."""
+    """Returns a model with layers that have settings but no parameters, as `Samples.settings`
+    describes it."""
     nn = paddle.nn
     block = nn.Sequential(nn.Dropout(0.375), nn.MaxPool2D((3, 2), (1, 2)))
     return nn.Sequential(nn.Linear(3, 4), nn.LeakyReLU(0.25), block)

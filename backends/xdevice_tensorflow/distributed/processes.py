@@ -1,19 +1,23 @@
-"""Moves tensors between processes with TensorFlow's collectives: its "ring" on the CPU, NCCL on GPUs.
+"""Moves tensors between processes with TensorFlow's collectives: its "ring" on the CPU, NCCL on
+GPUs.
 
 Facts about TensorFlow that the code depends on (measured on 2.21):
 
-- The cluster (which processes there are) must be set before TensorFlow has run anything, and cannot be changed. So a
-  process has the same rank in all groups that it joins later.
-- After one collective has failed, all later ones fail. So none is called that could fail: a dtype that TensorFlow's
-  collectives do not support is sent as another one, without a change of its values.
-- NCCL's collectives do not support int32: "Collective all-reduce does not support datatype DT_INT32 on DEVICE_GPU"
-  (https://github.com/tensorflow/tensorflow/issues/56184).
-- `CollectiveReduceScatterV2` is not implemented for the CPU, and there are no collectives to send and receive. Instead
-  of these, the code takes its part of an all-reduce, and broadcasts in a group of two processes.
+- The cluster (which processes there are) must be set before TensorFlow has run anything, and
+  cannot be changed. So a process has the same rank in all groups that it joins later.
+- After one collective has failed, all later ones fail. So none is called that could fail: a
+  dtype that TensorFlow's collectives do not support is sent as another one, without a change of
+  its values.
+- NCCL's collectives do not support int32: "Collective all-reduce does not support datatype
+  DT_INT32 on DEVICE_GPU" (https://github.com/tensorflow/tensorflow/issues/56184).
+- `CollectiveReduceScatterV2` is not implemented for the CPU, and there are no collectives to
+  send and receive. Instead of these, the code takes its part of an all-reduce, and broadcasts
+  in a group of two processes.
 - TensorFlow rounds the mean of integers down, so only sums are asked for.
-- TensorFlow matches the calls of different processes by their `instance_key`, which this module counts.
-- `MultiWorkerMirroredStrategy` also starts a service that ends processes whose peers have died. So this module calls
-  the functions on which it is built instead.
+- TensorFlow matches the calls of different processes by their `instance_key`, which this module
+  counts.
+- `MultiWorkerMirroredStrategy` also starts a service that ends processes whose peers have died.
+  So this module calls the functions on which it is built instead.
 """
 
 from __future__ import annotations
@@ -44,18 +48,18 @@ _enable = private["tensorflow.python.eager.context.Context.enable_collective_ops
 _OPS: Final = {"sum": "Add", "max": "Max", "min": "Min"}
 """TensorFlow's name for each reduction."""
 _ALL: Final = 1000
-"""TensorFlow's key for the group of all processes; the groups of two processes have greater keys. TensorFlow's own
-strategies count their keys from 1."""
+"""TensorFlow's key for the group of all processes; the groups of two processes have greater
+keys. TensorFlow's own strategies count their keys from 1."""
 
 As = tuple[str | None, str | None]
-"""How tensors of a dtype are sent: the dtype as which their bits are read, and the dtype to which they are then cast.
-None leaves out the step."""
+"""How tensors of a dtype are sent: the dtype as which their bits are read, and the dtype to
+which they are then cast. None leaves out the step."""
 _PLAIN: Final[As] = (None, None)
 _SMALL: Final[dict[str, As]] = dict.fromkeys(
     ("bool", "int8", "int16", "uint8", "uint16"), (None, "int32")
 )
-# how the dtypes that TensorFlow cannot add are reduced. 16-bit floats are missing, because the core
-# casts them before a reduction
+# how the dtypes that TensorFlow cannot add are reduced. 16-bit floats are missing, because the
+# core casts them before a reduction
 _REDUCED_AS: Final[dict[str, As]] = {
     **_SMALL,
     "uint32": (None, "int64"),
@@ -75,7 +79,8 @@ _MOVED_AS: Final[dict[str, As]] = {
 }
 
 _cluster: list[tuple[int, int]] = []
-"""The rank of this process and the number of processes, once TensorFlow knows the cluster; until then empty."""
+"""The rank of this process and the number of processes, once TensorFlow knows the cluster;
+until then empty."""
 _calls: Counter[int] = Counter()
 """How many collectives this process has called so far, by the key of the group."""
 
@@ -86,8 +91,9 @@ def names(gpus: int) -> tuple[str, ...]:
 
 
 class TensorflowEngine(Engine):
-    """TensorFlow's collectives as an engine. `name` is "ring" or "nccl", and `native` TensorFlow's
-    name of this rank's device. `is_started` says whether TensorFlow has run anything before."""
+    """TensorFlow's collectives as an engine. `name` is "ring" or "nccl", and `native`
+    TensorFlow's name of this rank's device. `is_started` says whether TensorFlow has run
+    anything before."""
 
     def __init__(self, name: str, group: Group, native: str, is_started: bool) -> None:
         super().__init__(f"tensorflow:{name}", group)
@@ -140,10 +146,10 @@ class TensorflowEngine(Engine):
         """Does nothing, because the cluster stays until the process ends."""
 
     def _call(self, key: int, size: int) -> dict[str, Any]:
-        """Returns the arguments that all collectives have: those for the next call in the group with
-        this key, which has `size` ranks."""
-        # counted for the process and not for the engine: the cluster, in which TensorFlow matches
-        # calls by this number, stays when an engine is closed
+        """Returns the arguments that all collectives have: those for the next call in the group
+        with this key, which has `size` ranks."""
+        # counted for the process and not for the engine: the cluster, in which TensorFlow
+        # matches calls by this number, stays when an engine is closed
         _calls[key] += 1
         instance = _calls[key]
         return {
@@ -158,8 +164,8 @@ class TensorflowEngine(Engine):
         return _ALL + 1 + source * self.size + to
 
     def _broadcast_in(self, x: Any, is_source: bool, key: int, size: int) -> Any:
-        """Returns the tensor of the rank that is the source, broadcast in the group with this key,
-        which has `size` ranks. The other ranks use only the shape and dtype of `x`."""
+        """Returns the tensor of the rank that is the source, broadcast in the group with this
+        key, which has `size` ranks. The other ranks use only the shape and dtype of `x`."""
         with tf.device(self._native):
             sent, call = _carried(x, self._moved_as), self._call(key, size)
             if is_source:
@@ -171,15 +177,17 @@ class TensorflowEngine(Engine):
             return self._done(_unpacked(result, x, self._moved_as))
 
     def _done(self, result: Any) -> Any:
-        """Returns the result of a collective. With NCCL, whose calls return at once, waits for it. The wait must be in
-        this thread, because xdevice gives the thread up if another process has died."""
+        """Returns the result of a collective. With NCCL, whose calls return at once, waits for
+        it. The wait must be in this thread, because xdevice gives the thread up if another
+        process has died."""
         if self._hint == "nccl":
             tf.test.experimental.sync_devices()
         return result
 
 
 def _on_gpu(table: Mapping[str, As]) -> dict[str, As]:
-    """Returns a table of dtypes for NCCL: int64 in place of int32, which NCCL does not support."""
+    """Returns a table of dtypes for NCCL: int64 in place of int32, which NCCL does not
+    support."""
     wider = {
         dtype: (bits, "int64" if "int32" in (bits, wide) else wide)
         for dtype, (bits, wide) in table.items()
@@ -195,16 +203,16 @@ def _carried(x: Any, table: Mapping[str, As]) -> Any:
 
 
 def _unpacked(result: Any, x: Any, table: Mapping[str, As]) -> Any:
-    """Returns the result of a collective in the dtype of `x`: the steps of `_carried` undone, in the
-    reverse order."""
+    """Returns the result of a collective in the dtype of `x`: the steps of `_carried` undone,
+    in the reverse order."""
     bits, wide = table.get(x.dtype.name, _PLAIN)
     result = result if wide is None else tf.cast(result, bits or x.dtype)
     return result if bits is None else tf.bitcast(result, x.dtype)
 
 
 def _join(group: Group, name: str, is_started: bool) -> None:
-    """Makes the ranks of a group a TensorFlow cluster, unless they are one since an earlier group.
-    Raises `LaunchError` if TensorFlow has run on any rank before."""
+    """Makes the ranks of a group a TensorFlow cluster, unless they are one since an earlier
+    group. Raises `LaunchError` if TensorFlow has run on any rank before."""
     here = address(group.host, free_port(group.host))
     is_ready = _cluster == [(group.rank, group.size)]
     answers = [

@@ -1,5 +1,5 @@
-"""Networks, gradients and other samples, written with TensorFlow and Keras alone, for the conformance suite: the tests
-in `xdevice.testing` that every adapter must pass."""
+"""Networks, gradients and other samples, written with TensorFlow and Keras alone, for the
+conformance suite: the tests in `xdevice.testing` that every adapter must pass."""
 
 from __future__ import annotations
 
@@ -26,15 +26,16 @@ with importing():
     import keras
 
 # reads the pointer in a DLPack capsule. It is not ctypes.pythonapi.PyCapsule_GetPointer itself:
-# types that are set on that function hold for every library in the process, and break MXNet's use
+# types that are set on that function hold for every library in the process, and break MXNet's
+# use
 _pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
     ("PyCapsule_GetPointer", ctypes.pythonapi)
 )
 
 
 class Subclassed(keras.Model):  # type: ignore[misc]
-    """A model as in tutorials: not registered for saving, without `get_config`, with a seed generator in its
-    Dropout."""
+    """A model as in tutorials: not registered for saving, without `get_config`, with a seed
+    generator in its Dropout."""
 
     def __init__(self, units: int = 3) -> None:
         super().__init__()
@@ -211,7 +212,8 @@ class TensorflowSamples(Samples):
 
 
 def _slow(value: Any, done: threading.Event) -> Any:
-    """Returns `value` after 0.3 s, and sets the event. TensorFlow calls it in a thread of its own."""
+    """Returns `value` after 0.3 s, and sets the event. TensorFlow calls it in a thread of its
+    own."""
     time.sleep(0.3)
     done.set()
     return value
@@ -225,7 +227,8 @@ def _fail(x: Any) -> Any:
 
 
 def _go_asynchronous() -> None:
-    """Makes TensorFlow return from operations before they are computed, until `settle` is called."""
+    """Makes TensorFlow return from operations before they are computed, until `settle` is
+    called."""
     tf.config.experimental.set_synchronous_execution(False)
 
 
@@ -240,7 +243,8 @@ def _on_the_cpu(make: Callable[[], Any]) -> Callable[[], Any]:
 
 
 def _label(variable: Any) -> str:
-    """Returns the path of a Keras variable, or the name of a `tf.Variable`, which has no path."""
+    """Returns the path of a Keras variable, or the name of a `tf.Variable`, which has no
+    path."""
     label: str = getattr(variable, "path", variable.name)
     return label
 
@@ -272,7 +276,8 @@ def _sequential() -> Any:
 
 
 def _functional() -> Any:
-    """Returns a functional model that calls one of its layers twice, and adds without a layer."""
+    """Returns a functional model that calls one of its layers twice, and adds without a
+    layer."""
     x = keras.Input((4,))
     shared = keras.layers.Dense(4)
     return keras.Model(x, keras.layers.Dense(1)(shared(shared(x)) + x))
