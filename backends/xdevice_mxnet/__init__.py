@@ -128,6 +128,7 @@ class MxnetBackend(MxnetConversion, MxnetModels, MxnetReplicas, MxnetBlocking, B
 
     @property
     def framework(self) -> ModuleType:
+        """The module `mxnet`."""
         return mx
 
     def classify(self, cls: type) -> Kind | None:
@@ -142,6 +143,7 @@ class MxnetBackend(MxnetConversion, MxnetModels, MxnetReplicas, MxnetBlocking, B
     # devices
 
     def count(self, kind: str) -> int:
+        """Returns how many devices of a kind there are, without starting any."""
         if kind != "gpu":
             return self._cpus if kind == "cpu" else 0
         if self._gpus is None:
@@ -190,6 +192,7 @@ class MxnetBackend(MxnetConversion, MxnetModels, MxnetReplicas, MxnetBlocking, B
     # tensors
 
     def device_of(self, x: Any) -> Device:
+        """Returns the device of an array. Raises MXNetError if MXNet does not tell it."""
         kind, index, number = _buffers.arguments
         # the C function itself, because `x.ctx` takes 4 times as long. It returns 0 if it
         # succeeds
@@ -212,17 +215,22 @@ class MxnetBackend(MxnetConversion, MxnetModels, MxnetReplicas, MxnetBlocking, B
         return self._copied(x, device, staging.moved)
 
     def start_move(self, x: Any, device: Device) -> Any:
+        """Returns `x` on another device, and may return before the values have arrived."""
         # without the ring, which waits: MXNet's own copy returns at once
         return self._copied(x, device, lambda *_: None)
 
     def copy(self, x: Any, device: Device) -> Any:
+        """Returns a copy of `x` in new storage on a device, which may be that of `x`. Gradients
+        flow."""
         return self._copied(x, device, staging.moved)
 
     def synchronize(self, device: Device | None) -> None:
+        """Waits for all work on all devices. Raises the error of failed work."""
         # MXNet cannot wait for one device
         mx.nd.waitall()
 
     def wait(self, x: Any) -> None:
+        """Waits until `x` is computed. Raises the error of its computation."""
         x.wait_to_read()
 
     # values

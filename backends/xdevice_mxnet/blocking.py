@@ -26,6 +26,7 @@ def _waiting(call: Any) -> Any:
     wait_for_all = library.MXNDArrayWaitAll
 
     def call_and_wait(*args: Any) -> int:
+        """Calls the function, and waits if it has succeeded."""
         return int(call(*args) or wait_for_all())
 
     return call_and_wait

@@ -39,6 +39,7 @@ class MxnetConversion(Conversion):
     """The capability of sharing memory for MXNet."""
 
     def takes(self) -> Takes | None:
+        """Returns the memory in which MXNet can compute: in C order."""
         return TAKES
 
     def detached(self, x: Any) -> Any:

@@ -75,10 +75,11 @@ def places(model: Any) -> Iterator[tuple[str, Any]]:
         yield from (
             (f"contexts[{i}]", native) for i, native in enumerate(trainers.contexts(model))
         )
-        own = trainers.parameters(model)
+        parameters = trainers.parameters(model)
         for index, state in trainers.updater(model).states.items():
             yield from (
-                (f"state of {own[index].name}", array.ctx) for array in trainers.arrays(state)
+                (f"state of {parameters[index].name}", array.ctx)
+                for array in trainers.arrays(state)
             )
         return
     for name, parameter in _parameters(model):
@@ -137,14 +138,14 @@ def move(model: Any, native: Any) -> None:
         if _contexts(name, parameter) != [native]
     ]
     # each Trainer once, although many parameters belong to it
-    own = {
+    owners = {
         id(trainer): trainer for trainer in map(_trainer, moving) if trainer is not None
     }.values()
-    for trainer in own:
+    for trainer in owners:
         _refuse_own_store(trainer)
     for parameter in moving:
         _place(parameter, parameter, native)
-    for trainer in own:
+    for trainer in owners:
         _follow(trainer)
     if moving and isinstance(model, Block):
         model.apply(_forget_compiled)
@@ -284,16 +285,16 @@ def _follow(trainer: Any) -> None:
     # a Trainer has one list of contexts for all its parameters. While only some of several nets
     # have moved, it keeps its list
     together = all(other == contexts[0] for other in contexts)
-    _move_state(trainer, [own[0] for own in contexts], contexts[0] if together else None)
+    _move_state(trainer, [each[0] for each in contexts], contexts[0] if together else None)
 
 
 def _move_state(trainer: Any, targets: list[Any], contexts: list[Any] | None) -> None:
     """Moves a Trainer's state for each parameter to the context of the same index in `targets`.
     If `contexts` is not None, it becomes the Trainer's list of contexts."""
-    own = trainers.updater(trainer)
+    updater = trainers.updater(trainer)
     with mx.autograd.pause(), mx.util.np_shape(True):
-        for index, state in own.states.items():
-            own.states[index] = _state_on(state, targets[index])
+        for index, state in updater.states.items():
+            updater.states[index] = _state_on(state, targets[index])
     # the optimizer counts its steps by device index, so the new device gets the counts too
     optimizer = trainer.optimizer
     for target in targets:
@@ -304,7 +305,7 @@ def _move_state(trainer: Any, targets: list[Any], contexts: list[Any] | None) ->
         # the key-value store keeps arrays on the old devices; the next step makes another one
         _reset_store(trainer)()
         trainers.contexts.set(trainer, list(contexts))
-        trainers.updaters.set(trainer, [own])
+        trainers.updaters.set(trainer, [updater])
 
 
 def _state_on(state: Any, native: Any) -> Any:
@@ -322,6 +323,8 @@ class MxnetModels(Models):
     lists_layers = "gluon.nn.Sequential, or register_child() it"
 
     def model_devices(self, model: Any) -> Iterable[tuple[str, Device]]:
+        """Yields the name and the device of each variable, and of each array of a Trainer's
+        state."""
         for name, native in places(model):
             place = self.from_native(native)
             assert place is not None  # as it would be for an object that is no context
@@ -336,6 +339,8 @@ class MxnetModels(Models):
                     raise _unshaped(name)
 
     def variables(self, model: Any) -> Iterable[tuple[str, Any]]:
+        """Yields the name and the array of each variable of a model, or of a Trainer's
+        state."""
         return (
             trainers.variables(model)
             if isinstance(model, mx.gluon.Trainer)
@@ -361,6 +366,7 @@ class MxnetModels(Models):
         return moved
 
     def move_model(self, model: Any, device: Device) -> None:
+        """Moves a model in place, with the state of its Trainers."""
         private.require("models")
         move(model, self.to_native(device))
 
@@ -393,6 +399,7 @@ class MxnetModels(Models):
         return Way() if isinstance(x, mx.io.DataBatch) else None
 
     def tensor_of(self, model: Any) -> Any | None:
+        """Returns the array of a Parameter; None for any other model."""
         return array_of(model)
 
     def gradients(self, model: Any) -> Iterable[tuple[str, Any, Any | None]]:

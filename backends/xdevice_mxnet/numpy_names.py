@@ -80,6 +80,7 @@ class _Finder(MetaPathFinder):
         # Python calls it for each import statement. Only the module `numpy` is replaced, and
         # not its submodules
         def import_(name: str, *args: Any, **kwargs: Any) -> ModuleType:
+            """Python's `__import__`, which returns the copy instead of `numpy`."""
             module = builtins.__import__(name, *args, **kwargs)
             return copy if module is numpy else module
 
@@ -93,6 +94,7 @@ class _Finder(MetaPathFinder):
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
+        """Returns how to load a module of the package; None for any other module."""
         if name.partition(".")[0] != self._package:
             return None
         spec = PathFinder.find_spec(name, path, target)
@@ -110,6 +112,7 @@ class _Loader(SourceFileLoader):
         self._names = names
 
     def exec_module(self, module: ModuleType) -> None:
+        """Runs the module's code with `names` as its builtins."""
         # Python looks up `__import__` and all other builtins of a module here
         vars(module)["__builtins__"] = self._names
         super().exec_module(module)

@@ -29,6 +29,7 @@ class MxnetReplicas(Replicas):
     """The capability of using several devices in one process, for MXNet."""
 
     def split(self, x: Any, sizes: Sequence[int]) -> list[Any]:
+        """Returns parts of `x` with these sizes along its first axis."""
         # with NumPy's shapes, because a part may have no elements
         with mx.util.np_shape(True):
             return super().split(x, sizes)
@@ -52,6 +53,7 @@ class MxnetReplicas(Replicas):
         return new
 
     def can_write(self, x: Any) -> bool:
+        """Always True: any MXNet array can be written into."""
         return True
 
     def memory_of(self, x: Any) -> tuple[int, tuple[int, ...]] | None:

@@ -97,6 +97,7 @@ class _SetNp:
         _here.thread.is_settled = has_logged
 
     def __bool__(self) -> bool:
+        """Returns True, and notes that `set_np` was called in this thread."""
         self.was_called = _here.thread.is_settled = True
         return True
 

@@ -62,9 +62,9 @@ def updater(trainer: Any) -> Any:
     key-value store is not distributed. A store has one if it updates the parameters."""
     # before the first step a Trainer has no store, and without a store it updates the
     # parameters itself
-    own = store(trainer)
+    kvstore = store(trainer)
     return (
-        _updater_of_store(own) if isinstance(own, mx.kvstore.KVStore) else None
+        _updater_of_store(kvstore) if isinstance(kvstore, mx.kvstore.KVStore) else None
     ) or updaters(trainer)[0]
 
 

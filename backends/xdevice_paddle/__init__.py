@@ -109,6 +109,7 @@ class PaddleBackend(
 
     @property
     def framework(self) -> ModuleType:
+        """The module `paddle`."""
         return paddle
 
     def classify(self, cls: type) -> Kind | None:
@@ -125,6 +126,7 @@ class PaddleBackend(
     # devices
 
     def count(self, kind: str) -> int:
+        """Returns how many devices of a kind there are, without starting any."""
         return self._gpus if kind == "gpu" else int(kind == "cpu")
 
     def describe(self, device: Device) -> DeviceInfo:
@@ -141,6 +143,7 @@ class PaddleBackend(
         return DeviceInfo(properties.name, properties.total_memory)
 
     def hardware(self) -> frozenset[str]:
+        """Returns the words that mean the hardware of `gpu:i` here, such as "cuda"."""
         return accelerators.words(self._gpu)
 
     def is_started(self, device: Device) -> bool:
@@ -176,10 +179,13 @@ class PaddleBackend(
     # tensors
 
     def device_of(self, x: paddle.Tensor) -> Device:
+        """Returns the device of a tensor's memory. Raises `NotBuiltError` if it has none
+        yet."""
         place = x.place
         return _CPU if _is_cpu_place(place) else self._device_at(place)
 
     def devices_of(self, cls: type, tensors: Sequence[paddle.Tensor]) -> set[Device]:
+        """Returns the set of devices on which the tensors are."""
         # usually all are on the host: then this loop is faster than making a set
         for x in tensors:
             if not _is_cpu_place(x.place):
@@ -217,6 +223,8 @@ class PaddleBackend(
             paddle.device.synchronize(self.to_native(gpu))
 
     def wait(self, x: paddle.Tensor) -> None:
+        """Waits for all work on the device of `x`, because Paddle cannot wait for one
+        tensor."""
         self.synchronize(self.device_of(x))
 
     # values
@@ -264,6 +272,7 @@ class PaddleBackend(
         )
 
     def tracing(self) -> str | None:
+        """Returns "paddle.jit.to_static" while Paddle traces a function; otherwise None."""
         return None if paddle.in_dynamic_mode() else "paddle.jit.to_static"
 
     # what a tensor is made of

@@ -25,8 +25,10 @@ def detect() -> tuple[str, int]:
     for name in paddle.device.get_all_custom_device_type() or ():
         # virtual GPUs that were asked for are left out: `make_virtual_gpus` makes them `gpu:i`
         if name != virtual_devices.KIND or not virtual_gpus_wanted():
-            there = paddle.device.get_available_custom_device() or ()
-            counts[name] = sum(one.partition(":")[0] == name for one in there)
+            available = paddle.device.get_available_custom_device() or ()
+            counts[name] = sum(
+                device_name.partition(":")[0] == name for device_name in available
+            )
     names = [name for name, count in counts.items() if count]
     name = (
         choose(

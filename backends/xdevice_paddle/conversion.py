@@ -66,6 +66,7 @@ class PaddleConversion(Conversion):
         return device is devices.CPU or (device.kind == "gpu" and self._gpu == "gpu")
 
     def takes(self) -> Takes | None:
+        """Returns what memory Paddle can take over; None if it always copies."""
         return takes(bool(self.virtual))
 
     def detached(self, x: paddle.Tensor) -> paddle.Tensor:
@@ -95,6 +96,7 @@ class PaddleConversion(Conversion):
         return dlpack.to_dlpack(x)
 
     def adopt(self, lent: Lent, dtype: str) -> paddle.Tensor:
+        """Returns a tensor in the memory that another framework lends."""
         return dlpack.from_dlpack(lent.capsule)
 
     def from_buffer(self, array: np.ndarray[Any, Any]) -> paddle.Tensor:

@@ -65,8 +65,8 @@ def relocate(x: paddle.Tensor, place: Any) -> None:
     """Moves the memory of `x` to `place`. `x` stays the same object, because optimizers and
     layers may refer to it."""
     # in a variable, because get_tensor() does not keep the tensor alive
-    there = plain(x, place)
-    _share_data_with(x.value().get_tensor())(there.value().get_tensor())
+    copy = plain(x, place)
+    _share_data_with(x.value().get_tensor())(copy.value().get_tensor())
 
 
 def copy_to(x: paddle.Tensor, place: Any, is_blocking: bool = True) -> paddle.Tensor:
@@ -88,6 +88,7 @@ def _by_layer(x: paddle.Tensor, place: Any) -> paddle.Tensor:
     result = paddle.unsqueeze_(result, [])
 
     def refuse_second(gradient: paddle.Tensor) -> None:
+        """Raises `UnsupportedError` in the second backward pass. Called with each gradient."""
         if contexts[0]() is None:
             raise UnsupportedError(
                 "paddle cannot run backward() a second time through a copy from or to a GPU; copy the tensor again "
@@ -106,10 +107,12 @@ class _Copy(paddle.autograd.PyLayer):  # type: ignore[misc]
     def forward(
         ctx: Any, x: paddle.Tensor, place: Any, contexts: list[ref[Any]]
     ) -> paddle.Tensor:
+        """Returns the copy, and adds a weak reference to its context to `contexts`."""
         contexts.append(ref(ctx))  # Paddle releases the context in the first backward pass
         ctx.source = x.place
         return plain(x, place)
 
     @staticmethod
     def backward(ctx: Any, gradient: paddle.Tensor) -> paddle.Tensor:
+        """Returns the gradient on the place of `x`."""
         return copied(gradient, ctx.source)

@@ -55,7 +55,7 @@ def require_known(optimizer: Any, backend: Models) -> None:
     tensors would not be moved or saved. An example is LBFGS, which keeps its state in an
     attribute `state` of its own."""
     # the tensors in the usual attributes
-    ids = {id(x) for kept in optimizers.kept(optimizer) for x in _tensors(kept)}
+    ids = {id(x) for container in optimizers.kept(optimizer) for x in _tensors(container)}
     for name, value in vars(optimizer).items():
         if any(id(x) not in ids for x in _tensors(value)):
             raise backend.unsupported(
@@ -138,6 +138,8 @@ class PaddleModels(Models):
     lists_layers = "paddle.nn.LayerList, LayerDict or ParameterList"
 
     def model_devices(self, model: Any) -> Iterable[tuple[str, Device]]:
+        """Yields the name and the device of each tensor that moves with a model. Raises
+        `NotBuiltError` for a parameter without memory."""
         for name, variable in named_tensors(model):
             yield name, self.device_of(variable)
 
@@ -169,6 +171,7 @@ class PaddleModels(Models):
         return [(path, layer, _KEPT) for path, layer in layers]
 
     def parameters_of(self, model: Any) -> Iterable[paddle.Tensor]:
+        """Returns the parameters that an optimizer updates; nothing for a layer."""
         return (
             optimizers.parameters_of(model)
             if isinstance(model, paddle.optimizer.Optimizer)
@@ -178,16 +181,18 @@ class PaddleModels(Models):
     def move_held(self, x: paddle.Tensor, device: Device) -> paddle.Tensor:
         """Moves the memory of `x` and of its gradient to a device, and returns `x`."""
         if has_memory(x) and self.device_of(x) is not device:
-            for one in (x, x.grad):
-                if one is not None:
-                    copying.relocate(one, self.to_native(device))
+            for tensor in (x, x.grad):
+                if tensor is not None:
+                    copying.relocate(tensor, self.to_native(device))
         return x
 
     def is_parameter(self, x: paddle.Tensor) -> bool:
+        """Whether a tensor is a parameter."""
         # only parameters have this attribute
         return hasattr(x, "optimize_attr")
 
     def move_model(self, model: Any, device: Device) -> None:
+        """Moves a layer or an optimizer in place."""
         move(model, device, self)
 
     def copy_model(self, model: Any, device: Device) -> Any:
@@ -226,17 +231,20 @@ class PaddleModels(Models):
             return None
 
         def moved(x: Any, device: Device) -> Any:
+            """Moves the network and the optimizer in place, and returns the model."""
             for part in _owned(x).values():
                 move(part, device, self)
             return x
 
         def no_copy(x: Any, device: Device) -> Any:
+            """Raises `UnsupportedError`."""
             raise self.unsupported(
                 "copying a paddle.Model, whose optimizer belongs to its network",
                 "copy the network: paddle.Model(xdevice.copy_to(model.network, device)), and prepare() that",
             )
 
         def tensors(x: Any) -> Iterator[tuple[str, Any]]:
+            """Yields the path and the tensor of everything that moves."""
             for name, part in _owned(x).items():
                 yield from (
                     (f".{name}.{inner}", variable) for inner, variable in named_tensors(part)

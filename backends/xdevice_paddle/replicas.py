@@ -69,6 +69,7 @@ class PaddleReplicas(Replicas):
         return new
 
     def can_write(self, x: paddle.Tensor) -> bool:
+        """Always True: any Paddle tensor can be written into."""
         return True
 
     def memory_of(self, x: paddle.Tensor) -> tuple[int, tuple[int, ...]]:
@@ -77,6 +78,7 @@ class PaddleReplicas(Replicas):
         return x.data_ptr(), tuple(step * x.element_size() for step in x.strides)
 
     def write(self, x: paddle.Tensor, value: paddle.Tensor) -> None:
+        """Writes the values of a tensor into the memory of `x`."""
         # `copy_` gives an empty tensor the flags of `value`. Not `x.size`, which takes 8 us
         if 0 not in x.shape:
             with paddle.no_grad():

@@ -121,15 +121,18 @@ class PaddleStreams(Streams):
     stream_reach = "process"  # Paddle has one current stream of a GPU for all threads
 
     def new_stream(self, device: Device) -> Any:
+        """Returns a new stream on a GPU. Raises `UnsupportedError` for other devices."""
         self._require_gpu(device, "streams")
         return paddle.device.Stream(self.to_native(device))
 
     def current_stream(self, device: Device) -> Any:
+        """Returns the current stream of a GPU. Raises `UnsupportedError` for other devices."""
         self._require_gpu(device, "streams")
         return paddle.device.current_stream(self.to_native(device))
 
     @contextmanager
     def stream_scope(self, stream: Any) -> Iterator[None]:
+        """A block in which the work of all threads goes to a stream."""
         # not paddle.device.stream_guard, which may also change the default GPU of all threads
         before = paddle.device.set_stream(stream)
         try:
@@ -138,6 +141,7 @@ class PaddleStreams(Streams):
             paddle.device.set_stream(before)
 
     def stream_wait(self, stream: Any, event: Any) -> None:
+        """Makes later work of a stream wait for an event; the host does not wait."""
         event.block(stream)
 
     def new_event(self, device: Device) -> Any:
@@ -157,9 +161,11 @@ class PaddleStreams(Streams):
             )
 
     def record(self, event: Any, stream: Any) -> None:
+        """Makes an event happen when the work that a stream has been given so far is done."""
         event.record(stream)
 
     def wait_event(self, event: Any) -> None:
+        """Makes the host wait until an event has happened."""
         event.wait()
 
     def elapsed(self, start: Any, end: Any) -> float:

@@ -49,7 +49,9 @@ def keep_out() -> None:
     paddle.jit.ignore_module(stand_ins)
     # `ignore_module` does not reach the tracer of bytecode, that of to_static(full_graph=False)
     if _skipped is not None and _skip is not None:
-        _skipped.update(str(one.__file__).removesuffix("__init__.py") for one in stand_ins)
+        _skipped.update(
+            str(module.__file__).removesuffix("__init__.py") for module in stand_ins
+        )
         _skip()
 
 
@@ -58,10 +60,10 @@ def copied(x: Any, device: Device, backend: Backend) -> Any:
     Raises `UnsupportedError` unless `device` is Paddle's current device, on which the whole
     program runs."""
     # "vgpu:1" is a virtual GPU
-    here = devices.plain(devices.parse(paddle.get_device().removeprefix("v")))
-    if here is not device:
+    current = devices.plain(devices.parse(paddle.get_device().removeprefix("v")))
+    if current is not device:
         raise backend.unsupported(
-            f"moves to {device} inside to_static, whose program runs on {here}",
+            f"moves to {device} inside to_static, whose program runs on {current}",
             "move its inputs before it is called",
         )
     return paddle.assign(x)

@@ -106,6 +106,7 @@ class TensorflowBackend(
 
     @property
     def framework(self) -> ModuleType:
+        """The module `tensorflow`."""
         return tf
 
     def classify(self, cls: type) -> Kind | None:
@@ -137,7 +138,8 @@ class TensorflowBackend(
         if not physical and not tf.config.list_physical_devices(name):
             self._counts[kind] = 0
         return sum(
-            len(tf.config.get_logical_device_configuration(one) or (one,)) for one in physical
+            len(tf.config.get_logical_device_configuration(device) or (device,))
+            for device in physical
         )
 
     def describe(self, device: Device) -> DeviceInfo:
@@ -149,14 +151,15 @@ class TensorflowBackend(
             return VIRTUAL_GPU
         # the physical device of each logical one, in the order of their indices
         owners = [
-            one
-            for one in tf.config.get_visible_devices(accelerators.kind())
-            for _ in tf.config.get_logical_device_configuration(one) or (one,)
+            physical
+            for physical in tf.config.get_visible_devices(accelerators.kind())
+            for _ in tf.config.get_logical_device_configuration(physical) or (physical,)
         ]
         details = tf.config.experimental.get_device_details(owners[device.index])
         return DeviceInfo(details.get("device_name", accelerators.kind()), None)
 
     def hardware(self) -> frozenset[str]:
+        """Returns the words that mean the hardware of `gpu:i` here, such as "cuda"."""
         return accelerators.words()
 
     def to_native(self, device: Device) -> str:
@@ -187,6 +190,7 @@ class TensorflowBackend(
         return devices.parse(native.name) if isinstance(native, _CONFIG) else None
 
     def scope(self, device: Device) -> AbstractContextManager[Any]:
+        """Returns a context manager in which TensorFlow makes new tensors on a device."""
         return tf.device(self.to_native(device))
 
     # tensors
@@ -218,9 +222,9 @@ class TensorflowBackend(
             if staged is not None:
                 return staged
             # the name contains no job, because in a cluster this process has another job
-            there = moved(x, self.to_native(device)[1:])
+            result = moved(x, self.to_native(device)[1:])
             # between two CPUs, as which virtual GPUs count, `moved` shares the memory
-            return self._own(there, device) if self.virtual else there
+            return self._own(result, device) if self.virtual else result
         if isinstance(x, COMPOSITES):
             return tf.nest.map_structure(
                 lambda part: self.move(part, device), x, expand_composites=True
@@ -307,6 +311,8 @@ class TensorflowBackend(
         return self._settled(x, device)
 
     def tracing(self) -> str | None:
+        """Returns "tf.function" while TensorFlow traces a function, as Keras does too;
+        otherwise None."""
         return None if tf.executing_eagerly() else "tf.function"
 
     # what a tensor is made of
@@ -367,18 +373,18 @@ class TensorflowBackend(
         does not support."""
         device = self._places.get(name)
         if device is None:
-            here = name
+            local_name = name
             # in a cluster the names of devices begin with another job, while `devices.parse`
             # reads only those of the job "localhost"
             if is_started():
-                here = name.replace(f"{address()}/device:", HERE, 1)
+                local_name = name.replace(f"{address()}/device:", HERE, 1)
             try:
-                device = devices.parse(here)
+                device = devices.parse(local_name)
                 # `parse` takes every accelerator for a gpu, also one that is not `gpu:i` here
                 is_other = (
                     device.kind == "gpu"
                     and not self.virtual
-                    and f":{accelerators.kind()}:" not in here
+                    and f":{accelerators.kind()}:" not in local_name
                 )
                 if is_other or device.kind not in self.kinds:
                     raise DeviceError(f"gpu:i is {accelerators.kind()} here")

@@ -29,7 +29,9 @@ device."""
 def kind() -> str:
     """Returns TensorFlow's name for the device type of `gpu:i`: "GPU" if there is no
     accelerator."""
-    names = sorted({one.device_type for one in tf.config.list_physical_devices()} - _NO_GPU)
+    names = sorted(
+        {device.device_type for device in tf.config.list_physical_devices()} - _NO_GPU
+    )
     # on a machine with several types TensorFlow itself computes on "GPU", so that is the
     # default
     device_type = choose("tensorflow", names, _words, "GPU") or "GPU"

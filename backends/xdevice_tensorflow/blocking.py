@@ -44,6 +44,7 @@ def _block(waits: bool) -> Callable[[], None]:
         op_name: Any = None,
         graph: Any = None,
     ) -> None:
+        """Waits for the GPUs if the operation has run in a block."""
         # only for operations that have run: not while a graph is built, and not for SyncDevice,
         # which sync_devices itself runs
         if (
@@ -59,6 +60,7 @@ def _block(waits: bool) -> Callable[[], None]:
     tf.config.experimental.set_synchronous_execution(True)
 
     def undo() -> None:
+        """Restores what held before the block."""
         if call_no_more is not None:
             call_no_more()
         tf.config.experimental.set_synchronous_execution(before)

@@ -33,6 +33,7 @@ def call_back(callback: Callable[..., None]) -> Callable[[], None]:
     _callbacks.append(callback)
 
     def call_no_more() -> None:
+        """Removes the callback. Must be called in the thread that registered it."""
         _callbacks.remove(callback)
         if _callbacks:
             _remove_here(_context(), callback)

@@ -48,6 +48,7 @@ class TensorflowConversion(Conversion):
         )
 
     def takes(self) -> Takes | None:
+        """Returns the memory in which TensorFlow can compute: aligned, and in C order."""
         return TAKES
 
     def detached(self, x: Any) -> Any:
@@ -73,6 +74,7 @@ class TensorflowConversion(Conversion):
         return tf.experimental.dlpack.to_dlpack(x)
 
     def adopt(self, lent: Lent, dtype: str) -> Any:
+        """Returns a tensor in the memory that another framework lends."""
         return tf.experimental.dlpack.from_dlpack(lent.capsule)
 
     def from_buffer(self, array: np.ndarray[Any, Any]) -> Any:

@@ -116,7 +116,9 @@ def move(model: Any, device: Device, backend: Models) -> None:
             holder[key] = new
     # last, because a trace may have captured any of the handles and tensors that were replaced
     for trace in traces:
-        trace.set_external_captures([moved.get(id(one), one) for one in _captures(trace)])
+        trace.set_external_captures(
+            [moved.get(id(capture), capture) for capture in _captures(trace)]
+        )
 
 
 def _replaced(value: Any, moved: _Memo) -> Any:
@@ -164,16 +166,16 @@ def _capturing(handles: set[int]) -> tuple[list[Any], bool]:
     everything = gc.get_objects()
     # `issubclass` once for each type, because `isinstance` for each of the many objects is slow
     kinds = {cls for cls in set(map(type, everything)) if issubclass(cls, (_Trace, _Stage))}
-    candidates = [one for one in everything if type(one) in kinds]
+    candidates = [obj for obj in everything if type(obj) in kinds]
     traces = [
-        one
-        for one in candidates
-        if isinstance(one, _Trace) and not handles.isdisjoint(map(id, _captures(one)))
+        obj
+        for obj in candidates
+        if isinstance(obj, _Trace) and not handles.isdisjoint(map(id, _captures(obj)))
     ]
     return traces, any(
-        one.function is trace
-        for one in candidates
-        if isinstance(one, _Stage)
+        obj.function is trace
+        for obj in candidates
+        if isinstance(obj, _Stage)
         for trace in traces
     )
 
@@ -457,12 +459,17 @@ class TensorflowModels(Models):
         )
 
     def variables(self, model: Any) -> Iterable[tuple[str, Any]]:
+        """Returns the name and the `tf.Variable` of each variable, as `names.variables` names
+        them."""
         return names.variables(model)
 
     def attributes_of(self, model: Any) -> Iterable[tuple[str, Any, Container[str]]]:
+        """Returns the parts of a model, with the attributes that TensorFlow searches itself."""
         return parts.attributes(model)
 
     def move_model(self, model: Any, device: Device) -> None:
+        """Moves a model in place. Raises `UnsupportedError` inside a `tf.function` or a strategy, and
+        for a variable that cannot move."""
         self._refuse_models_here()
         move(model, device, self)
 
@@ -482,6 +489,8 @@ class TensorflowModels(Models):
         return duplicate(model, device, self)
 
     def model_parts(self, model: Any) -> Iterable[Any]:
+        """Returns everything that a model owns, such as layers and variables, in a fixed
+        order."""
         return parts.built(model)
 
     def tensor_of(self, model: Any) -> Any | None:

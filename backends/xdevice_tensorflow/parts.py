@@ -226,16 +226,18 @@ def _children(owner: Any) -> list[Any]:
     values = [value for name, value in vars(owner).items() if name not in TRACES]
     if not isinstance(owner, keras.optimizers.Optimizer):
         return values
-    own = set(map(id, owner.variables))
+    own_ids = set(map(id, owner.variables))
     return [
-        value for value in values if not (isinstance(value, list) and _has_others(value, own))
+        value
+        for value in values
+        if not (isinstance(value, list) and _has_others(value, own_ids))
     ]
 
 
-def _has_others(values: list[Any], own: set[int]) -> bool:
-    """Whether a list contains a variable whose `id` is not in `own`."""
+def _has_others(values: list[Any], own_ids: set[int]) -> bool:
+    """Whether a list contains a variable whose `id` is not in `own_ids`."""
     return any(
-        isinstance(value, tf.Variable | keras.Variable) and id(value) not in own
+        isinstance(value, tf.Variable | keras.Variable) and id(value) not in own_ids
         for value in values
     )
 

@@ -27,8 +27,8 @@ def moved(x: Any, native: str) -> Any:
     # `tf.identity` computes int32 and strings on the host, whatever the scope is: then the call
     # of the absent `_copy` raises the error that names it
     with tf.device(native):
-        there = tf.identity(x)
-    return there if there.backing_device.endswith(native) else _copy(x)
+        copy = tf.identity(x)
+    return copy if copy.backing_device.endswith(native) else _copy(x)
 
 
 @cache
@@ -45,6 +45,7 @@ def placed(kernel: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(kernel)
     def run(x: Any, *rest: Any) -> Any:
+        """The kernel in the scope of its first operand's device."""
         # traced tensors have no device
         if _is_one_device() or (place := getattr(x, "backing_device", None)) is None:
             return kernel(x, *rest)

@@ -52,6 +52,7 @@ def _reduction(natives: tuple[str, ...], dtype: Any, mean: bool) -> Callable[...
 
     @tf.function(input_signature=[tf.TensorSpec(None, dtype)] * len(natives), autograph=False)  # type: ignore[untyped-decorator]
     def reduce(*tensors: Any) -> list[Any]:
+        """Returns the sum or mean of the tensors, on the device of each."""
         totals = []
         for x, native in zip(tensors, natives, strict=True):
             with tf.device(native):
@@ -74,6 +75,7 @@ class TensorflowReplicas(Replicas):
         def _settled(self, x: Any, device: Device) -> Any: ...
 
     def split(self, x: Any, sizes: Sequence[int]) -> list[Any]:
+        """Returns parts of `x` with these sizes along its first axis, on the device of `x`."""
         # a symbolic tensor inside tf.function is on no device
         if not hasattr(x, "backing_device"):
             return list(tf.split(x, sizes))

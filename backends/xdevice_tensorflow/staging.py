@@ -102,6 +102,7 @@ def moved(x: Any, device: Device, backend: Conversion) -> Any | None:
         return copy
 
     def back(gradient: Any) -> Any:
+        """Returns the gradient on the device of `x`."""
         # a symbolic gradient is on no device, and TensorFlow copies it where it is needed
         return (
             backend.move(gradient, place) if hasattr(gradient, "backing_device") else gradient

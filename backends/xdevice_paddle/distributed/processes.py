@@ -78,6 +78,7 @@ class PaddleProcesses(Processes):
         )
 
     def start_engine(self, name: str, group: Group) -> Engine:
+        """Returns the engine for the ranks of a group, after all of them have met."""
         return PaddleEngine(name, group, self.to_native(group.device))
 
 
@@ -107,6 +108,7 @@ class PaddleEngine(Engine):
         return None
 
     def all_reduce(self, x: paddle.Tensor, op: str) -> paddle.Tensor:
+        """Returns the reduction of the `x` of all ranks: in `x` itself, or as a new tensor."""
         dtype = dtype_name(x.dtype)
         if dtype in PARTS:
             # the real and imaginary parts as one tensor, because gloo takes no complex dtype
@@ -117,24 +119,29 @@ class PaddleEngine(Engine):
         return self._reduced(_compact(x), op)
 
     def broadcast(self, x: paddle.Tensor, root: int) -> paddle.Tensor:
+        """Returns the `x` of the rank `root`: in this rank's `x` itself, or as a new tensor."""
         sent = _bytes(x)
         dist.broadcast(sent, src=root, group=self._members)
         self._wait()
         return _from_bytes(sent, x)
 
     def all_gather(self, x: paddle.Tensor) -> list[paddle.Tensor]:
+        """Returns the `x` of each rank, in the order of the ranks."""
         received: list[paddle.Tensor] = []
         dist.all_gather(received, _bytes(x), group=self._members)
         self._wait()
-        return [_from_bytes(one, x) for one in received]
+        return [_from_bytes(item, x) for item in received]
 
     def send(self, x: paddle.Tensor, to: int) -> None:
+        """Sends `x` to the rank `to`."""
         pair = self._pair(self.rank, to)
         with _as_trainer(self.rank):
             dist.send(_bytes(x), dst=to, group=pair)
         self._wait()
 
     def recv(self, like: paddle.Tensor, source: int) -> paddle.Tensor:
+        """Returns the tensor that the rank `source` sends: in `like` itself, or as a new tensor
+        of its shape and dtype."""
         # the bytes of `like` are overwritten
         received = _bytes(like)
         pair = self._pair(source, self.rank)

@@ -34,14 +34,16 @@ class PaddleSteps(Steps):
         that ends both."""
         # `times_written` needs the count, because Paddle does not count the steps of its
         # optimizers as writes (3.3.1; no upstream issue known)
-        end, plain = _watch.watch(variables, ready), getattr(*_apply)
+        end, original = _watch.watch(variables, ready), getattr(*_apply)
 
         def step(*args: Any, **kwargs: Any) -> Any:
+            """Counts the step, and lets Paddle take it."""
             self._steps += 1
-            return plain(*args, **kwargs)
+            return original(*args, **kwargs)
 
         def put_back() -> None:
-            setattr(*_apply, plain)
+            """Ends the count and the watch."""
+            setattr(*_apply, original)
             end()
 
         setattr(*_apply, step)

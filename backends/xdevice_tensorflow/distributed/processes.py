@@ -110,6 +110,7 @@ class TensorflowEngine(Engine):
         return None
 
     def all_reduce(self, x: Any, op: str) -> Any:
+        """Returns the reduction of the `x` of all ranks, as a new tensor."""
         with tf.device(self._native):
             sent = _carried(x, self._reduced_as)
             result = tf.raw_ops.CollectiveReduceV2(
@@ -122,9 +123,11 @@ class TensorflowEngine(Engine):
             return self._done(_unpacked(result, x, self._reduced_as))
 
     def broadcast(self, x: Any, root: int) -> Any:
+        """Returns the `x` of the rank `root`, as a new tensor."""
         return self._broadcast_in(x, self.rank == root, _ALL, self.size)
 
     def all_gather(self, x: Any) -> list[Any]:
+        """Returns the `x` of each rank, in the order of the ranks."""
         with tf.device(self._native):
             sent = _carried(x, self._moved_as)[tf.newaxis]
             result = tf.raw_ops.CollectiveGatherV2(
@@ -135,9 +138,11 @@ class TensorflowEngine(Engine):
     # TensorFlow has no collectives to send and receive, so a pair of ranks broadcasts
 
     def send(self, x: Any, to: int) -> None:
+        """Sends `x` to the rank `to`."""
         self._broadcast_in(x, True, self._pair(self.rank, to), 2)
 
     def recv(self, like: Any, source: int) -> Any:
+        """Returns the tensor that the rank `source` sends, of the shape and dtype of `like`."""
         return self._broadcast_in(like, False, self._pair(source, self.rank), 2)
 
     # the end
@@ -189,34 +194,35 @@ def _on_gpu(table: Mapping[str, As]) -> dict[str, As]:
     """Returns a table of dtypes for NCCL: int64 in place of int32, which NCCL does not
     support."""
     wider = {
-        dtype: (bits, "int64" if "int32" in (bits, wide) else wide)
-        for dtype, (bits, wide) in table.items()
+        dtype: (bits, "int64" if "int32" in (bits, cast_to) else cast_to)
+        for dtype, (bits, cast_to) in table.items()
     }
     return {**wider, "int32": (None, "int64")}
 
 
 def _carried(x: Any, table: Mapping[str, As]) -> Any:
     """Returns `x` in the form in which TensorFlow can send or reduce it, as the table says."""
-    bits, wide = table.get(x.dtype.name, _PLAIN)
+    bits, cast_to = table.get(x.dtype.name, _PLAIN)
     x = x if bits is None else tf.bitcast(x, bits)
-    return x if wide is None else tf.cast(x, wide)
+    return x if cast_to is None else tf.cast(x, cast_to)
 
 
 def _unpacked(result: Any, x: Any, table: Mapping[str, As]) -> Any:
     """Returns the result of a collective in the dtype of `x`: the steps of `_carried` undone,
     in the reverse order."""
-    bits, wide = table.get(x.dtype.name, _PLAIN)
-    result = result if wide is None else tf.cast(result, bits or x.dtype)
+    bits, cast_to = table.get(x.dtype.name, _PLAIN)
+    result = result if cast_to is None else tf.cast(result, bits or x.dtype)
     return result if bits is None else tf.bitcast(result, x.dtype)
 
 
 def _join(group: Group, name: str, is_started: bool) -> None:
     """Makes the ranks of a group a TensorFlow cluster, unless they are one since an earlier
     group. Raises `LaunchError` if TensorFlow has run on any rank before."""
-    here = address(group.host, free_port(group.host))
+    own_address = address(group.host, free_port(group.host))
     is_ready = _cluster == [(group.rank, group.size)]
     answers = [
-        text.split() for text in group.exchange(f"{int(is_ready)} {int(is_started)} {here}")
+        text.split()
+        for text in group.exchange(f"{int(is_ready)} {int(is_started)} {own_address}")
     ]
     # all ranks see the same answers, so all of them return, raise or go on
     if all(ready == "1" for ready, _, _ in answers):
@@ -228,7 +234,7 @@ def _join(group: Group, name: str, is_started: bool) -> None:
             "before its first tensor: enter xdevice.distributed.processes() first, or choose engine='torch:gloo'"
         )
     cluster = tf.train.ClusterSpec(
-        {"worker": [there for _, _, there in answers]}
+        {"worker": [rank_address for _, _, rank_address in answers]}
     ).as_cluster_def()
     _configure(
         _context(),
