@@ -4,19 +4,19 @@ with MXNet's functions. MXNet's development has ended; 1.9.1 is the last release
 The rules that it must keep, and the facts behind them:
 - Everything is asynchronous, on the CPU too. MXNet can wait only for one array, or for all
   work.
-- Arrays without dimensions (0-d) or without elements exist only with NumPy's shape semantics.
-  These are a setting of each thread, and off in threads that only move arrays (semantics.py).
-  So every function here that makes or reads an array switches them on and restores them. A
-  function that makes an array for the program first calls `semantics.creating()`, which may
-  switch them on for good.
+- Arrays without dimensions (0-d) or without elements exist only with NumPy's shape semantics, a
+  setting of each thread that is off in threads that only move arrays (semantics.py). So every
+  function here that makes or reads an array switches the setting on and restores it. A function
+  that makes an array for the program first calls `semantics.creating()`, which may switch the
+  setting on for good.
 - A `Context` remembers the scope that it replaced. If nested scopes shared a `Context`, it
   would restore the wrong one, so each scope gets a new one.
-- `MXNDArrayGetContext` writes into two buffers. Each thread keeps its own, because `x.ctx`
-  makes new ones each time, and takes 4 times as long. It is called without releasing the GIL,
+- `MXNDArrayGetContext` writes into two buffers, which each thread makes once: `x.ctx` makes new
+  ones each time, and takes 4 times as long. The function is called without releasing the GIL,
   because it returns at once.
 - MXNet's operators silently take arrays of `cpu(0)` and `cpu(1)` together, and compute on the
-  device of the first; they refuse arrays of a CPU and a GPU. Virtual GPUs are `cpu(1)` and the
-  following, so virtual_gpus.py makes the operators refuse mixed CPU devices too.
+  device of the first; they refuse arrays of a CPU and a GPU. Virtual GPUs are `cpu(1)`,
+  `cpu(2)` and so on, so virtual_gpus.py makes the operators refuse mixed CPU devices too.
 - MXNet allocates the memory of an array when it computes the array, and without a lock: an
   address that is read before that may change (apache/mxnet#11927). So each address is read
   after a wait.

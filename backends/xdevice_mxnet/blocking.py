@@ -1,8 +1,8 @@
 """Blocking mode for MXNet: waits after each call of MXNet's C library that starts work.
 
 MXNet's Python code calls the functions of one library object, which return a status. In
-blocking mode they are replaced by functions that also wait, and return the status of the wait.
-So an error appears at the line that caused it.
+blocking mode these functions are replaced by others that also wait, and return the status of
+the wait. So an error is raised at the line that caused it.
 """
 
 from __future__ import annotations

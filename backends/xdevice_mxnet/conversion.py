@@ -1,10 +1,9 @@
-"""Lends the memory of MXNet's arrays to other frameworks, and takes over memory of theirs,
-without a copy.
+"""Shares memory between MXNet and other frameworks without a copy, in both directions.
 
 Facts about MXNet that the code depends on:
 
-- MXNet orders only its own work. `to_dlpack_for_write` waits for all of MXNet's work on an
-  array, also for reads of it.
+- MXNet's scheduler orders only MXNet's own work. `to_dlpack_for_write` waits for all of this
+  work on an array, including work that only reads it.
 - MXNet exports bool as an integer of one bit.
 - MXNet refuses strides other than those of C order, even for axes of size 1.
 """

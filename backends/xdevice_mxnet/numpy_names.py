@@ -1,10 +1,9 @@
 """Lets MXNet 1.9 work with NumPy 1.24 to 1.26, which lack names that MXNet uses: `numpy.bool`
 and the like.
 
-MXNet reads these names at its import and later (`x[mask] = 0`). While MXNet is imported, its
-modules, and only they, get an `__import__` that returns a copy of the module `numpy` with these
-names added. MXNet's modules keep the copy. The real module, which all others use, is never
-changed.
+MXNet reads these names when it is imported and later (`x[mask] = 0`). During the import, only
+MXNet's modules get an `__import__` that returns a copy of the module `numpy` with these names
+added, and they keep the copy. The real module, which all other code uses, is never changed.
 """
 
 from __future__ import annotations

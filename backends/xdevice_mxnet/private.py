@@ -1,6 +1,6 @@
-"""The private names of MXNet that this adapter uses, and the attributes of MXNet that it
-replaces, each by the capability that needs it. Its other modules read them as
-`private["mxnet...."]`. They will not change: 1.9.1 is MXNet's last release."""
+"""The private names of MXNet that this adapter reads, and the attributes that it replaces, each
+with the capability that needs it. The adapter's other modules read them as
+`private["mxnet...."]`. The names will not change, because 1.9.1 is MXNet's last release."""
 
 from __future__ import annotations
 

@@ -20,19 +20,19 @@ Who switches it on, once and for good in the calling thread:
 | `creating`: xdevice makes a tensor | switches on; a legacy program gets a warning instead, once |
 | `enter`, `require`: xdevice computes | switches on; a legacy program gets `UnsupportedError` |
 
-- A legacy program has made `mx.nd` arrays, symbols or Gluon blocks without the setting. They
-  may not work with it, so `chosen` and `creating` leave it off there. So does
-  XDEVICE_MXNET_NP=0.
-- Where the program itself has called `set_np` or `reset_np`, only arithmetic, which needs the
-  setting, calls it again.
+- A legacy program has made `mx.nd` arrays, symbols or Gluon blocks without the setting. These
+  may not work with it, so `chosen` and `creating` leave the setting off in such a program.
+  XDEVICE_MXNET_NP=0 leaves it off in any program.
+- If the program itself has called `set_np` or `reset_np`, only arithmetic, which needs the
+  setting, calls `set_np` again.
 - The setting is never on for only a part of a computation: see the last row of the first table.
-- A new thread begins with the setting off, which is why each thread is asked
+- A new thread begins with the setting off, so this module decides for each thread
   (apache/mxnet#14661).
 
-Two things of MXNet's are replaced. `mxnet.util._set_np_array_logged` becomes an object that
-notices calls of `set_np` (`_SetNp`). And MXNet's message that the setting is on is suppressed
-(`_announce_shapes`): it configured the root logger, so that the program's `logging.basicConfig`
-did nothing (apache/mxnet#16413).
+This module changes two things in MXNet. `mxnet.util._set_np_array_logged` becomes an object
+that notices calls of `set_np` (`_SetNp`). And MXNet's message that the setting is on is
+suppressed (`_announce_shapes`), because logging it configures the root logger, after which the
+program's `logging.basicConfig` does nothing (apache/mxnet#16413).
 """
 
 from __future__ import annotations

@@ -3,11 +3,10 @@ page-locked memory that xdevice keeps for this, `xdevice.cuda_driver.ring`).
 
 Rules for this module, and why:
 
-- The host waits for an array before the ring reads it, because MXNet's scheduler does not know
-  of these copies. Nothing has to be done for memory that is reused: MXNet waits for the GPU
-  before it hands memory out again.
-- A copy that is recorded for gradients is left to MXNet, because it must be an operation of
-  MXNet's.
+- The host waits for an array before the ring reads it, because these copies bypass MXNet's
+  scheduler. Reused memory needs no wait: MXNet waits for the GPU before it allocates freed
+  memory again.
+- A copy that is recorded for gradients is left to MXNet, because it must be an MXNet operation.
 - NumPy's semantics must be on; the callers switch them on.
 """
 

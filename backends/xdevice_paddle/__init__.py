@@ -13,14 +13,14 @@ The rules that it must keep, and the facts behind them:
 - `set_device` works for the whole process (PaddlePaddle/Paddle#77927), so only `scope` calls
   it, in a way that lets the scopes of several threads overlap. In Paddle 2.6 only the functions
   of `_C_ops` take the place on which a tensor is created.
-- `CUDAPlace` crashes the process in a build for the CPU, so it is checked that a device exists
-  before its place is made.
+- `CUDAPlace` crashes the process in a build for the CPU, so the adapter checks that a device
+  exists before it makes the place.
 - Paddle takes NumPy's uint16 for bfloat16, and returns bfloat16 as uint16.
 - A virtual GPU is a device of a plugin without kernels (virtual_gpus.py): Paddle computes each
   operation on the CPU, and copies operands and results. Kernels that take strides would fail
   there, so they are switched off; operations that otherwise return a view then return a copy.
-- Paddle would make the first virtual GPU its default device, so the CPU is made the default
-  again.
+- Paddle makes the first virtual GPU its default device, so the adapter makes the CPU the
+  default again.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Finds the accelerator that `gpu:i` means in Paddle: the GPUs of CUDA or ROCm, else XPUs, else
-those of the only plugin that has devices."""
+"""Finds the accelerator that `gpu:i` means in Paddle: the GPUs of CUDA or ROCm; if there are
+none, XPUs; if there are none either, the devices of the only plugin that has any."""
 
 from __future__ import annotations
 

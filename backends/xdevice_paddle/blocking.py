@@ -1,5 +1,5 @@
-"""Blocking mode for Paddle: its own flag FLAGS_benchmark, which makes it wait after each
-operation on a GPU."""
+"""Blocking mode for Paddle: sets Paddle's flag FLAGS_benchmark, with which Paddle waits after
+each operation on a GPU."""
 
 from __future__ import annotations
 

@@ -3,16 +3,17 @@
 Rules for this module, and why:
 - Tensors are copied by `_copy_to`. `Tensor.to` can clear its source when GPU memory is low, and
   before 3.0 it worked in place.
-- No gradient flows through `_copy_to`, so the `PyLayer` (custom gradient) `_Copy` is put around
-  it. A parameter's own `_copy_to` makes another parameter, so that of `paddle.Tensor` is
-  called; it is looked up at each call, because `transfers` replaces it.
+- No gradient flows through `_copy_to`, so it is called inside `_Copy`, a `PyLayer` (an
+  operation with a custom gradient). The `_copy_to` of a parameter makes another parameter, so
+  that of `paddle.Tensor` is called. It is looked up at each call, because `xdevice.transfers`
+  replaces it.
 - The second backward pass through a PyLayer ends the process (3.3.1). So copies on the host are
-  made by `clone`, an operation of Paddle's with a gradient; elsewhere a hook on the gradient
+  made by `clone`, a Paddle operation with a gradient. For other copies, a hook on the gradient
   raises an error before the second pass.
 - Paddle ignores what a hook on the output of a PyLayer returns (3.3.1). So an in-place
   operation follows the PyLayer, and the hook is on its result.
-- `_copy_to` is called blocking, except by `prefetch`, so that the copy comes after earlier work
-  on both GPUs.
+- `_copy_to` is called with `blocking=True`, except by `prefetch`, so that the copy comes after
+  earlier work on both GPUs.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Calls functions of the CUDA driver, for two purposes that Paddle's Python functions do not
 serve.
 
-First, to find out which GPUs have a context: waiting for a GPU without one would create it
-there (500 MB). Second, to make a GPU the current one of this thread: Paddle's `set_device` does
-that for all threads.
+First, they tell which GPUs have a context: waiting for a GPU without a context would create
+one, which takes 500 MB. Second, they make a GPU the current one of a single thread, while
+Paddle's `set_device` changes the current GPU of all threads.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Where Paddle's optimizers keep their state, and how it is named: "0.moment1_0" is the state
-`moment1_0` of the first parameter. Paddle's own names are numbered through the whole process,
-so they differ in another one."""
+"""Where Paddle's optimizers keep their state, and what xdevice calls it: "0.moment1_0" is the
+state `moment1_0` of the first parameter. Paddle's own names contain numbers that are counted
+for the whole process, so they differ in another process."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""The private names of Paddle that this adapter uses, and the attributes of Paddle that it
-replaces, each by the capability that needs it. Its other modules read them as
-`private["paddle...."]`. Where no issue is named, none is known upstream.
+"""The private names of Paddle that this adapter reads, and the attributes that it replaces,
+each with the capability that needs it. The adapter's other modules read them as
+`private["paddle...."]`. If no issue is named, none is known upstream.
 
-The settings of a layer without parameters need no private name: `extra_repr` says them, on
-2.6.2 in the same words as on 3.3.1.
+The settings of a layer without parameters need no private name: `extra_repr` returns them, in
+the same words in 2.6.2 and 3.3.1.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@ Rules for this module, and why:
 
 - The ring copies on the current stream, because Paddle works on that stream and allocates
   memory for it.
-- A copy has ended when its function returns, so that every stream can use it, as with Paddle's
-  own copies. `put` and `to_gpu`, which `stage` calls, are the exceptions.
+- A copy is complete when its function returns, so that every stream can use it, as with
+  Paddle's own copies. The exceptions are `put` and `to_gpu`, which `stage` calls.
 - Nothing is copied through the ring to or from a virtual GPU, whose memory the CUDA driver
   cannot read.
 """

@@ -1,7 +1,7 @@
-"""Streams and events on GPUs, and keeping tensors as long as a stream uses them.
+"""Streams and events on GPUs. Also keeps tensors alive as long as a stream uses them.
 
-The events are made by the CUDA driver, because Paddle makes its own on the current GPU, which
-only `set_device` chooses, for all threads. Tensors have to be kept, because Paddle has no
+The events are made by the CUDA driver: Paddle makes its own on the current GPU, which can only
+be changed for all threads (by `set_device`). Tensors must be kept alive, because Paddle has no
 `record_stream`: as soon as a tensor is deleted, the stream on which it was made may reuse its
 memory.
 """

@@ -1,9 +1,9 @@
 """Help for functions that `paddle.jit.to_static` traces: keeps Paddle from rewriting xdevice's
 code, and copies symbols (the stand-ins for tensors in a traced program).
 
-Paddle rewrites the source of all functions that a traced function calls. The rewritten
-functions do not see the names of their module, so those of xdevice would fail with a TypeError
-or an ImportError (3.3.1).
+Paddle rewrites the source of all functions that a traced function calls. A rewritten function
+cannot use the names of its module, so functions of xdevice would fail with a TypeError or an
+ImportError (3.3.1).
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""The kind of device that virtual GPUs are for Paddle, which lists its devices at its import:
-so this is needed before. Importing this module must not import Paddle. It loads the code that
-makes virtual GPUs only if they are wanted.
+"""The kind of device as which virtual GPUs are registered with Paddle.
+
+Paddle lists its devices when it is imported, so this module is needed before that, and must not
+import Paddle. It loads the code that makes virtual GPUs only if they are wanted.
 """
 
 from __future__ import annotations

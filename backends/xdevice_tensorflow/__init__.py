@@ -7,18 +7,18 @@ The rules that it must keep, and the facts behind them:
   GPU:0 may have its memory on the CPU (tensorflow/tensorflow#46833). `_copy` puts every dtype
   on the device that it is given; a `tf.device` scope does not (tensorflow/tensorflow#34071).
 - Between two CPUs `_copy` shares the memory, and on one device `tf.identity` does (measured on
-  2.21). So `DeepCopy` makes a copy there, which has no gradient of its own.
+  2.21). So copies are made there by `DeepCopy`, for which TensorFlow registers no gradient.
 - `tf.device(...)` objects are opaque and stateful, so the native devices are strings. Soft
   placement silently turns /GPU:7 into GPU:0, so nothing is placed on a device that the core has
   not checked with `count`.
-- A virtual GPU is a logical CPU: gpu:0 is "/CPU:1". TensorFlow's texts for it become spellings
-  of gpu:0 in xdevice.
+- A virtual GPU is a logical CPU: gpu:0 is "/CPU:1". TensorFlow's names for this CPU become
+  spellings of gpu:0 in xdevice.
 - Counting devices does not start TensorFlow's runtime: before the start, the list of physical
   devices and their configuration give the same numbers.
 - After an asynchronous operation has failed, all later ones fail too, until `async_clear_error`
   is called.
 - The device of a Keras model is that of its weights. `fit` creates metrics and the optimizer's
-  slots on the default device, because it opens no scope. They move with the model.
+  slots on the default device, because it opens no scope. Both move with the model.
 - A copy is made by `Snapshot` only inside a graph: XLA has no `DeepCopy`, and an eager
   `Snapshot` may share memory.
 - Importing TensorFlow also imports Keras, and JAX if that is installed (for tf.lite).

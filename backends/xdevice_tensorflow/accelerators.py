@@ -3,7 +3,7 @@ TensorFlow's own wait skips.
 
 `tf.test.experimental.sync_devices` waits only for GPUs of CUDA or ROCm, in a build for them.
 For all pluggable devices, including Metal's "GPU" and Intel's "XPU", its kernel is empty.
-Reading a value waits on every device.
+Reading a value, in contrast, waits for the value on every device.
 """
 
 from __future__ import annotations

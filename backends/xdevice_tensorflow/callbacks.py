@@ -1,5 +1,4 @@
-"""Registers callbacks with TensorFlow, which it calls after each eager operation of a
-thread."""
+"""Registers callbacks that TensorFlow calls after each eager operation of a thread."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Lends the memory of TensorFlow's tensors to other frameworks, and takes over memory of
-theirs, without a copy.
+"""Shares memory between TensorFlow and other frameworks without a copy, in both directions.
 
 Facts about TensorFlow that the code depends on:
 
@@ -8,8 +7,8 @@ Facts about TensorFlow that the code depends on:
   after a wait.
 - TensorFlow keeps 0-d constants, and returns them again from the next `tf.constant` of the same
   value. Writing into such a constant would change all later ones.
-- `to_dlpack` of a string tensor crashes the process. Strings never get here, because xdevice
-  has no dtype for them.
+- `to_dlpack` of a string tensor crashes the process. The core never converts strings, because
+  xdevice has no dtype for them.
 """
 
 from __future__ import annotations

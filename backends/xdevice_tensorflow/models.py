@@ -7,14 +7,14 @@ Rules for this module, and why:
   a Keras variable were replaced, training would silently change a variable that the model no
   longer uses.
 - A `tf.function` that was traced before the move has captured the old handle, and would compute
-  with the old value. So it is given the new handle. A tf.data pipeline keeps handles where
-  Python cannot replace them, so moving a variable that a pipeline reads is refused.
+  with the old value. So the function is given the new handle. A tf.data pipeline keeps handles
+  where Python cannot replace them, so moving a variable that a pipeline reads is refused.
 - A copy is made object by object, because Keras copies by saving and loading, which fails for
   subclasses that are not registered and loses metrics. Keras keeps `id`s of objects in three
   places; the copy gets the ids of its own objects.
-- A `tf.Module` wraps lists that are its attributes. A wrapper compares old and new items on
-  assignment, which tensors refuse, and cannot be saved afterwards. So a changed list gets a new
-  wrapper.
+- A `tf.Module` puts a wrapper around each list that is its attribute. If an item is assigned,
+  the wrapper compares the old item with the new one, which tensors refuse, and can no longer be
+  saved. So a changed list gets a new wrapper.
 """
 
 from __future__ import annotations
@@ -468,8 +468,8 @@ class TensorflowModels(Models):
         return parts.attributes(model)
 
     def move_model(self, model: Any, device: Device) -> None:
-        """Moves a model in place. Raises `UnsupportedError` inside a `tf.function` or a strategy, and
-        for a variable that cannot move."""
+        """Moves a model in place. Raises `UnsupportedError` inside a `tf.function` or a
+        strategy, and for a variable that cannot move."""
         self._refuse_models_here()
         move(model, device, self)
 

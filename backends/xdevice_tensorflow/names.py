@@ -3,8 +3,8 @@ has the same names.
 
 How the names are made:
 
-- Keras's own `path` is not such a name: Keras numbers the layers of the whole process (dense,
-  dense_1, ...), so a model that is built a second time has other paths. So a layer has its own
+- Keras's own `path` cannot be used: Keras numbers the layers of the whole process (dense,
+  dense_1, ...), so the paths differ if a model is built a second time. So a layer has its Keras
   name without this number, and is numbered among the layers of its parent, as in Keras's own
   files.
 - Everything else is named by the attribute that holds it, as in TensorFlow's checkpoints.

@@ -1,5 +1,5 @@
-"""Makes operations run on the device of their operands. TensorFlow runs them on the device of
-the open scope."""
+"""Makes operations run on the device of their operands. TensorFlow itself runs them on the
+device of the open scope."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The private names of TensorFlow and Keras that this adapter uses, and their attributes that
-it replaces, each by the capability that needs it. Its other modules read them as
+"""The private names of TensorFlow and Keras that this adapter reads, and the attributes that it
+replaces, each with the capability that needs it. The adapter's other modules read them as
 `private["tensorflow.python...."]`.
 
 `tf.__internal__` is not among them: TensorFlow exports it for Keras, which is released

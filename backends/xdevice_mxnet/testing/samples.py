@@ -1,8 +1,8 @@
-"""Networks, gradients and other samples, written with MXNet alone, for the conformance suite:
-the tests in `xdevice.testing` that every adapter must pass.
+"""Networks, gradients and other samples for the conformance suite (the tests in
+`xdevice.testing` that every adapter must pass), written with MXNet alone.
 
-NumPy's semantics are a flag of each thread. The samples switch the flag on by `use_np`, so that
-they run in any thread.
+Each thread has its own flag for NumPy's semantics. The samples switch it on with `use_np`, so
+that they run in any thread.
 """
 
 from __future__ import annotations

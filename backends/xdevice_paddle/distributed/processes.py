@@ -6,19 +6,21 @@ Facts about Paddle that the code depends on (measured on 3.3.1 with gloo, on 2.6
 - A dtype that gloo does not support (int16, complex64) ends the process with status 255. So
   tensors that are only sent are sent as bytes, and tensors that are reduced are converted to a
   dtype that gloo supports.
+- In 2.6.2, `view` to a dtype with larger elements ends the process with SIGFPE. So bytes cannot
+  become a tensor again: all_gather and the reduction of complex numbers do not work there.
 - gloo does not have reduce_scatter.
 - Each rank counts the calls of a group by itself: after a send between two of four ranks, the
-  next collective of all hangs until it times out. So each pair of ranks that sends has a group
-  of its own.
-- gloo gives up after 30 s, which no setting changes.
+  next collective of all four hangs until it times out. So each pair of ranks that sends has its
+  own group.
+- gloo gives up after 30 s, and no setting changes that.
 - A rank that connects to the store (where the ranks find each other) before rank 0 has opened
   it sleeps for 3 s.
 - `init_parallel_env` keeps one store for the whole process, so a process could join other
   processes only once. So the groups are made here, by the classes that this function uses,
   which read the rank from the environment.
 - NCCL's calls make their results on the current GPU, and fail if the tensor is on another one.
-  So the GPU of this rank is made the current one for the whole process, as in
-  `init_parallel_env`.
+  So this module makes the rank's GPU the current one for the whole process, as
+  `init_parallel_env` does.
 - The store listens on all addresses, and accepts any connection.
 """
 

@@ -1,5 +1,5 @@
-"""Networks, gradients and other samples, written with Paddle alone, for the conformance suite:
-the tests in `xdevice.testing` that every adapter must pass."""
+"""Networks, gradients and other samples for the conformance suite (the tests in
+`xdevice.testing` that every adapter must pass), written with Paddle alone."""
 
 from __future__ import annotations
 

@@ -5,15 +5,15 @@ Facts about TensorFlow that the code depends on (measured on 2.21):
 
 - The cluster (which processes there are) must be set before TensorFlow has run anything, and
   cannot be changed. So a process has the same rank in all groups that it joins later.
-- After one collective has failed, all later ones fail. So none is called that could fail: a
-  dtype that TensorFlow's collectives do not support is sent as another one, without a change of
-  its values.
+- After one collective has failed, all later ones fail. So this module calls none that could
+  fail: tensors of a dtype that TensorFlow's collectives do not support are sent in another
+  dtype that keeps their values.
 - NCCL's collectives do not support int32: "Collective all-reduce does not support datatype
   DT_INT32 on DEVICE_GPU" (https://github.com/tensorflow/tensorflow/issues/56184).
 - `CollectiveReduceScatterV2` is not implemented for the CPU, and there are no collectives to
   send and receive. Instead of these, the code takes its part of an all-reduce, and broadcasts
   in a group of two processes.
-- TensorFlow rounds the mean of integers down, so only sums are asked for.
+- TensorFlow rounds the mean of integers down, so this module computes only sums.
 - TensorFlow matches the calls of different processes by their `instance_key`, which this module
   counts.
 - `MultiWorkerMirroredStrategy` also starts a service that ends processes whose peers have died.

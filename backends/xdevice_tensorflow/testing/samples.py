@@ -1,5 +1,5 @@
-"""Networks, gradients and other samples, written with TensorFlow and Keras alone, for the
-conformance suite: the tests in `xdevice.testing` that every adapter must pass."""
+"""Networks, gradients and other samples for the conformance suite (the tests in
+`xdevice.testing` that every adapter must pass), written with TensorFlow and Keras alone."""
 
 from __future__ import annotations
 
