@@ -107,7 +107,7 @@ def _value(name: str, parameter: Any) -> Any:
     contexts = _contexts(name, parameter)
     if len(contexts) > 1:
         raise UnsupportedError(
-            f"{name} is on {', '.join(map(str, contexts))}, so it has no single value; move the model to one device "
+            f"{name} is on {', '.join(map(str, contexts))}, so it has several values; move the model to one device "
             "with xdevice.to_device first"
         )
     try:
@@ -275,7 +275,7 @@ def _require_parameters(trainer: Any, native: Any) -> None:
         if places != [native]:
             raise UnsupportedError(
                 f"mxnet cannot move a Trainer to {native} while its parameter {parameter.name} is on "
-                f"{', '.join(map(str, places))}; move the model, xdevice.to_device(net, ...): its Trainer moves with it"
+                f"{', '.join(map(str, places))}; move the model with xdevice.to_device(net, ...): the Trainer moves too"
             )
 
 
@@ -374,7 +374,7 @@ class MxnetModels(Models):
         """Returns a copy of a model on a device. Raises `UnsupportedError` for a Trainer."""
         if isinstance(model, mx.gluon.Trainer):
             raise self.no_copy_of_optimizer(
-                "copy the model, make a Trainer for the copy, and load_states() the file of save_states()"
+                "copy the model, make a Trainer for the copy, and pass the file of save_states() to its load_states()"
             )
         private.require("models")
         return copied(model, self.to_native(device))
@@ -408,7 +408,7 @@ class MxnetModels(Models):
         `UnsupportedError` for a model that is no block."""
         if not isinstance(model, Block):
             raise UnsupportedError(
-                f"mxnet keeps no gradients at a {type(model).__qualname__}; pass the block"
+                f"mxnet keeps no gradients in a {type(model).__qualname__}; pass the block"
             )
         for name, parameter in _named(model)().items():
             if parameter.grad_req != "null":

@@ -205,7 +205,7 @@ class PaddleBackend(
             return tracing.copied(x, device, self)
         if not x.is_dense():
             raise self.unsupported(
-                f"copying {conversion.described(x)}", "take x.to_dense(), or copy its parts"
+                f"copying {conversion.described(x)}", "copy x.to_dense() or the parts of x"
             )
         return copying.copied(x, self.to_native(device))
 

@@ -73,7 +73,7 @@ class PaddleConversion(Conversion):
         `UnsupportedError` if `x` is not dense."""
         if not x.is_dense():
             raise UnsupportedError(
-                f"{described(x)} is not in one piece of memory; convert x.to_dense(), or its parts"
+                f"{described(x)} is not in one piece of memory; convert x.to_dense() or the parts of x"
             )
         return x if x.stop_gradient else x.detach()
 
@@ -91,7 +91,7 @@ class PaddleConversion(Conversion):
         """Returns a DLPack capsule of `x`. Raises BufferError for a tensor with gaps in Paddle
         2.6, whose capsules claim C order."""
         if not _knows_strides and not x.is_contiguous():
-            raise BufferError(f"Paddle {paddle.__version__} exports contiguous tensors only")
+            raise BufferError(f"Paddle {paddle.__version__} can export only contiguous tensors")
         return dlpack.to_dlpack(x)
 
     def adopt(self, lent: Lent, dtype: str) -> paddle.Tensor:

@@ -60,7 +60,7 @@ def require_known(optimizer: Any, backend: Models) -> None:
         if any(id(x) not in ids for x in _tensors(value)):
             raise backend.unsupported(
                 f"a {type(optimizer).__name__} that keeps tensors in its {name}",
-                "move it before its first step; of its state, save state_dict() yourself",
+                "move it before its first step, and save its state_dict() yourself",
             )
 
 
@@ -117,7 +117,7 @@ def _duplicate(model: paddle.nn.Layer, backend: Models) -> paddle.nn.Layer:
     except (TypeError, RuntimeError) as error:
         raise backend.unsupported(
             f"copying this {type(model).__name__} ({error})",
-            "build a second one, and give it the values: other.set_state_dict(model.state_dict())",
+            "build a second one, and set its values: other.set_state_dict(model.state_dict())",
         ) from error
 
 
@@ -200,7 +200,7 @@ class PaddleModels(Models):
         if isinstance(model, paddle.nn.Layer):
             return copied(model, device, self)
         raise self.no_copy_of_optimizer(
-            "copy the model, make an optimizer for the copy, and set_state_dict() the state"
+            "copy the model, make an optimizer for the copy, and pass the state to its set_state_dict()"
         )
 
     def model_parts(self, model: Any) -> Iterable[Any]:
@@ -240,7 +240,7 @@ class PaddleModels(Models):
             """Raises `UnsupportedError`."""
             raise self.unsupported(
                 "copying a paddle.Model, whose optimizer belongs to its network",
-                "copy the network: paddle.Model(xdevice.copy_to(model.network, device)), and prepare() that",
+                "make paddle.Model(xdevice.copy_to(model.network, device)), and call prepare() on the result",
             )
 
         def tensors(x: Any) -> Iterator[tuple[str, Any]]:

@@ -216,7 +216,7 @@ class TensorflowBackend(
         if hasattr(x, "backing_device") and tf.executing_eagerly():
             if device.kind == "gpu" and x.dtype == tf.string:
                 raise self.unsupported(
-                    "strings on a GPU", "leave them on cpu:0, and move the numbers made of them"
+                    "strings on a GPU", "leave them on cpu:0, and move numbers made from them"
                 )
             staged = staging.moved(x, device, self)
             if staged is not None:
@@ -286,11 +286,11 @@ class TensorflowBackend(
         if isinstance(x, COMPOSITES):
             raise self.unsupported(
                 f"reading a {type(x).__name__} as a NumPy array",
-                "make it dense: tf.sparse.to_dense(x), x.to_tensor(), tf.convert_to_tensor(x)",
+                "make it dense with tf.sparse.to_dense(x), x.to_tensor() or tf.convert_to_tensor(x)",
             )
         if x.dtype in (tf.variant, tf.resource):
             raise self.unsupported(
-                f"reading a tensor of {x.dtype.name} as a NumPy array", "read what it refers to"
+                f"reading a tensor of {x.dtype.name} as a NumPy array", "read its contents"
             )
         if x.shape.rank == 0:
             # x.numpy() gives a scalar, and NumPy cannot read x itself if it is bfloat16 or a
@@ -344,7 +344,7 @@ class TensorflowBackend(
             tf.config.experimental.reset_memory_stats(self.to_native(device)[1:])
         except ValueError:
             raise self.unsupported(
-                f"counting the memory of {device} with the allocator that it uses without oneDNN",
+                f"counting the memory of {device} without oneDNN's allocator",
                 "set TF_CPU_ALLOCATOR_USE_BFC=1 before TensorFlow is imported",
             ) from None
 
@@ -403,13 +403,13 @@ class TensorflowBackend(
         if not all(hasattr(part, "backing_device") for part in parts):
             raise self.unsupported(
                 f"asking for the device of a symbolic {type(x).__name__}",
-                "ask outside the traced function; inside, move its components: x.values, x.flat_values",
+                "call it outside the traced function; inside, move the components (x.values, x.flat_values)",
             )
         places = {self.device_of(part) for part in parts}
         if len(places) > 1:
             raise self.unsupported(
                 f"one device for a {type(x).__name__} with components on {', '.join(map(str, places))}",
-                "xdevice.copy_to(x, device) brings them together",
+                "copy all of it to one device with xdevice.copy_to(x, device)",
             )
         return places.pop()
 
@@ -491,5 +491,5 @@ def _refuse_keras_tensor(x: Any, backend: Backend) -> None:
     if isinstance(x, keras.KerasTensor):
         raise backend.unsupported(
             "moving or reading a KerasTensor, which has no values",
-            "build the keras.Model and move that",
+            "build the keras.Model, and move the model",
         )

@@ -155,7 +155,7 @@ def _traces_of(moving: list[tf.Variable], backend: Models) -> list[Any]:
     if are_piped:
         raise backend.unsupported(
             "moving a variable that a tf.data pipeline reads",
-            "move it before the pipeline is made, or let go of the pipeline and of its iterators first",
+            "move it before the pipeline is made, or delete the pipeline and its iterators first",
         )
     return traces
 
@@ -197,7 +197,7 @@ def _require_plain(variable: tf.Variable, backend: Models) -> None:
     if not hasattr(vars(variable).get("_handle"), "backing_device"):
         raise backend.unsupported(
             f"moving a {type(variable).__name__}",
-            "use it where its tf.distribute strategy or its graph put it",
+            "use it on the device on which its tf.distribute strategy or its graph put it",
         )
 
 

@@ -91,6 +91,7 @@ class PaddleEngine(Engine):
     def __init__(self, name: str, group: Group, native: Any) -> None:
         super().__init__(f"paddle:{name}", group)
         self._native = native
+        # whether gloo would give up before the timeout that the user has set
         self._is_short_of_time = name == "gloo" and group.timeout > _GLOO_GIVES_UP
         self._is_gloo = name == "gloo"
         # NCCL computes on the current GPU (see the top of this file)
@@ -217,9 +218,9 @@ def _store(group: Group) -> tuple[Any, int]:
     ranks, which rank 0 draws."""
     port = free_port(group.host) if group.rank == 0 else 0
     # Paddle refers to the groups of a process by numbers of 32 bits with a sign. The numbers
-    # from this one up to the next multiple of size**2 belong to the pairs of ranks (`_pair`).
-    # It is random, so that a process that joins two worlds in turn uses other numbers in the
-    # second
+    # after this one, up to the next multiple of size**2, belong to the pairs of ranks (`_pair`).
+    # This one is random, so that a process that joins two worlds in turn uses other numbers in
+    # the second
     numbers = group.size**2
     number = numbers * (1 + secrets.randbelow(2**31 // numbers - 1))
     host, port_of_first, number_of_first = group.exchange(f"{group.host} {port} {number}")[

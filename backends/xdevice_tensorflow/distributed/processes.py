@@ -230,7 +230,7 @@ def _join(group: Group, name: str, is_started: bool) -> None:
     started = [str(rank) for rank, (_, started, _) in enumerate(answers) if started == "1"]
     if started:
         raise LaunchError(
-            f"TensorFlow has already been used on rank {', '.join(started)}, and it meets other processes only "
+            f"TensorFlow has already been used on rank {', '.join(started)}, and it can join other processes only "
             "before its first tensor: enter xdevice.distributed.processes() first, or choose engine='torch:gloo'"
         )
     cluster = tf.train.ClusterSpec(
