@@ -68,9 +68,9 @@ _reset_store = private.field("mxnet.gluon.Trainer._reset_kvstore")
 
 
 def places(model: Any) -> Iterator[tuple[str, Any]]:
-    """Yields the name and the context (device) of each variable; for a parameter on several
-    devices, once for each device. For a Trainer, also those of its own contexts and of the
-    arrays of its state."""
+    """Yields the name and the context (device) of each variable of a model; for a parameter on
+    several devices, once for each device. For a Trainer, yields its own contexts, and those of
+    the arrays of its state."""
     if isinstance(model, Trainer):
         yield from (
             (f"contexts[{i}]", native) for i, native in enumerate(trainers.contexts(model))
@@ -156,9 +156,8 @@ def copied(model: Any, native: Any) -> Any:
     to a Trainer. Parameters that are shared in the model are shared in the copy."""
     memo: dict[int, Any] = {}
     for name, parameter in _parameters(model):
-        _contexts(
-            name, parameter
-        )  # raises `NotBuiltError` for a parameter that is not initialized
+        # raises `NotBuiltError` for a parameter that is not initialized
+        _contexts(name, parameter)
         # in the copy, None takes the place of the Trainer
         memo[id(_trainer(parameter))] = None
         memo[id(parameter)] = _copied(parameter, native)
@@ -327,7 +326,7 @@ class MxnetModels(Models):
         state."""
         for name, native in places(model):
             place = self.from_native(native)
-            assert place is not None  # as it would be for an object that is no context
+            assert place is not None  # it is None only for objects that are no contexts
             yield name, place
 
     def require_built(self, model: Any) -> None:

@@ -240,7 +240,7 @@ def duplicate(model: Any, device: Device, backend: Models) -> Any:
     # the code of the model's own classes runs here, and may raise anything
     except Exception as error:
         raise _refusal(model, f"{type(error).__name__}: {error}", backend) from error
-    # a class may keep variables in a form that `parts.owned` does not follow
+    # nothing may be lost: a class may keep variables in a way that this module does not know
     if len(parts.variables(copied)) != len(before):
         raise _refusal(model, "the copy has other variables", backend)
     return copied

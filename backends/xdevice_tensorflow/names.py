@@ -59,7 +59,8 @@ def variables(model: Any) -> list[tuple[str, tf.Variable]]:
     # a shared variable comes once for each of its names
     named = list(_walk(model, "", ()))
     reached = {id(variable) for _, variable in named}
-    # variables that no attribute leads to, such as those in a closure
+    # the variables that `_walk` does not reach, such as those in a set or in a loss, are named by
+    # their paths
     names = {
         id(parts.tf_variable(part)): part.path
         for part in owned
