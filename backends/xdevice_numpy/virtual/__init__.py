@@ -1,4 +1,4 @@
-"""Virtual GPUs for NumPy, which cannot have them, and does not interfere with those of other backends."""
+"""Lets other backends have virtual GPUs in a process that also uses NumPy, which has only the CPU."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ if TYPE_CHECKING:
 
 class NumpyVirtualGpus(VirtualGpus):
     def why_no_virtual_gpus(self) -> None:
-        """Returns None although NumPy cannot have virtual GPUs: it is loaded together with other backends, and must not
-        make their virtual GPUs fail. On NumPy `try_gpu` gives the CPU, as on a machine without GPUs."""
+        """Returns None although NumPy cannot have virtual GPUs: a reason would make `virtual_gpus` raise an error for
+        the other backends too. On NumPy `try_gpu` returns the CPU, as on a machine without GPUs."""
 
     def make_virtual_gpus(self, n: int) -> None:
-        """Does nothing."""
+        """Does nothing, because NumPy has only the CPU."""
 
     def take_characters(self, characters: tuple[Character, ...]) -> None:
-        self.characters = characters  # of no devices, but a later setting is compared with it
+        # the default would raise an error for virtual GPUs with limits
+        self.characters = characters
 
 
 MIXINS: Final = (NumpyVirtualGpus,)
