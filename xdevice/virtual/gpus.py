@@ -23,11 +23,12 @@ _lock = forks.renewed(threading.Lock())
 def virtual_gpus(n: int | str, *, force: bool = False) -> None:
     """Gives every framework `n` virtual GPUs, `gpu:0` to `gpu:{n-1}`, from now to the end of the process.
 
-    Virtual GPUs are additional devices of the framework in host memory: they show whether code for several devices is
-    correct, and are no faster than the CPU. `cpu:0` stays, and is the only CPU. `XDEVICE_VIRTUAL_GPUS=4 python
-    script.py` does the same, and child processes inherit it. docs/explanation/virtual.md says what each operation
-    costs, and lists the characters of virtual GPUs: which dtypes they lack, as Apple's GPUs lack float64, and how much
-    memory they have.
+    Virtual GPUs are additional devices of the framework in host memory: they show whether code
+    for several devices is correct, and are no faster than the CPU. `cpu:0` stays, and is the
+    only CPU. `XDEVICE_VIRTUAL_GPUS=4 python script.py` does the same, and child processes
+    inherit it. docs/explanation/virtual.md says what each operation costs, and lists the
+    characters of virtual GPUs: which dtypes they lack, as Apple's GPUs lack float64, and how
+    much memory they have.
 
     | backend | `xdevice.gpu(1).native` | request them before |
     |---|---|---|
@@ -39,16 +40,17 @@ def virtual_gpus(n: int | str, *, force: bool = False) -> None:
     | numpy | none: `try_gpu` gives the CPU | |
 
     Args:
-        n: their number, 1 or more, or a text with their number and character: "2:no_float64,memory=256MB". A second
-            call with the same `n` changes nothing.
-        force: hides the machine's real GPUs. Without it, a framework with real GPUs raises `UnsupportedError`. Later
-            calls hide them too.
+        n: their number, 1 or more, or a text with their number and character:
+            "2:no_float64,memory=256MB". A second call with the same `n` changes nothing.
+        force: hides the machine's real GPUs. Without it, a framework with real GPUs raises
+            `UnsupportedError`. Later calls hide them too.
 
     Raises:
-        ArgumentError: `n` is neither an int of 1 or more nor a description of virtual GPUs, or another number or
-            character was requested before.
-        UnsupportedError: a framework that is already loaded cannot have virtual GPUs, or has real GPUs; nothing has
-            changed then. A framework that is loaded later raises the same error when it is loaded.
+        ArgumentError: `n` is neither an int of 1 or more nor a description of virtual GPUs, or
+            another number or character was requested before.
+        UnsupportedError: a framework that is already loaded cannot have virtual GPUs, or has
+            real GPUs; nothing has changed then. A framework that is loaded later raises the
+            same error when it is loaded.
 
     Example:
         >>> try:
@@ -70,19 +72,21 @@ def virtual_gpus(n: int | str, *, force: bool = False) -> None:
 
 
 def give(backend: Backend, wanted: tuple[Any, ...]) -> None:
-    """Gives a backend virtual GPUs, one for each `Character` in `wanted`. It is called while the backend is loaded.
-    Raises `UnsupportedError` if the backend cannot have them, or has real GPUs that may not be hidden."""
+    """Gives a backend virtual GPUs, one for each `Character` in `wanted`. It is called while
+    the backend is loaded. Raises `UnsupportedError` if the backend cannot have them, or has
+    real GPUs that may not be hidden."""
     with _lock:
         _refuse(backend, len(wanted), _hides_real_gpus)
         _make(backend, wanted)
 
 
 def _give_all(text: str, force: bool) -> None:
-    """Gives the virtual GPUs that `text` describes, such as "2" or "2:mps", to each backend that is loaded, and has
-    them given to each that is loaded later. `force` is that of `virtual_gpus`.
+    """Gives the virtual GPUs that `text` describes, such as "2" or "2:mps", to each backend
+    that is loaded, and has them given to each that is loaded later. `force` is that of
+    `virtual_gpus`.
 
-    Raises `ArgumentError` if `text` describes none or others were requested before, and `UnsupportedError` if a loaded
-    backend cannot have them. No backend has changed then."""
+    Raises `ArgumentError` if `text` describes none or others were requested before, and
+    `UnsupportedError` if a loaded backend cannot have them. No backend has changed then."""
     global _hides_real_gpus
     with _lock:
         before = environment.described()
@@ -104,19 +108,21 @@ def _give_all(text: str, force: bool) -> None:
             if not backend.virtual and backend.refusal is None
         ]
         force = force or _hides_real_gpus
-        # every backend is checked before the first is changed, because a framework's new devices cannot be removed
+        # every backend is checked before the first is changed, because a framework's new
+        # devices cannot be removed
         for backend in without:
             _refuse(backend, len(wanted), force)
         for backend in without:
             _make(backend, wanted)
-        # last, because a request that failed must not hold for the backends that are loaded later
+        # last, because a request that failed must not hold for the backends that are loaded
+        # later
         environment.remember(text)
         _hides_real_gpus = force
 
 
 def _refuse(backend: Backend, n: int, force: bool) -> None:
-    """Raises `UnsupportedError` if a backend cannot have `n` virtual GPUs, or if it has real GPUs and `force` is
-    False."""
+    """Raises `UnsupportedError` if a backend cannot have `n` virtual GPUs, or if it has real
+    GPUs and `force` is False."""
     real = 0 if force or "gpu" not in backend.kinds else backend.count("gpu")
     if real:
         raise UnsupportedError(

@@ -68,7 +68,8 @@ class JaxVirtualGpus(LimitedGpus, VirtualGpus):
         private.require("virtual GPUs")
         if self.is_limited():
             self.count_memory()
-            # without the fast path in C++, each call of a compiled function goes through the first of the two
+            # without the fast path in C++, each call of a compiled function goes through the
+            # first of the two
             for (owner, name), make in ((_EXECUTE, self._counting), (_FAST_PATH, _leaving_out)):
                 setattr(owner, name, make(getattr(owner, name)))
         setattr(*_COMPILE, self._compiling(getattr(*_COMPILE)))
@@ -91,18 +92,21 @@ class JaxVirtualGpus(LimitedGpus, VirtualGpus):
         return super().memory(device)
 
     def reset_peak(self, device: Device) -> None:
-        self.memory(device)  # counts again: the new peak is the size of the arrays that exist now
+        self.memory(
+            device
+        )  # counts again: the new peak is the size of the arrays that exist now
         super().reset_peak(device)
 
     def _compiling(self, compile_program: Callable[..., Any]) -> Callable[..., Any]:
-        """Wraps the function with which JAX compiles a program: the new function raises JAX's error if a value in the
-        program has a dtype that one of the program's devices lacks."""
+        """Wraps the function with which JAX compiles a program: the new function raises JAX's
+        error if a value in the program has a dtype that one of the program's devices lacks."""
 
         def checked(client: Any, program: Any, natives: Any, *args: Any, **kwargs: Any) -> Any:
             # `natives` is a NumPy array of JAX's devices
             for native in natives.flat:
                 place = self.from_native(native)
-                # without `jax_enable_x64` JAX makes no arrays of 64 bits, but its programs still count loops in int64
+                # without `jax_enable_x64` JAX makes no arrays of 64 bits, but its programs
+                # still count loops in int64
                 if place is not None and self.lacks(place) and jax.config.jax_enable_x64:
                     types = _types_in(program)
                     names = [name for name, written in _TYPES.items() if written in types]
@@ -112,12 +116,14 @@ class JaxVirtualGpus(LimitedGpus, VirtualGpus):
         return checked
 
     def _placing(self, put: Callable[..., Any]) -> Callable[..., Any]:
-        """Wraps a function that puts arrays on devices: the new function raises JAX's error for an array whose dtype
-        its device lacks, or that is too large for the memory that is left."""
+        """Wraps a function that puts arrays on devices: the new function raises JAX's error for
+        an array whose dtype its device lacks, or that is too large for the memory that is
+        left."""
 
         def checked(*args: Any, **kwargs: Any) -> Any:
             results = put(*args, **kwargs)
-            # `device_put_p` takes several arrays and returns a list, `batched_device_put` returns one array
+            # `device_put_p` takes several arrays and returns a list, `batched_device_put`
+            # returns one array
             for x in results if isinstance(results, list) else [results]:
                 natives = x.devices() if hasattr(x, "devices") else ()
                 for place in map(self.from_native, natives):
@@ -129,8 +135,9 @@ class JaxVirtualGpus(LimitedGpus, VirtualGpus):
         return checked
 
     def _counting(self, execute: Callable[..., Any]) -> Callable[..., Any]:
-        """Wraps the method that runs a compiled program: afterwards the memory of the devices of its results is
-        counted. The new function raises JAX's out-of-memory error if a device has too little."""
+        """Wraps the method that runs a compiled program: afterwards the memory of the devices
+        of its results is counted. The new function raises JAX's out-of-memory error if a device
+        has too little."""
 
         def counted(program: Any, *args: Any) -> Any:
             results = execute(program, *args)
@@ -142,8 +149,9 @@ class JaxVirtualGpus(LimitedGpus, VirtualGpus):
         return counted
 
     def _count(self, natives: Iterable[Any]) -> None:
-        """Adds up the arrays on each of these devices of JAX that is a virtual GPU. Raises JAX's out-of-memory error
-        if they exceed its limit. Does nothing if no memory is limited."""
+        """Adds up the arrays on each of these devices of JAX that is a virtual GPU. Raises
+        JAX's out-of-memory error if they exceed its limit. Does nothing if no memory is
+        limited."""
         if self.ledger is None:
             return
         for native in natives:
@@ -171,14 +179,15 @@ class JaxVirtualGpus(LimitedGpus, VirtualGpus):
 
 
 def _leaving_out(make_fast_path: Callable[..., Any]) -> Callable[..., Any]:
-    """Replaces the function that prepares JAX's fast path for a compiled function. Its None means that there is no fast
-    path: JAX would run the compiled function in C++ only, where no memory can be counted."""
+    """Replaces the function that prepares JAX's fast path for a compiled function. Its None
+    means that there is no fast path, on which JAX would run the compiled function in C++, where
+    no memory can be counted."""
     return lambda *args, **kwargs: None
 
 
 def _types_in(program: Any) -> set[str]:
-    """Returns the dtypes of all values in a program that JAX is about to compile, under the names that the program uses
-    for them: "f64", "i64"."""
+    """Returns the dtypes of all values in a program that JAX is about to compile, under the
+    names that the program uses for them: "f64", "i64"."""
     types: set[str] = set()
 
     def add(operation: Any) -> Any:

@@ -34,7 +34,8 @@ from xdevice_mxnet.private import private
 if TYPE_CHECKING:
     from xdevice.base.devices import Device
 
-# a new object for this function, because the `argtypes` of MXNet's own object would hold for MXNet's calls as well
+# a new object for this function, because the `argtypes` of MXNet's own object would hold for
+# MXNet's calls as well
 _get_context = ctypes.PyDLL(library._name).MXNDArrayGetContext
 _get_context.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p]
 
@@ -46,8 +47,8 @@ them to an operator together with arrays on devices."""
 
 
 def refuse_mixed_devices() -> None:
-    """Makes MXNet's operators raise an `MXNetError` for arrays on two different devices, until the process ends. A
-    second call changes nothing."""
+    """Makes MXNet's operators raise an `MXNetError` for arrays on two different devices, until
+    the process ends. A second call changes nothing."""
     call = library.MXImperativeInvokeEx
     if hasattr(call, "refuses_mixed"):
         return
@@ -55,7 +56,8 @@ def refuse_mixed_devices() -> None:
     def invoke(
         operator: Any, count: Any, handles: Any, outputs: Any, results: Any, *rest: Any
     ) -> int:
-        # the number of arrays in `out=`, which MXNet would write to on any device; `_obj` is what `byref` was called with. `_obj` is the object of a `byref()`
+        # the number of arrays in `out=`, which MXNet would write to on any device; `_obj` is
+        # the argument of `byref`
         written = outputs._obj.value
         # one array alone cannot be on two devices
         if count.value + written > 1:
@@ -75,19 +77,22 @@ def refuse_mixed_devices() -> None:
 
 
 def _is_null(pointer: object) -> bool:
-    """Whether an argument for MXNet's library is the null pointer that MXNet passes instead of a C array."""
+    """Whether an argument for MXNet's library is the null pointer that MXNet passes instead of
+    a C array."""
     return isinstance(pointer, ctypes.c_void_p)
 
 
 def _with_gradients(call: Any, name: str, at: int) -> Any:
-    """Wraps a function of MXNet's library that takes arrays and their gradients. The new function raises an
-    `MXNetError`, with `name` in it, if an array and its gradient are on two devices.
+    """Wraps a function of MXNet's library that takes arrays and their gradients. The new
+    function raises an `MXNetError`, with `name` in it, if an array and its gradient are on two
+    devices.
 
     The gradients are the argument with the number `at` after the arrays."""
 
     def checked(count: int, arrays: Any, *rest: Any) -> int:
         gradients = rest[at]
-        # MXNet passes a null pointer if no array has a gradient, and a null handle for each array without one
+        # MXNet passes a null pointer if no array has a gradient, and a null handle for each
+        # array without one
         for i in range(0 if _is_null(gradients) else count):
             places = _places([arrays[i], gradients[i]] if gradients[i] else [])
             if len(places) > 1:
@@ -98,8 +103,8 @@ def _with_gradients(call: Any, name: str, at: int) -> Any:
 
 
 def _places(handles: list[int]) -> list[int]:
-    """Returns the sorted indices of the CPU devices on which these arrays are, each once. An array is given by its
-    handle, the address of MXNet's object."""
+    """Returns the sorted indices of the CPU devices on which these arrays are, each once. An
+    array is given by its handle, the address of MXNet's object."""
     return sorted({index for kind, index in map(_place, handles) if kind == _CPU})
 
 
@@ -111,12 +116,13 @@ def _place(handle: int) -> tuple[int, int]:
 
 
 def _address(handle: Any) -> int:
-    """Returns the address of an array's memory, which the array shares with its views. It waits until MXNet has
-    computed the array."""
+    """Returns the address of an array's memory, which the array shares with its views. It waits
+    until MXNet has computed the array."""
     mx.base.check_call(library.MXNDArrayWaitToRead(handle))
     address = ctypes.c_void_p()
     mx.base.check_call(library.MXNDArrayGetData(handle, ctypes.byref(address)))
-    # an array without elements has no memory: its own handle stands for it, which no other array has
+    # an array without elements has no memory: its own handle stands for it, which no other
+    # array has
     return address.value or int(handle.value)
 
 
@@ -133,7 +139,8 @@ def _is_copy(operator: Any) -> bool:
 
 
 def _mixed(what: str, places: list[int]) -> Exception:
-    """Returns the error for an operation (`what`) with arrays on the CPU devices that have these indices."""
+    """Returns the error for an operation (`what`) with arrays on the CPU devices that have
+    these indices."""
     names = " and ".join(f"cpu({index})" for index in places)
     error: Exception = mx.MXNetError(
         f"{what} requires all its arrays on one device, but they are on {names}, "
@@ -182,8 +189,9 @@ class MxnetVirtualGpus(LimitedGpus, VirtualGpus):
     memory_error = lack_error
 
     def _checking(self, make: Any) -> Any:
-        """Wraps the method that makes an array object for each array that MXNet has computed. The new method raises
-        MXNet's error if a virtual GPU lacks the array's dtype or the memory for it, and counts that memory."""
+        """Wraps the method that makes an array object for each array that MXNet has computed.
+        The new method raises MXNet's error if a virtual GPU lacks the array's dtype or the
+        memory for it, and counts that memory."""
 
         def checked(array: Any, handle: Any, writable: bool = True) -> None:
             make(array, handle, writable)
@@ -205,8 +213,9 @@ class MxnetVirtualGpus(LimitedGpus, VirtualGpus):
         return checked
 
     def _virtual_gpu(self, native: Any) -> Device | None:
-        """Returns the virtual GPU for an `mx.Context`; None if the context is cpu(0) or page-locked memory. Raises
-        `UnsupportedError` for a real GPU, and `DeviceNotFoundError` for a CPU device beyond the virtual GPUs."""
+        """Returns the virtual GPU for an `mx.Context`; None if the context is cpu(0) or
+        page-locked memory. Raises `UnsupportedError` for a real GPU, and `DeviceNotFoundError`
+        for a CPU device beyond the virtual GPUs."""
 
         if native.device_type == "gpu":
             raise self.unsupported(

@@ -1,4 +1,5 @@
-"""Lets other backends have virtual GPUs in a process that also uses NumPy, which has only the CPU."""
+"""Lets other backends have virtual GPUs in a process that also uses NumPy, which has only the
+CPU."""
 
 from __future__ import annotations
 
@@ -12,8 +13,9 @@ if TYPE_CHECKING:
 
 class NumpyVirtualGpus(VirtualGpus):
     def why_no_virtual_gpus(self) -> None:
-        """Returns None although NumPy cannot have virtual GPUs: a reason would make `virtual_gpus` raise an error for
-        the other backends too. On NumPy `try_gpu` returns the CPU, as on a machine without GPUs."""
+        """Returns None although NumPy cannot have virtual GPUs: a reason would make
+        `virtual_gpus` raise an error for the other backends too. On NumPy `try_gpu` returns the
+        CPU, as on a machine without GPUs."""
 
     def make_virtual_gpus(self, n: int) -> None:
         """Does nothing, because NumPy has only the CPU."""

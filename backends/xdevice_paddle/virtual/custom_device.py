@@ -1,9 +1,10 @@
 """Gives Paddle virtual GPUs: devices of a plugin, which use the host's memory and have no kernels.
 
-If a plugin has no kernel for an operation, Paddle computes it on the CPU, and copies operands and results. A plugin is
-a table of C functions, which the module `machine_code` makes. The position of each function in the table differs
-between versions, and is read from the header in Paddle's wheel. Paddle must get the table before `import paddle` ends,
-because that lists the devices. So importing this module must not import Paddle. It is imported only if the program
+If a plugin has no kernel for an operation, Paddle computes it on the CPU, and copies operands
+and results. A plugin is a table of C functions, which the module `machine_code` makes. The
+position of each function in the table differs between versions, and is read from the header in
+Paddle's wheel. Paddle must get the table before `import paddle` ends, because that lists the
+devices. So importing this module must not import Paddle. It is imported only if the program
 requests virtual GPUs.
 """
 
@@ -40,12 +41,13 @@ _MOST: Final = 16
 """The greatest number of virtual GPUs: Paddle counts the memory of 16 devices, and allocates no memory on further ones
 (3.3.1)."""
 _ALIGNMENT: Final = 256
-"""The alignment of a virtual GPU's memory in bytes. Paddle gets it as the smallest block, too."""
+"""The alignment of a virtual GPU's memory in bytes. Paddle gets it as the smallest block,
+too."""
 
 
 def register(n: int, kind: str) -> str | None:
-    """Gives Paddle `n` virtual GPUs, with the names "{kind}:0" and so on. Returns why Paddle cannot have them; None if
-    it has them."""
+    """Gives Paddle `n` virtual GPUs, with the names "{kind}:0" and so on. Returns why Paddle
+    cannot have them; None if it has them."""
     if n > _MOST:
         return f"Paddle takes {_MOST} devices of a plugin at most, not {n}"
     reason = machine_code.why_not()
@@ -53,7 +55,8 @@ def register(n: int, kind: str) -> str | None:
         return reason
     try:
         _register(n, kind)
-    # a version without the header, without a member of the struct, or without the function in its library
+    # a version without the header, without a member of the struct, or without the function in
+    # its library
     except (OSError, LookupError, AttributeError) as error:
         return f"this Paddle cannot be given them ({type(error).__name__}: {error}); 2.6.2 and 3.3.1 can"
     return None
@@ -61,9 +64,9 @@ def register(n: int, kind: str) -> str | None:
 
 @contextmanager
 def environment() -> Iterator[None]:
-    """A block in which `import paddle` lists the devices of plugins, because it sets environment variables that Paddle
-    reads then. Variables that the user has set stay. An empty variable counts as not set, because Paddle passes empty
-    ones on to child processes."""
+    """A block in which `import paddle` lists the devices of plugins, because it sets
+    environment variables that Paddle reads then. Variables that the user has set stay. An empty
+    variable counts as not set, because Paddle passes empty ones on to child processes."""
     wanted = _variables()
     before = {name: os.environ.get(name) for name in wanted}
     os.environ.update({name: value for name, value in wanted.items() if not before[name]})
@@ -79,17 +82,21 @@ def environment() -> Iterator[None]:
 
 
 def _variables() -> dict[str, str]:
-    """Returns the environment variables, with their values, that Paddle must have while it is imported."""
-    # Paddle lists the devices of plugins only if it has a folder to search for plugins. This folder contains none
+    """Returns the environment variables, with their values, that Paddle must have while it is
+    imported."""
+    # Paddle lists the devices of plugins only if it has a folder to search for plugins. This
+    # folder contains none
     wanted = {"CUSTOM_DEVICE_ROOT": str(Path(__file__).parent)}
     is_verbose = os.environ.get("GLOG_v")  # noqa: SIM112  # glog's own spelling
-    # at glog's default level Paddle would print five lines about the plugin; a user who sets GLOG_v gets them
+    # at glog's default level Paddle would print five lines about the plugin; a user who sets
+    # GLOG_v gets them
     return wanted if is_verbose else {**wanted, "GLOG_minloglevel": "1"}
 
 
 def _register(n: int, kind: str) -> None:
-    """Passes the table of C functions to Paddle's library. Raises `OSError`, `LookupError` or `AttributeError` if the
-    header, the interface or the library of this version of Paddle is not as expected."""
+    """Passes the table of C functions to Paddle's library. Raises `OSError`, `LookupError` or
+    `AttributeError` if the header, the interface or the library of this version of Paddle is
+    not as expected."""
     spec = find_spec("paddle")
     assert spec is not None, "the adapter is loaded only where Paddle is installed"
     root = Path(str(spec.origin)).parent
@@ -97,7 +104,8 @@ def _register(n: int, kind: str) -> None:
     version = _version(header)
     if version != _VERSION:
         raise LookupError(f"its interface for devices has version {version}, not {_VERSION}")
-    # with the flags that `import paddle` will use: after TensorFlow, those that prefer Paddle's own symbols
+    # with the flags that `import paddle` will use: after TensorFlow, those that prefer Paddle's
+    # own symbols
     load = getattr(ctypes.CDLL(str(root / _LIBRARY), mode=sys.getdlopenflags()), _LOAD)
     load.argtypes, load.restype = [ctypes.c_void_p] * 4, None
     interface = _interface(_Slots(header), n)
@@ -137,7 +145,8 @@ class _String(ctypes.Structure):
 
 
 def _version(header: str) -> tuple[int, ...]:
-    """Returns the version of the plugin interface that a header defines: major, minor and patch."""
+    """Returns the version of the plugin interface that a header defines: major, minor and
+    patch."""
     return tuple(
         int(x)
         for x in re.findall(r"#define PADDLE_CUSTOM_RUNTIME_[A-Z]+_VERSION (\d+)", header)
@@ -145,9 +154,9 @@ def _version(header: str) -> tuple[int, ...]:
 
 
 class _Slots:
-    """The layout of the C struct `C_DeviceInterface`, as the text of Paddle's header declares it, in words: each member
-    is a pointer or a `size_t`, or an array of these. `words` is the size of the struct, and `places` has the offset of
-    each member by its name."""
+    """The layout of the C struct `C_DeviceInterface`, as the text of Paddle's header declares
+    it, in words: each member is a pointer or a `size_t`, or an array of these. `words` is the
+    size of the struct, and `places` has the offset of each member by its name."""
 
     def __init__(self, header: str) -> None:
         body = header.partition("struct C_DeviceInterface {")[2].partition("\n};")[0]
@@ -155,7 +164,8 @@ class _Slots:
         body = re.sub(r"/\*.*?\*/|//[^\n]*", "", body, flags=re.DOTALL)
         self.words = 0
         self.places: dict[str, int] = {}
-        # matches the name in `(*name)(`, `size_t name;` and `void* name;`, and the length in `void* name[8];`
+        # matches the name in `(*name)(`, `size_t name;` and `void* name;`, and the length in
+        # `void* name[8];`
         for name, length in re.findall(
             r"(?:\(\s*\*\s*|\bsize_t |\bvoid\* )(\w+)(?:\[(\d+)\])?(?:;|\)\()", body
         ):
@@ -197,7 +207,8 @@ def _functions(page: machine_code.Page, n: int) -> dict[str, int]:
         "set_device": set_device,
         "get_device": get_device,
         "synchronize_device": done,
-        # each event is the number 1: as all work is synchronous, there is nothing to record or to wait for
+        # each event is the number 1: as all work is synchronous, there is nothing to record or
+        # to wait for
         "create_event": page.call("memcpy", Argument(1), event, _WORD),
         "record_event": done,
         "destroy_event": done,
@@ -224,8 +235,8 @@ def _words(*values: int) -> bytes:
 
 
 def _allocate(size: int) -> int:
-    """Allocates memory that is filled with zeros, and returns its address. Paddle will free it by `delete`, which calls
-    the `free` of the C library."""
+    """Allocates memory that is filled with zeros, and returns its address. Paddle will free it
+    by `delete`, which calls the `free` of the C library."""
     calloc = ctypes.CDLL(None).calloc
     calloc.argtypes, calloc.restype = [ctypes.c_size_t] * 2, ctypes.c_void_p
     address: int = calloc(1, size)

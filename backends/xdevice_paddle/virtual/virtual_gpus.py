@@ -1,5 +1,5 @@
-"""Virtual GPUs for Paddle. The module `custom_device` makes them, with machine code from `machine_code`. Programs
-without virtual GPUs load neither module."""
+"""Virtual GPUs for Paddle. The module `custom_device` makes them, with machine code from
+`machine_code`. Programs without virtual GPUs load neither module."""
 
 from __future__ import annotations
 
@@ -34,15 +34,17 @@ class PaddleVirtualGpus(LimitedGpus, VirtualGpus):
         from . import virtual_operations
 
         private.require("virtual GPUs")
-        # with strides, Paddle calls the plugin's kernel `contiguous` for views, and raises a RuntimeError because there
-        # is none: for this kernel it does not use the CPU's (3.3.1)
+        # with strides, Paddle calls the plugin's kernel `contiguous` for views, and raises a
+        # RuntimeError because there is none: for this kernel it does not use the CPU's (3.3.1)
         paddle.set_flags({"FLAGS_use_stride_kernel": False})
         # Paddle makes the first device of a plugin its default
         paddle.set_device("cpu")
         # forgets Paddle's objects for real GPUs, which are hidden from now on
         self._natives = {devices.CPU: self._natives[devices.CPU]}
         self._gpu, self._gpus = virtual_devices.KIND, n
-        for index in range(n):  # so that xdevice accepts the names that paddle.get_device() returns
+        for index in range(
+            n
+        ):  # so that xdevice accepts the names that paddle.get_device() returns
             devices.spell(f"{virtual_devices.KIND}:{index}", devices.of("gpu", index))
         # xdevice makes them by Tensor.view, which has no kernel while strides are off
         self.short_floats = frozenset()
@@ -61,8 +63,8 @@ class PaddleVirtualGpus(LimitedGpus, VirtualGpus):
         return MemoryError(f"ResourceExhaustedError: {text}")
 
     def _check(self, x: Any, index: int) -> None:
-        """Raises Paddle's error if the virtual GPU with this index lacks the dtype of a new tensor, or the memory for
-        it."""
+        """Raises Paddle's error if the virtual GPU with this index lacks the dtype of a new
+        tensor, or the memory for it."""
         self.refuse_lacking(index, [dtype_name(x.dtype)])
         usage = self.memory(devices.of("gpu", index))
         # negative if too many bytes are allocated: Paddle has counted the new tensor already
@@ -73,8 +75,8 @@ class PaddleVirtualGpus(LimitedGpus, VirtualGpus):
             )
 
     def _settled(self, x: paddle.Tensor, device: Device) -> paddle.Tensor:
-        """Returns a tensor that was made for `device`, after checking it against the limits of that virtual GPU. Raises
-        Paddle's error as `_check` does."""
+        """Returns a tensor that was made for `device`, after checking it against the limits of
+        that virtual GPU. Raises Paddle's error as `_check` does."""
         settled: paddle.Tensor = super()._settled(x, device)  # type: ignore[misc]
         if device.kind == "gpu" and any(self.characters):
             self._check(settled, device.index)

@@ -13,9 +13,10 @@ operands would silently be copied to the host |
 without going through `_C_ops` |
 | `to_tensor`, `Tensor.to`, `_copy_to`, for a character | `_checking` | they make tensors without `_C_ops` |
 
-Paddle copies results back to the GPU, except those without elements, so `_checked` moves these by `_settle`. Operands
-on the CPU are allowed, because Paddle copies them to the GPU, real or virtual. No upstream issue is known for any of
-this. custom_device.py says how Paddle gets the plugin, and machine_code.py why that needs machine code.
+Paddle copies results back to the GPU, except those without elements, so `_checked` moves these
+by `_settle`. Operands on the CPU are allowed, because Paddle copies them to the GPU, real or
+virtual. No upstream issue is known for any of this. custom_device.py says how Paddle gets the
+plugin, and machine_code.py why that needs machine code.
 """
 
 from __future__ import annotations
@@ -34,10 +35,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
 _MOVES = ("copy_to", "memcpy", "assign_")
-"""Parts of the names of Paddle's operations that copy between devices: their operands may be on two GPUs."""
+"""Parts of the names of Paddle's operations that copy between devices: their operands may be on
+two GPUs."""
 _REFUSED = "rmsprop_"
-"""The step of Paddle's RMSProp. Its kernel writes to the operands' own memory, but Paddle passes it copies on the
-host."""
+"""The step of Paddle's RMSProp. Its kernel writes to the operands' own memory, but Paddle
+passes it copies on the host."""
 
 
 def refuse_mixed_devices() -> None:
@@ -53,7 +55,8 @@ def refuse_mixed_devices() -> None:
                 setattr(module, name, _checked(name, call))
     for name in (*CHECKED, *NEWER_CHECKED):
         method: Any = getattr(paddle.Tensor, name, None)
-        # not those that this version of Paddle has in Python: they call operations that are replaced already
+        # not those that this version of Paddle has in Python: they call operations that are
+        # replaced already
         if type(method) is _Method:
             setattr(paddle.Tensor, name, _checked(name, method))
 
@@ -63,13 +66,15 @@ _Method = type(paddle.Tensor.clone)
 
 
 def _checked(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
-    """Wraps `call`, the operation of Paddle with this name. The new function raises `DeviceMismatchError` for operands
-    on two virtual GPUs, and moves empty results to the operands' GPU."""
+    """Wraps `call`, the operation of Paddle with this name. The new function raises
+    `DeviceMismatchError` for operands on two virtual GPUs, and moves empty results to the
+    operands' GPU."""
 
     def checked(*args: Any, **kwargs: Any) -> Any:
         first = gpu_place = None
         operands = []
-        # keywords are not searched: Paddle's Python passes tensors to these functions by position
+        # the keywords are not searched: Paddle's Python passes tensors by position, except
+        # `out=`
         for x in _tensors(args):
             place = x.place
             # operands on the CPU may be used with those on a GPU
@@ -100,12 +105,13 @@ def _checked(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
 
 
 _check: Callable[[Any, int], None] | None = None
-"""The function that `check_results` was called with; None if the virtual GPUs have no limits."""
+"""The function that `check_results` was called with; None if the virtual GPUs have no
+limits."""
 
 
 def check_results(check: Callable[[Any, int], None]) -> None:
-    """Has `check` called, from now on, with each tensor that Paddle makes on a virtual GPU, and with the index of that
-    GPU. An error that `check` raises ends the operation."""
+    """Has `check` called, from now on, with each tensor that Paddle makes on a virtual GPU, and
+    with the index of that GPU. An error that `check` raises ends the operation."""
     global _check
     _check = check
     # they make tensors without the functions of `_C_ops`
@@ -118,7 +124,8 @@ def check_results(check: Callable[[Any, int], None]) -> None:
 
 
 def _checking(call: Callable[..., Any]) -> Callable[..., Any]:
-    """Wraps a function of Paddle that makes a tensor: the function of `check_results` is called with the new tensor."""
+    """Wraps a function of Paddle that makes a tensor: the function of `check_results` is called
+    with the new tensor."""
 
     @wraps(call)
     def checked(*args: Any, **kwargs: Any) -> Any:
@@ -130,7 +137,8 @@ def _checking(call: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _check_all(tensors: Iterable[Any]) -> None:
-    """Calls the function of `check_results`, if there is one, with each of these tensors that is on a virtual GPU."""
+    """Calls the function of `check_results`, if there is one, with each of these tensors that
+    is on a virtual GPU."""
     for x in _tensors(tensors):
         place = x.place
         if _check is not None and place.is_custom_place():
@@ -138,8 +146,8 @@ def _check_all(tensors: Iterable[Any]) -> None:
 
 
 def _settle(tensors: Iterable[Any], place: Any) -> None:
-    """Moves those of these tensors that have no elements from the CPU to `place`, Paddle's object for a GPU. They stay
-    the same objects."""
+    """Moves those of these tensors that have no elements from the CPU to `place`, Paddle's
+    object for a GPU. They stay the same objects."""
     for x in _tensors(tensors):
         # `relocate` moves the memory of dense tensors only
         if x.is_dense() and not x.size and x.place.is_cpu_place():

@@ -1,7 +1,8 @@
 """Virtual GPUs for TensorFlow: its logical CPUs, which can be made only before TensorFlow has run anything.
 
-TensorFlow itself copies operands between them, as between real GPUs, so no operation is replaced for that. These
-functions are replaced (those in the second and third row only for virtual GPUs of a character):
+TensorFlow itself copies operands between them, as between real GPUs, so no operation is
+replaced for that. These functions are replaced (those in the second and third row only for
+virtual GPUs of a character):
 
 | function of TensorFlow | replaced by | because |
 |---|---|---|
@@ -37,13 +38,15 @@ _STRATEGIES = private.place("tensorflow.python.distribute.device_util.canonicali
 
 
 def _keep_out_of_strategies(backend: VirtualGpus) -> None:
-    """Makes `tf.distribute` strategies raise `UnsupportedError` for names such as "/GPU:0", which do not exist while
-    the GPUs are virtual. A strategy with such a name would hang in `fit`, or train on the CPU (2.21)."""
+    """Makes `tf.distribute` strategies raise `UnsupportedError` for names such as "/GPU:0",
+    which do not exist while the GPUs are virtual. A strategy with such a name would hang in
+    `fit`, or train on the CPU (2.21)."""
 
     canonicalize = getattr(*_STRATEGIES)
 
     def refusing(d: Any, default: Any = None) -> str:
-        # the full name, such as "/job:localhost/replica:0/task:0/device:GPU:0", whichever spelling `d` has
+        # the full name, such as "/job:localhost/replica:0/task:0/device:GPU:0", whichever
+        # spelling `d` has
         full: str = canonicalize(d, default)
         if ":GPU:" in full:
             raise backend.unsupported(
@@ -118,14 +121,15 @@ class TensorflowVirtualGpus(LimitedGpus, VirtualGpus):
         return tf.errors.ResourceExhaustedError(None, None, text)
 
     def _checking(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        """Wraps a TensorFlow function that makes tensors. The new function counts the memory of each new tensor, and
-        raises TensorFlow's error if its virtual GPU lacks the dtype or the memory."""
+        """Wraps a TensorFlow function that makes tensors. The new function counts the memory of
+        each new tensor, and raises TensorFlow's error if its virtual GPU lacks the dtype or the
+        memory."""
 
         @wraps(call)
         def checked(*args: Any, **kwargs: Any) -> Any:
             result = call(*args, **kwargs)
-            # the name of the operation is the second or third argument. A read returns the variable's own memory, which
-            # was counted when it was assigned
+            # the name of the operation is the second or third argument. A read returns the
+            # variable's own memory, which was counted when it was assigned
             if _READ not in args[1:3]:
                 for x in result if isinstance(result, list | tuple) else (result,):
                     if isinstance(x, _Tensor):
@@ -139,9 +143,11 @@ class TensorflowVirtualGpus(LimitedGpus, VirtualGpus):
         return checked
 
     def _check(self, x: Any, owner: Any) -> None:
-        """Counts the memory of a tensor as long as `owner` exists: the tensor itself, or the handle of the variable
-        that it was assigned to. Raises TensorFlow's error if its virtual GPU lacks the dtype or the memory."""
-        # from the name of its CPU, where CPU:1 is gpu:0; not by `device_of`, which may itself make a tensor
+        """Counts the memory of a tensor as long as `owner` exists: the tensor itself, or the
+        handle of the variable that it was assigned to. Raises TensorFlow's error if its virtual
+        GPU lacks the dtype or the memory."""
+        # from the name of its CPU, where CPU:1 is gpu:0; not by `device_of`, which may itself
+        # make a tensor
         index = int(x.backing_device.rpartition(":")[2]) - 1
         # tensors of these dtypes hold no numbers
         if index < 0 or x.dtype in (tf.string, tf.resource, tf.variant):
@@ -150,8 +156,8 @@ class TensorflowVirtualGpus(LimitedGpus, VirtualGpus):
         if self.ledger is None:
             return
         key = object()
-        # the address of the memory, which tensors may share; for a 0-d tensor `_values` returns a number without one.
-        # A variable has memory of its own
+        # the address of the memory, which tensors may share; for a 0-d tensor `_values` returns
+        # a number without one. A variable has memory of its own
         values = _values(x)() if owner is x and x.shape.rank else None
         address = key if values is None else values.ctypes.data
         self.ledger.hold(key, index, address, int(x.shape.num_elements()) * int(x.dtype.size))

@@ -1,9 +1,10 @@
 """The operations of PyTorch's virtual GPUs. The function `run` carries out all of them on the host.
 
-A tensor on a virtual GPU is a plain `torch.Tensor`. Its storage is labelled with the device, points to the host's
-memory, and has an attribute `host`: a tensor on the host in that memory. Sizes, strides and offset belong to the tensor
-on the virtual GPU itself. So views share their storage, and tensors that C++ makes by itself (in `detach`, in autograd,
-in `as_subclass`) have their values too.
+A tensor on a virtual GPU is a plain `torch.Tensor`. Its storage is labelled with the device,
+points to the host's memory, and has an attribute `host`: a tensor on the host in that memory.
+Sizes, strides and offset belong to the tensor on the virtual GPU itself. So views share their
+storage, and tensors that PyTorch makes in C++ (in `detach`, in autograd, in `as_subclass`) have
+their values too.
 
 PyTorch has no kernels for a device written in Python (https://github.com/pytorch/pytorch/pull/157859), so `register`
 gives it these:
@@ -11,8 +12,8 @@ gives it these:
 | operations | what is done | why |
 |---|---|---|
 | all others (the fallback) | `run`: computed by the host's kernel | one kernel for all of them |
-| those that PyTorch would compose of others | `run` as well, registered by name | each part would cost as much as \
-the whole, and its devices would be checked separately |
+| those that PyTorch would compose of other operations | `run` too, registered by name | each part would cost as \
+much as the whole, and its devices would be checked separately |
 | `as_strided`, `view`, `set_` | the host's kernel on the tensor itself | they change sizes and strides, and no \
 values; PyTorch makes all other views by `as_strided` |
 | `_efficientzerotensor` | `zeros` | the zero of forward-mode derivatives has no memory, which kernels of the host \
@@ -57,7 +58,7 @@ _keys, _key = private["torch._C.DispatchKeySet"], private["torch._C.DispatchKey"
 _set_conj, _set_neg = private["torch._C._set_conj"], private["torch._C._set_neg"]
 _schema = private.field("torch._ops.OpOverload._schema")
 
-# operations by their names: one that PyTorch has no more is never called
+# operations are listed by name, because a name that a newer PyTorch no longer has does no harm
 _BETWEEN_DEVICES = (
     "_to_copy",
     "copy_",
@@ -65,37 +66,49 @@ _BETWEEN_DEVICES = (
     "_copy_from",
     "_copy_from_and_resize",
 )
+"""The operations that may have operands on two devices."""
 _INDEX_PUTS = ("index_put", "index_put_", "_index_put_impl_")
+"""The operations of `x[indices] = value`."""
 _FROM_HOST = {
     **dict.fromkeys(("index", *_INDEX_PUTS), ("indices",)),
     "ctc_loss": ("input_lengths", "target_lengths"),
     **dict.fromkeys(("lstm", "gru"), ("batch_sizes",)),
 }
-"""The names of the arguments that an operation on a GPU may take from the host."""
+"""For each operation, the names of the arguments that may be on the host while the others are
+on a GPU."""
 
 _NOTHING: dict[int, Any] = {}
+"""An empty dict that is never changed, so it can be a default argument."""
 _templates: dict[tuple[torch.device, torch.dtype], torch.Tensor] = {}
-"""An empty tensor for each device and dtype, from which new tensors are made."""
+"""An empty tensor for each device and dtype that was used, from which new tensors are made."""
 _is_forked = False
+"""Whether this process was forked from one that had used virtual GPUs."""
 limits: Any = None
-"""The backend, which knows what its virtual GPUs lack, and counts their memory."""
+"""The backend, whose methods know what its virtual GPUs lack and count their memory.
+`TorchVirtualGpus.limit` sets it."""
 
 
 def is_used() -> bool:
+    """Whether this process, or the one that it was forked from, has made a tensor on a virtual
+    GPU."""
     return bool(_templates)
 
 
 def is_in_bad_fork() -> bool:
+    """Whether virtual GPUs cannot be used, because this process was forked from one that had
+    used them."""
     return _is_forked
 
 
 def after_fork() -> None:
-    """Called in a forked child. Makes virtual GPUs unusable there if the parent has used them, as CUDA's GPUs are."""
+    """Makes virtual GPUs unusable in a forked child if the parent has used them, as CUDA's GPUs
+    are. It is called in the child."""
     global _is_forked
     _is_forked = is_used()
 
 
 def _in_fork() -> Exception:
+    """Returns the error for virtual GPUs in a forked child, with the wording of CUDA's."""
     return RuntimeError(
         f"Cannot re-initialize {NAME} in forked subprocess. To use virtual GPUs with multiprocessing, you must use the "
         f"'spawn' start method"
@@ -106,16 +119,20 @@ def _in_fork() -> Exception:
 
 
 def placed(host: torch.Tensor, device: torch.device, storage: Any = None) -> torch.Tensor:
-    """Returns a tensor on a virtual GPU with the values of `host`, in the same memory. It gets the storage `storage`,
-    which must be in that memory, or a new one."""
+    """Returns a tensor on a virtual GPU that shares the memory of `host`. Its storage is
+    `storage`, which must already be a storage of the GPU in that memory, or a new one for None.
+    A new one counts as allocated: it raises PyTorch's OutOfMemoryError at the GPU's limit."""
     if host.layout is not _STRIDED:
         return _placed_sparse(host, device)
     if storage is None:
         memory = host.untyped_storage()
         storage = _storage_at(memory.data_ptr(), device, memory.nbytes())
+        # keeps the memory alive as long as the storage
         storage.host = host
         storage.share = _Share(device.index, memory.nbytes())
     template = _templates.get((device, host.dtype))
+    # `detach` makes a new tensor object on the template's device, which nothing else in Python
+    # can do
     new = (_template(device, host.dtype) if template is None else template).detach()
     return _set_storage(_CPU, new, storage, host.storage_offset(), host.size(), host.stride())  # type: ignore[no-any-return]
 
@@ -125,7 +142,8 @@ _storage_at = private["torch._C._construct_storage_from_data_pointer"]
 
 
 def new_storage(memory: torch.UntypedStorage, device: torch.device) -> Any:
-    """Returns a storage of a virtual GPU whose memory is that of `memory`, a storage on the host."""
+    """Returns a storage of a virtual GPU that shares the memory of `memory`, a storage on the
+    host. Raises PyTorch's OutOfMemoryError at the GPU's limit."""
     if _is_forked:
         raise _in_fork()
     storage = _storage_at(memory.data_ptr(), device, memory.nbytes())
@@ -135,12 +153,15 @@ def new_storage(memory: torch.UntypedStorage, device: torch.device) -> Any:
 
 
 class _Share:
-    """The bytes of a storage in the memory of its virtual GPU. It is an attribute of the storage, and ends with it."""
+    """Counts the bytes of a storage as allocated on its virtual GPU, as long as the object
+    exists: it is an attribute of the storage. Raises PyTorch's OutOfMemoryError if the GPU has
+    too little memory."""
 
     __slots__ = ("_index", "_nbytes")
 
     def __init__(self, index: int, nbytes: int) -> None:
-        self._nbytes = 0  # what is given back if there is too little memory
+        # `__del__` also runs if `take` raises, and must give back nothing then
+        self._nbytes = 0
         self._index = index
         limits.ledger.take(index, nbytes)
         self._nbytes = nbytes
@@ -155,14 +176,16 @@ operation."""
 
 
 def on_host(x: torch.Tensor, is_own: bool = True) -> torch.Tensor:
-    """Returns a tensor on the host that shares the memory of `x`, a tensor on a virtual GPU. With `is_own` it is a new
-    tensor object; otherwise it may be the one that the storage of `x` keeps."""
+    """Returns a tensor on the host that shares the memory of `x`, a tensor on a virtual GPU.
+    With `is_own` it is a new tensor object, whose shape may be changed. Without, it may be the
+    one that the storage of `x` keeps."""
     if x.layout is not _STRIDED:
         return _sparse_on_host(x)
     storage = x.untyped_storage()
     host: torch.Tensor | None = getattr(storage, "host", None)
     if host is None:
         host = _at_memory(storage)
+    # `x` may be a view with another dtype
     if host.dtype is not x.dtype:
         host = torch.empty(0, dtype=x.dtype, device=_HOST).set_(host.untyped_storage())
     is_same = (
@@ -170,6 +193,7 @@ def on_host(x: torch.Tensor, is_own: bool = True) -> torch.Tensor:
         and host.stride() == x.stride()
         and host.data_ptr() == x.data_ptr()
     )
+    # without a view, an operation on small tensors is faster
     if is_own or not is_same or x.is_conj() or x.is_neg():
         host = _marked_as(x, host.as_strided(x.size(), x.stride(), x.storage_offset()))
     return host
@@ -186,8 +210,9 @@ def _marked_as(x: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
 
 
 def _at_memory(storage: torch.UntypedStorage) -> torch.Tensor:
-    """Returns a tensor on the host that shares the memory of a virtual GPU's storage. It is for storages that C++ has
-    made, as in `torch.load`, which have no attribute `host`."""
+    """Returns a tensor on the host that shares the memory of a virtual GPU's storage. It is for
+    storages that PyTorch has made in C++, as in `torch.load`: these have no attribute `host`.
+    Raises `UnsupportedError` if PyTorch gave the storage no memory."""
     if storage.nbytes() and not storage.data_ptr():
         raise UnsupportedError(
             f"a storage of {storage.device} that C++ made does not have memory; make the tensor on the CPU, and move it"
@@ -197,7 +222,8 @@ def _at_memory(storage: torch.UntypedStorage) -> torch.Tensor:
 
 
 def _template(device: torch.device, dtype: torch.dtype) -> torch.Tensor:
-    """Makes the empty tensor from which tensors of this dtype on this device are made."""
+    """Returns a new template: the empty tensor from which all tensors of this dtype on this
+    device are made. Raises an error if the device lacks the dtype."""
     if str(dtype) in _QUANTIZED:
         raise _unsupported("quantized")
     limits.refuse_lacking(device.index, [str(dtype).removeprefix("torch.")])
@@ -205,9 +231,11 @@ def _template(device: torch.device, dtype: torch.dtype) -> torch.Tensor:
     with torch.inference_mode(False):
         to_capsule: Any = torch.utils.dlpack.to_dlpack  # type: ignore[attr-defined]
         capsule = to_capsule(torch.empty(0, dtype=torch.uint8, device=_HOST))
+        # changes the device that is written in the capsule
         about = _DLDevice.from_address(_pointer(capsule, b"dltensor"))
         about.kind, about.index = _EXTENSION, device.index
         new = torch.utils.dlpack.from_dlpack(capsule)
+        # uint8 above, because DLPack does not have every dtype of PyTorch
         if dtype is not torch.uint8:
             new = _aten.view.dtype.redispatch(_CPU, new, dtype)
     _templates[device, dtype] = new
@@ -223,8 +251,9 @@ class _DLDevice(ctypes.Structure):
     _fields_ = (("data", ctypes.c_void_p), ("kind", ctypes.c_int32), ("index", ctypes.c_int32))
 
 
-_EXTENSION = 12  # kDLExtDev
-# a prototype of its own: types set on functions of ctypes.pythonapi hold for all users, and break MXNet's capsules
+_EXTENSION = 12  # kDLExtDev of dlpack.h
+# with a new prototype: types set on a function of `ctypes.pythonapi` apply to the whole
+# process, and break MXNet's use of capsules
 _pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
     ("PyCapsule_GetPointer", ctypes.pythonapi)
 )
@@ -234,33 +263,41 @@ _pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)
 
 
 class _Facts:
-    """The facts that `run` needs about an operation at each call, read from the operation's schema once."""
+    """The facts that `run` needs at each call of an operation, such as `aten.add.Tensor`, read
+    from its schema once."""
 
     def __init__(self, op: Any) -> None:
         name, schema = op.overloadpacket.__name__, _schema(op)
         arguments = schema.arguments
         self.names = tuple(argument.name for argument in arguments)
+        # the names of the arguments that it writes to, as `out` or in place
         self.written = frozenset(
             a.name for a in arguments if a.alias_info is not None and a.alias_info.is_write
         )
         self.changes = schema.is_mutable
+        # whether a result shares the memory of an operand without being that operand
         self.is_view = any(
             r.alias_info is not None and not r.alias_info.is_write for r in schema.returns
         )
         self.is_copy, self.is_put = name == "copy_", name in _INDEX_PUTS
+        # whether its operands must be on one device
         self.checks = name not in _BETWEEN_DEVICES
         self.from_host = _FROM_HOST.get(name, ())
         self.generators = any("Generator" in str(argument.type) for argument in arguments)
 
 
 _facts: dict[Any, _Facts] = {}
+"""The facts of each operation that was called."""
 
 
 def run(op: Any, *args: Any, **kwargs: Any) -> Any:
-    """Carries out one operation on virtual GPUs: computes it on the host, and returns the result as tensors there."""
+    """Carries out one operation on virtual GPUs: computes it on the host, and returns the
+    results as tensors on the virtual GPU. Raises PyTorch's errors for operands on two
+    devices."""
     if _is_forked:
         raise _in_fork()
-    if torch.is_autocast_enabled("cpu"):  # the CPU's autocast does not concern a GPU
+    # the CPU's autocast must not change the dtypes of an operation on a GPU
+    if torch.is_autocast_enabled("cpu"):
         with torch.autocast("cpu", enabled=False):
             return run(op, *args, **kwargs)
     with _NoOverrides():
@@ -272,16 +309,20 @@ _NoOverrides = private["torch._C.DisableTorchFunctionSubclass"]
 
 
 def _computed(op: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-    """Computes an operation on the host, in the memory of its tensors, and returns its results on their virtual GPU."""
+    """Computes an operation on the host, in the memory of its operands, and returns its results
+    on their virtual GPU. The host's operands and results share memory with those on the GPU, so
+    values that are written in place need not be copied."""
     facts = _facts.get(op)
     if facts is None:
         facts = _facts[op] = _Facts(op)
-    if facts.is_put and not args[2].dim():  # a 0-d value may be on any device, as with CUDA
+    # in `x[indices] = value` a 0-d value may be on any device, as with CUDA
+    if facts.is_put and not args[2].dim():
         args = *args[:2], args[2].to(args[0].device), *args[3:]
     hosts: dict[int, torch.Tensor] = {}
     tensors = [*_tensors(args), *_tensors(kwargs.values())] if kwargs else [*_tensors(args)]
     place = None
     is_mixed = False
+    # one pass over the operands, because this runs for each operation
     for x in tensors:
         device = x.device
         if device.type != NAME:
@@ -291,7 +332,9 @@ def _computed(op: Any, args: Any, kwargs: dict[str, Any]) -> Any:
             place = device
         elif place != device:
             is_mixed = True
+        # a new tensor object if the operation may change its shape
         hosts[id(x)] = on_host(x, facts.changes)
+    # without an operand on a virtual GPU, the operation makes a tensor or copies one to the GPU
     if is_mixed and place is not None and facts.checks:
         _check_devices(op, facts, tensors, args, kwargs)
     if kwargs:
@@ -305,21 +348,27 @@ def _computed(op: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         for x in tensors:
             if id(x) in hosts:
                 _follow_shape(x, hosts[id(x)])
+    # the destination of `copy_` may be on the host, where `_wrapped` would not find it
     if facts.is_copy:
         return args[0]
+    # None if the results belong on the host
     if place is None:
         return result
+    # every result is new, as in most operations
     if not facts.changes and not facts.is_view:
         return _wrapped(result, place)
-    ours = [x for x in tensors if id(x) in hosts]
-    operands = {id(hosts[id(x)]): x for x in ours}
-    dense = [x for x in ours if x.layout is _STRIDED]
-    # PyTorch keeps one object for a storage as long as the storage lives
+    # a result may be an operand, or share an operand's storage
+    on_gpu = [x for x in tensors if id(x) in hosts]
+    operands = {id(hosts[id(x)]): x for x in on_gpu}
+    dense = [x for x in on_gpu if x.layout is _STRIDED]
+    # by the `id` of the storage: PyTorch keeps one Python object for it as long as the storage
+    # exists
     storages = {id(hosts[id(x)].untyped_storage()): x.untyped_storage() for x in dense}
     return _wrapped(result, place, operands, storages)
 
 
 def _tensors(values: Any) -> Iterator[torch.Tensor]:
+    """Yields the tensors among these arguments, and those in their lists and tuples."""
     for value in values:
         if isinstance(value, torch.Tensor):
             yield value
@@ -352,8 +401,10 @@ def _misplaced(facts: _Facts, args: Any, kwargs: dict[str, Any]) -> Iterator[tor
 
 
 def _check_generator(kwargs: dict[str, Any], place: torch.device | None) -> None:
-    """Raises PyTorch's error for a generator of the host, as CUDA does."""
-    for value in kwargs.values():  # PyTorch's operations take generators as keywords only
+    """Raises PyTorch's error if the operation is on a virtual GPU (`place`) and its generator
+    is one of the host, as CUDA does."""
+    # PyTorch's operations take generators as keywords only
+    for value in kwargs.values():
         if (
             place is not None
             and isinstance(value, torch.Generator)
@@ -378,6 +429,8 @@ def _place(kwargs: dict[str, Any], place: torch.device | None) -> torch.device |
 
 
 def _replaced(value: Any, hosts: dict[int, torch.Tensor]) -> Any:
+    """Returns an argument with each tensor on a virtual GPU replaced by its tensor on the host,
+    which `hosts` has by the `id` of the former."""
     if isinstance(value, torch.Tensor):
         return hosts.get(id(value), value)
     if type(value) in (list, tuple):
@@ -386,6 +439,9 @@ def _replaced(value: Any, hosts: dict[int, torch.Tensor]) -> Any:
 
 
 def _host_keywords(kwargs: dict[str, Any], hosts: dict[int, torch.Tensor]) -> dict[str, Any]:
+    """Returns the keywords for computing an operation on the host: with the tensors of `hosts`,
+    and the host as the device. Raises PyTorch's error if memory on a virtual GPU was to be
+    page-locked."""
     keywords = {name: _replaced(value, hosts) for name, value in kwargs.items()}
     wanted = keywords.get("device")
     if wanted is not None and torch.device(wanted).type == NAME:
@@ -396,6 +452,7 @@ def _host_keywords(kwargs: dict[str, Any], hosts: dict[int, torch.Tensor]) -> di
 
 
 def _not_pinned() -> Exception:
+    """Returns PyTorch's error for pinning a tensor on a GPU."""
     return RuntimeError(f"cannot pin a tensor of {NAME}: only dense CPU tensors can be pinned")
 
 
@@ -405,8 +462,11 @@ def _wrapped(
     operands: dict[int, torch.Tensor] = _NOTHING,
     storages: dict[int, Any] = _NOTHING,
 ) -> Any:
-    """Returns the result of an operation on the host as tensors on the virtual GPU `place`. A tensor that was written
-    in place, or given as `out=`, is returned itself: `operands` has it by the `id` of its tensor on the host."""
+    """Returns the result of an operation on the host as tensors on the virtual GPU `place`.
+
+    A tensor that was written in place, or given as `out=`, is returned itself: `operands` has
+    it by the `id` of its tensor on the host. A view of an operand gets the operand's storage:
+    `storages` has it by the `id` of the storage on the host."""
     if isinstance(result, torch.Tensor):
         if id(result) in operands:
             return operands[id(result)]
@@ -423,8 +483,9 @@ def _wrapped(
 
 
 def _follow_shape(x: torch.Tensor, host: torch.Tensor) -> None:
-    """Gives `x` the shape that its tensor on the host now has: `unsqueeze_`, `resize_`, `set_` and `out=` may have
-    changed it."""
+    """Gives `x` the shape, and if necessary the memory, that its tensor on the host has after
+    an operation: `unsqueeze_`, `resize_`, `set_` and `out=` may have changed them."""
+    # a sparse tensor has new indices and values
     if host.layout is not _STRIDED:
         set_data(x, placed(host, x.device))
         return
@@ -436,6 +497,8 @@ def _follow_shape(x: torch.Tensor, host: torch.Tensor) -> None:
         return
     storage, memory = x.untyped_storage(), host.untyped_storage()
     of_host = storage.host.untyped_storage()  # type: ignore[attr-defined]
+    # `resize_` may have reallocated the memory, so the storage on the GPU would point to freed
+    # memory
     is_same = of_host is memory and storage.data_ptr() == memory.data_ptr()
     set_data(
         x,
@@ -452,7 +515,8 @@ set_data = torch.Tensor.data.__set__  # type: ignore[attr-defined]
 
 
 def _placed_sparse(host: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """Like `placed`, for a sparse COO tensor: its indices and values are placed."""
+    """Does what `placed` does for a sparse COO tensor: places its indices and values. Raises
+    `UnsupportedError` for other layouts."""
     if host.layout is not torch.sparse_coo:
         raise _unsupported(str(host.layout).removeprefix("torch."))
     parts = [placed(part, device) for part in (_indices.default(host), _values.default(host))]
@@ -462,7 +526,8 @@ def _placed_sparse(host: torch.Tensor, device: torch.device) -> torch.Tensor:
         "device": device,
         "is_coalesced": host.is_coalesced(),
     }
-    with getattr(torch, NAME).device(device):  # PyTorch makes it on the current device
+    # PyTorch makes it on the current device, whatever the keyword says
+    with getattr(torch, NAME).device(device):
         new: torch.Tensor = _make_sparse.default.redispatch(
             _sparse_keys(), host.sparse_dim(), host.dense_dim(), host.size(), *parts, **about
         )
@@ -470,6 +535,10 @@ def _placed_sparse(host: torch.Tensor, device: torch.device) -> torch.Tensor:
 
 
 def _sparse_on_host(x: torch.Tensor) -> torch.Tensor:
+    """Returns a sparse COO tensor on the host, whose indices and values share the memory of
+    those of `x`."""
+    # the kernels of the host, called with the tensor on the virtual GPU: they read its parts
+    # without a copy
     keys = _sparse_keys()
     indices, values = (
         on_host(part.default.redispatch(keys, x)) for part in (_indices, _values)
@@ -481,6 +550,8 @@ def _sparse_on_host(x: torch.Tensor) -> torch.Tensor:
 
 
 def _refuse_compressed(*parts: Any, layout: Any = None, **kwargs: Any) -> Any:
+    """Raises `UnsupportedError` for a compressed sparse tensor, which PyTorch would make from
+    these parts."""
     raise _unsupported(
         "sparse compressed" if layout is None else str(layout).removeprefix("torch.")
     )
@@ -488,6 +559,7 @@ def _refuse_compressed(*parts: Any, layout: Any = None, **kwargs: Any) -> Any:
 
 @cache
 def _sparse_keys() -> Any:
+    """Returns the key under which PyTorch has the host's kernels for sparse tensors."""
     return _keys(_key.SparseCPU)
 
 
@@ -505,12 +577,16 @@ _indices, _values = private["torch.ops.aten._indices"], private["torch.ops.aten.
 
 
 def _unsupported(kind: str) -> Exception:
+    """Returns the error for a kind of tensors that virtual GPUs cannot have, such as
+    "quantized"."""
     return UnsupportedError(
         f"virtual GPUs of torch do not support {kind} tensors; keep them on the CPU, or dense"
     )
 
 
 def _refusing(kind: str) -> Callable[..., Any]:
+    """Returns a kernel that raises `UnsupportedError` for this kind of tensors."""
+
     def refuse(op: Any, *args: Any, **kwargs: Any) -> Any:
         raise _unsupported(kind)
 
@@ -521,10 +597,11 @@ def _refusing(kind: str) -> Callable[..., Any]:
 
 
 def register() -> list[torch.library.Library]:
-    """Registers the kernels of virtual GPUs with PyTorch. They are removed together with the libraries that are
-    returned."""
+    """Registers the kernels of virtual GPUs with PyTorch, and returns PyTorch's library
+    objects: when these are freed, PyTorch removes the kernels."""
     global _CPU
     _CPU = _keys(_key.CPU)
+    # "_" stands for all operations, those of other packages too
     everything, aten = torch.library.Library("_", "IMPL"), torch.library.Library("aten", "IMPL")
     for key in ("PrivateUse1", "SparsePrivateUse1"):
         everything.fallback(run, key)
@@ -532,7 +609,7 @@ def register() -> list[torch.library.Library]:
     everything.fallback(_refusing("strided nested"), "NestedTensorPrivateUse1")
     everything.fallback(_refusing("quantized"), "QuantizedPrivateUse1")
     everything.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
-    # a sparse tensor has no storage, so that it has none of these
+    # not registered for sparse tensors, which have no storage
     of_storages = {
         "as_strided": _as_strided,
         "view": _view,
@@ -559,6 +636,7 @@ def register() -> list[torch.library.Library]:
         aten.impl(name, kernel, "PrivateUse1")
         if name not in of_storages:
             aten.impl(name, kernel, "SparsePrivateUse1")
+    # the parts of a sparse tensor
     for name in ("indices", "values"):
         aten.impl(name, _kernel_by_name(name), "SparsePrivateUse1")
     # moving a compressed tensor from the host calls this with its parts, and not the fallback
@@ -571,38 +649,49 @@ def register() -> list[torch.library.Library]:
                _aten.gru_cell.default):  # fmt: skip
         by_parts[op.name().removeprefix("aten::")] = _recurrent(op)
     for name, kernel in by_parts.items():
+        # at autograd's key, so that autograd records the operations inside the kernel
         aten.impl(name, kernel, "AutogradPrivateUse1")
-        aten.impl(name, kernel, "PrivateUse1")  # in inference mode
+        # in inference mode there is no autograd
+        aten.impl(name, kernel, "PrivateUse1")
     return [everything, aten]
 
 
 _COMPOSED = ("CompositeExplicitAutograd", "CompositeExplicitAutogradNonFunctional")
+"""The keys under which PyTorch has kernels that call other operations. Those of a third key,
+CompositeImplicitAutograd, have no gradients of their own, and are left to PyTorch."""
 
 
 def _composed() -> Iterator[str]:
-    """Yields the names of the operations, except views, that PyTorch would build from other operations."""
+    """Yields the names, such as "add.Tensor", of the operations except views that PyTorch would
+    compose of others."""
     for full in _operation_names():
         if not full.startswith("aten::") or _has_kernel(full, "PrivateUse1"):
             continue
         if any(_has_kernel(full, key) for key in _COMPOSED):
             name, _, overload = full.partition(".")
             returns = _schema_of(name, overload).returns
+            # PyTorch makes views by `as_strided`, which has a kernel here
             if not any(r.alias_info is not None and not r.alias_info.is_write for r in returns):
                 yield full.removeprefix("aten::")
 
 
 def _kernel_by_name(name: str) -> Callable[..., Any]:
-    """The kernel for an operation by its name, such as "add.Tensor", which is looked up at the first call."""
+    """Returns the kernel for the operation with this name, such as "add.Tensor"."""
     packet, _, overload = name.partition(".")
     op = None
 
     def kernel(*args: Any, **kwargs: Any) -> Any:
         nonlocal op
-        if op is None:  # not earlier: finding all operations takes half a second
+        # looked up at the first call, because looking up all operations takes half a second
+        if op is None:
             op = getattr(getattr(_aten, packet), overload or "default")
         return run(op, *args, **kwargs)
 
     return kernel
+
+
+# the next three call the host's kernel with a tensor on a virtual GPU: it changes or returns
+# sizes and strides only
 
 
 def _as_strided(x: torch.Tensor, size: Any, stride: Any, storage_offset: Any = None) -> Any:
@@ -628,10 +717,13 @@ _set_shape = _aten.view.default.redispatch
 
 
 def _refuse_pinning(x: torch.Tensor, device: Any = None) -> torch.Tensor:
+    """Raises PyTorch's error for `x.pin_memory()` of a tensor on a GPU."""
     raise _not_pinned()
 
 
 def _pack(x: torch.Tensor, lengths: torch.Tensor, batch_first: bool) -> Any:
+    """Packs padded sequences: returns the values on the virtual GPU of `x`, and the batch sizes
+    on the host. Raises PyTorch's error if the lengths are not on the host, as CUDA does."""
     if lengths.device.type != "cpu":
         raise RuntimeError(
             f"'lengths' argument should be a 1D CPU int64 tensor, but got {lengths.dim()}D {lengths.device} tensor"
@@ -641,14 +733,16 @@ def _pack(x: torch.Tensor, lengths: torch.Tensor, batch_first: bool) -> Any:
 
 
 def _recurrent(op: Any) -> Callable[..., Any]:
-    """Returns a kernel that brings its tensors to the host and the results back, and records both for gradients. Left
-    alone, PyTorch would choose the fused kernels of a GPU for a recurrent layer."""
+    """Returns a kernel for a recurrent layer. It copies the tensors to the host, computes
+    there, and copies the results back, by operations through which gradients flow. PyTorch
+    itself would choose the fused kernels of a GPU."""
     facts = _Facts(op)
 
     def kernel(*args: Any) -> Any:
         tensors = [*_tensors(args)]
         place = next(x.device for x in tensors if x.device.type == NAME)
         _check_devices(op, facts, tensors, args, {})
+        # without the CPU's autocast, as in `run`
         with torch.autocast("cpu", enabled=False):
             results = op(*trees.replaced(torch.Tensor, lambda x: x.to(_HOST), args))
         return trees.replaced(torch.Tensor, lambda x: x.to(place), results)
@@ -663,8 +757,8 @@ def _ctc_loss(
     target_lengths: torch.Tensor,
     *settings: Any,
 ) -> Any:
-    """Computes the CTC loss with the lengths as ints, as PyTorch does on CUDA. Otherwise PyTorch would divide by
-    tensors of lengths, which are on the host."""
+    """Returns the CTC loss, computed with the lengths as ints, as PyTorch does on CUDA. With
+    tensors of lengths, PyTorch would divide the loss by tensors on the host."""
 
     return _aten.ctc_loss.IntList(
         scores, targets, lengths.tolist(), target_lengths.tolist(), *settings

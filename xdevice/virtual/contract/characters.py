@@ -23,8 +23,8 @@ LACKS: Final = {
     "no_x64": (*_WIDE_FLOATS, "int64", "uint64"),
     "no_float8": SHORT_FLOATS,
 }
-"""The dtypes that a device lacks, by the word that describes it. complex128 goes with float64, because a complex128
-number consists of two float64 numbers."""
+"""The dtypes that a device lacks, by the word that describes it. complex128 goes with float64,
+because a complex128 number consists of two float64 numbers."""
 
 SETS: Final = {
     # https://github.com/pytorch/pytorch/issues/122602 (float64); PyTorch's MPS has no 8-bit floats
@@ -35,7 +35,8 @@ SETS: Final = {
     # https://docs.cloud.google.com/tpu/docs/v5e
     "tpu": "no_float64,float32_default,memory=16GB",
 }
-"""Kinds of hardware, each with the words that describe it. A kind may be written in the place of its words."""
+"""Kinds of hardware, each with the words that describe it. A kind may be written in the place
+of its words."""
 
 _UNITS: Final = {
     "KB": 10**3,
@@ -48,21 +49,25 @@ _UNITS: Final = {
 # re.ASCII, because \d would also match the digits of other scripts
 _MEMORY: Final = re.compile(r"memory=(\d+)([A-Za-z]+)", re.ASCII)
 _GROUP: Final = re.compile(r"(\d+)(?::(.+))?", re.ASCII)
-"""A number of virtual GPUs, and their words if they have any: "2", or "2:no_float64,memory=256MB"."""
+"""A number of virtual GPUs, and their words if they have any: "2", or
+"2:no_float64,memory=256MB"."""
 
 
 class Character(NamedTuple):
-    """The limits of one virtual GPU: the dtypes that it lacks, its memory, and its default float."""
+    """The limits of one virtual GPU: the dtypes that it lacks, its memory, and its default
+    float."""
 
     lacks: frozenset[str] = frozenset()
     """The dtypes that no tensor can have on it."""
     memory: int | None = None
     """The size of its memory in bytes; None if there is no limit."""
     is_float32_default: bool = False
-    """Whether floats are float32 on it unless a dtype is named, whatever XDEVICE_FLOATS says."""
+    """Whether floats are float32 on it unless a dtype is named, whatever XDEVICE_FLOATS
+    says."""
 
     def __bool__(self) -> bool:
-        """Whether the virtual GPU has any limit, so that `any(characters)` tells whether one of several has."""
+        """Whether the virtual GPU has any limit, so that `any(characters)` tells whether one of
+        several has."""
         return self != _PLAIN
 
 
@@ -73,7 +78,8 @@ def parse(text: str) -> tuple[Character, ...]:
     """Returns the character of each virtual GPU that a text such as "2" or "1+1:mps" describes.
 
     Raises:
-        ValueError: the text does not describe virtual GPUs. The message says which part is wrong, and what is expected.
+        ValueError: the text does not describe virtual GPUs. The message says which part is
+            wrong, and what is expected.
 
     Example:
         >>> from xdevice.virtual.contract import characters
@@ -92,8 +98,8 @@ def parse(text: str) -> tuple[Character, ...]:
 
 
 def _character(words: str) -> Character:
-    """Returns the character that the words after a colon describe, such as "no_float64,memory=256MB"; for "", a plain
-    one. Raises `ValueError` for an unknown word."""
+    """Returns the character that the words after a colon describe, such as
+    "no_float64,memory=256MB"; for "", a plain one. Raises `ValueError` for an unknown word."""
     lacks: set[str] = set()
     memory = None
     is_float32_default = False
@@ -115,8 +121,9 @@ def _character(words: str) -> Character:
 
 
 def _expanded(words: str) -> list[str]:
-    """Returns the individual words of a description, with each name in `SETS` replaced by the words of that set. The
-    order is kept, so that in "tpu,memory=8GB" the memory replaces that of the set."""
+    """Returns the individual words of a description, with each name in `SETS` replaced by the
+    words of that set. The order is kept, so that in "tpu,memory=8GB" the memory replaces that
+    of the set."""
     individual: list[str] = []
     # `filter` drops the empty words of "no_float64," and " "
     for word in filter(None, map(str.strip, words.split(","))):

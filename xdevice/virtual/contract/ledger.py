@@ -14,12 +14,13 @@ if TYPE_CHECKING:
 
 
 class Ledger:
-    """Counts the bytes that are allocated on each virtual GPU, keeps their peak, and raises an error at its limit.
-    Methods may be called in any thread. GPUs are given by their index.
+    """Counts the bytes that are allocated on each virtual GPU, keeps their peak, and raises an
+    error at its limit. Methods may be called in any thread. GPUs are given by their index.
 
     Args:
         limits: the size of each GPU's memory in bytes; None for no limit.
-        error: returns the framework's own out-of-memory error with the text that it is called with.
+        error: returns the framework's own out-of-memory error with the text that it is called
+            with.
     """
 
     def __init__(self, limits: Sequence[int | None], error: Callable[[str], Exception]) -> None:
@@ -29,17 +30,20 @@ class Ledger:
         self._peaks = [0] * len(limits)
         # reentrant, because `hold` calls `take`
         self._lock = forks.renewed(threading.RLock())
-        # a finalizer may run in the middle of any method, in the thread that has the lock: finalizers only append to
-        # these, which is atomic, and `_settle` subtracts later
+        # a finalizer may run in the middle of any method, in the thread that has the lock:
+        # finalizers only append to these, which is atomic, and `_settle` subtracts later
         self._given_back: deque[tuple[int, int]] = deque()
         self._dropped: deque[Any] = deque()
         self._blocks: dict[Any, tuple[tuple[int, Any], int]] = {}
-        """For each tensor, by its key: the index and the address of its memory, and its size in bytes."""
+        """For each tensor, by its key: the index and the address of its memory, and its size in
+        bytes."""
         self._users: dict[tuple[int, Any], int] = {}
-        """How many tensors share the memory at an address, by the index of the GPU and the address."""
+        """How many tensors share the memory at an address, by the index of the GPU and the
+        address."""
 
     def take(self, index: int, nbytes: int) -> None:
-        """Counts `nbytes` that are allocated on a GPU. Raises the framework's error if fewer are free."""
+        """Counts `nbytes` that are allocated on a GPU. Raises the framework's error if fewer
+        are free."""
         with self._lock:
             self._settle()
             self._set(index, self._allocated[index] + nbytes, nbytes)
@@ -49,8 +53,9 @@ class Ledger:
         self._given_back.append((index, nbytes))
 
     def hold(self, key: Any, index: int, address: Any, nbytes: int) -> None:
-        """Counts the memory of a tensor until `drop(key)`. Tensors at one address share their memory, which is counted
-        once. Raises the framework's error if the GPU has too little memory."""
+        """Counts the memory of a tensor until `drop(key)`. Tensors at one address share their
+        memory, which is counted once. Raises the framework's error if the GPU has too little
+        memory."""
         with self._lock:
             # first, because a new tensor may have the key or the address of one that is gone
             self._settle()
@@ -61,18 +66,19 @@ class Ledger:
             self._blocks[key] = place, nbytes
 
     def drop(self, key: Any) -> None:
-        """Notes that the tensor `key` is gone. Finalizers may call it, even for a tensor that `hold` did not count."""
+        """Notes that the tensor `key` is gone. Finalizers may call it, even for a tensor that
+        `hold` did not count."""
         self._dropped.append(key)
 
     def see(self, index: int, allocated: int) -> None:
-        """Sets the bytes that are allocated on a GPU now, for an adapter that adds them up itself. Raises the
-        framework's error if the GPU has fewer."""
+        """Sets the bytes that are allocated on a GPU now, for an adapter that adds them up
+        itself. Raises the framework's error if the GPU has fewer."""
         with self._lock:
             self._set(index, allocated, allocated - self._allocated[index])
 
     def memory(self, index: int) -> Memory:
-        """Returns the size of a GPU's memory, its free and allocated bytes, and their peak. Without a limit, the size
-        and the free bytes are None."""
+        """Returns the size of a GPU's memory, its free and allocated bytes, and their peak.
+        Without a limit, the size and the free bytes are None."""
         with self._lock:
             self._settle()
             total, used = self._limits[index], self._allocated[index]
@@ -87,8 +93,9 @@ class Ledger:
             self._peaks[index] = self._allocated[index]
 
     def _set(self, index: int, allocated: int, more: int) -> None:
-        """Sets the bytes that are allocated on a GPU, and raises the peak to them. If they exceed the limit, it changes
-        nothing, and raises the framework's error, which says that `more` bytes were requested."""
+        """Sets the bytes that are allocated on a GPU, and raises the peak to them. If they
+        exceed the limit, it changes nothing, and raises the framework's error, which says that
+        `more` bytes were requested."""
         limit = self._limits[index]
         if limit is not None and allocated > limit:
             raise self._error(out_of_memory(index, more, limit, self._allocated[index]))
@@ -105,8 +112,8 @@ class Ledger:
             self._allocated[index] -= nbytes
 
     def _forget(self, key: Any) -> None:
-        """Removes a tensor that is gone, and gives its memory back if no other tensor shares it. Ignores a key that
-        `hold` did not count."""
+        """Removes a tensor that is gone, and gives its memory back if no other tensor shares
+        it. Ignores a key that `hold` did not count."""
         if key not in self._blocks:
             return
         place, nbytes = self._blocks.pop(key)
@@ -118,8 +125,8 @@ class Ledger:
 
 
 def out_of_memory(index: int, more: int, limit: int, used: int) -> str:
-    """Returns the text of an out-of-memory error: a GPU with `limit` bytes, of which `used` are allocated, cannot
-    allocate `more`."""
+    """Returns the text of an out-of-memory error: a GPU with `limit` bytes, of which `used` are
+    allocated, cannot allocate `more`."""
     return (
         f"out of memory on the virtual gpu:{index}: tried to allocate {more:,} bytes, and of its {limit:,} "
         f"{limit - used:,} are free; XDEVICE_VIRTUAL_GPUS says how many it has"

@@ -1,4 +1,5 @@
-"""Changes what a backend reports about its virtual GPUs by their characters: written once, for every framework."""
+"""Changes what a backend reports about its virtual GPUs by their characters: written once, for
+every framework."""
 
 from __future__ import annotations
 
@@ -32,8 +33,9 @@ class LimitedGpus(Primitives):
         self.limit()
 
     def limit(self) -> None:
-        """Makes the framework refuse dtypes that the virtual GPUs lack, and count their memory, until the process ends.
-        It is called for virtual GPUs without limits too. By default it does nothing."""
+        """Makes the framework refuse dtypes that the virtual GPUs lack, and count their memory,
+        until the process ends. It is called for virtual GPUs without limits too. By default it
+        does nothing."""
 
     def lack_error(self, text: str) -> Exception:
         """Returns the error that the framework raises for a dtype that a device lacks."""
@@ -53,8 +55,8 @@ class LimitedGpus(Primitives):
         return self.ledger
 
     def refuse_lacking(self, index: int, dtypes: Iterable[str]) -> None:
-        """Raises the framework's error if the virtual GPU with this index lacks one of these dtypes, which are given by
-        their names."""
+        """Raises the framework's error if the virtual GPU with this index lacks one of these
+        dtypes, which are given by their names."""
         for dtype in dtypes:
             if dtype in self.characters[index].lacks:
                 raise self.lack_error(
@@ -65,7 +67,8 @@ class LimitedGpus(Primitives):
     # hooks of the device layer
 
     def lacks(self, device: Device) -> frozenset[str]:
-        # without virtual GPUs there are no characters, and the adapter answers for its real GPUs
+        # without virtual GPUs there are no characters, and the adapter answers for its real
+        # GPUs
         if not self.characters or device.kind != "gpu":
             return super().lacks(device)
         return self.characters[device.index].lacks
@@ -83,7 +86,8 @@ class LimitedGpus(Primitives):
         total, usage = self.characters[device.index].memory, super().memory(device)
         if total is None:
             return usage
-        # its peak may be beyond the limit: it counts a tensor before xdevice refuses it. A peak of None stays None
+        # its peak may be beyond the limit: it counts a tensor before xdevice refuses it. A peak
+        # of None stays None
         peak = usage.peak and min(usage.peak, total)
         return usage._replace(total=total, free=total - (usage.allocated or 0), peak=peak)
 
