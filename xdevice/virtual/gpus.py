@@ -23,12 +23,10 @@ _lock = forks.renewed(threading.Lock())
 def virtual_gpus(n: int | str, *, force: bool = False) -> None:
     """Gives every framework `n` virtual GPUs, `gpu:0` to `gpu:{n-1}`, from now to the end of the process.
 
-    Virtual GPUs are additional devices of the framework in host memory: they show whether code
-    for several devices is correct, and are no faster than the CPU. `cpu:0` stays, and is the
-    only CPU. `XDEVICE_VIRTUAL_GPUS=4 python script.py` does the same, and child processes
-    inherit it. docs/explanation/virtual.md says what each operation costs, and lists the
-    characters of virtual GPUs: which dtypes they lack, as Apple's GPUs lack float64, and how
-    much memory they have.
+    Virtual GPUs are additional devices of the framework in host memory: they show whether code for several devices is
+    correct, and are no faster than the CPU. `cpu:0` stays, and is the only CPU. `XDEVICE_VIRTUAL_GPUS=4 python
+    script.py` does the same, and child processes inherit it. docs/explanation/virtual.md says what each operation
+    costs, and lists the characters of virtual GPUs: dtypes that they lack, and how much memory they have.
 
     | backend | `xdevice.gpu(1).native` | request them before |
     |---|---|---|
@@ -40,17 +38,15 @@ def virtual_gpus(n: int | str, *, force: bool = False) -> None:
     | numpy | none: `try_gpu` gives the CPU | |
 
     Args:
-        n: their number, 1 or more, or a text with their number and character:
-            "2:no_float64,memory=256MB". A second call with the same `n` changes nothing.
-        force: hides the machine's real GPUs. Without it, a framework with real GPUs raises
-            `UnsupportedError`. Later calls hide them too.
+        n: their number, 1 or more, or a text with their number and character: "2:no_float64,memory=256MB". A second
+            call with the same `n` changes nothing.
+        force: hides the machine's real GPUs, for later calls too. Without it, real GPUs raise `UnsupportedError`.
 
     Raises:
-        ArgumentError: `n` is neither an int of 1 or more nor a description of virtual GPUs, or
-            another number or character was requested before.
-        UnsupportedError: a framework that is already loaded cannot have virtual GPUs, or has
-            real GPUs; nothing has changed then. A framework that is loaded later raises the
-            same error when it is loaded.
+        ArgumentError: `n` is neither an int of 1 or more nor a description of virtual GPUs, or another number or
+            character was requested before.
+        UnsupportedError: a framework that is already loaded cannot have virtual GPUs, or has real GPUs; nothing has
+            changed then. A framework that is loaded later raises the same error when it is loaded.
 
     Example:
         >>> try:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
 
+# JAX's newer versions have it outside `experimental`
 enable_x64 = jax.enable_x64 if hasattr(jax, "enable_x64") else jax.experimental.enable_x64
 
 
@@ -28,6 +29,7 @@ class JaxParallel(Parallel):
         @contextmanager
         def state() -> Iterator[None]:
             with ExitStack() as stack:
+                # only if it differs, because this block is the most expensive of the three
                 if jax.config.jax_enable_x64 != is_64_bit:
                     stack.enter_context(enable_x64(is_64_bit))
                 stack.enter_context(jax.default_device(place))

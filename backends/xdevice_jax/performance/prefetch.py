@@ -18,7 +18,8 @@ class JaxPrefetch(Prefetch):
         if not isinstance(x, jax.Array):
             return self.from_numpy(x, device)
         require_values(x)
-        # an array that is there would be shared, and a step that donates its batch would delete the source's
+        # `move` would return an array that is on the device already, and a step that donates
+        # its batch would then delete the source's array
         return (
             self.copy(x, device)
             if x.sharding.device_set == {self.to_native(device)}

@@ -28,19 +28,22 @@ class JaxTransfers(Transfers):
         private.require("transfers")
 
         def place(x: Any) -> Device | None:
-            # an array may be spread over several devices: the first one stands for them
+            # an array may be spread over several devices: the record names the first
             native = min(x.sharding.device_set, key=lambda native: native.id)
             return self.from_native(native)
 
         def target(x: Any, device: Any = None, *args: Any, **kwargs: Any) -> Device | None:
             if isinstance(device, jax.sharding.Sharding):
+                # `x` is data of the host, which is on no device
                 if not isinstance(x, jax.Array):
-                    return None  # `x` is data of the host, which is no transfer from a device
+                    return None
+                # a device that the array is not on yet, if there is one
                 others = device.device_set - x.sharding.device_set
                 device = min(others or device.device_set, key=lambda native: native.id)
             return self.from_native(device)
 
         def describe_get(args: Any, kwargs: Any) -> Transfer | None:
+            # `jax.device_get` takes a pytree: one record for all of its arrays
             arrays = [x for x in jax.tree.leaves(args) if isinstance(x, jax.Array)]
             first = hooks.read("device_get", arrays[0], explicit=True) if arrays else None
             return first and first._replace(nbytes=sum(int(x.nbytes) for x in arrays))
@@ -49,7 +52,7 @@ class JaxTransfers(Transfers):
             hooks.verbs()
             hooks.numpy_reads()
             hooks.reads(_Array, *READS)
-            # a property, in which JAX's own reads end
+            # a property by which JAX's own functions read an array
             hooks.reads(_Array, "_value", how="value")
             hooks.moves(_Array, "to_device", target)
             hooks.moves(jax, "device_put", target)

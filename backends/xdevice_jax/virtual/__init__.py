@@ -74,7 +74,7 @@ class JaxVirtualGpus(LimitedGpus, VirtualGpus):
                 setattr(owner, name, make(getattr(owner, name)))
         setattr(*_COMPILE, self._compiling(getattr(*_COMPILE)))
         setattr(*_PLACE, self._placing(getattr(*_PLACE)))
-        # `jax.device_put` calls this primitive, outside of compiled functions
+        # `jax.device_put` calls this primitive, except in compiled functions
         _put.def_impl(self._placing(_put.impl))
 
     def lack_error(self, text: str) -> Exception:

@@ -22,15 +22,19 @@ if TYPE_CHECKING:
 
 
 def _family(cls: type) -> list[type]:
+    """Returns a class and all of its subclasses."""
     family = [cls]
-    for heir in family:  # which grows meanwhile
+    # the list grows during the loop, by the subclasses of each class in it
+    for heir in family:
         family += heir.__subclasses__()
     return family
 
 
 def _size(x: Any) -> int:
-    # a sparse array has no `size`, and is read as a dense one
-    # in MXNet's older semantics a 0 in a shape means that the size is not known
+    """Returns the bytes of an array. A sparse one counts with its zeros, because it is read as
+    a dense array."""
+    # not by `size`, which a sparse array lacks
+    # in MXNet's older semantics a 0 in a shape would mean that the size is not known
     with mx.util.np_shape(True):
         return prod(x.shape) * np.dtype(x.dtype).itemsize
 

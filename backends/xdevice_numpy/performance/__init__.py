@@ -1,4 +1,5 @@
-"""Copies of arrays on NumPy, which has no transfers."""
+"""NumPy's part of the product `performance`: copies of batches. It has no transfers and no
+graphs."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ class NumpyPrefetch(Prefetch):
 
 class NumpyTransfers(Transfers):
     def watch(self, report: Callable[[Transfer], None]) -> AbstractContextManager[Any]:
-        return nullcontext()  # NumPy has no devices, so nothing is transferred
+        # NumPy has only the CPU, so nothing is transferred
+        return nullcontext()
 
 
 MIXINS: Final = (NumpyPrefetch, NumpyTransfers)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from xdevice.performance.contract.transfers import Transfer
 
 
+# `to`, `cpu`, `cuda` and `pin_memory` call it
 _tensor, _move = private.place("paddle.Tensor._copy_to")
 
 
@@ -26,6 +27,7 @@ class PaddleTransfers(Transfers):
         private.require("transfers")
         with Hooks(self, report, staging.size) as hooks:
             hooks.verbs()
+            # NumPy reads by `__array__`, which is one of these
             hooks.reads(_tensor, *READS, *NEWER_READS)
             hooks.moves(
                 _tensor,

@@ -37,7 +37,8 @@ _end_pool = (
 )
 
 _one_at_a_time = threading.Lock()
-"""Held while a graph is recorded: PyTorch allows only one recording at a time in a process."""
+"""Held while a graph is recorded, because PyTorch allows only one recording at a time in a
+process."""
 
 _failed: list[Any] = []
 """Graphs whose recording failed. They are kept until the process ends, because PyTorch still calls them (no upstream
@@ -45,17 +46,25 @@ issue known)."""
 
 
 class Graph:
+    """A CUDA graph, with the memory that its replays read."""
+
     def __init__(self) -> None:
         self._graph = torch.cuda.CUDAGraph()
+        # what keeps the memory of the inputs alive
         self._inputs: list[Any] = []
 
     def capture(self, stream: Any, task: Callable[[], Any]) -> Any:
+        """Calls `task`, records the work that it gives to `stream`, and returns its result,
+        detached from gradients."""
         with _one_at_a_time, _own_workspace(), _no_casts_from_before():
             return self._record(stream, task)
 
     def _record(self, stream: Any, task: Callable[[], Any]) -> Any:
+        """Does the work of `capture`, which has made the preparations. After an error, the
+        GPU's random generator works as before, and the task's own error is raised."""
+        # `cause` is the error of the task: the end of the recording then raises another one
         inputs, cause = Inputs(), None
-        # kept before the recording, which binds the generator to the graph
+        # copied before the recording, which binds the generator to the graph
         random = torch.cuda.default_generators[stream.device_index].clone_state()
         try:
             with _recording(self._graph, stream), inputs:
@@ -77,10 +86,11 @@ class Graph:
 
 @contextmanager
 def _recording(graph: Any, stream: Any) -> Iterator[None]:
-    """A block whose work on the stream is recorded in the graph; if it fails, the recording is ended properly."""
+    """A block whose work on the stream is recorded in the graph. If it raises an error, the
+    recording is ended, and its memory is given back."""
     pool = torch.cuda.graph_pool_handle()
     try:
-        # with thread_local, other threads may allocate memory meanwhile
+        # with "thread_local", other threads may allocate memory at the same time
         with torch.cuda.graph(
             graph, pool=pool, stream=stream, capture_error_mode="thread_local"
         ):
@@ -93,10 +103,13 @@ def _recording(graph: Any, stream: Any) -> Iterator[None]:
 def _abandon(graph: Any, stream: Any, pool: Any) -> None:
     """Ends a recording that has failed, and gives its memory back, which PyTorch would keep."""
     with torch.cuda.stream(stream), suppress(RuntimeError):
-        # PyTorch ends a recording that has begun, but not one that another thread's wait broke while it began
+        # PyTorch itself ends a recording that has begun, but not one that broke while it began
+        # because another thread waited for the GPU
         if torch.cuda.is_current_stream_capturing():
             graph.capture_end()
-    with suppress(RuntimeError):  # it raises if the recording has ended properly
+    # the first call raises an error if PyTorch has ended the recording properly: then there is
+    # nothing to do
+    with suppress(RuntimeError):
         _end_pool(stream.device_index, pool)
         _release_pool(stream.device_index, pool)
         _failed.append(graph)
@@ -111,7 +124,8 @@ def _free_random_numbers(stream: Any, random: Any) -> None:
             with _recording(torch.cuda.CUDAGraph(), stream):
                 torch.zeros(1, device=stream.device)
             return
-    # no attempt worked: the generator starts anew, and earlier graphs lose their random numbers
+    # no attempt worked: the generator gets the copy of its state, which earlier graphs do not
+    # use
     torch.cuda.default_generators[stream.device_index].graphsafe_set_state(random)
 
 
@@ -151,8 +165,9 @@ class OnlyOn(Mode):
         super().__init__()
         self._place = place
         self._allowed: dict[Any, Any] = {}
-        """The memory on other devices that operations of the task itself have made: later ones may read it. The values
-        keep it alive, because the key of memory that is freed may be used again."""
+        """The memory on other devices that operations of the task itself have made, and that
+        later ones may read, by the keys of `_memory`. The values keep the memory alive, because
+        another tensor could get the key of memory that has been freed."""
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None
@@ -163,15 +178,19 @@ class OnlyOn(Mode):
         )
         result = func(*args, **kwargs or {})
         results = self._elsewhere(_tensors(result))
+        # such as `torch.zeros` on another device
         if not operands:
             self._require(func, results)
         self._allowed.update(map(_memory, results))
         return result
 
     def _elsewhere(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+        """Returns those of these tensors that are not on the graph's device."""
         return [x for x in tensors if x.device != self._place]
 
     def _require(self, func: Any, elsewhere: list[torch.Tensor]) -> None:
+        """Raises `DeviceMismatchError` if the operation `func` has tensors on another device
+        that it may not have."""
         if elsewhere:
             raise DeviceMismatchError(
                 f"the task reads, makes or writes a tensor on {elsewhere[0].device} ({func}), and its graph is for "
@@ -181,11 +200,13 @@ class OnlyOn(Mode):
 
 
 class Inputs(Mode):
-    """A dispatch mode that collects the memory that operations read, unless an earlier one has made it. A graph keeps
-    this memory alive, because a replay reads it where it was."""
+    """A dispatch mode that collects in `memories` the memory that operations read, except
+    memory that an earlier operation has made. A graph keeps the collected memory alive, because
+    a replay reads it at the same address."""
 
     def __init__(self) -> None:
         super().__init__()
+        # the keys of the memory that operations have made, which belongs to the graph
         self._results: set[Any] = set()
         self.memories: dict[Any, Any] = {}
 
@@ -202,17 +223,19 @@ class Inputs(Mode):
 
 
 def _tensors(x: Any) -> list[torch.Tensor]:
+    """Returns the tensors in arguments or a result, with those in containers."""
     return [leaf for leaf in leaves(x) if isinstance(leaf, torch.Tensor)]
 
 
 def _memory(x: torch.Tensor) -> tuple[Any, Any]:
     """Returns a key that identifies the memory of a tensor, and an object that keeps the memory alive."""
+    # a sparse tensor has no storage
     if x.layout is not torch.strided:
         return id(x), x
+    # views have the same storage, and PyTorch keeps one Python object for it as long as the
+    # storage exists
     storage = x.untyped_storage()
-    return id(
-        storage
-    ), storage  # PyTorch keeps one object for a storage as long as the storage lives
+    return id(storage), storage
 
 
 class TorchGraphs(Graphs):
@@ -221,7 +244,7 @@ class TorchGraphs(Graphs):
     compiler = "torch.compile"
 
     def new_graph(self, device: Device) -> Any:
-        # ROCm calls itself cuda, too
+        # PyTorch's name for ROCm is "cuda" too
         if self._gpu != "cuda" or device.kind != "gpu":
             raise self.no_graphs()
         private.require("graphs", "CUDA")
@@ -235,6 +258,7 @@ class TorchGraphs(Graphs):
 
     def replay(self, graph: Any) -> None:
         graph.replay()
-        # the dispatch mode of `blocking` does not see the operations of a replay
+        # blocking mode waits after each operation by a dispatch mode, which a replay does not
+        # call
         if is_blocking():
             self.synchronize(None)

@@ -20,6 +20,7 @@ class TorchParallel(Parallel):
 
     def thread_state(self) -> Callable[[], AbstractContextManager[Any]]:
         grad, inference = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
+        # autocast has settings for each type of device
         casts = [
             (kind, torch.get_autocast_dtype(kind), torch.is_autocast_cache_enabled())
             for kind in ("cpu", self._gpu)
@@ -27,7 +28,8 @@ class TorchParallel(Parallel):
         ]
         place = torch.get_default_device()
         module: Any = getattr(torch, self._gpu, None)
-        # CUDA has a current device per thread, and asking for it starts CUDA; Apple's MPS has one device only
+        # CUDA has a current device for each thread, but reading it starts CUDA; Apple's MPS has
+        # only one device
         is_started = (
             hasattr(module, "device") and getattr(module, "is_initialized", lambda: True)()
         )
@@ -43,7 +45,8 @@ class TorchParallel(Parallel):
                 stack.enter_context(torch.set_grad_enabled(grad))
                 for kind, dtype, cache in casts:
                     stack.enter_context(torch.autocast(kind, dtype, cache_enabled=cache))
-                # the CPU is the default anyway, and a scope costs some us at every call
+                # the CPU is the default anyway, and a scope makes each later call some us
+                # slower
                 if place.type != "cpu":
                     stack.enter_context(place)
                 yield

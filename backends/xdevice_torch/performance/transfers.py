@@ -1,8 +1,9 @@
 """Notices PyTorch's transfers: tensors read by the host, and copies between devices.
 
-The host reads through methods of `torch.Tensor`, most of which are inherited from a C class that cannot be changed. So
-the replacements that report a read are set on `torch.Tensor`. A dispatch mode, which each thread has for itself, sees
-the reads that C++ makes by itself (in `clip_grad_norm_`, Adam's steps, masks), and copies between devices.
+The host reads through methods of `torch.Tensor`, most of which are inherited from a C class
+that cannot be changed. So the replacements that report a read are set on `torch.Tensor`. A
+dispatch mode notices reads that PyTorch makes in C++ (in `clip_grad_norm_`, Adam's steps,
+masks), and copies between devices. Each thread has its own.
 
 A TorchFunctionMode would see most reads too. But it works in one thread only, even if other threads run with a copy of
 the context, it makes torch.compile compile functions anew, and the dispatch mode would still be needed.
@@ -35,21 +36,28 @@ if TYPE_CHECKING:
 
 
 _aten = torch.ops.aten
+# the operation of `x.item()`
 _READ_ONE = private["torch.ops.aten._local_scalar_dense"].default
+# operations whose result is a Python number or bool
 _ONE_VALUE = {_READ_ONE, _aten.equal.default}
 _A_SIZE = {_aten.nonzero.default, _aten.masked_select.default}
-"""Operations whose result has a shape that depends on the values of the input, so that the host has to read a count."""
+"""Operations whose result has a shape that depends on the values of the input, so the host must
+read a count."""
 _COUNT_BYTES = 8
 """The size of the count that the host reads: an int64."""
+# operations that may copy to another device
 _COPIES = {private["torch.ops.aten._to_copy"].default, _aten.copy_.default}
 
 
 _watched = Shared(per_thread=True)
-"""The mode that reports transfers. A thread has only one, however many blocks are open in the thread, because each
-further mode would report every transfer again."""
+"""The mode that reports transfers. A thread has only one, even if several blocks are open in
+the thread, because each further mode would report every transfer again."""
 
 
 class _Watch(Mode):
+    """A dispatch mode that reports the reads and copies among the operations of this thread to
+    `hooks`."""
+
     def __init__(self, backend: Primitives, hooks: Hooks) -> None:
         super().__init__()
         self._backend = backend
@@ -59,11 +67,15 @@ class _Watch(Mode):
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
+        # the hooks are not listening inside a method that they have reported, such as
+        # `x.item()`
         if func in _ONE_VALUE or func in _A_SIZE or func in _COPIES:
             self._hooks.report(self._transfer(func, args, kwargs))
         return func(*args, **kwargs)
 
     def _transfer(self, func: Any, args: Any, kwargs: Any) -> Transfer | None:
+        """Returns a record of the transfer that an operation makes; None if it makes none, such
+        as a copy on one device."""
         x = args[0]
         how = str(func).removesuffix(".default")
         # `a.copy_(b)` moves b, its second argument, to where a is
@@ -83,8 +95,8 @@ class _Watch(Mode):
 
 
 def _named(backend: Primitives, native: Any) -> Device | None:
-    """Returns the `Device` that a record of a transfer names for a `torch.device`. It may be of a type that xdevice
-    does not support."""
+    """Returns the `Device` for a `torch.device` in a record of a transfer, even for a type of
+    device that xdevice does not support."""
     try:
         return backend.from_native(native)
     except UnsupportedError:
@@ -92,18 +104,20 @@ def _named(backend: Primitives, native: Any) -> Device | None:
 
 
 def _size(x: torch.Tensor) -> int:
+    """Returns the bytes of a tensor."""
     return x.numel() * x.element_size()
 
 
 _OPTIMIZERS = os.path.dirname(torch.optim.__file__) + os.sep
 _BELOW = ("torch", "xdevice", "xdevice_torch")
-"""The packages whose functions are called between an optimizer and a read."""
+"""The packages of the functions that may be on the stack between an optimizer and a read."""
 
 
 def _is_an_optimizers_own(x: torch.Tensor) -> bool:
-    """Whether one of PyTorch's optimizers reads a number that it keeps in its state: the steps of each parameter, which
-    are on the host whatever device the parameter is on."""
+    """Whether one of PyTorch's optimizers is reading `x`, a number in its own state. It keeps
+    the number of steps of each parameter on the host, whatever device the parameter is on."""
     frame: FrameType | None = sys._getframe(1)
+    # upwards, as far as the program's own code
     while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _BELOW:
         if frame.f_code.co_filename.startswith(_OPTIMIZERS):
             owner = frame.f_locals.get("self")
@@ -123,11 +137,14 @@ class TorchTransfers(Transfers):
         private.require("transfers")
 
         def source_of(x: torch.Tensor) -> Device | None:
+            # a tensor on `meta` has no values
             if x.is_meta or (x.is_cpu and not x.ndim and _is_an_optimizers_own(x)):
                 return None
             return _named(self, x.device)
 
         def target_of_to(x: torch.Tensor, *args: Any, **kwargs: Any) -> Device | None:
+            # a device, another tensor, or something else such as a dtype, for which `_named`
+            # returns None
             argument: Any = args[0] if args else kwargs.get("device", kwargs.get("other"))
             if isinstance(argument, torch.Tensor):
                 return _named(self, argument.device)
@@ -148,7 +165,8 @@ class TorchTransfers(Transfers):
                 torch.Tensor, "copy_", lambda x, *args, **kwargs: _named(self, x.device), at=1
             )
             hooks.moves(torch.Tensor, "cpu", lambda x, *args, **kwargs: CPU)
-            # `cuda` and `xpu` exist on every build, and raise there; the accelerator's own name need not be one of them
+            # `cuda` and `xpu` exist on every build, and raise PyTorch's error without the
+            # hardware. The accelerator may have another name
             for name in dict.fromkeys(("cuda", "xpu", self._gpu)):
                 if hasattr(torch.Tensor, name):
                     hooks.moves(torch.Tensor, name, target_of_cuda)
