@@ -1,5 +1,5 @@
-"""`processes` and `World`: the block in which several processes work together, and the collectives that they call
-there."""
+"""`processes` and `World`: the block in which several processes work together, and the
+collectives that they call in it."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from xdevice.base.devices import Device
 
 _current: World | None = None
+"""The world whose block this process is in."""
 
 
 def processes(
@@ -27,7 +28,7 @@ def processes(
     join_timeout: float | None = None,
     check: bool | None = None,
 ) -> World:
-    """The block in which the processes that a launcher started work together. Without a launcher: a world of one.
+    """Returns the block in which the processes that a launcher started work together; without one, a world of one.
 
     Experimental: it may change in a minor version.
 
@@ -72,6 +73,7 @@ def processes(
         )
     if _current is None:
         return World(options)
+    # a nested block: arguments that are left out are those of the outer block
     around = _current.options
     arguments = (engine, timeout, join_timeout, check)
     if any(
@@ -104,7 +106,8 @@ def world() -> World:
 
 
 class World:
-    """All processes that work together, seen from one of them. `xdevice.distributed.processes()` returns it.
+    """All processes that work together, from the view of one of them.
+    `xdevice.distributed.processes()` returns it.
 
     Experimental: it may change in a minor version.
 
@@ -125,6 +128,7 @@ class World:
         self.rank, self.size = session.rank, session.size
         self.local_rank, self.local_size = session.place.local_rank, session.place.local_size
         self.launcher = session.place.launcher
+        # how many nested blocks of this world the program is in
         self._depth = 0
 
     @property
@@ -170,6 +174,7 @@ class World:
     ) -> None:
         global _current
         self._depth -= 1
+        # only the outermost block leaves the world
         if self._depth == 0:
             _current = None
             self._session.leave(error)
@@ -251,8 +256,9 @@ class World:
         collectives.send(self._session, x, to)
 
     def recv(self, like: Any, source: int) -> Any:
-        """Receives what the rank `source` passes to `send`. Use the return value: tensors of `like` that can be written
-        in place receive the values and are returned themselves; for others a new tensor is made."""
+        """Receives the tensors that the rank `source` passes to `send`. Use the return value:
+        tensors of `like` that can be written in place receive the values and are returned
+        themselves; for others a new tensor is made."""
         return collectives.recv(self._session, like, source)
 
     def barrier(self) -> None:
@@ -299,14 +305,17 @@ class World:
         return host_collectives.split_range(self._session, count, pad, seed)
 
     def all_gather_object(self, value: Any) -> list[Any]:
-        """Returns, on every rank, the values of all ranks, in the order of ranks. `[0]` is what rank 0 broadcasts.
+        """Returns, on every rank, a list of the values of all ranks, in the order of ranks:
+        `[0]` is that of rank 0.
 
         Args:
-            value: None, a bool, an int, a float, a str, or a list or dict (with str as keys) of such. It travels as
-                JSON over the control connection, never pickled, so that receiving it runs no code.
+            value: None, a bool, an int, a float, a str, or a list or dict (with str as keys) of
+                these. It is sent as JSON over the control connection, never pickled, so
+                receiving it runs no code.
 
         Raises:
-            ArgumentError: a value that JSON does not keep, such as a tuple; more than 16 MB over all ranks.
+            ArgumentError: a value that JSON would change, such as a tuple; more than 16 MB over
+                all ranks.
         """
         return host_collectives.all_gather_object(self._session, value)
 

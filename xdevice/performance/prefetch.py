@@ -38,11 +38,9 @@ __all__ = ["prefetch"]
 
 
 def prefetch(iterable: Iterable[Any], device: object, depth: int = 2) -> Feed:
-    """Returns the batches of `iterable` on a device: the next ones are copied while the program computes with the
-    current one.
+    """Returns the batches of `iterable` on a device: the next are copied while the program computes with the current.
 
-    Each loop over the result starts `iterable` again, so call `prefetch` once for all epochs. Its `len` is that of
-    `iterable`.
+    Each loop over the result starts `iterable` again, so call `prefetch` once for all epochs. `len` works as well.
     Tensors stay with their backend, NumPy arrays become tensors of the selected backend, and objects that are not
     numbers pass through. No batch shares memory with its source, which may fill one buffer again and again. The source
     runs in a thread, which ends with the source, with an exception, and when the consumer leaves its loop.

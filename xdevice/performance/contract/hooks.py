@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     Describe = Callable[[tuple[Any, ...], dict[str, Any]], "Transfer | None"]
 
 _NAMES: Final = {"__repr__": "print", "__str__": "print"}
-"""What a report calls a read by these methods. Other methods keep their names, without
-underscores."""
+"""The names that a report has for reads by these methods. Other methods keep their names,
+without underscores."""
 _readers: Final[list[Hooks]] = []
 """The `Hooks` of the open blocks that have called `numpy_reads`: they share one hook on
 `np.asarray`."""
