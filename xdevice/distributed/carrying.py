@@ -266,10 +266,9 @@ class Carrier:
         rest = (operand for operand in operands if id(operand.value) not in new)
         return new | {id(operand.value): one(operand) for operand in rest}
 
-    # each method below returns the caller's tensor with the result in it, or a new tensor if it
-    # cannot be written
-
     def all_reduce(self, operand: Operand, op: str, weight: Weight | None) -> Any:
+        """Returns the sum, mean, max or min (`op`) of an operand over the ranks: the caller's
+        tensor with the result in it, or a new tensor if the caller's cannot be written."""
         if _is_empty(operand):
             return operand.value
         y, is_shared = self._as_writable(operand)
@@ -349,6 +348,8 @@ class Carrier:
         return self.engine.times(y, own)
 
     def broadcast(self, operand: Operand, root: int) -> Any:
+        """Returns the values of the rank `root`, in the caller's tensor or in a new one, like
+        `all_reduce`."""
         if _is_empty(operand):
             return operand.value
         y, is_shared = self._as_writable(operand)
@@ -387,11 +388,14 @@ class Carrier:
         return self.backend.join([y, more])
 
     def send(self, operands: list[Operand], to: int) -> None:
+        """Sends operands to the rank `to`, one after the other."""
         for operand in operands:
             if not _is_empty(operand):
                 self.engine.send(self.read_only(operand), to)
 
     def recv(self, operand: Operand, source: int) -> Any:
+        """Returns the values that the rank `source` sends, in the caller's tensor or in a new
+        one, like `all_reduce`."""
         if _is_empty(operand):
             return operand.value
         y, is_shared = self._as_writable(operand)

@@ -74,6 +74,7 @@ class _Worker(workers.Worker):
         self.jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
 
     def run(self) -> None:
+        """Runs the thread."""
         while (job := self.jobs.get()) is not None:
             job()
             # the name would keep the job's result alive until the next job comes

@@ -237,6 +237,7 @@ class _Producer(workers.Worker):
     # the consumer's side
 
     def start(self) -> None:
+        # before the thread starts, so that the end of the program does not miss it
         _running.add(self)
         super().start()
 

@@ -20,6 +20,9 @@ enable_x64 = jax.enable_x64 if hasattr(jax, "enable_x64") else jax.experimental.
 
 class JaxParallel(Parallel):
     def thread_state(self) -> Callable[[], AbstractContextManager[Any]]:
+        """Reads JAX's default device, its precision of matrix products and its setting for 64
+        bits in this thread, and returns a function that makes a block in which another thread
+        has them."""
         place, precision = (
             jax.config.jax_default_device,
             jax.config.jax_default_matmul_precision,

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 class JaxPrefetch(Prefetch):
     def stage(self, x: Any, device: Device) -> Any:
+        # a NumPy array
         if not isinstance(x, jax.Array):
             return self.from_numpy(x, device)
         require_values(x)

@@ -25,6 +25,8 @@ _Array = private["jax._src.array.ArrayImpl"]
 class JaxTransfers(Transfers):
     @contextmanager
     def watch(self, report: Callable[[Transfer], None]) -> Iterator[None]:
+        """A block in which `report` is called for each transfer. The functions in it tell the
+        hooks where an array is, where a call moves it, and what `jax.device_get` reads."""
         private.require("transfers")
 
         def place(x: Any) -> Device | None:

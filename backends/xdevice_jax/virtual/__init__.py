@@ -46,6 +46,8 @@ _TYPES: Final = {
 
 
 class JaxVirtualGpus(LimitedGpus, VirtualGpus):
+    """JAX's virtual GPUs: its CPU devices, except the first, which stays cpu:0."""
+
     def why_no_virtual_gpus(self) -> str | None:
         # JAX makes its CPU devices once, when it starts
         if not unstarted.is_started():
@@ -62,6 +64,8 @@ class JaxVirtualGpus(LimitedGpus, VirtualGpus):
         jax.config.update("jax_num_cpu_devices", n + 1)
 
     def limit(self) -> None:
+        """Makes JAX refuse dtypes that the virtual GPUs lack, and counts their memory if that
+        is limited, by replacing private functions of JAX."""
         # virtual GPUs without limits need no private function of JAX
         if not any(self.characters):
             return
@@ -92,9 +96,8 @@ class JaxVirtualGpus(LimitedGpus, VirtualGpus):
         return super().memory(device)
 
     def reset_peak(self, device: Device) -> None:
-        self.memory(
-            device
-        )  # counts again: the new peak is the size of the arrays that exist now
+        # counts again, because the new peak is the size of the arrays that exist now
+        self.memory(device)
         super().reset_peak(device)
 
     def _compiling(self, compile_program: Callable[..., Any]) -> Callable[..., Any]:
@@ -162,6 +165,9 @@ class JaxVirtualGpus(LimitedGpus, VirtualGpus):
     def take_for_cuda(
         self, device: Device, has_default: Callable[[FrameType], bool] | None = None
     ) -> bool:
+        """Makes `jax.devices("cuda")` and `jax.devices("gpu")` return the virtual GPUs,
+        `device` first. Returns True. `has_default` has no effect, because programs pass these
+        devices on explicitly."""
         private.require("--xd-cuda")
         find, chosen = jax.devices, self.to_native(device)
 

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 class MxnetPrefetch(Replicas, Prefetch):
     def stage(self, x: Any, device: Device) -> Any:
+        """Begins to copy an array of MXNet or NumPy to a device, and returns the new array:
+        through the ring of pinned memory, or through MXNet's own pinned memory."""
         # xdevice makes an MXNet array from a NumPy array, which needs NumPy's semantics
         if not isinstance(x, mx.nd.NDArray):
             semantics.creating()

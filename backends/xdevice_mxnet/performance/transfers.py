@@ -42,9 +42,11 @@ def _size(x: Any) -> int:
 class MxnetTransfers(Transfers):
     @contextmanager
     def watch(self, report: Callable[[Transfer], None]) -> Iterator[None]:
+        """A block in which `report` is called for each transfer."""
         private.require("transfers")
 
         def target(x: Any, other: Any) -> Device | None:
+            # `copyto` takes an array or a context
             return (
                 self.device_of(other)
                 if isinstance(other, mx.nd.NDArray)

@@ -150,6 +150,8 @@ def _mixed(what: str, places: list[int]) -> Exception:
 
 
 class MxnetVirtualGpus(LimitedGpus, VirtualGpus):
+    """MXNet's virtual GPUs: `mx.cpu(1)` is gpu:0, and so on."""
+
     _cpus: int
     _gpus: int | None
     _places: dict[int, Device]
@@ -166,6 +168,8 @@ class MxnetVirtualGpus(LimitedGpus, VirtualGpus):
         refuse_mixed_devices()
 
     def limit(self) -> None:
+        """Checks each new array against the limits of its virtual GPU, and counts its memory
+        until it is freed if that is limited."""
         # virtual GPUs without limits do not pay for a check of each array
         if not any(self.characters):
             return

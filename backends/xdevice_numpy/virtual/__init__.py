@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
 
 class NumpyVirtualGpus(VirtualGpus):
+    """Accepts a request for virtual GPUs, and makes none."""
+
     def why_no_virtual_gpus(self) -> None:
         """Returns None although NumPy cannot have virtual GPUs: a reason would make
         `virtual_gpus` raise an error for the other backends too. On NumPy `try_gpu` returns the

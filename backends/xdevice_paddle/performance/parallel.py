@@ -97,6 +97,9 @@ class PaddleParallel(Parallel):
     scope_reach = "process"
 
     def thread_state(self) -> Callable[[], AbstractContextManager[Any]]:
+        """Reads whether this thread records gradients, and its AMP settings, and returns a
+        function that makes a block in which another thread has them. Inside, `paddle.grad` runs
+        in one thread at a time."""
         private.require("parallel")
         grad = paddle.is_grad_enabled()
         tracer = _dygraph_tracer()

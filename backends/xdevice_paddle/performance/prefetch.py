@@ -143,6 +143,9 @@ class PaddlePrefetch(Prefetch):
     """Paddle's own name for the kind of device that xdevice calls `gpu`."""
 
     def stage(self, x: Any, device: Device) -> paddle.Tensor:
+        """Begins to copy a tensor or a NumPy array to a device, and returns the new tensor. A
+        copy from the host to CUDA goes through the ring of pinned memory, or through Paddle's
+        own pinned memory."""
         # only copies from the host to a CUDA GPU go through pinned memory
         goes_to_cuda = self._gpu == "gpu" and device is not devices.CPU
         if isinstance(x, paddle.Tensor):
@@ -173,6 +176,8 @@ class PaddlePrefetch(Prefetch):
         return copying.copy_to(pinned, self.to_native(device), is_blocking=False)
 
     def iterate(self, source: Any) -> Iterator[Any]:
+        """Returns an iterator over a loader that raises the errors of the user's code
+        unchanged."""
         if not isinstance(source, paddle.io.DataLoader):
             return iter(source)
         if source.num_workers == 0:

@@ -24,6 +24,7 @@ _tensor, _move = private.place("paddle.Tensor._copy_to")
 class PaddleTransfers(Transfers):
     @contextmanager
     def watch(self, report: Callable[[Transfer], None]) -> Iterator[None]:
+        """A block in which `report` is called for each transfer."""
         private.require("transfers")
         with Hooks(self, report, staging.size) as hooks:
             hooks.verbs()

@@ -20,17 +20,22 @@ if TYPE_CHECKING:
 
 
 class PaddleVirtualGpus(LimitedGpus, VirtualGpus):
+    """Paddle's virtual GPUs: the devices of the plugin that `custom_device` has registered."""
+
     _gpu: str
     _gpus: int
     _natives: dict[Device, Any]
 
     def why_no_virtual_gpus(self) -> str | None:
         listed = paddle.device.get_all_custom_device_type() or ()
+        # Paddle got the plugin, but has not accepted it
         if virtual_devices.registered() and virtual_devices.KIND not in listed:
             return "Paddle does not list them; GLOG_v=3 makes it print why"
         return virtual_devices.why_not()
 
     def make_virtual_gpus(self, n: int) -> None:
+        """Prepares Paddle for its virtual GPUs, which exist since its import, and makes its
+        operations refuse tensors of two of them."""
         from . import virtual_operations
 
         private.require("virtual GPUs")
@@ -42,15 +47,16 @@ class PaddleVirtualGpus(LimitedGpus, VirtualGpus):
         # forgets Paddle's objects for real GPUs, which are hidden from now on
         self._natives = {devices.CPU: self._natives[devices.CPU]}
         self._gpu, self._gpus = virtual_devices.KIND, n
-        for index in range(
-            n
-        ):  # so that xdevice accepts the names that paddle.get_device() returns
+        # xdevice accepts the names that `paddle.get_device()` returns
+        for index in range(n):
             devices.spell(f"{virtual_devices.KIND}:{index}", devices.of("gpu", index))
         # xdevice makes them by Tensor.view, which has no kernel while strides are off
         self.short_floats = frozenset()
         virtual_operations.refuse_mixed_devices()
 
     def limit(self) -> None:
+        """Checks each new tensor against the limits of its virtual GPU. Paddle itself counts
+        their memory."""
         from . import virtual_operations
 
         if any(self.characters):

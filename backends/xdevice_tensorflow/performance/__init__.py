@@ -25,6 +25,8 @@ class TensorflowGraphs(Graphs):
 
 class TensorflowParallel(Parallel):
     def thread_state(self) -> Callable[[], AbstractContextManager[Any]]:
+        """Reads the device of this thread's block of `tf.device`, and returns a function that
+        makes a block in which another thread has it."""
         # empty outside a block of `tf.device`
         place = tf.__internal__.eager_context.get_device_name()
         return (lambda: tf.device(place)) if place else nullcontext

@@ -80,8 +80,11 @@ def _is_read_by_a_gradient() -> bool:
 class TensorflowTransfers(Transfers):
     @contextmanager
     def watch(self, report: Callable[[Transfer], None]) -> Iterator[None]:
+        """A block in which `report` is called for each transfer: reads and explicit copies by
+        hooks, and operands that an operation copies by the callback `report_operands`."""
         private.require("transfers")
 
+        # with the arguments of `EagerTensor._copy`
         def target(x: Any, ctx: Any = None, device_name: str | None = None) -> Device | None:
             return devices.parse(device_name) if device_name else None
 

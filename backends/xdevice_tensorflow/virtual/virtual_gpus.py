@@ -71,6 +71,8 @@ _ASSIGN, _READ = "AssignVariableOp", "ReadVariableOp"
 
 
 class TensorflowVirtualGpus(LimitedGpus, VirtualGpus):
+    """TensorFlow's virtual GPUs: the logical CPU "/CPU:1" is gpu:0, and so on."""
+
     _places: dict[str, Device]
     _natives: dict[Device, str]
     _counts: dict[str, int]
@@ -106,6 +108,8 @@ class TensorflowVirtualGpus(LimitedGpus, VirtualGpus):
         _keep_out_of_strategies(self)
 
     def limit(self) -> None:
+        """Checks each new tensor against the limits of its virtual GPU, and counts its memory
+        until it is freed if that is limited."""
         # virtual GPUs without limits do not pay for a check of each tensor
         if not any(self.characters):
             return

@@ -239,6 +239,8 @@ def _memory(x: torch.Tensor) -> tuple[Any, Any]:
 
 
 class TorchGraphs(Graphs):
+    """CUDA graphs; other devices have none."""
+
     _gpu: str
 
     compiler = "torch.compile"

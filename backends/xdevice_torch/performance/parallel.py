@@ -19,6 +19,8 @@ class TorchParallel(Parallel):
     """The `type` of the `torch.device` that xdevice calls `gpu:i`, such as "cuda"."""
 
     def thread_state(self) -> Callable[[], AbstractContextManager[Any]]:
+        """Reads this thread's gradient and inference mode, autocast, default device and current
+        GPU, and returns a function that makes a block in which another thread has them."""
         grad, inference = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
         # autocast has settings for each type of device
         casts = [

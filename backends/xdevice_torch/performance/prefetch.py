@@ -68,6 +68,9 @@ class TorchPrefetch(Prefetch):
         def _owned(self, x: torch.Tensor, new: torch.Tensor) -> torch.Tensor: ...
 
     def stage(self, x: Any, device: Device) -> torch.Tensor:
+        """Begins to copy a tensor or a NumPy array to a device, and returns the new tensor. A
+        copy from the host to CUDA goes through the ring of pinned memory, or through PyTorch's
+        own pinned memory."""
         native = self.to_native(device)
         if isinstance(x, torch.Tensor):
             return self._owned(x, _tensor(x, native))

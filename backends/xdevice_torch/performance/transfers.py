@@ -134,6 +134,8 @@ class TorchTransfers(Transfers):
 
     @contextmanager
     def watch(self, report: Callable[[Transfer], None]) -> Iterator[None]:
+        """A block in which `report` is called for each transfer. The functions in it tell the
+        hooks where a tensor is, and to which device `x.to(...)` and `x.cuda(...)` move it."""
         private.require("transfers")
 
         def source_of(x: torch.Tensor) -> Device | None:

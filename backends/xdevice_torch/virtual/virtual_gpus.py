@@ -191,7 +191,7 @@ class _Module:
     def is_bf16_supported(self) -> bool:
         return True
 
-    # virtual GPUs draw from the host's default generator, so its state is theirs
+    # virtual GPUs draw from the host's default generator, and so have its state
 
     def get_rng_state(self, device: Any = None) -> torch.Tensor:
         return torch.get_rng_state()
@@ -486,6 +486,8 @@ and returns the replacement. The table above gives the reasons."""
 
 
 class TorchVirtualGpus(LimitedGpus, VirtualGpus):
+    """PyTorch's virtual GPUs, `torch.device("vgpu", i)`."""
+
     _gpu: str
     _gpus: int
     _places: dict[torch.device, Device]

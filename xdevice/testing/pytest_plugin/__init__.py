@@ -51,6 +51,7 @@ _guarded: Final = pytest.StashKey[bool]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
+    """Adds the options of this plugin."""
     group = parser.getgroup("xdevice", "xdevice: the tests that ask for the fixture xd")
     group.addoption(
         "--xd-backends",

@@ -108,6 +108,7 @@ class Cuda:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """Writes for which backends "cuda" was the virtual GPU."""
         if terminalreporter.config.option.collectonly:
             return
         names = (

@@ -65,6 +65,7 @@ class Summary:
         )
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Counts the outcome of a test, from its reports."""
         if getattr(report, "xdevice_values", 0):
             self._recorded.append(report.xdevice_values)
         facts = getattr(report, "xdevice", None)
@@ -84,6 +85,8 @@ class Summary:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """Makes a run fail that would otherwise pass without having run or recorded
+        anything."""
         is_green = session.exitstatus in (
             pytest.ExitCode.OK,
             pytest.ExitCode.NO_TESTS_COLLECTED,
@@ -113,6 +116,8 @@ class Summary:
         )
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """Writes the last lines: the recorded values, the capabilities that adapters lack, and
+        the backends that were run and not run."""
         if self._settings.recordings is not None:
             line = self._settings.recordings.describe(sum(self._recorded), len(self._recorded))
             hint = ", which is a failure: use the fixture assert_parity, or xdevice.parity.log"
