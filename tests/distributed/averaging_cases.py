@@ -430,7 +430,7 @@ def refused_gradients_leave_the_world_open():
         for model, x, words in (
             (tables[0], rows, "not dense; make it dense first, by x.to_dense()"),
             (tables[1], rows, "not dense"),
-            (cleared, torch.ones(1, 2), "a hook has taken the gradient of weight away"),
+            (cleared, torch.ones(1, 2), "a hook has removed the gradient of weight"),
         ):
             world.broadcast(model)
             with (

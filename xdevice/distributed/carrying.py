@@ -102,7 +102,7 @@ def require_here(operand: Operand, verb: str, own_device: Callable[[], Device]) 
     # the program has not imported
     if place.kind != "cpu" and place is not (device := own_device()):
         raise DeviceMismatchError(
-            f"{operand.name} is on {place}, and this process works on {device}, as world.device says; move it"
+            f"{operand.name} is on {place}, but this process works on {device} (world.device); move it there"
         )
 
 
@@ -173,7 +173,7 @@ def weight_of(value: Any) -> float:
     # the comparison with the largest float refuses infinity, and NaN, which compares as False
     if isinstance(value, bool) or not isinstance(value, Real) or not 0 <= value <= _MOST:  # type: ignore[operator]
         raise ArgumentError(
-            f"weight must be a number that is not negative, such as the number of samples, not {shown(value)}"
+            f"weight must be a finite number of 0 or more, such as the number of samples, not {shown(value)}"
         )
     return float(value)
 

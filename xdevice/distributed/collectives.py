@@ -57,7 +57,7 @@ def all_reduce(session: Session, x: Any, op: str, weight: float | None) -> Any:
     own = None if weight is None else carrying.weight_of(weight)
     # a sum, maximum or minimum has no weights
     if own is not None and op != "mean":
-        raise ArgumentError(f"a weight counts in op='mean', and op is {shown(op)}")
+        raise ArgumentError(f"a weight is allowed with op='mean' only, and op is {shown(op)}")
     x = registry.as_array(x)
     operands = _sort(_summands(x))
     session.ready("all_reduce", operands, op)
@@ -230,7 +230,7 @@ def _pair(session: Session, verb: str, x: Any, other: int, name: str) -> Any:
     with the received values after "recv"."""
     session.require_rank(other, name)
     if other == session.rank:
-        raise ArgumentError(f"{name} is {other}, which is this rank; {verb} is between two")
+        raise ArgumentError(f"{name} is {other}, which is this rank; {verb} needs another rank")
     x = registry.as_array(x)
     operands = _sort(tensors_in(x, "x", verb))
     session.ready(verb, operands)
@@ -283,7 +283,9 @@ def _require_op(verb: str, op: str) -> None:
     """Raises `ArgumentError` if `op` is not the name of an operation by which tensors are
     reduced."""
     if op not in OPS:
-        raise ArgumentError(f"{verb} makes one of {', '.join(OPS)}, not {shown(op)}")
+        raise ArgumentError(
+            f"the op of {verb} must be one of {', '.join(OPS)}, not {shown(op)}"
+        )
 
 
 def _summands(x: Any) -> list[Operand]:

@@ -543,7 +543,7 @@ def _error(message: dict[str, Any]) -> PeerError | CollectiveMismatchError:
     if "calls" in message:
         return _mismatch(
             message["calls"],
-            "they were not voted on (check=False), so that the world is closed",
+            "they were not voted on (check=False), so the world is closed",
         )
     return PeerError(message["text"], message["rank"], message["why"])
 
@@ -604,7 +604,7 @@ def describe(error: BaseException) -> str:
         text = str(error)[:2000]
     # an error whose `str` fails must be reported all the same
     except Exception as unsaid:
-        text = f"its text cannot be had: {type(unsaid).__name__}"
+        text = f"its text could not be read: {type(unsaid).__name__}"
     return f"{type(error).__name__}: {text}{place}"
 
 
@@ -729,7 +729,7 @@ def connect(place: Launch, port: int, terms: Terms, line: str) -> socket.socket 
     if refusal.get("why") == "run":
         return None
     if refusal.get("why") == "token":
-        text = f"refuses this process: its {TOKEN} is another one, or its run is"
+        text = f"refuses this process: its {TOKEN} or its run is a different one"
         # the port is a hash, which another run may have too, with another token: the caller
         # tries the next port
         if place.port is None and is_loopback(place.host):

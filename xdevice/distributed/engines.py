@@ -63,8 +63,8 @@ def _automatic(own: Backend, device: Device) -> list[str]:
     names = _fitting(names, own, device)
     if not names:
         raise LaunchError(
-            f"nothing here moves tensors of {own.name} between processes: install PyTorch, "
-            "as pip install 'xdevice-dl[torch]' does, whose gloo does so for every framework"
+            f"no engine here moves tensors of {own.name} between processes; install PyTorch, "
+            "whose gloo does so for every framework: pip install 'xdevice-dl[torch]'"
         )
     return names
 

@@ -255,7 +255,7 @@ def averaging(session: Session, model: Any, weight: float | None) -> Iterator[No
     parameters = [_as_operand(name, variable) for name, variable, _ in backend.gradients(model)]
     if not parameters:
         raise NotATensorError(
-            f"no parameter of {shown(model)} is trained, so that it will have no gradient"
+            f"no parameter of {shown(model)} is trained, so it will have no gradient"
         )
     session.ready("averaging")
     plan = _plan(session, "averaging", backend, model, parameters)
@@ -271,7 +271,7 @@ def averaging(session: Session, model: Any, weight: float | None) -> Iterator[No
         total = session.agree(call, own)
         session.plans[model][_COMPARED] = True
         sending = _Sending(session, plan, parameters, total)
-        with session.inside("averaging(), whose gradients may be on their way"):
+        with session.inside("averaging(), whose gradients are being sent"):
             end = backend.watch_gradients(
                 [parameter.value for parameter in parameters], sending.ready
             )
@@ -314,8 +314,8 @@ def _end(
     refused = sending.refused
     if changed := sending.first_changed():
         refused = ArgumentError(
-            f"{changed} was written in the block of averaging(), before the ranks' gradients were averaged, so that "
-            "the ranks would diverge; only the backward pass belongs in the block: clip gradients and step after it"
+            f"{changed} was written in the block of averaging(), before the ranks' gradients were averaged, so the "
+            "ranks would diverge; only the backward pass belongs in the block: clip gradients and step after it"
         )
     # names, for the vote, the parameters that have no gradient after the pass
     nones = f"{weighted}{''.join(f'; {parameters[i].name} None' for i in missing)}"
@@ -438,9 +438,9 @@ class _Sending:
         only. Raises `ScopeError` if the gradient comes a second time."""
         if i in self._gradients:
             raise ScopeError(
-                f"{self.parameters[i].name} got a gradient twice in one block of averaging(), and the first may be "
-                "on its way: run one backward pass in the block, and those whose gradients add up to it before the "
-                "block"
+                f"{self.parameters[i].name} got a gradient twice in one block of averaging(), and the first may "
+                "already have been sent: run one backward pass in the block, and earlier passes whose gradients are "
+                "accumulated before it"
             )
         try:
             self._require_alike(i, gradient)
@@ -457,7 +457,7 @@ class _Sending:
         name, parameter, backend, _ = self.parameters[i]
         if gradient is None:
             raise ArgumentError(
-                f"a hook has taken the gradient of {name} away in averaging(); clear gradients after it"
+                f"a hook has removed the gradient of {name} in the block of averaging(); clear gradients after it"
             )
         if _facts_of(backend, name, gradient) == _facts_of(backend, name, parameter):
             return
@@ -468,7 +468,7 @@ class _Sending:
         )
         raise ArgumentError(
             f"the gradient of {name} is {own}, on {backend.device_of(gradient)}, expected {expected} on "
-            f"{backend.device_of(parameter)}, as the parameter; use average_gradients"
+            f"{backend.device_of(parameter)}, like the parameter; use average_gradients"
         )
 
     def _start(self, only_full: bool) -> None:

@@ -118,7 +118,7 @@ def all_gather_object(session: Session, value: Any) -> list[Any]:
     # every rank receives the values of all ranks
     if len(text) * session.size > _MOST:
         raise ArgumentError(
-            f"value has {len(text)} bytes as JSON, and those of {session.size} ranks may have {_MOST} together; put "
+            f"value has {len(text)} bytes as JSON, and all {session.size} ranks together may have {_MOST}; put "
             "numbers into a tensor and call all_gather"
         )
     session.ready("all_gather_object")
@@ -141,8 +141,8 @@ def _require_json(value: object, name: str) -> None:
         return
     if type(value) is not dict:
         raise ArgumentError(
-            f"{name} is a {type(value).__qualname__}, and JSON keeps None, bool, int, float, str, list and dict; for "
-            "tensors there are broadcast and all_gather"
+            f"{name} is a {type(value).__qualname__}, and JSON keeps only None, bool, int, float, str, list and dict; "
+            "use broadcast or all_gather for tensors"
         )
     for key, one in value.items():
         if type(key) is not str:

@@ -85,8 +85,8 @@ def join(place: Launch, timeout: float, join_timeout: float) -> Line:
     token = (os.environ.get(TOKEN) or "").strip()
     if not token and not is_loopback(place.host):
         raise LaunchError(
-            f"rank 0 is on {place.host}, beyond this machine: set {TOKEN} to a secret, the same for all processes, for "
-            "instance of python -c 'import secrets; print(secrets.token_hex())'"
+            f"rank 0 is on {place.host}, not on loopback: set {TOKEN} to the same secret in all processes, for "
+            "example to the output of python -c 'import secrets; print(secrets.token_hex())'"
         )
     _worlds += 1
     terms = Terms(token, place.run, _worlds, place.size)
@@ -128,7 +128,7 @@ def _allow_files(count: int) -> None:
         return
     if hard not in (-1, resource.RLIM_INFINITY) and hard < count:
         raise LaunchError(
-            f"rank 0 may open {hard} files here, and needs {count} to hear of all: ulimit -Hn {count}"
+            f"rank 0 may open {hard} files here, and needs {count} to connect to all ranks: ulimit -Hn {count}"
         )
     resource.setrlimit(resource.RLIMIT_NOFILE, (count, hard))
 
@@ -529,7 +529,7 @@ class Hub(threading.Thread):
         elif refusal["why"] == "token":
             self._refused += 1
             _log.warning(
-                "xdevice: rank 0 has refused a process: its XDEVICE_TOKEN is another one, or its run is"
+                "xdevice: rank 0 has refused a process: its XDEVICE_TOKEN or its run is a different one"
             )
 
     def _refusal(self, hello: dict[str, Any], nonce: str) -> dict[str, str] | None:
@@ -548,7 +548,7 @@ class Hub(threading.Thread):
         if size != terms.size or not 0 <= rank < terms.size:
             return {
                 "why": "said",
-                "text": f"it is rank {rank} of {size}, and here are {terms.size} processes",
+                "text": f"it is rank {rank} of {size}, but this world has {terms.size} processes",
             }
         peer = self.peers[rank]
         # a process that a rank starts inherits the rank's environment variables, and could take
@@ -556,7 +556,7 @@ class Hub(threading.Thread):
         if (peer.vote if line == "vote" else peer.pulse) is not None or (
             peer.pid and peer.pid != str(hello.get("pid"))
         ):
-            text = f"another process is rank {rank} already; each needs a rank of its own, also one that a rank starts"
+            text = f"another process is rank {rank} already; each process needs its own rank, even a rank's child"
             return {"why": "said", "text": text}
         return None
 
@@ -799,8 +799,8 @@ class Hub(threading.Thread):
         self._end(
             first.rank,
             "late",
-            f"the engine has not done {first.pending.call}, and nothing has moved in it for {now - since:.0f} s on any "
-            f"rank; rank {first.rank} is at {first.at}",
+            f"the engine has not finished {first.pending.call}, and has made no progress for {now - since:.0f} s on "
+            f"any rank; rank {first.rank} is at {first.at}",
         )
         return True
 

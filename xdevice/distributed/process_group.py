@@ -80,7 +80,7 @@ def processes(
         value is not None and value != own for value, own in zip(arguments, around, strict=True)
     ):
         raise ArgumentError(
-            f"this is inside a block of processes already, with {around}; leave it first"
+            f"this is already inside a block of processes with {around}; leave that block first"
         )
     return _current
 
@@ -100,7 +100,7 @@ def world() -> World:
     """
     if _current is None:
         raise LaunchError(
-            "this process is not in a block of processes: with xdevice.distributed.processes() as world:"
+            "this process is not in a block of processes; open one: with xdevice.distributed.processes() as world:"
         )
     return _current
 

@@ -341,7 +341,7 @@ class Session:
         # the connections belong to the parent
         if os.getpid() != self._pid:
             raise UnsupportedError(
-                f"{verb} in a forked child: rank {self.rank} of this world is the process {self._pid}; call it there"
+                f"{verb} in a forked child: rank {self.rank} of this world is process {self._pid}; call it there"
             )
         self.require_open(verb)
         if self._within:

@@ -88,7 +88,7 @@ def refuse_in_capture(verb: str) -> None:
     own, would be missing from the graph."""
     if _capturing.get():
         raise CaptureError(
-            f"xdevice.{verb} is called in a task that is being captured; capture the tasks inside it"
+            f"xdevice.{verb} is called in a task that is being captured; capture the tasks inside it instead"
         )
 
 
@@ -137,7 +137,7 @@ def _rehearse(task: Callable[[], Any], stream: streams.Stream) -> None:
     # a read by the host would not be repeated by a replay, which runs no Python
     except TransferError as error:
         raise CaptureError(
-            f"the task cannot be captured: a replay would not do this again, {error.record}; keep it out of the task"
+            f"the task cannot be captured: a replay would not repeat this: {error.record}; keep it out of the task"
         ) from error
     finally:
         # also after an error: the task may have written into tensors of the caller

@@ -277,8 +277,8 @@ class _Producer(workers.Worker):
         self.join(workers.PATIENCE)
         if self.is_alive():
             warnings.warn(
-                f"the source of prefetch has been making a batch for {workers.PATIENCE} s that is no longer wanted; "
-                f"its thread ends when that batch is there",
+                f"the source of prefetch has spent {workers.PATIENCE} s on a batch that is no longer needed; "
+                f"its thread ends when that batch is done",
                 RuntimeWarning,
                 stacklevel=3,
             )
@@ -407,7 +407,7 @@ class _Producer(workers.Worker):
         if any(place is not self._place for _, place in backend.model_devices(model)):
             raise backend.unsupported(
                 f"prefetching batch{path()}, a {type(model).__qualname__}, which would move in place",
-                "leave it out of the batch, and move it before: xdevice.to_device(model, device)",
+                "leave it out of the batch, and move it beforehand: xdevice.to_device(model, device)",
             )
 
     def _stage_object(

@@ -273,11 +273,11 @@ def _report(transfer: Transfer) -> None:
         hint = (
             ""
             if record.explicit
-            else "; or, if it has to be here, ask for it by name: xdevice.item(x)"
+            else "; if the program needs it here, make it explicit: xdevice.item(x)"
         )
         raise TransferError(
             f'{record}, inside xdevice.transfers("{min(refusing)}"); keep the value on its device, and read it '
-            f"after the block, or once in many steps{hint}",
+            f"after the block, or only once in many steps{hint}",
             record,
         )
     if modes & ({"log_explicit"} if record.explicit else {"log", "log_explicit"}):

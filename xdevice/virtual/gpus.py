@@ -127,7 +127,7 @@ def _refuse(backend: Backend, n: int, force: bool) -> None:
         )
     reason, most = backend.why_no_virtual_gpus(), backend.most_virtual_gpus
     if reason is None and most is not None and n > most:
-        reason = f"{n} are too many for it; ask for {most} at most"
+        reason = f"{n} are too many for it; ask for at most {most}"
     if reason is not None:
         raise UnsupportedError(f"{backend.name} cannot have virtual GPUs here: {reason}")
 

@@ -58,7 +58,7 @@ def register(n: int, kind: str) -> str | None:
     # a version without the header, without a member of the struct, or without the function in
     # its library
     except (OSError, LookupError, AttributeError) as error:
-        return f"this Paddle cannot be given them ({type(error).__name__}: {error}); 2.6.2 and 3.3.1 can"
+        return f"this version of Paddle cannot have them ({type(error).__name__}: {error}); 2.6.2 and 3.3.1 can"
     return None
 
 

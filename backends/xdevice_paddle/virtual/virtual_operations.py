@@ -91,7 +91,7 @@ def _checked(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
                 )
         if operands and name == _REFUSED:
             raise UnsupportedError(
-                "RMSProp is not supported on virtual GPUs of paddle; take Adam, or stay on the CPU"
+                "RMSProp is not supported on virtual GPUs of paddle; use Adam, or stay on the CPU"
             )
         result = call(*args, **kwargs)
         if operands:

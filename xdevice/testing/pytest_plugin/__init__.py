@@ -56,32 +56,32 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--xd-backends",
         metavar="NAMES",
-        help="the backends to run on: names such as torch,paddle, which must be installed, or auto, all that are",
+        help="the backends to run on: names such as torch,paddle, which must be installed, or auto for all that are",
     )
     group.addoption(
         "--xd-device",
         metavar="DEVICE",
-        help="what xd_device is, cpu or gpu:1 for instance; else gpu:0 where the backend has it, cpu:0 elsewhere",
+        help="the value of xd_device, such as gpu:1; by default gpu:0 if the backend has it, and cpu:0 otherwise",
     )
     group.addoption(
         "--xd-record",
         metavar="DIR",
-        help="keep what assert_parity and xdevice.parity.log see in each test",
+        help="save the values that assert_parity and xdevice.parity.log get in each test",
     )
     group.addoption(
         "--xd-compare",
         metavar="DIR",
-        help="compare it with what --xd-record has kept, here or elsewhere",
+        help="compare these values with those that --xd-record has saved, here or on another machine",
     )
     group.addoption(
         "--xd-cuda",
         metavar="DEVICE",
-        help="what PyTorch and JAX take for cuda, a virtual GPU such as gpu:1: for test suites that ask for cuda",
+        help="the virtual GPU, such as gpu:1, that PyTorch and JAX use as cuda: for test suites that ask for cuda",
     )
     group.addoption(
         "--xd-default-of-tests",
         action="store_true",
-        help="with --xd-cuda: the default device that a suite sets for PyTorch does not hold for the library it tests",
+        help="with --xd-cuda: a suite's default device for PyTorch applies to the tests, not to the library they test",
     )
     parser.addini("xd_backends", "the default of --xd-backends", default="auto")
 

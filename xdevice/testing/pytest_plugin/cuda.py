@@ -113,7 +113,7 @@ class Cuda:
             return
         names = (
             ", ".join(self._taken)
-            or "no framework: none was imported that is asked for it, which is a failure"
+            or "no framework, which is a failure: none was imported that tests ask for cuda"
         )
         terminalreporter.write_line(
             f'xdevice: "cuda" was {self._device} for {names}', red=not self._taken

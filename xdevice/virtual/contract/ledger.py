@@ -128,6 +128,6 @@ def out_of_memory(index: int, more: int, limit: int, used: int) -> str:
     """Returns the text of an out-of-memory error: a GPU with `limit` bytes, of which `used` are
     allocated, cannot allocate `more`."""
     return (
-        f"out of memory on the virtual gpu:{index}: tried to allocate {more:,} bytes, and of its {limit:,} "
-        f"{limit - used:,} are free; XDEVICE_VIRTUAL_GPUS says how many it has"
+        f"out of memory on the virtual gpu:{index}: tried to allocate {more:,} bytes, and {limit - used:,} of its "
+        f"{limit:,} bytes are free; XDEVICE_VIRTUAL_GPUS sets its memory"
     )

@@ -60,7 +60,7 @@ class LimitedGpus(Primitives):
         for dtype in dtypes:
             if dtype in self.characters[index].lacks:
                 raise self.lack_error(
-                    f"the virtual gpu:{index} does not have {dtype}, by XDEVICE_VIRTUAL_GPUS; use "
+                    f"the virtual gpu:{index} does not have {dtype}, as XDEVICE_VIRTUAL_GPUS says; use "
                     f"{NARROWER.get(dtype, 'float32')}, or stay on the CPU"
                 )
 
