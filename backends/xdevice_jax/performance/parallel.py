@@ -32,7 +32,6 @@ class JaxParallel(Parallel):
         @contextmanager
         def state() -> Iterator[None]:
             with ExitStack() as stack:
-                # only if it differs, because this block is the most expensive of the three
                 if jax.config.jax_enable_x64 != is_64_bit:
                     stack.enter_context(enable_x64(is_64_bit))
                 stack.enter_context(jax.default_device(place))

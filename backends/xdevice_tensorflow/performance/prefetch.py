@@ -2,8 +2,9 @@
 the user's code in them have their own type.
 
 TensorFlow turns an exception in `from_generator` or `py_function` into its own error, which
-contains only the name of the exception's type and its text: "{{function_node ...}} ValueError:
-too short\\nTraceback (most recent call last): ...".
+contains only the name of the exception's type and its text:
+
+    {{function_node ...}} ValueError: too short\\nTraceback (most recent call last): ...
 """
 
 from __future__ import annotations

@@ -228,7 +228,6 @@ class Hooks(Patches):
         """Returns the function that replaces `original`: in a thread or task that listens, it
         reports the transfer, and then calls `original`. An error that `report` raises prevents
         the call."""
-        # not `self`: blocks that overlap share the hook
         report = self._report
 
         @wraps(original)
