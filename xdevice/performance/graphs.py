@@ -50,7 +50,7 @@ def make_graphed_callable(task: Callable[[], Any], device: object = None) -> Gra
         UnsupportedError: the backend has no graphs, or none on that device; the error names what to use instead.
         CaptureError: the task reads, waits, calls `parallel.run`, `prefetch` or itself, or cannot be recorded.
         DeviceMismatchError: the task works on another device, which a replay would leave out.
-        ArgumentError, DeviceError: not a function; several GPUs, and none is named. Also what the task raises.
+        ArgumentError, DeviceError: not a function; several GPUs, and none is named. Also the errors of the task.
 
     Example:
         >>> try:

@@ -48,7 +48,7 @@ def prefetch(iterable: Iterable[Any], device: object, depth: int = 2) -> Feed:
     Args:
         iterable: a `torch.utils.data.DataLoader`, a `tf.data.Dataset`, a Gluon or Paddle `DataLoader`, a list, ...
         device: any spelling that `xdevice.device` takes.
-        depth: how many batches are made in advance; at most as many wait on the device.
+        depth: how many batches are made in advance; at most this many wait on the device.
 
     | backend | copies to a GPU |
     |---|---|

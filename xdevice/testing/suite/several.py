@@ -293,6 +293,7 @@ class ReplicaChecks(Suite):
             if name == "bool":
                 continue
             array = xdevice.to_numpy(x)
+            # the sum of `x`, `x` and `2 * x`, and the mean of `x` and `x`
             self.assert_reduces(name, x, (array * 4).astype(array.dtype), mean=False)
             if dtype_name(x.dtype) in FLOATS:
                 self.assert_reduces(name, x, array, mean=True)
