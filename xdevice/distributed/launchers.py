@@ -256,7 +256,7 @@ def _check_numbers(
         )
     if local_rank is not None and local_rank >= local_size:
         raise LaunchError(
-            f"{launcher.local_rank} is {local_rank} and {launcher.local_size} is {local_size}: too few"
+            f"{launcher.local_rank} is {local_rank} and {launcher.local_size} is {local_size}: it must be less"
         )
 
 

@@ -132,9 +132,8 @@ class transfers:
 
     A transfer is a read by the host or a copy between devices; a read of a tensor on the CPU counts too, with
     `physical` False. It is explicit if the program asks for it by name (`to_device`, `item`, `x.cpu()`, `x.numpy()`),
-    and otherwise implicit (`float(x)`, `if x`, `print(x)`, `np.asarray(x)`, copies that an operation makes). A block
-    applies to its own thread or task, can be nested, and lasts across an `await`. docs/reference/async.md lists what
-    they miss.
+    and otherwise implicit (`float(x)`, `if x`, `print(x)`, `np.asarray(x)`, copies by an operation). A block applies
+    to its own thread or task, can be nested, and lasts across an `await`. docs/reference/async.md has its limits.
 
     Args:
         mode: as in `jax.transfer_guard`. "allow" records, "log" also warns of implicit transfers at their line,
