@@ -111,9 +111,9 @@ class World:
 
     Experimental: it may change in a minor version.
 
-    Its attributes are `rank`, `size`, `local_rank`, `local_size`, `launcher`, `device`, which is
-    `xdevice.distributed.local_device()`, and `engine`, the name of the engine that moves the tensors ("none" in a world
-    of one). On TensorFlow, the block also works as `with device:`.
+    Its attributes are `rank`, `size`, `local_rank`, `local_size`, `launcher`, `device`, which
+    is `xdevice.distributed.local_device()`, and `engine`, the name of the engine that moves the
+    tensors ("none" in a world of one). On TensorFlow, the block also works as `with device:`.
 
     Every rank must call the same methods in the same order, from one thread. The methods take tensors of any backend,
     on `device` or on the host, and containers of them. They raise PeerError if a rank has failed or is late; that
@@ -205,13 +205,15 @@ class World:
         """Gives every rank the values that `x` has on rank `root`. Use the return value.
 
         Args:
-            x: a tensor, a model, or a container of them, with the same keys, dtypes and shapes on each rank. All
-                variables of a model are written in place, including running statistics, and those of layers that it
-                holds in plain lists. So are tensors that can be written; others are returned as new tensors. Numbers
-                and texts in a container are not sent: they must be the same on all ranks, or CollectiveMismatchError
-                is raised. To send a number that only one rank has, make it a tensor. The numbers of an optimizer that
-                are not among its variables must also be the same: all numbers of a PyTorch optimizer, and the
-                learning rate of a Paddle optimizer and of a Gluon Trainer.
+            x: a tensor, a model, or a container of them, with the same keys, dtypes and shapes
+                on each rank. All variables of a model are written in place, including running
+                statistics, and those of layers that it holds in plain lists. So are tensors
+                that can be written; others are returned as new tensors. Numbers and texts in a
+                container are not sent: they must be the same on all ranks, or
+                CollectiveMismatchError is raised. To send a number that only one rank has, make
+                it a tensor. The numbers of an optimizer that are not among its variables must
+                also be the same: all numbers of a PyTorch optimizer, and the learning rate of a
+                Paddle optimizer and of a Gluon Trainer.
             root: the rank that has the values.
 
         Raises:
@@ -326,13 +328,15 @@ class World:
                 a container of gradients. Those that can be written are; for others new tensors are made.
             weight: as in `all_reduce`: the number of samples of this rank, if it differs between ranks.
 
-        A gradient that is None on all ranks stays None. If it is None on some ranks only, CollectiveMismatchError names
-        it. Small gradients are sent together, in buckets of one dtype and of 25 MB at most.
+        A gradient that is None on all ranks stays None. If it is None on some ranks only,
+        CollectiveMismatchError names it. Small gradients are sent together, in buckets of one
+        dtype and of 25 MB at most.
 
         Raises:
-            UnsupportedError: a model whose framework does not keep gradients in the model: pass the gradients instead;
-                a trained layer that the model holds in a plain list, if the framework does not list it.
-                NotATensorError, DTypeError, ArgumentError: as in `all_reduce`.
+            UnsupportedError: a model whose framework does not keep gradients in the model: pass
+                the gradients instead; a trained layer that the model holds in a plain list, if
+                the framework does not list it. NotATensorError, DTypeError, ArgumentError: as
+                in `all_reduce`.
         """
         return gradients.average_gradients(self._session, model_or_gradients, weight)
 
@@ -341,18 +345,20 @@ class World:
     ) -> AbstractContextManager[None]:
         """The block for one backward pass: afterwards each gradient of the model is the mean over all ranks.
 
-        With `with world.averaging(model): loss.backward()` gradients travel while the pass computes the next ones, in
-        buckets of 25 MB, with PyTorch and Paddle; with MXNet, and with engines other than PyTorch's, after the pass.
-        They need additional memory of their own size. Gradients from earlier passes count too, for example if several
-        batches are accumulated: run only the last pass in the block.
+        With `with world.averaging(model): loss.backward()` gradients travel while the pass
+        computes the next ones, in buckets of 25 MB, with PyTorch and Paddle; with MXNet, and
+        with engines other than PyTorch's, after the pass. They need additional memory of their
+        own size. Gradients from earlier passes count too, for example if several batches are
+        accumulated: run only the last pass in the block.
 
         Args:
             model: a model that keeps its gradients (torch, paddle, mxnet), with the same parameters on each rank.
             weight: as in `all_reduce`: the number of samples of this rank, if it differs between ranks.
 
-        The ranks vote when the block begins and when it ends. No other collective can be called inside. A gradient that
-        is None on all ranks stays None; if it is None on some ranks only, CollectiveMismatchError names it, and no
-        gradient is changed. An error inside the block closes the world: the other ranks raise PeerError.
+        The ranks vote when the block begins and when it ends. No other collective can be called
+        inside. A gradient that is None on all ranks stays None; if it is None on some ranks
+        only, CollectiveMismatchError names it, and no gradient is changed. An error inside the
+        block closes the world: the other ranks raise PeerError.
 
         Raises:
             NotATensorError: not a model, or no parameter is trained. ScopeError: two backward passes in one block.
@@ -365,9 +371,10 @@ class World:
     def native_group(self) -> None:
         """Makes the framework's own group of these processes: PyTorch's default process group.
 
-        From then on DDP, FSDP (`fully_shard`), DTensor, and the libraries that ask `torch.distributed` work on this
-        world, until its block ends. If the program has called `init_process_group` itself, that group stays. Their
-        collectives are not voted on, but a rank that dies or raises an error is named on the other ranks.
+        From then on DDP, FSDP (`fully_shard`), DTensor, and the libraries that ask
+        `torch.distributed` work on this world, until its block ends. If the program has called
+        `init_process_group` itself, that group stays. Their collectives are not voted on, but a
+        rank that dies or raises an error is named on the other ranks.
 
         Raises:
             UnsupportedError: the backend in use has no such group (all but PyTorch). LaunchError: the program's own

@@ -172,6 +172,8 @@ class StreamChecks(Suite):
             self.assert_reads(z, expected * 4, way)
 
     def test_events_are_there_or_refused(self) -> None:
+        """`require_events` must raise an error for exactly those devices for which `new_event`
+        does."""
         for place in self.places():
             refusal = refusal_of(partial(self.adapter.new_event, place))
             earlier = refusal_of(partial(self.adapter.require_events, place))

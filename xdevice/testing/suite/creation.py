@@ -101,6 +101,8 @@ class CreationChecks(Suite):
                 self.assert_reads(x, np.asarray(source), name)
 
     def test_memory_is_taken_over_and_read_without_a_change(self) -> None:
+        """`from_numpy` and `from_buffer` make tensors of an array's memory, and `to_numpy` and
+        `peek` read them: every value of every dtype must be the same afterwards."""
         for name in (
             *self.dtypes(),
             *sorted(self.adapter.short_floats - self.adapter.lacks(self.here)),
@@ -282,6 +284,8 @@ class CreationChecks(Suite):
                 )
 
     def test_what_is_given_away_is_nobody_elses(self) -> None:
+        """If `gives_away` says that an array from `to_numpy` belongs to the caller, nothing
+        else may use its memory."""
         for name, x, array in self.odd():
             first = self.adapter.to_numpy(x)
             if not self.adapter.gives_away(x):
@@ -324,6 +328,8 @@ class CreationChecks(Suite):
 
     @once
     def test_what_numpy_lends_can_be_worked_in(self) -> None:
+        """A tensor that shares the memory of a NumPy array has the array's values, and can be
+        computed with."""
         for name, source in odd_sources():
             before = source.copy()
             for copy in (None, False):
@@ -355,6 +361,8 @@ class CreationChecks(Suite):
 
     @needs("Conversion")
     def test_memory_is_described_as_it_is(self) -> None:
+        """`memory_layout` must give the address that the samples give, and agree with DLPack
+        about the strides."""
         for name, x in self.odd_tensors().items():
             detached = self.adapter.detached(x)
             layout = self.adapter.memory_layout(detached)
@@ -436,6 +444,8 @@ class CreationChecks(Suite):
     @needs("Conversion")
     @once
     def test_memory_is_adopted_in_place(self) -> None:
+        """Memory that fits the rules of `takes` must be shared when it is converted, and not
+        copied."""
         rules = need(self.adapter.takes(), "memory of others that it takes over")
         assert rules.alignment >= 1
         assert rules.strides in ("any", "forward", "compact")

@@ -290,6 +290,8 @@ class DeviceChecks(Suite):
         return xdevice.device_of(xdevice.tensor([1.0]))
 
     def test_results_are_where_the_adapter_says(self) -> None:
+        """`computes_on` must say whether a result is on the device of the operands or on that
+        of the block."""
         self.needs_kernels()
         here, there = self.here, self.there_with_values()
         x = xdevice.ones(2, device=here)

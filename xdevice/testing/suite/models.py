@@ -272,6 +272,8 @@ class ModelChecks(Suite):
 
     @needs("Calls")
     def test_the_call_of_a_model_goes_through_one_function(self) -> None:
+        """Inside `outermost(around)`, a call of a model must call `around` once, and return its
+        result."""
         net = self.traceable()
         inputs: list[Any] = []
 
@@ -385,6 +387,9 @@ class ModelChecks(Suite):
         )
 
     def test_the_parts_of_a_copy_stand_for_those_of_the_model(self) -> None:
+        """`model_parts` must list the parts of a copy in the same order as those of the model,
+        so that a part which is copied together with its model can be replaced by the part of
+        the copy."""
         for target in self.all_places():
             for name, model in self.build():
                 self.assert_parts_follow(name, model, target)

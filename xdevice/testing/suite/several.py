@@ -137,6 +137,8 @@ class ReplicaChecks(Suite):
             self.assert_holds(x, array, f"{name}: what the leaf was made of")
 
     def test_where_write_writes_is_known(self) -> None:
+        """`memory_of` must give the address and the strides of the memory into which `write`
+        writes, so that xdevice can notice tensors that share memory."""
         self.needs_kernels()
         for name, x in self.odd_tensors().items():
             # nobody can write into these, so their memory does not matter
@@ -242,6 +244,8 @@ class ReplicaChecks(Suite):
 
     @needs("Replicas")
     def test_a_total_is_new_and_keeps_its_dtype(self) -> None:
+        """`total` must return the sum or the mean of several tensors in a new tensor of their
+        dtype, on their device."""
         self.needs_kernels()
         for name, x in self.plain_tensors().items():
             # booleans have no sum

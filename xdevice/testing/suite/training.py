@@ -30,6 +30,9 @@ class TrainingChecks(Suite):
         return xdevice.to_device(model, self.home), optimizer, step
 
     def test_an_optimizer_takes_state_that_it_would_make_in_a_step(self) -> None:
+        """`state_to_come` must return the state that an optimizer would make in its first step,
+        and change nothing; with `take_state` a new optimizer must then continue where another
+        one is."""
         self.needs_kernels()
         model, optimizer, step = self.optimized()
         # a second model and optimizer, which take no step
@@ -153,6 +156,9 @@ class TrainingChecks(Suite):
             )
 
     def test_a_stored_gradient_is_told(self) -> None:
+        """`watch_gradients` must call `ready` once for each gradient of a pass, after the
+        gradient was stored, and until the watch is ended; an error of `ready` must end the
+        pass."""
         self.needs_kernels()
         model, step = need(self.samples.trainable(), "training")
         try:
