@@ -241,7 +241,7 @@ class Carrier:
                 "xdevice.distributed.processes(engine=...), or another dtype"
             )
 
-    # verbs
+    # the collectives, on one or several operands
 
     def one_by_one_or_packed(
         self,
@@ -401,7 +401,7 @@ class Carrier:
         y, is_shared = self._as_writable(operand)
         return self._store(operand, y, is_shared, self.engine.recv(y, source))
 
-    # in and out
+    # converting tensors to the engine's framework and back
 
     def read_only(self, operand: Operand) -> Any:
         """Returns the caller's tensor as a tensor of the engine's framework. The two may share

@@ -347,7 +347,7 @@ def _replaced(x: Any, operands: list[Operand], new: dict[int, Any]) -> Any:
     )
 
 
-# a world of one
+# collectives in a world of one process, without the full checks
 
 
 def _is_checked(session: Session, x: Any, op: str) -> bool:

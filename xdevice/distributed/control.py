@@ -93,7 +93,7 @@ _open: weakref.WeakSet[Conn] = weakref.WeakSet()
 """The connections of this process, which a forked child closes."""
 
 
-# frames
+# one end of a connection, which sends and receives frames
 
 
 class Conn:
@@ -309,7 +309,7 @@ class Line:
             pass
         self._timeout -= join_timeout
 
-    # sending
+    # sending to the hub
 
     def vote(self, call: str, payload: str = "") -> list[str]:
         """Sends the hub a text for the collective that this rank is about to call, and waits
@@ -371,7 +371,7 @@ class Line:
                 self._poll(0.05)
                 self._vote.flush()
 
-    # receiving
+    # receiving from the hub
 
     def _frames(self, seconds: float) -> list[tuple[bytes, str]]:
         """Waits for frames of the hub for up to `seconds`, and returns those that have arrived,

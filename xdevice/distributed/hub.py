@@ -364,7 +364,7 @@ class Hub(threading.Thread):
         self._register(peer.vote, lambda: self._read_calls(peer))
         self._register(peer.pulse, lambda: self._read_answers(peer))
 
-    # the loop
+    # the loop of the thread, and the connections
 
     def run(self) -> None:
         """Runs the thread: serves the ranks until the world ends. An error in the hub itself
@@ -475,7 +475,7 @@ class Hub(threading.Thread):
                     either.close()
         self._selector.close()
 
-    # joining
+    # processes that join
 
     def _accept(self) -> None:
         """Accepts a new connection, and sends it a greeting with the nonce that its proof must
@@ -830,7 +830,7 @@ class Hub(threading.Thread):
                 f"{text} lock, or its machine is out of reach; {calls}{others}",
             )
 
-    # the end
+    # ending the world
 
     def _end_died(self, peer: Peer) -> None:
         """Ends the world because a connection of this rank has ended."""

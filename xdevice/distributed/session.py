@@ -311,7 +311,7 @@ class Session:
             self.line.fail("raised", text)
             self.line.end(PeerError(text, self.rank, "raised"))
 
-    # before a verb
+    # checks before a collective
 
     @property
     def line(self) -> Line:
@@ -420,7 +420,7 @@ class Session:
                 f"{name} must be a rank from 0 to {self.size - 1}, not {shown(value)}"
             )
 
-    # the vote
+    # voting with the other ranks
 
     def vote(self, call: str, payload: str = "") -> list[str]:
         """Votes as `Line.vote` does, and counts the call as begun."""
@@ -450,7 +450,7 @@ class Session:
             self.line.started += 1
         return None
 
-    # the engine
+    # calling the engine
 
     def agree_and_call(
         self, verb: str, call: Callable[[], str], job: Callable[[], Any], tensors: list[Operand]

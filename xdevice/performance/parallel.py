@@ -112,7 +112,7 @@ def close_pool() -> None:
     pool.threads.close()
 
 
-# a task
+# one task, and the state that it takes along
 
 
 class _Fork(NamedTuple):
@@ -260,7 +260,7 @@ def _name(task: Any) -> str:
     return str(getattr(task, "__qualname__", None) or shown(task))
 
 
-# Python's lock
+# how long a thread may keep Python's lock
 
 
 TURN: Final = 0.0005
@@ -310,7 +310,7 @@ def _feeds_gpus(backend: Backend) -> bool:
     return any(backend.is_started(gpu) for gpu in gpus)
 
 
-# streams
+# the streams of the caller and of the tasks
 
 
 def _forks(backend: Backend) -> list[_Fork]:

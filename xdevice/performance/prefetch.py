@@ -185,7 +185,7 @@ class _Lane:
         )
         try:
             self._stream = streams.pop()
-        # no stream is free: another prefetch is at work on this device
+        # this is the first prefetch on this device, or another is at work
         except IndexError:
             self._stream = self.backend.new_stream(self._place)
         stack.callback(streams.append, self._stream)
@@ -234,7 +234,7 @@ class _Producer(workers.Worker):
         """Whether the program is ending. `_end_all` waits for this thread then, so `stop` does
         not."""
 
-    # the consumer's side
+    # called in the consumer's thread
 
     def start(self) -> None:
         # before the thread starts, so that the end of the program does not miss it
@@ -283,7 +283,7 @@ class _Producer(workers.Worker):
                 stacklevel=3,
             )
 
-    # the thread's side
+    # called in this thread
 
     def run(self) -> None:
         """Runs the thread: in the caller's context it makes all batches, and then reports the

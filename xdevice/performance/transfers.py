@@ -294,7 +294,7 @@ def _report(transfer: Transfer) -> None:
         )
 
 
-# the user's line
+# finding the line of the user's code
 
 # the folder of xdevice
 _HERE = os.path.dirname(os.path.dirname(__file__)) + os.sep

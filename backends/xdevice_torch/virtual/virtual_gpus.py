@@ -135,7 +135,7 @@ def _leaving_graphs(compile_graph: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
-# devices
+# the module `torch.vgpu`, and the current device
 
 
 class _Module:
@@ -434,7 +434,7 @@ def _received(
     )
 
 
-# storages
+# storages, which PyTorch would ask an allocator for
 
 
 def _making_storages(make: Callable[..., Any]) -> Callable[..., Any]:

@@ -115,7 +115,7 @@ def _in_fork() -> Exception:
     )
 
 
-# tensors
+# making tensors of a virtual GPU, and finding their tensors on the host
 
 
 def placed(host: torch.Tensor, device: torch.device, storage: Any = None) -> torch.Tensor:
@@ -259,7 +259,7 @@ _pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)
 )
 
 
-# operations
+# running an operation on the host
 
 
 class _Facts:
@@ -511,7 +511,7 @@ def _follow_shape(x: torch.Tensor, host: torch.Tensor) -> None:
 set_data = torch.Tensor.data.__set__  # type: ignore[attr-defined]
 
 
-# layouts
+# sparse tensors, and layouts that are refused
 
 
 def _placed_sparse(host: torch.Tensor, device: torch.device) -> torch.Tensor:
@@ -593,7 +593,7 @@ def _refusing(kind: str) -> Callable[..., Any]:
     return refuse
 
 
-# registration
+# registering the kernels with PyTorch
 
 
 def register() -> list[torch.library.Library]:

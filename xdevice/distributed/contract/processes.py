@@ -153,7 +153,7 @@ class Engine(ABC):
         has written nothing: the caller then writes one tensor after the other."""
         return False
 
-    # means and weights
+    # arithmetic for means and weights
 
     def times(self, x: Any, factor: float) -> Any:
         """Returns `x` times a number. The dtype is that of `x`, a float or complex one. The
@@ -166,7 +166,7 @@ class Engine(ABC):
         not be multiplied by the reciprocal."""
         return x / divisor
 
-    # the end
+    # ending the engine
 
     @abstractmethod
     def close(self) -> None:

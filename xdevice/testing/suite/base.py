@@ -212,7 +212,7 @@ class Suite:
         if not self.computes:
             pytest.skip(f"{self.backend} has no kernels for this GPU")
 
-    # tensors
+    # tensors for the checks
 
     def make(
         self, data: Any = ((1.0, 2.0, 3.0), (4.0, 5.0, 6.0)), dtype: str | None = None
@@ -319,7 +319,7 @@ class Suite:
         """Whether a tensor is marked as one that gets a gradient; None if the framework does not mark tensors so."""
         return self.samples.requires_grad(x)
 
-    # threads
+    # calling a function in another thread
 
     def in_thread(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Calls a function in a new thread, and returns its result or raises its error. Fails
@@ -344,7 +344,7 @@ class Suite:
             raise errors[0]
         return results[0]
 
-    # comparing
+    # comparing tensors and arrays
 
     def assert_holds(self, x: Any, array: Array, name: str = "") -> None:
         """Checks that a tensor has the dtype, shape and values of an array, bit for bit; on a

@@ -89,7 +89,7 @@ class CreationChecks(Suite):
         except (xdevice.errors.DTypeError, Warning):
             return False
 
-    # in and out
+    # making and reading tensors
 
     def test_every_dtype_survives_the_way_in_and_out(self) -> None:
         for name in self.dtypes():
@@ -208,7 +208,7 @@ class CreationChecks(Suite):
         with pytest.raises(ValueError, match="one element"):
             xdevice.item(self.make())
 
-    # creators
+    # functions that create tensors
 
     def test_creators_place_where_they_are_told(self) -> None:
         for place in self.all_places():

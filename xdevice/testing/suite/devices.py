@@ -232,7 +232,7 @@ class DeviceChecks(Suite):
                     move(thing, place)
         assert xdevice.device_of([x, y]) is devices.CPU
 
-    # comparing
+    # comparing the devices of tensors
 
     def test_device_of_and_same_device_see_where_tensors_are(self) -> None:
         x, y = self.make(), self.make()
@@ -256,7 +256,7 @@ class DeviceChecks(Suite):
         with pytest.raises(DeviceMismatchError):
             xdevice.device_of([x, far])
 
-    # scopes
+    # blocks that set a device
 
     def test_a_scope_places_what_the_framework_creates(self) -> None:
         there = self.there()
