@@ -56,7 +56,7 @@ class MxnetTransfers(Transfers):
         with Hooks(self, report, _size) as hooks:
             hooks.verbs()
             hooks.numpy_reads()
-            # arrays of NumPy's interface and sparse ones are subclasses, with methods of their own
+            # `mx.np.ndarray` and the sparse arrays are subclasses that override methods
             for cls in _family(mx.nd.NDArray):
                 hooks.reads(
                     cls, *(name for name in (*READS, *NUMPY_READS) if name in vars(cls))

@@ -47,7 +47,7 @@ _guarded: Final = pytest.StashKey[bool]()
 """Whether a test uses the fixture `no_transfer`."""
 
 
-# options
+# the options, and the start of a run
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -118,7 +118,7 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(Summary(config), "xdevice-summary")
 
 
-# collecting
+# collecting tests: one for each backend
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -211,7 +211,7 @@ def _prepare(backend: Backend) -> None:
     _second_device(backend)
 
 
-# running
+# running one test
 
 
 @pytest.hookimpl(wrapper=True)

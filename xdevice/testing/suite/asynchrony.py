@@ -72,7 +72,7 @@ class WaitingChecks(Suite):
             # again
             del x, raised
 
-    # blocking
+    # blocking mode
 
     def needs_blocking(self) -> None:
         """Skips the check if the adapter refuses blocking mode."""
@@ -219,7 +219,7 @@ class StreamChecks(Suite):
         xdevice.sync(more)
         self.assert_reads(y, expected + expected)
 
-    # graphs
+    # graphs of recorded work
 
     def needs_graphs(self) -> None:
         """Skips the check if the adapter refuses graphs on the home device."""

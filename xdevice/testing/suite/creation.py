@@ -32,7 +32,7 @@ class CreationChecks(Suite):
     """Checks of dtypes, of making and reading tensors, and of sharing memory between
     frameworks."""
 
-    # dtypes
+    # which dtype a tensor gets, and which are refused
 
     def test_dtypes_are_the_same_everywhere(self) -> None:
         wide = xdevice.to_numpy(self.make(np.zeros(1, "int64"))).dtype.name
@@ -298,7 +298,7 @@ class CreationChecks(Suite):
                 first[...] = np.zeros_like(first)
                 self.assert_holds(x, array, f"{name}: what it gave away was its own")
 
-    # sharing memory
+    # sharing memory with other frameworks
 
     def test_converting_to_numpy_and_back_keeps_every_tensor(self) -> None:
         for name, x in self.odd_tensors().items():
@@ -366,7 +366,7 @@ class CreationChecks(Suite):
         for name, x in self.odd_tensors().items():
             detached = self.adapter.detached(x)
             layout = self.adapter.memory_layout(detached)
-            # no memory to describe
+            # a tensor without elements has no memory, and None leaves the answer to DLPack
             if 0 in tuple(x.shape) or layout is None:
                 continue
             assert layout[0] == need(self.samples.address(detached), "addresses"), (

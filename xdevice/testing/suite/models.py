@@ -63,7 +63,7 @@ class ModelChecks(Suite):
             model = make()
             # frozen parameters must stay frozen
             before, marks = self.values(model), self.marks(model)
-            # from a device without values there is no way back
+            # values cannot be moved back from a device that holds none
             for target in (self.here, there, *back):
                 assert xdevice.to_device(model, target) is model, name
                 self.assert_all_on(target, model, name)

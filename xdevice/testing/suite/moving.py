@@ -153,7 +153,7 @@ class MovingChecks(Suite):
                 assert xdevice.device_of(moved) is target
                 assert_same(read(moved), expected, f"from {source} to {target}")
         x = self.make()
-        # there is nothing to wait for
+        # a tensor that is on the device already needs no copy
         assert xdevice.to_device(x, self.home, non_blocking=True) is x
         moved = xdevice.to_device({"x": [x]}, there, non_blocking=True)["x"][0]
         self.assert_holds(moved, xdevice.to_numpy(x))

@@ -94,7 +94,7 @@ class ParallelChecks(Suite):
             for i, result in enumerate(arrays):
                 assert_same(result, (array + number * i) * np.float32(2))
 
-    # prefetch
+    # copying batches in the background
 
     @needs("Prefetch")
     def test_prefetch_gives_every_batch_as_it_was(self) -> None:

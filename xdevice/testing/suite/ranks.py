@@ -87,7 +87,7 @@ class Ranks:
             return
         raise AssertionError("no DTypeError")
 
-    # the checks
+    # the checks, each of which every rank runs
 
     def sums(self) -> None:
         """Checks sums, and that they are written into the tensor if it can be written."""
@@ -206,7 +206,7 @@ def faults(world: World) -> Iterator[str]:
             except AssertionError as error:
                 yield f"{check.__name__} of {dtype}: {error}"
             except (xdevice.errors.DTypeError, xdevice.errors.UnsupportedError) as error:
-                # any other refusal is a fault of the adapter
+                # an error that does not name the engine is a fault of the adapter
                 if "the engine" not in str(error):
                     raise
                 refused.append(f"{check.__name__} of {dtype}: {error}")

@@ -55,7 +55,7 @@ class TransferChecks(Suite):
                 self.here,
                 devices.CPU,
             )
-            # one float32
+            # the size of one float32
             assert record.nbytes == 4
             # a read on the CPU moves nothing, and is only logged
             assert record.physical is (self.here.kind != "cpu")

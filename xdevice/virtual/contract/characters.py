@@ -27,12 +27,13 @@ LACKS: Final = {
 because a complex128 number consists of two float64 numbers."""
 
 SETS: Final = {
-    # https://github.com/pytorch/pytorch/issues/122602 (float64); PyTorch's MPS has no 8-bit floats
+    # Apple's GPUs: no float64 (https://github.com/pytorch/pytorch/issues/122602), and no 8-bit
+    # floats in PyTorch
     "mps": "no_float64,no_float8,float32_default",
-    # https://github.com/huggingface/diffusers/pull/10123 (Ascend)
+    # Ascend: no float64 (https://github.com/huggingface/diffusers/pull/10123)
     "npu": "no_float64,float32_default",
-    # https://github.com/jax-ml/jax/issues/10158 (no float64 in hardware, no complex128); one chip of TPU v5e has 16 GB:
-    # https://docs.cloud.google.com/tpu/docs/v5e
+    # no float64 in hardware, and no complex128 (https://github.com/jax-ml/jax/issues/10158); one
+    # chip of TPU v5e has 16 GB (https://docs.cloud.google.com/tpu/docs/v5e)
     "tpu": "no_float64,float32_default,memory=16GB",
 }
 """Kinds of hardware, each with the words that describe it. A kind may be written in the place
