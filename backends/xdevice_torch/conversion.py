@@ -40,14 +40,15 @@ _STAND_INS = (
     private["torch._subclasses.fake_tensor.FakeTensor"],
     private["torch._subclasses.functional_tensor.FunctionalTensor"],
 )
+"""The classes whose objects replace tensors while torch traces a function, and have no values."""
 _is_wrapped = private["torch._C._functorch.is_functorch_wrapped_tensor"]
 
 
 def require_values(x: torch.Tensor) -> None:
-    """Raises an error for a tensor that has no values: a symbol of a traced function, or a parameter without a
-    shape."""
-    # in torch.vmap and torch.func.grad, type() of a tensor is Tensor, so PyTorch has to be asked whether it is wrapped;
-    # torch.compile cannot compile that question, and would say so on standard error
+    """Raises an error for a tensor that has no values: `UnsupportedError` for a symbol of a traced function,
+    `NotBuiltError` for a parameter without a shape."""
+    # in torch.vmap and torch.func.grad, type() of a wrapped tensor is Tensor, so `_is_wrapped` must tell; it is not
+    # called while torch.compile traces, which cannot compile the call and would print a warning
     is_exact = type(x) is torch.Tensor
     if (not is_exact and _stands_in(type(x))) or (
         not torch.compiler.is_compiling() and _is_wrapped(x)
@@ -56,11 +57,13 @@ def require_values(x: torch.Tensor) -> None:
             f"this {type(x).__name__} replaces a tensor while torch traces or maps a function (FakeTensorMode, "
             f"torch.vmap, torch.func.grad), and has no values of its own; convert or read it outside that function"
         )
+    # a lazy parameter is always of a subclass
     if not is_exact:
         require_shape(x)
 
 
 def require_shape(x: torch.Tensor) -> None:
+    """Raises `NotBuiltError` for a parameter or buffer of a lazy module, such as `LazyLinear`, before its first call."""
     if is_lazy(x):
         raise NotBuiltError(
             "this parameter has no shape yet; build the model first: call it once on data"
@@ -77,18 +80,22 @@ def is_plain(cls: type[torch.Tensor]) -> bool:
 
 
 def _stands_in(cls: type[torch.Tensor]) -> bool:
+    """Whether tensors of this type replace tensors while torch traces a function, and have no values."""
+    # the first test is quick, and rules out nearly every type
     return cls.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__ and issubclass(
         cls, _STAND_INS
     )
 
 
 def is_alias(new: torch.Tensor, x: torch.Tensor) -> bool:
-    """Whether `new`, which a tensor subclass returned as a copy of `x`, has the memory of `x`."""
+    """Whether `new`, which a tensor subclass returned as a copy of `x`, has the memory of `x`. False if one of them has
+    no memory of its own that could be compared."""
     if new is x:
         return True
     both = type(new), type(x)
     if x.is_meta or not all(map(is_plain, both)) or any(map(_stands_in, both)):
-        return False  # there is no memory of its own that could be compared
+        return False
+    # a tensor without elements has no memory to share, and two devices may use the same address
     return x.numel() > 0 and new.device == x.device and new.data_ptr() == x.data_ptr()
 
 
@@ -103,12 +110,15 @@ def why_not_numpy(x: torch.Tensor) -> str | None:
         return "read x.to_tensor(value), or x.get_data() and x.get_mask()"
     if x.dtype is torch.complex32:
         return "read x.to(torch.complex64)"
+    # such as the integers of 1 to 7 bits
     if str(x.dtype).rpartition(".")[2] not in (*DTYPES, *SHORT_FLOATS):
         return "read its bytes, x.view(torch.uint8), where PyTorch allows that"
     return None if is_plain(type(x)) else "read its parts"
 
 
 class TorchConversion(Conversion):
+    """Memory shared with other frameworks by DLPack, and with NumPy by its arrays."""
+
     _gpu: str
     """The `type` of the `torch.device` that xdevice calls `gpu:i`, such as "cuda"."""
 
@@ -116,10 +126,11 @@ class TorchConversion(Conversion):
         return TAKES
 
     def shares(self, device: Device) -> bool:
-        # other devices were never tried
+        # sharing was tested on the host and on CUDA only; the type of virtual GPUs is "vgpu"
         return device is devices.CPU or (device.kind == "gpu" and self._gpu == "cuda")
 
     def detached(self, x: torch.Tensor) -> torch.Tensor:
+        # a tensor whose values are still on their way to the host is of a subclass
         if type(x) is not torch.Tensor:
             x = staging.arrive(x)
         require_values(x)
@@ -140,10 +151,11 @@ class TorchConversion(Conversion):
         return x.detach() if x.requires_grad else x
 
     def lending(self, x: torch.Tensor) -> AbstractContextManager[Any]:
+        # JAX fails if PyTorch's current GPU is another one
         return torch.cuda.device(x.device) if x.is_cuda else nullcontext()
 
     def memory_layout(self, x: torch.Tensor) -> tuple[int, bool, bool] | None:
-        return x.data_ptr(), x.is_contiguous(), True
+        return x.data_ptr(), x.is_contiguous(), True  # PyTorch has no negative strides
 
     def export(self, x: torch.Tensor) -> Any:
         x = staging.arrive(x)
@@ -154,18 +166,20 @@ class TorchConversion(Conversion):
         return dlpack.to_dlpack(x)  # type: ignore[attr-defined]  # public, and documented
 
     def compact(self, x: torch.Tensor) -> torch.Tensor:
-        # clone keeps a lazy conjugate, and the strides of some layouts
+        # `copy_` into a new tensor and not `clone`, which keeps a lazy conjugate and may keep strides
         return torch.empty(x.shape, dtype=x.dtype, device=x.device).copy_(x)
 
     def adopt(self, lent: Lent, dtype: str) -> torch.Tensor:
         return dlpack.from_dlpack(lent.capsule)
 
     def from_buffer(self, array: np.ndarray[Any, Any]) -> torch.Tensor:
-        # 2 is a dtype of ml_dtypes, which the kind does not tell: float8_e5m2 has "f"
+        # `isbuiltin` is 2 for the dtypes of ml_dtypes; `kind` would not do, because float8_e5m2 has NumPy's "f"
         if array.dtype.isbuiltin != 2:
             return torch.from_numpy(array)
+        # `from_numpy` takes none of these dtypes, so it gets the bits as integers
         name = array.dtype.name
         return torch.from_numpy(array.view(BITS_AS[name])).view(getattr(torch, name))
 
     def gives_away(self, x: torch.Tensor) -> bool:
+        # `to_numpy` copies from a real GPU; the memory of a virtual GPU is the host's, and is not copied
         return not x.is_cpu and not self.virtual

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 
 class TorchStreams(Streams):
+    """Streams and events of CUDA and XPU. A stream or event is PyTorch's own object."""
+
     _gpu: str
     """The `type` of the `torch.device` that xdevice calls `gpu:i`, such as "cuda"."""
 
@@ -27,6 +29,7 @@ class TorchStreams(Streams):
         return self._streams(device, "streams").current_stream(self.to_native(device))
 
     def stream_scope(self, stream: Any) -> AbstractContextManager[Any]:
+        # no check is needed: without streams, `new_stream` has raised before
         scope: AbstractContextManager[Any] = getattr(torch, self._gpu).stream(stream)
         return scope
 
@@ -44,15 +47,16 @@ class TorchStreams(Streams):
         event.synchronize()
 
     def elapsed(self, start: Any, end: Any) -> float:
-        return float(start.elapsed_time(end)) / 1000
+        return float(start.elapsed_time(end)) / 1000  # PyTorch returns milliseconds
 
     def keep_for(self, x: torch.Tensor, stream: Any) -> None:
+        # `record_stream` tells PyTorch's allocator not to reuse the memory before the stream's work is done
         if x.device.type == self._gpu in accelerators.STREAMS:
             x.record_stream(stream)
 
     def _streams(self, device: Device, what: str) -> Any:
         """Returns `torch.cuda` or `torch.xpu`, whichever has the streams and events of this device. Raises
-        `UnsupportedError` for a device without them; `what` says in the message which were asked for."""
+        `UnsupportedError` for a device without them, with `what` ("streams" or "events") in its message."""
         if device.kind == "gpu" and self._gpu in accelerators.STREAMS:
             return getattr(torch, self._gpu)
         where = "Apple MPS" if self._gpu == "mps" and device.kind == "gpu" else str(device)
