@@ -1,11 +1,13 @@
-"""The adapter for PyTorch: xdevice's hooks (the methods that its core calls), written with PyTorch's functions.
+"""The adapter for PyTorch: xdevice's hooks (the methods that its core calls), written with
+PyTorch's functions.
 
 The rules that it must keep:
 
-- A copy passes `copy=True`, because `x.to(d)` returns `x` itself if `x` is on the device `d` already.
-- Nothing is copied with `non_blocking=True`, because the result of a device-to-host copy then holds garbage until
-  somebody waits (pytorch/pytorch#140296). The exceptions are tensors that nobody can read before the copy has ended
-  (staging.py).
+- A copy passes `copy=True`, because `x.to(d)` returns `x` itself if `x` is on the device `d`
+  already.
+- Nothing is copied with `non_blocking=True`, because the result of a device-to-host copy then
+  holds garbage until somebody waits (pytorch/pytorch#140296). The exceptions are tensors that
+  nobody can read before the copy has ended (staging.py).
 - Counting GPUs starts no CUDA context, because a context takes some 500 MB of a GPU's memory.
 """
 
@@ -47,7 +49,8 @@ if TYPE_CHECKING:
 _CPU = devices.CPU
 _GPU = devices.of("gpu", 0)
 _HOST = torch.device("cpu")
-# PyTorch 2.9 added the first function. The second also counts torch.export as tracing, and has warned since 2.9
+# PyTorch 2.9 added the first function. The second also counts torch.export as tracing, and has
+# warned since 2.9
 _is_fx_tracing = (
     private.get("torch.fx._symbolic_trace.is_fx_symbolic_tracing")
     or (private["torch.fx._symbolic_trace.is_fx_tracing"])
@@ -65,15 +68,17 @@ _device, _is_cuda = attrgetter("device"), attrgetter("is_cuda")
 
 
 class _Places(dict[torch.device, devices.Device]):
-    """A dict from each `torch.device` to its `Device`. `find` returns the `Device` for a key that is looked up for the
-    first time; later lookups, which nearly every function of xdevice makes, do not call Python code."""
+    """A dict from each `torch.device` to its `Device`. `find` returns the `Device` for a key
+    that is looked up for the first time; later lookups, which nearly every function of xdevice
+    makes, do not call Python code."""
 
     def __init__(self, find: Callable[[Any], Device | None]) -> None:
         self._find = find
 
     def __missing__(self, native: torch.device) -> Device:
         place = self._find(native)
-        # `TorchBackend._place` raises for a device that xdevice does not support, and never returns None
+        # `TorchBackend._place` raises for a device that xdevice does not support, and never
+        # returns None
         assert place is not None
         self[native] = place
         return place
@@ -86,8 +91,8 @@ def _is_exporting() -> bool:
 
 
 class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Backend):
-    """PyTorch as a backend. `xdevice.contract` documents the hooks; a hook has a docstring here only where PyTorch needs
-    an explanation."""
+    """PyTorch as a backend. `xdevice.contract` documents the hooks; a hook has a docstring here
+    only where PyTorch needs an explanation."""
 
     name = "torch"
     modules = ("torch",)
@@ -101,12 +106,14 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
     most_virtual_gpus = 128  # PyTorch keeps the index of a device in 8 bits
 
     def __init__(self) -> None:
-        # PyTorch's name for the device type of `gpu:i`, such as "cuda", and the number of these devices
+        # PyTorch's name for the device type of `gpu:i`, such as "cuda", and the number of these
+        # devices
         self._gpu, self._gpus = accelerators.detect()
         self._synchronize = accelerators.waiter(self._gpu)
         self._places = _Places(self._place)
         self._natives: dict[Device, torch.device] = {}
-        # XDEVICE_BLOCKING sets CUDA_LAUNCH_BLOCKING, which has no effect once CUDA has been started
+        # XDEVICE_BLOCKING sets CUDA_LAUNCH_BLOCKING, which has no effect once CUDA has been
+        # started
         self._blocks = (
             is_blocking_wanted() and self._gpu == "cuda" and not torch.cuda.is_initialized()
         )
@@ -158,7 +165,8 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
     def to_native(self, device: Device) -> torch.device:
         native = self._natives.get(device)
         if native is None:
-            # only GPUs get an index: tensors on the others have the devices "cpu" and "meta", without one
+            # only GPUs get an index: tensors on the others have the devices "cpu" and "meta",
+            # without one
             name = self._gpu if device.kind == "gpu" else device.kind
             native = (
                 torch.device(name, device.index) if device.kind == "gpu" else torch.device(name)
@@ -167,13 +175,15 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
         return native
 
     def describe_missing(self, device: Device) -> torch.device:
-        """Returns the `torch.device` of a device that does not exist here: PyTorch makes one without checking."""
+        """Returns the `torch.device` of a device that does not exist here: PyTorch makes one
+        without checking."""
         return self.to_native(device)
 
     def from_native(self, native: Any) -> Device | None:
         if not isinstance(native, torch.device):
             return None
-        # the types of HARDWARE are words for GPUs, such as "cuda"; others are "cpu", "meta" or unsupported
+        # the types of HARDWARE are words for GPUs, such as "cuda"; others are "cpu", "meta" or
+        # unsupported
         if native.type == self._gpu or native.type not in devices.HARDWARE:
             return self._place(native)
         # a real GPU would be taken for the virtual GPU of the same index
@@ -185,8 +195,9 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
         return devices.named(native.type, native.index or 0)
 
     def _place(self, native: torch.device) -> Device:
-        """Returns the `Device` for a `torch.device`. A GPU without an index is the current one. Raises
-        `UnsupportedError` for a type that is neither that of `gpu:i` nor "cpu" or "meta"."""
+        """Returns the `Device` for a `torch.device`. A GPU without an index is the current one.
+        Raises `UnsupportedError` for a type that is neither that of `gpu:i` nor "cpu" or
+        "meta"."""
         if native.type == self._gpu:
             return devices.of("gpu", self._current() if native.index is None else native.index)
         # a device of another vendor, for whose work xdevice cannot wait
@@ -198,9 +209,9 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
         return devices.of(native.type, native.index or 0)
 
     def scope(self, device: Device) -> AbstractContextManager[Any]:
-        # no block is needed for the CPU if PyTorch makes tensors there anyway: no mode, such as a scope of another
-        # device, is active, and the default device is the CPU. A block would cost a microsecond for each call and
-        # attribute inside it
+        # no block is needed for the CPU if PyTorch makes tensors there anyway: no mode, such as
+        # a scope of another device, is active, and the default device is the CPU. A block would
+        # cost a microsecond for each call and attribute inside it
         if (
             device is _CPU
             and function_modes is not None
@@ -216,8 +227,9 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
         return self._places[x.device]
 
     def probe(self, cls: type) -> Callable[[Any], Device]:
-        """Returns the fastest function that gives the device of a tensor of exactly the type `cls`. `is_cpu`, `is_cuda`
-        and `get_device()` are read faster than `device`, but a subclass may override `device` alone."""
+        """Returns the fastest function that gives the device of a tensor of exactly the type
+        `cls`. `is_cpu`, `is_cuda` and `get_device()` are read faster than `device`, but a
+        subclass may override `device` alone."""
         if cls not in _PLAIN:
             return self.device_of
         device_of = self.device_of
@@ -235,8 +247,9 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
         return place
 
     def devices_of(self, cls: type, tensors: Sequence[torch.Tensor]) -> set[Device]:
-        """Returns the set of devices of tensors of exactly the type `cls`. The two common cases, all on the host and
-        all on one CUDA GPU, are found without reading `device`, which is slower."""
+        """Returns the set of devices of tensors of exactly the type `cls`. The two common
+        cases, all on the host and all on one CUDA GPU, are found without reading `device`,
+        which is slower."""
         if cls in _PLAIN:
             for x in tensors:  # faster than all(map(...))
                 if not x.is_cpu:
@@ -253,7 +266,8 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
         try:
             staged = staging.moved(x, native)
             return x.to(native) if staged is None else staged
-        # PyTorch raises it for a layout that it has no code to copy, and for a tensor that is to leave meta
+        # PyTorch raises it for a layout that it has no code to copy, and for a tensor that is
+        # to leave meta
         except NotImplementedError as error:
             raise self._no_copy(x) from error
 
@@ -303,13 +317,15 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
                 self._wait(index)
 
     def wait(self, x: torch.Tensor) -> None:
-        # a tensor on the host may still be waiting for its values, which no device's queue shows
+        # a tensor on the host may still be waiting for its values, which no device's queue
+        # shows
         staging.arrive(x)
         self.synchronize(self.device_of(x))
 
     def blocking(self) -> AbstractContextManager[Any]:
         self._refuse_lazy()
-        # if there are no real GPUs, or CUDA obeys CUDA_LAUNCH_BLOCKING, PyTorch computes synchronously anyway
+        # if there are no real GPUs, or CUDA obeys CUDA_LAUNCH_BLOCKING, PyTorch computes
+        # synchronously anyway
         if self._gpus == self.virtual or self._blocks:
             return nullcontext()
         from .blocking import blocking
@@ -333,7 +349,8 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
         return self._from_plain(contiguous, native)
 
     def _from_plain(self, array: np.ndarray[Any, Any], native: torch.device) -> torch.Tensor:
-        """Returns a tensor on a device with a copy of a C-contiguous array, whose dtype NumPy itself has."""
+        """Returns a tensor on a device with a copy of a C-contiguous array, whose dtype NumPy
+        itself has."""
         # `from_numpy` warns of arrays that are read-only
         if array.flags.writeable and native.type in _QUICK and not staging.has_modes():
             return torch.from_numpy(array).to(native, copy=True)
@@ -343,7 +360,8 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
         self._require_values(x)
         try:
             return self._read(x)
-        # whether NumPy can hold the tensor is checked only now, because the checks take longer than reading
+        # whether NumPy can hold the tensor is checked only now, because the checks take longer
+        # than reading
         except (
             RuntimeError,
             TypeError,
@@ -356,15 +374,18 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
             ) from error
 
     def _read(self, x: torch.Tensor) -> np.ndarray[Any, Any]:
-        """Returns the values of `x`, made dense, as an array, which shares the memory of `x` if possible. Raises
-        RuntimeError or TypeError, from PyTorch, for a tensor that NumPy cannot hold."""
+        """Returns the values of `x`, made dense, as an array, which shares the memory of `x` if
+        possible. Raises RuntimeError or TypeError, from PyTorch, for a tensor that NumPy cannot
+        hold."""
         dense = x.detach() if x.requires_grad else x
         if dense.layout is not torch.strided:
             dense = dense.to_dense()
         staged = None if dense.is_cpu else staging.moved(dense, _HOST)
-        # NumPy reads the plain memory, in which a lazy conjugate or negative is not yet computed
+        # NumPy reads the plain memory, in which a lazy conjugate or negative is not yet
+        # computed
         host = (dense.cpu() if staged is None else staged).resolve_conj().resolve_neg()
-        # the dtypes of BITS_AS have at most 2 bytes, and finding the name takes longer than all other steps
+        # the dtypes of BITS_AS have at most 2 bytes, and finding the name takes longer than all
+        # other steps
         if host.itemsize > 2:
             return host.numpy()
         name = str(host.dtype).rpartition(".")[2]
@@ -382,7 +403,8 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
         )
 
     def tracing(self) -> str | None:
-        # torch.compile does not count: it runs this code at each call of the compiled function, outside its graphs
+        # torch.compile does not count: it runs this code at each call of the compiled function,
+        # outside its graphs
         if torch.compiler.is_compiling() and _is_exporting():
             return "torch.export"
         if torch.jit.is_tracing():  # type: ignore[attr-defined, no-untyped-call]
@@ -390,7 +412,8 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
         return "torch.fx" if _is_fx_tracing() else None
 
     def eagerly(self, function: Callable[[], Any]) -> Any:
-        # `disable` imports torch._dynamo, which takes long, so it is called only where torch.compile traces
+        # `disable` imports torch._dynamo, which takes long, so it is called only where
+        # torch.compile traces
         return (
             torch.compiler.disable(function)()
             if torch.compiler.is_dynamo_compiling()
@@ -465,15 +488,16 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
         return new
 
     def _no_copy(self, x: torch.Tensor) -> UnsupportedError:
-        """Returns the error for a tensor that PyTorch has refused to copy to another device. Raises another error if
-        the reason is that `x` has no values."""
+        """Returns the error for a tensor that PyTorch has refused to copy to another device.
+        Raises another error if the reason is that `x` has no values."""
         self._require_values(x)
         return self.unsupported(
             f"copying a {_described(x)} there", "move its parts, or make it dense first"
         )
 
     def _require_values(self, x: torch.Tensor) -> None:
-        """Raises an error if `x` has no values to read: on meta, in a traced function, or before it has a shape."""
+        """Raises an error if `x` has no values to read: on meta, in a traced function, or
+        before it has a shape."""
         if x.is_meta:
             raise self.unsupported(
                 "reading a tensor on meta",
@@ -482,8 +506,8 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
         conversion.require_values(x)
 
     def _wait(self, index: int) -> None:
-        """Waits for all work on the GPU with this index. Raises `UnsupportedError` if PyTorch has no function that
-        does."""
+        """Waits for all work on the GPU with this index. Raises `UnsupportedError` if PyTorch
+        has no function that does."""
         if self._synchronize is None:
             raise self.unsupported(
                 f"waiting for {self._gpu}:{index}, because neither torch.{self._gpu} nor torch.accelerator can wait",
@@ -492,12 +516,12 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
         self._synchronize(index)
 
     def _refuse_lazy(self) -> None:
-        """Raises `UnsupportedError` if a lazy device has been started, such as XLA's: it computes only when a result is
-        read, so nobody can wait for all of its work."""
+        """Raises `UnsupportedError` if a lazy device has been started, such as XLA's: it
+        computes only when a result is read, so nobody can wait for all of its work."""
         lazy_type = accelerators.lazy()
         if lazy_type is not None:
             raise self.unsupported(
-                f"waiting for all work while the lazy device {lazy_type!r} is in use, which computes only when it is read",
+                f"waiting for all work while the lazy device {lazy_type!r} is in use, which computes only on reads",
                 "read its results, x.cpu(), and wait for other tensors or devices by name: xdevice.sync(x)",
             )
 
@@ -530,6 +554,7 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
 
 
 def _described(x: torch.Tensor) -> str:
-    """Returns a tensor's kind, type, layout and dtype for an error, such as "nested Tensor (strided, float32)"."""
+    """Returns a tensor's kind, type, layout and dtype for an error, such as "nested Tensor
+    (strided, float32)"."""
     kind = "nested " * x.is_nested + "quantized " * x.is_quantized
     return f"{kind}{type(x).__name__} ({x.layout}, {x.dtype})".replace("torch.", "")

@@ -47,7 +47,8 @@ def detect() -> tuple[str, int]:
     from xdevice.contract.accelerators import choose
 
     current = _current()
-    # a plugin hides the built-in accelerators from `_current`, so both are counted; a dict counts each once
+    # a plugin hides the built-in accelerators from `_current`, so both are counted; a dict
+    # counts each once
     counts = {name: _count(name) for name in dict.fromkeys(filter(None, (current, *_BUILT_IN)))}
     # XDEVICE_ACCELERATOR may choose another one than the current one
     name = (
@@ -60,8 +61,9 @@ def detect() -> tuple[str, int]:
 
 
 def words(name: str) -> frozenset[str]:
-    """Returns the words by which a user may name the hardware of a device type, such as "cuda". ROCm's builds of
-    PyTorch call their devices "cuda", so there a user may write "rocm" and "hip" too."""
+    """Returns the words by which a user may name the hardware of a device type, such as "cuda".
+    ROCm's builds of PyTorch call their devices "cuda", so there a user may write "rocm" and
+    "hip" too."""
     return (
         frozenset(("cuda", "rocm", "hip"))
         if name == "cuda" and torch.version.hip
@@ -70,13 +72,14 @@ def words(name: str) -> frozenset[str]:
 
 
 def waiter(name: str) -> Callable[[int], None] | None:
-    """Returns a function that waits for all work on the device with a given index, for the device type `name`; None if
-    PyTorch has no such function."""
+    """Returns a function that waits for all work on the device with a given index, for the
+    device type `name`; None if PyTorch has no such function."""
     vendor = getattr(getattr(torch, name, None), "synchronize", None)
     # MPS has one device, and its function takes no index
     if name == "mps" and vendor is not None:
         return lambda index: vendor()
-    # `torch.accelerator` waits for the current accelerator only; for the built-in ones it would wait a second time
+    # `torch.accelerator` waits for the current accelerator only; for the built-in ones it would
+    # wait a second time
     shared = None if name in _BUILT_IN or name != _current() else torch.accelerator.synchronize
     calls = [call for call in (vendor, shared) if call is not None]
 
@@ -90,10 +93,12 @@ def waiter(name: str) -> Callable[[int], None] | None:
 
 @cache
 def lacks(name: str, index: int) -> frozenset[str]:
-    """Returns the dtypes that a device of the type `name` with this index cannot hold; an empty set if that is unknown.
+    """Returns the dtypes that a device of the type `name` with this index cannot hold; an empty
+    set if that is unknown.
 
-    For vendors that `_LACKS` does not name, only float64 and complex128 are looked up in PyTorch's list of supported
-    dtypes: some vendors leave the small integers and the 8-bit floats out of that list, although they hold them.
+    For vendors that `_LACKS` does not name, only float64 and complex128 are looked up in
+    PyTorch's list of supported dtypes: some vendors leave the small integers and the 8-bit
+    floats out of that list, although they hold them.
     """
     if name in _LACKS or name != _current():
         return _LACKS.get(name, frozenset())
@@ -123,7 +128,8 @@ def lazy() -> str | None:
 
 
 def _current() -> str | None:
-    """Returns the type of the accelerator that PyTorch reports as the current one; None if there is none."""
+    """Returns the type of the accelerator that PyTorch reports as the current one; None if
+    there is none."""
     try:
         current = torch.accelerator.current_accelerator()
     except RuntimeError:  # raised by PyTorch 2.6 if there is no accelerator
@@ -137,7 +143,8 @@ def _count(name: str) -> int:
     if name == "mps":
         return int(torch.backends.mps.is_available())
     module = getattr(torch, name, None)
-    # a plugin can be the current accelerator while it is still being imported, before it has added its module
+    # a plugin can be the current accelerator while it is still being imported, before it has
+    # added its module
     if module is None:
         return 0
     return int(getattr(module, "device_count", torch.accelerator.device_count)())

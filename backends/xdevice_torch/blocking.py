@@ -1,4 +1,5 @@
-"""Blocking mode: a dispatch mode waits after each of PyTorch's operations. Each thread enters the mode for itself."""
+"""Blocking mode: a dispatch mode waits after each of PyTorch's operations. Each thread enters
+the mode for itself."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ if TYPE_CHECKING:
     from xdevice.contract.primitives import Primitives
 
 _waited = Shared(per_thread=True)
-"""Counts the open blocks of each thread: the first enters the dispatch mode, and the last ends it."""
+"""Counts the open blocks of each thread: the first enters the dispatch mode, and the last ends
+it."""
 
 
 def is_blocking() -> bool:
@@ -26,7 +28,8 @@ def is_blocking() -> bool:
 
 
 class _Wait(Mode):
-    """The dispatch mode that waits for all devices of the backend after each operation of its thread."""
+    """The dispatch mode that waits for all devices of the backend after each operation of its
+    thread."""
 
     def __init__(self, backend: Primitives) -> None:
         super().__init__()
@@ -39,15 +42,17 @@ class _Wait(Mode):
         # the last block may have ended in another thread, which cannot end this thread's mode
         if not _waited.is_wanted():
             return result
-        # an operation that a CUDA graph records is not carried out now, so there is nothing to wait for; the function
-        # that tells whether one is recorded fails without CUDA or its driver
+        # an operation that a CUDA graph records is not carried out now, so there is nothing to
+        # wait for; the function that tells whether one is recorded fails without CUDA or its
+        # driver
         if not torch.cuda.is_initialized() or not torch.cuda.is_current_stream_capturing():
             self._backend.synchronize(None)
         return result
 
 
 def blocking(backend: Primitives) -> AbstractContextManager[Any]:
-    """Returns a context manager: inside its block, each PyTorch operation of this thread returns when it is computed.
-    Raises `UnsupportedError` if PyTorch lacks a private name that this needs."""
+    """Returns a context manager: inside its block, each PyTorch operation of this thread
+    returns when it is computed. Raises `UnsupportedError` if PyTorch lacks a private name that
+    this needs."""
     private.require("blocking")
     return _waited.on(lambda: put_on(_Wait(backend)))

@@ -40,15 +40,17 @@ _STAND_INS = (
     private["torch._subclasses.fake_tensor.FakeTensor"],
     private["torch._subclasses.functional_tensor.FunctionalTensor"],
 )
-"""The classes whose objects replace tensors while torch traces a function, and have no values."""
+"""The classes whose objects replace tensors while torch traces a function, and have no
+values."""
 _is_wrapped = private["torch._C._functorch.is_functorch_wrapped_tensor"]
 
 
 def require_values(x: torch.Tensor) -> None:
-    """Raises an error for a tensor that has no values: `UnsupportedError` for a symbol of a traced function,
-    `NotBuiltError` for a parameter without a shape."""
-    # in torch.vmap and torch.func.grad, type() of a wrapped tensor is Tensor, so `_is_wrapped` must tell; it is not
-    # called while torch.compile traces, which cannot compile the call and would print a warning
+    """Raises an error for a tensor that has no values: `UnsupportedError` for a symbol of a
+    traced function, `NotBuiltError` for a parameter without a shape."""
+    # in torch.vmap and torch.func.grad, type() of a wrapped tensor is Tensor, so `_is_wrapped`
+    # must tell; it is not called while torch.compile traces, which cannot compile the call and
+    # would print a warning
     is_exact = type(x) is torch.Tensor
     if (not is_exact and _stands_in(type(x))) or (
         not torch.compiler.is_compiling() and _is_wrapped(x)
@@ -63,7 +65,8 @@ def require_values(x: torch.Tensor) -> None:
 
 
 def require_shape(x: torch.Tensor) -> None:
-    """Raises `NotBuiltError` for a parameter or buffer of a lazy module, such as `LazyLinear`, before its first call."""
+    """Raises `NotBuiltError` for a parameter or buffer of a lazy module, such as `LazyLinear`,
+    before its first call."""
     if is_lazy(x):
         raise NotBuiltError(
             "this parameter has no shape yet; build the model first: call it once on data"
@@ -80,7 +83,8 @@ def is_plain(cls: type[torch.Tensor]) -> bool:
 
 
 def _stands_in(cls: type[torch.Tensor]) -> bool:
-    """Whether tensors of this type replace tensors while torch traces a function, and have no values."""
+    """Whether tensors of this type replace tensors while torch traces a function, and have no
+    values."""
     # the first test is quick, and rules out nearly every type
     return cls.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__ and issubclass(
         cls, _STAND_INS
@@ -88,8 +92,8 @@ def _stands_in(cls: type[torch.Tensor]) -> bool:
 
 
 def is_alias(new: torch.Tensor, x: torch.Tensor) -> bool:
-    """Whether `new`, which a tensor subclass returned as a copy of `x`, has the memory of `x`. False if one of them has
-    no memory of its own that could be compared."""
+    """Whether `new`, which a tensor subclass returned as a copy of `x`, has the memory of `x`.
+    False if one of them has no memory of its own that could be compared."""
     if new is x:
         return True
     both = type(new), type(x)
@@ -166,14 +170,16 @@ class TorchConversion(Conversion):
         return dlpack.to_dlpack(x)  # type: ignore[attr-defined]  # public, and documented
 
     def compact(self, x: torch.Tensor) -> torch.Tensor:
-        # `copy_` into a new tensor and not `clone`, which keeps a lazy conjugate and may keep strides
+        # `copy_` into a new tensor and not `clone`, which keeps a lazy conjugate and may keep
+        # strides
         return torch.empty(x.shape, dtype=x.dtype, device=x.device).copy_(x)
 
     def adopt(self, lent: Lent, dtype: str) -> torch.Tensor:
         return dlpack.from_dlpack(lent.capsule)
 
     def from_buffer(self, array: np.ndarray[Any, Any]) -> torch.Tensor:
-        # `isbuiltin` is 2 for the dtypes of ml_dtypes; `kind` would not do, because float8_e5m2 has NumPy's "f"
+        # `isbuiltin` is 2 for the dtypes of ml_dtypes; `kind` would not do, because float8_e5m2
+        # has NumPy's "f"
         if array.dtype.isbuiltin != 2:
             return torch.from_numpy(array)
         # `from_numpy` takes none of these dtypes, so it gets the bits as integers
@@ -181,5 +187,6 @@ class TorchConversion(Conversion):
         return torch.from_numpy(array.view(BITS_AS[name])).view(getattr(torch, name))
 
     def gives_away(self, x: torch.Tensor) -> bool:
-        # `to_numpy` copies from a real GPU; the memory of a virtual GPU is the host's, and is not copied
+        # `to_numpy` copies from a real GPU; the memory of a virtual GPU is the host's, and is
+        # not copied
         return not x.is_cpu and not self.virtual

@@ -22,12 +22,14 @@ class _Probe(Module):
 
 # read from a state dict, because PyTorch has no public constant for it
 NAME: Final = next(iter(_Probe().state_dict()))
-"""The last part of the key under which a state dict has the result of a module's `get_extra_state()`."""
+"""The last part of the key under which a state dict has the result of a module's
+`get_extra_state()`."""
 
 
 def lost(model: Module, extra: Iterable[str]) -> str | None:
-    """Returns the first key in `extra`, the keys of extra states in the state dict of `model`, whose module has no
-    `set_extra_state`, so that nothing could load the entry; None if every module has that method."""
+    """Returns the first key in `extra`, the keys of extra states in the state dict of `model`,
+    whose module has no `set_extra_state`, so that nothing could load the entry; None if every
+    module has that method."""
     takers = _takers(model)
     return next((name for name in extra if name not in takers), None)
 
@@ -40,8 +42,8 @@ def take(model: Module, state: Mapping[str, torch.Tensor]) -> None:
 
 
 def _takers(model: Module) -> dict[str, Module]:
-    """Returns the modules in `model` that have a `set_extra_state`, by the keys of their extra states in the state
-    dict of `model`."""
+    """Returns the modules in `model` that have a `set_extra_state`, by the keys of their extra
+    states in the state dict of `model`."""
     return {
         # the path of the model itself is "", whose key has no dot
         f"{path}.{NAME}".lstrip("."): module

@@ -61,15 +61,18 @@ _pre_hooks = private.field("torch.nn.Module._forward_pre_hooks")
 _tensor_name = private.field("torch.nn.utils.prune.BasePruningMethod._tensor_name")
 _own_apply = private.field("torch.nn.Module._apply")
 _APPLY: Final = private["torch.nn.Module._apply"]
-"""The method by which `Module.to` moves parameters and buffers. A class that overrides it moves further tensors."""
+"""The method by which `Module.to` moves parameters and buffers. A class that overrides it moves
+further tensors."""
 _NODES: Final = private["torch.utils._pytree.SUPPORTED_NODES"]
-"""The types that are registered with PyTorch's pytrees, each with the functions that take an object apart."""
+"""The types that are registered with PyTorch's pytrees, each with the functions that take an
+object apart."""
 _set_contents: Final = torch.Tensor.data.__set__  # type: ignore[attr-defined]  # virtual GPUs replace the property
 
 
 def named_tensors(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yields the name and the tensor of everything that moves with a module or an optimizer. For a module that has no
-    tensors but a property `device`, yields an empty tensor on that device, named "device"."""
+    """Yields the name and the tensor of everything that moves with a module or an optimizer.
+    For a module that has no tensors but a property `device`, yields an empty tensor on that
+    device, named "device"."""
     if not isinstance(model, Module):
         for number, state in enumerate(_states(model)):
             yield from _tensors(state, f"state[{number}]")
@@ -99,8 +102,8 @@ def _own_device(model: Module) -> Any:
 
 
 def _moved_by_itself(model: Module) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yields the name and the tensor of each attribute of a submodule that moves more than its parameters and buffers,
-    because its class has an `_apply` other than PyTorch's."""
+    """Yields the name and the tensor of each attribute of a submodule that moves more than its
+    parameters and buffers, because its class has an `_apply` other than PyTorch's."""
     for path, module in model.named_modules():
         if _own_apply(type(module)) is not _APPLY:
             own = {name: value for name, value in vars(module).items() if name not in _KEPT}
@@ -112,9 +115,10 @@ def _moved_by_itself(model: Module) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def _tensors(value: Any, name: str, dot: str = "") -> Iterator[tuple[str, torch.Tensor]]:
-    """Yields the name and the tensor of each tensor in nested dicts, lists and tuples, and `value` itself if it is one.
-    `name` is the name of `value`, to which keys and positions are added: as ".key" and "[0]" if `dot` is ".", otherwise
-    as "['key']", and without "[0]" for the first item of a list."""
+    """Yields the name and the tensor of each tensor in nested dicts, lists and tuples, and
+    `value` itself if it is one. `name` is the name of `value`, to which keys and positions are
+    added: as ".key" and "[0]" if `dot` is ".", otherwise as "['key']", and without "[0]" for
+    the first item of a list."""
     if isinstance(value, torch.Tensor):
         yield name, value
     elif isinstance(value, dict | _MovingState):
@@ -131,7 +135,8 @@ def move(model: Any, native: torch.device) -> Any:
     if isinstance(model, Module):
         _refuse_script(model, native)
         _refuse_meta(model, native)
-        # `to` makes a new tensor for each module that has the buffer, so the sharing is restored afterwards
+        # `to` makes a new tensor for each module that has the buffer, so the sharing is
+        # restored afterwards
         shared = _shared_buffers(model)
         with staging.of_modules(model, native):
             moved = model.to(native)
@@ -148,8 +153,8 @@ def move(model: Any, native: torch.device) -> Any:
     for state, key, x in states:
         state[key] = _moved(x, native)
     for group in model.param_groups:
-        # a learning rate may be a tensor: on the host it works with parameters on any device, on another GPU it does
-        # not, so it moves
+        # a learning rate may be a tensor: on the host it works with parameters on any device,
+        # on another GPU it does not, so it moves
         group.update(
             (key, x.to(native))
             for key, x in group.items()
@@ -169,8 +174,8 @@ def _trainable() -> Iterator[None]:
 
 
 def copied(model: Module, native: torch.device) -> Any:
-    """Returns a copy of a module on a device, which shares no memory with it. Raises `UnsupportedError` if PyTorch
-    cannot copy or move the module."""
+    """Returns a copy of a module on a device, which shares no memory with it. Raises
+    `UnsupportedError` if PyTorch cannot copy or move the module."""
     _refuse_script(model, native)
     # `deepcopy` takes an object from its memo, if it is there, instead of copying it
     results = {id(x): x.detach().clone() for x in _results(model)}
@@ -195,10 +200,11 @@ def copied(model: Module, native: torch.device) -> Any:
 
 
 def _computed(module: Module) -> Iterator[str]:
-    """Yields the names of the attributes that `weight_norm`, `spectral_norm` and `prune` compute anew before each
-    call."""
+    """Yields the names of the attributes that `weight_norm`, `spectral_norm` and `prune`
+    compute anew before each call."""
     for hook in _pre_hooks(module).values():
-        # the hooks of the two norms have it as `name`, those of `prune` as `_tensor_name`; other hooks have neither
+        # the hooks of the two norms have it as `name`, those of `prune` as `_tensor_name`;
+        # other hooks have neither
         name = getattr(hook, "name", None) or _tensor_name.get(hook)
         if isinstance(name, str):
             yield name
@@ -207,7 +213,8 @@ def _computed(module: Module) -> Iterator[str]:
 def _results(model: Module) -> Iterator[torch.Tensor]:
     """Yields the tensors of a module that are results of recorded operations: `copy.deepcopy` refuses these."""
     for module in model.modules():
-        # parameters are leaves, and submodules have a turn of their own; a buffer may be a result
+        # parameters are leaves, and submodules have a turn of their own; a buffer may be a
+        # result
         own = {
             name: value
             for name, value in vars(module).items()
@@ -217,8 +224,8 @@ def _results(model: Module) -> Iterator[torch.Tensor]:
 
 
 def _refuse_script(model: Module, native: torch.device) -> None:
-    """Raises `UnsupportedError` if the model has, or is, a ScriptModule that PyTorch cannot move to the device
-    `native`."""
+    """Raises `UnsupportedError` if the model has, or is, a ScriptModule that PyTorch cannot
+    move to the device `native`."""
     for path, module in model.named_modules():
         if not isinstance(module, torch.jit.ScriptModule):
             continue
@@ -238,7 +245,8 @@ def _refuse_script(model: Module, native: torch.device) -> None:
 
 
 def _refuse_meta(model: Module, native: torch.device) -> None:
-    """Raises `UnsupportedError` if a module on meta, where it has no values, is to move to another device."""
+    """Raises `UnsupportedError` if a module on meta, where it has no values, is to move to
+    another device."""
     # accelerate sets a `to` of its own on the model, whose error says where the values are
     if native.type == "meta" or "to" in vars(model):
         return
@@ -260,7 +268,8 @@ def _takes_contents(x: torch.Tensor, there: torch.Tensor) -> bool:
 
 
 def _constants(module: torch.jit.ScriptModule) -> list[torch.Tensor]:
-    """Returns the tensors in the code of a frozen ScriptModule; an empty list for a module that is not frozen."""
+    """Returns the tensors in the code of a frozen ScriptModule; an empty list for a module that
+    is not frozen."""
     # a frozen module has no parameters and buffers left
     if next(iter(module.state_dict().values()), None) is not None or not hasattr(
         module, "inlined_graph"
@@ -278,8 +287,8 @@ def _constants(module: torch.jit.ScriptModule) -> list[torch.Tensor]:
 
 
 def _shared_buffers(model: Module) -> list[list[tuple[Module, str]]]:
-    """Returns a list for each buffer that a model has in several places: the places, each a submodule and the name of
-    the buffer there."""
+    """Returns a list for each buffer that a model has in several places: the places, each a
+    submodule and the name of the buffer there."""
     places: dict[int, list[tuple[Module, str]]] = {}
     for module in model.modules():
         for name, buffer in module.named_buffers(recurse=False, remove_duplicate=False):
@@ -307,8 +316,9 @@ class _MovingState:
 
 
 def _states(optimizer: torch.optim.Optimizer) -> list[_MovingState]:
-    """Returns the state that an optimizer keeps for each parameter. The step counters are left out unless a parameter
-    group is fused or capturable, because otherwise PyTorch keeps them on the host."""
+    """Returns the state that an optimizer keeps for each parameter. The step counters are left
+    out unless a parameter group is fused or capturable, because otherwise PyTorch keeps them on
+    the host."""
     with_step = any(
         group.get("fused") or group.get("capturable") for group in optimizer.param_groups
     )
@@ -316,8 +326,8 @@ def _states(optimizer: torch.optim.Optimizer) -> list[_MovingState]:
 
 
 def _moved(value: Any, native: torch.device) -> Any:
-    """Returns `value`, a part of an optimizer's state, with all tensors in it on the device `native`. A part may be a
-    list: LBFGS keeps its history in lists."""
+    """Returns `value`, a part of an optimizer's state, with all tensors in it on the device
+    `native`. A part may be a list: LBFGS keeps its history in lists."""
     return replaced(torch.Tensor, lambda x: x.to(native), value)
 
 
@@ -326,7 +336,8 @@ def _refuse_outside_of_state(optimizer: torch.optim.Optimizer) -> None:
     would not be moved."""
     # the parameters belong to the model, with which they move
     parameters = {id(p) for group in optimizer.param_groups for p in group["params"]}
-    # the first two are moved; "defaults" may have a learning rate that is a tensor, which need not move
+    # the first two are moved; "defaults" may have a learning rate that is a tensor, which need
+    # not move
     names = ("state", "param_groups", "defaults")
     own = {name: value for name, value in vars(optimizer).items() if name not in names}
     for x in leaves(own):
@@ -338,8 +349,8 @@ def _refuse_outside_of_state(optimizer: torch.optim.Optimizer) -> None:
 
 
 def _refuse_unknown(key: str, value: Any) -> None:
-    """Raises `UnsupportedError` if `value`, the entry `key` of an optimizer's state, is or contains an object with
-    attributes: tensors in these attributes would not be moved."""
+    """Raises `UnsupportedError` if `value`, the entry `key` of an optimizer's state, is or
+    contains an object with attributes: tensors in these attributes would not be moved."""
     for leaf in leaves(value):
         # a function has a `__dict__` too, and is no state
         if (
@@ -357,7 +368,8 @@ def _refuse_unknown(key: str, value: Any) -> None:
 
 
 def _exported(x: Any) -> list[tuple[str, Any]]:
-    """Returns the tensors of an exported program, each with the path to it, such as ".constants['scale']"."""
+    """Returns the tensors of an exported program, each with the path to it, such as
+    ".constants['scale']"."""
     dicts = {"state_dict": x.state_dict, "constants": x.constants}
     return [
         (f".{name}[{key!r}]", value)
@@ -367,19 +379,22 @@ def _exported(x: Any) -> list[tuple[str, Any]]:
 
 
 def _inside(x: Any) -> list[tuple[str, Any]]:
-    """Returns the tensors in a storage or a future, each with the path to it, "" or ".value()"; an empty list for a
-    future that is not done or has failed. Neither a storage nor a future can be moved."""
+    """Returns the tensors in a storage or a future, each with the path to it, "" or ".value()";
+    an empty list for a future that is not done or has failed. Neither a storage nor a future
+    can be moved."""
     if isinstance(x, torch.jit.Future):
         with suppress(Exception):  # `value` raises the error of a future that failed
             return [*_tensors(x.value(), ".value()")] if x.done() else []
         return []
-    # PyTorch warns of typed storages only once, when the program makes its first one, so it does not warn here
+    # PyTorch warns of typed storages only once, when the program makes its first one, so it
+    # does not warn here
     storage = x.untyped() if isinstance(x, torch.TypedStorage) else x
     return [("", torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage))]
 
 
 def _packed(backend: Primitives) -> Way:
-    """Returns how a packed sequence is moved and copied. Its batch sizes stay on the host, where PyTorch needs them."""
+    """Returns how a packed sequence is moved and copied. Its batch sizes stay on the host,
+    where PyTorch needs them."""
 
     def copy(x: PackedSequence, device: Device) -> PackedSequence:
         parts: list[Any] = [part if part is None else part.clone() for part in x]
@@ -402,7 +417,8 @@ def _packed(backend: Primitives) -> Way:
 
 
 class TorchModels(Models):
-    """PyTorch's modules and optimizers, and how containers of PyTorch and its libraries are walked or moved."""
+    """PyTorch's modules and optimizers, and how containers of PyTorch and its libraries are
+    walked or moved."""
 
     lists_layers = "torch.nn.ModuleList, ModuleDict or ParameterList"
     _places: dict[torch.device, Device]
@@ -450,8 +466,8 @@ class TorchModels(Models):
         return state.items()
 
     def attributes_of(self, model: Any) -> Iterable[tuple[str, Any, Container[str]]]:
-        """Returns path, module and the names of its attributes in which no unlisted tensors are searched, for a model
-        and each submodule; an empty list for an optimizer."""
+        """Returns path, module and the names of its attributes in which no unlisted tensors are
+        searched, for a model and each submodule; an empty list for an optimizer."""
         modules = model.named_modules() if isinstance(model, Module) else ()
         # attributes that a hook computes anew before each call need not move
         return [
@@ -464,11 +480,12 @@ class TorchModels(Models):
         return [p for group in groups for p in group["params"]]
 
     def move_held(self, x: torch.Tensor, device: Device) -> torch.Tensor:
-        """Returns `x`, a tensor in an attribute of a module, on a device: as the same object if it is trained, because
-        an optimizer may refer to it, otherwise as a new tensor."""
+        """Returns `x`, a tensor in an attribute of a module, on a device: as the same object if
+        it is trained, because an optimizer may refer to it, otherwise as a new tensor."""
         if not (x.requires_grad and x.is_leaf):
             return x if self._places[x.device] is device else self.move(x, device)
-        # PyTorch refuses a gradient on another device than its tensor, so it is taken off for the move
+        # PyTorch refuses a gradient on another device than its tensor, so it is taken off for
+        # the move
         gradient, x.grad = x.grad, None
         x.data = self.move(x.detach(), device)
         if gradient is not None:
@@ -521,21 +538,24 @@ class TorchModels(Models):
         self, cls: type, flatten: Callable[..., Any], unflatten: Callable[..., Any]
     ) -> None:
         register = private.get("torch.utils._pytree.register_pytree_node")
-        # PyTorch refuses a type that is registered already, and passes the arguments in the other order
+        # PyTorch refuses a type that is registered already, and passes the arguments in the
+        # other order
         if register is not None and cls not in _NODES:
             register(cls, flatten, lambda children, static: unflatten(static, children))
 
     def container_way(self, x: Any) -> Way | None:
-        """Returns how to walk or move a packed sequence, a learning-rate scheduler, a storage, a future, a TensorDict, a
-        cache of transformers, a graph of PyG, an exported program, or an object of a type that is registered with
-        PyTorch's pytrees; None for any other object."""
+        """Returns how to walk or move a packed sequence, a learning-rate scheduler, a storage,
+        a future, a TensorDict, a cache of transformers, a graph of PyG, an exported program, or
+        an object of a type that is registered with PyTorch's pytrees; None for any other
+        object."""
         # before the test for tuples, because it is a named tuple
         if isinstance(x, PackedSequence):
             return _packed(self)
         # the core walks tuples itself, although PyTorch's pytrees list named tuples
         if isinstance(x, tuple):
             return None
-        # the learning rates that a scheduler keeps do not move, because they work with any device
+        # the learning rates that a scheduler keeps do not move, because they work with any
+        # device
         if isinstance(x, torch.optim.lr_scheduler.LRScheduler):
             return Way(tensors=lambda x: [(".optimizer", x.optimizer)])
         if isinstance(x, torch.UntypedStorage | torch.TypedStorage | torch.jit.Future):
@@ -546,7 +566,8 @@ class TorchModels(Models):
             collection = tensordicts.container_way(x, self)
             if collection is not None:
                 return collection
-        # by the names of modules, because importing these libraries takes long; a user's subclass counts too
+        # by the names of modules, because importing these libraries takes long; a user's
+        # subclass counts too
         modules = {base.__module__ for base in type(x).__mro__}
         if _CACHES in modules:
             return Way()
@@ -568,8 +589,8 @@ class TorchModels(Models):
 def optimizer_state(
     optimizer: torch.optim.Optimizer, backend: Models
 ) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yields the name and the tensor of each part of an optimizer's state, such as "0.exp_avg". Raises
-    `UnsupportedError` for a part that is neither a tensor nor None."""
+    """Yields the name and the tensor of each part of an optimizer's state, such as "0.exp_avg".
+    Raises `UnsupportedError` for a part that is neither a tensor nor None."""
     for name, value in _named(optimizer.state_dict()["state"]):
         if isinstance(value, torch.Tensor):
             yield name, value

@@ -1,5 +1,5 @@
-"""Helpers for dispatch modes. A dispatch mode is an object whose `__torch_dispatch__` PyTorch calls for each operation
-of the thread that has entered the mode."""
+"""Helpers for dispatch modes. A dispatch mode is an object whose `__torch_dispatch__` PyTorch
+calls for each operation of the thread that has entered the mode."""
 
 from __future__ import annotations
 
@@ -22,8 +22,9 @@ dispatch_modes: Callable[[], list[Any]] = private[
 function_modes: Callable[[], list[Any]] = private.get(
     "torch.overrides._get_current_function_mode_stack"
 )
-"""Returns the function modes of this thread, the innermost last: those modes, such as scopes of devices, that see calls
-of PyTorch's functions and reads of attributes. None if this version of PyTorch lacks the function."""
+"""Returns the function modes of this thread, the innermost last: those modes, such as scopes of
+devices, that see calls of PyTorch's functions and reads of attributes. None if this version of
+PyTorch lacks the function."""
 
 
 class Mode(_DispatchMode):  # type: ignore[misc]
@@ -35,7 +36,8 @@ class Mode(_DispatchMode):  # type: ignore[misc]
 
 
 def put_on(mode: Mode) -> Callable[[], None]:
-    """Enters a dispatch mode in this thread, and returns a function that ends the mode, in the same thread."""
+    """Enters a dispatch mode in this thread, and returns a function that ends the mode, in the
+    same thread."""
     mode.__enter__()
     return partial(_take_off, mode)
 
@@ -46,7 +48,8 @@ def _take_off(mode: Mode) -> None:
     stack = dispatch_modes()
     # by identity, because a user's mode may define `__eq__`
     inner = stack[next(i for i, other in enumerate(stack) if other is mode) + 1 :]
-    # by the base class's methods, because the `__enter__` and `__exit__` of a user's mode may do more
+    # by the base class's methods, because the `__enter__` and `__exit__` of a user's mode may
+    # do more
     for other in reversed(inner):
         _DispatchMode.__exit__(other, None, None, None)
     mode.__exit__(None, None, None)

@@ -1,8 +1,9 @@
-"""Joins tensors, and sums tensors of several devices: with NCCL if no two are on the same GPU, otherwise on the device
-of the first tensor.
+"""Joins tensors, and sums tensors of several devices: with NCCL if no two are on the same GPU,
+otherwise on the device of the first tensor.
 
-`torch.cuda.nccl` works within one process, on the current streams, and keeps its communicators. It bypasses autograd:
-no gradient is recorded, and this module itself has to increment the version counter of each tensor that NCCL writes.
+`torch.cuda.nccl` works within one process, on the current streams, and keeps its communicators.
+It bypasses autograd: no gradient is recorded, and this module itself has to increment the
+version counter of each tensor that NCCL writes.
 """
 
 from __future__ import annotations
@@ -39,14 +40,15 @@ _SIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: t
 
 
 def _seen_as(dtype: torch.dtype, x: torch.Tensor) -> torch.Tensor:
-    """Returns `x` with its bits read as `dtype`, which has the same size; `x` itself if that is its dtype."""
+    """Returns `x` with its bits read as `dtype`, which has the same size; `x` itself if that is
+    its dtype."""
     # a lazy conjugate refuses view() even to its own dtype
     return x if x.dtype is dtype else x.view(dtype)
 
 
 def is_for_nccl(tensors: list[torch.Tensor]) -> bool:
-    """Whether NCCL can sum these tensors, which have the same shape and dtype, in place: they are contiguous, have
-    elements and a dtype that NCCL sums, and no two are on the same GPU."""
+    """Whether NCCL can sum these tensors, which have the same shape and dtype, in place: they
+    are contiguous, have elements and a dtype that NCCL sums, and no two are on the same GPU."""
     return (
         # the first stands for all, because they differ in device and values only
         tensors[0].dtype in _NCCL
@@ -59,11 +61,12 @@ def is_for_nccl(tensors: list[torch.Tensor]) -> bool:
 
 @torch.no_grad()
 def by_nccl(tensors: list[torch.Tensor], mean: bool) -> None:
-    """Writes the sum of the tensors, or their mean if `mean` is True, into each of them. NCCL must be able to sum them
-    (`is_for_nccl`)."""
+    """Writes the sum of the tensors, or their mean if `mean` is True, into each of them. NCCL
+    must be able to sum them (`is_for_nccl`)."""
     torch.cuda.nccl.all_reduce([x.detach() for x in tensors])
     for x in tensors:
-        # so that a backward pass which needs the old values raises; an inference tensor has no counter
+        # so that a backward pass which needs the old values raises; an inference tensor has no
+        # counter
         if not x.is_inference():
             torch.autograd.graph.increment_version(x)
         if mean:
@@ -74,9 +77,8 @@ class TorchReplicas(Replicas):
     """Tensors on several devices of this process."""
 
     def join(self, parts: list[torch.Tensor]) -> torch.Tensor:
-        return (
-            torch.cat(parts) if parts[0].dim() else torch.stack(parts)
-        )  # `cat` takes no 0-d tensors
+        # `cat` takes no 0-d tensors
+        return torch.cat(parts) if parts[0].dim() else torch.stack(parts)
 
     def leaf(self, x: torch.Tensor, device: Device) -> torch.Tensor:
         require_shape(x)
@@ -88,8 +90,8 @@ class TorchReplicas(Replicas):
         return new.requires_grad_(new.is_floating_point() or new.is_complex())
 
     def can_write(self, x: torch.Tensor) -> bool:
-        """Whether PyTorch can write into `x`: not into an expanded tensor, whose elements share memory, and into an
-        inference tensor only in inference mode."""
+        """Whether PyTorch can write into `x`: not into an expanded tensor, whose elements share
+        memory, and into an inference tensor only in inference mode."""
         steps = x.stride()
         # a stride of 0 along an axis longer than 1 means that elements share memory
         overlaps = 0 in steps and any(
@@ -108,12 +110,14 @@ class TorchReplicas(Replicas):
 
     @torch.no_grad()
     def total(self, tensors: Iterable[torch.Tensor], mean: bool) -> torch.Tensor:
-        """Returns the sum of tensors on one device, added in their order, or their mean if `mean` is True. Unsigned
-        integers, which PyTorch does not add, are added as signed ones."""
+        """Returns the sum of tensors on one device, added in their order, or their mean if
+        `mean` is True. Unsigned integers, which PyTorch does not add, are added as signed
+        ones."""
         rest = iter(tensors)
         first = next(rest)
         dtype = _SIGNED.get(first.dtype, first.dtype)
-        # a copy, because `add_up` adds the others in place; 16-bit floats would be rounded after each addition
+        # a copy, because `add_up` adds the others in place; 16-bit floats would be rounded
+        # after each addition
         start = _seen_as(dtype, first).to(
             torch.float32 if dtype in _SHORT else dtype, copy=True
         )

@@ -1,8 +1,10 @@
-"""The block `with device:` on PyTorch: PyTorch's own device context, changed so that a shuffling `DataLoader` works.
+"""The block `with device:` on PyTorch: PyTorch's own device context, changed so that a
+shuffling `DataLoader` works.
 
-Inside `with torch.device("cuda"):` PyTorch makes the random order of a `DataLoader(shuffle=True)` on the GPU, with a
-generator of the CPU, and raises "Expected a 'cuda' device type for generator" (pytorch/pytorch#110820). In xdevice's
-block, the functions of `torch.utils.data` draw on the device of their generator, as they do outside of a block.
+Inside `with torch.device("cuda"):` PyTorch makes the random order of a
+`DataLoader(shuffle=True)` on the GPU, with a generator of the CPU, and raises "Expected a
+'cuda' device type for generator" (pytorch/pytorch#110820). In xdevice's block, the functions of
+`torch.utils.data` draw on the device of their generator, as they do outside of a block.
 """
 
 from __future__ import annotations
@@ -20,18 +22,19 @@ if TYPE_CHECKING:
 _Context: Any = private.get("torch.utils._device.DeviceContext", object)
 """The class of PyTorch's device contexts; `object` if this version of PyTorch lacks it."""
 _DRAWS = (torch.randperm, torch.randint, torch.rand)
-"""The functions that data loaders call with a generator, and that PyTorch's own context would make draw on the block's
-device."""
+"""The functions that data loaders call with a generator, and that PyTorch's own context would
+make draw on the block's device."""
 
 
 class _Scope(_Context):  # type: ignore[misc]  # a private class
-    """A device context that adds the generator's device to the draws of PyTorch's data loaders. PyTorch calls
-    `__torch_function__` for each of its functions inside the block."""
+    """A device context that adds the generator's device to the draws of PyTorch's data loaders.
+    PyTorch calls `__torch_function__` for each of its functions inside the block."""
 
     def __torch_function__(
         self, function: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        # the frame is inspected last, and only for draws: torch.compile traces this method, and cannot inspect frames
+        # the frame is inspected last, and only for draws: torch.compile traces this method, and
+        # cannot inspect frames
         generator = kwargs.get("generator") if kwargs else None
         if (
             generator is not None
@@ -44,8 +47,10 @@ class _Scope(_Context):  # type: ignore[misc]  # a private class
 
 
 def _is_of_loaders() -> bool:
-    """Whether a module of `torch.utils.data` has called the function for which PyTorch calls `__torch_function__`."""
-    # frame 0 is this function's, 1 is that of `__torch_function__`, and 2 is the caller's, as PyTorch's part is C++
+    """Whether a module of `torch.utils.data` has called the function for which PyTorch calls
+    `__torch_function__`."""
+    # frame 0 is this function's, 1 is that of `__torch_function__`, and 2 is the caller's, as
+    # PyTorch's part is C++
     return str(sys._getframe(2).f_globals.get("__name__")).startswith("torch.utils.data.")
 
 

@@ -31,23 +31,26 @@ _dispatch_modes = private.get(
 _make_wrapper = private["torch.Tensor._make_wrapper_subclass"]
 _OwnFunctions = private["torch._C.DisableTorchFunctionSubclass"]
 """A block in which PyTorch does not call the `__torch_function__` of tensor subclasses."""
-# without these names no tensor can wait for its values, so no copy to the host goes on in the background
+# without these names no tensor can wait for its values, so no copy to the host goes on in the
+# background
 _can_arrive = private.has("torch.Tensor._make_wrapper_subclass") and (
     private.has("torch._C.DisableTorchFunctionSubclass")
 )
 TO_GPU: Final = 24 << 20
-"""The size in bytes from which a copy to a GPU through the ring (of page-locked buffers) is faster than PyTorch's
-own."""
+"""The size in bytes from which a copy to a GPU through the ring (of page-locked buffers) is
+faster than PyTorch's own."""
 TO_HOST: Final = 32 << 20
 """The size in bytes from which a copy to the host through the ring (of page-locked buffers) is faster than PyTorch's
 own. For smaller tensors, malloc returns host memory that was touched before."""
 _PLAIN: Final = (torch.Tensor, torch.nn.Parameter)
-"""The types of tensors that may go through the ring: a subclass may have more than its memory."""
+"""The types of tensors that may go through the ring: a subclass may have more than its
+memory."""
 
 
 def moved(x: torch.Tensor, native: torch.device) -> torch.Tensor | None:
-    """Returns a copy of `x` on another device, made through the ring between the host and a GPU, through which gradients
-    flow. Returns None if the caller has to let PyTorch copy `x`."""
+    """Returns a copy of `x` on another device, made through the ring between the host and a
+    GPU, through which gradients flow. Returns None if the caller has to let PyTorch copy
+    `x`."""
     # the quick tests come first, because every move of a tensor calls this
     if (
         torch.compiler.is_compiling()
@@ -78,13 +81,14 @@ def _is_plain(x: torch.Tensor) -> bool:
 
 
 def has_modes() -> bool:
-    """Whether a dispatch mode is active in this thread, such as FakeTensorMode, whose tensors have no memory. True if
-    this version of PyTorch cannot tell."""
+    """Whether a dispatch mode is active in this thread, such as FakeTensorMode, whose tensors
+    have no memory. True if this version of PyTorch cannot tell."""
     return bool(_dispatch_modes())
 
 
 def _is_staged(x: torch.Tensor, native: torch.device) -> bool:
-    """Whether a large tensor (of at least `TO_GPU` bytes) is copied to the device `native` through the ring."""
+    """Whether a large tensor (of at least `TO_GPU` bytes) is copied to the device `native`
+    through the ring."""
     if not x.is_cuda and native.type != "cuda":
         return False
     from xdevice.cuda_driver import ring
@@ -108,7 +112,8 @@ def _is_recorded(gpu: torch.device) -> bool:
 
 
 class _Move(torch.autograd.Function):
-    """A copy through the ring through which gradients flow: the backward pass copies the gradient back."""
+    """A copy through the ring through which gradients flow: the backward pass copies the
+    gradient back."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, native: torch.device) -> torch.Tensor:
@@ -124,7 +129,8 @@ class _Move(torch.autograd.Function):
 
 
 def _through_ring(source: torch.Tensor, native: torch.device) -> torch.Tensor | None:
-    """Returns a copy of a tensor without gradient on a device, made through the ring; None if the ring refuses."""
+    """Returns a copy of a tensor without gradient on a device, made through the ring; None if
+    the ring refuses."""
     copy = torch.empty_like(source, device=native)  # dense, with the strides that `to` gives
     # the ring copies one block of bytes, so the source must be laid out as the copy
     if source.stride() != copy.stride():
@@ -136,8 +142,8 @@ def _through_ring(source: torch.Tensor, native: torch.device) -> torch.Tensor | 
 
 
 def _to_host(source: torch.Tensor, target: torch.Tensor) -> bool:
-    """Copies the memory of a tensor on a GPU into one on the host, after the work of the GPU's current stream. Returns
-    whether the ring has done so."""
+    """Copies the memory of a tensor on a GPU into one on the host, after the work of the GPU's
+    current stream. Returns whether the ring has done so."""
     from xdevice.cuda_driver import ring
 
     stream = torch.cuda.current_stream(source.device).cuda_stream
@@ -147,8 +153,9 @@ def _to_host(source: torch.Tensor, target: torch.Tensor) -> bool:
 
 
 def _to_gpu(owner: Any, address: int, target: torch.Tensor) -> bool:
-    """Copies the host's memory from `address` on, which `owner` (a tensor or an array) keeps alive, into a tensor on a
-    GPU, ordered on the GPU's current stream. Returns whether the ring has done so."""
+    """Copies the host's memory from `address` on, which `owner` (a tensor or an array) keeps
+    alive, into a tensor on a GPU, ordered on the GPU's current stream. Returns whether the ring
+    has done so."""
     from xdevice.cuda_driver import ring
 
     stream = torch.cuda.current_stream(target.device).cuda_stream
@@ -156,8 +163,9 @@ def _to_gpu(owner: Any, address: int, target: torch.Tensor) -> bool:
 
 
 def array(values: np.ndarray[Any, Any], native: torch.device) -> torch.Tensor | None:
-    """Returns a tensor on a GPU with the values of a NumPy array, copied through the ring. Returns None if the array is
-    small, not C-contiguous, or not bound for a CUDA GPU, or if the ring cannot be used: the caller copies it then."""
+    """Returns a tensor on a GPU with the values of a NumPy array, copied through the ring.
+    Returns None if the array is small, not C-contiguous, or not bound for a CUDA GPU, or if the
+    ring cannot be used: the caller copies it then."""
     if native.type != "cuda" or values.nbytes < TO_GPU or not values.flags.c_contiguous:
         return None
     from xdevice.cuda_driver import ring
@@ -169,8 +177,9 @@ def array(values: np.ndarray[Any, Any], native: torch.device) -> torch.Tensor | 
 
 
 def of_modules(model: torch.nn.Module, native: torch.device) -> AbstractContextManager[Any]:
-    """Returns a context manager for the call `model.to(native)`, in which large tensors go through the ring. It does
-    nothing unless a CUDA device takes part, because PyTorch calls a mode for each attribute of each tensor."""
+    """Returns a context manager for the call `model.to(native)`, in which large tensors go
+    through the ring. It does nothing unless a CUDA device takes part, because PyTorch calls a
+    mode for each attribute of each tensor."""
     variables = (*model.parameters(), *model.buffers())
     is_for_cuda = native.type == "cuda" or any(x.is_cuda for x in variables)
     return _OfModules() if is_for_cuda else nullcontext()
@@ -183,7 +192,8 @@ class _OfModules(TorchFunctionMode):
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         through = None
-        # only `x.to(device)`, as `Module.to` calls it; with a dtype or a memory format PyTorch has more to do
+        # only `x.to(device)`, as `Module.to` calls it; with a dtype or a memory format PyTorch
+        # has more to do
         if (
             func is torch.Tensor.to
             and not kwargs
@@ -226,7 +236,8 @@ def sent(
 
 
 def _is_small(x: torch.Tensor) -> bool:
-    """Whether a tensor is on the host, dense, and small enough to be sent with one wait for all."""
+    """Whether a tensor is on the host, dense, and small enough to be sent with one wait for
+    all."""
     return x.is_cpu and x.layout is torch.strided and x.nbytes <= _SMALL
 
 
@@ -257,8 +268,8 @@ def started(x: torch.Tensor, native: torch.device) -> torch.Tensor | None:
 
 
 def arriving(values: torch.Tensor, wait: Callable[[], None]) -> torch.Tensor:
-    """Returns an `Arriving`: a tensor like `values`, which is still being filled, that calls `wait`, which returns when
-    the values are complete, before anybody reads them."""
+    """Returns an `Arriving`: a tensor like `values`, which is still being filled, that calls
+    `wait`, which returns when the values are complete, before anybody reads them."""
     wrapper: torch.Tensor = _make_wrapper(
         _arriving_type(),
         values.shape,
@@ -271,8 +282,8 @@ def arriving(values: torch.Tensor, wait: Callable[[], None]) -> torch.Tensor:
 
 
 def arrive(x: torch.Tensor) -> torch.Tensor:
-    """Returns `x` as an ordinary tensor. If it is an `Arriving`, waits until its values have arrived, and turns `x`
-    itself into an ordinary tensor if PyTorch allows that."""
+    """Returns `x` as an ordinary tensor. If it is an `Arriving`, waits until its values have
+    arrived, and turns `x` itself into an ordinary tensor if PyTorch allows that."""
     # under the lock, so that a second thread finds either an `Arriving` or the finished tensor
     with _arrival:
         if type(x) is not Arriving:
@@ -289,7 +300,8 @@ def arrive(x: torch.Tensor) -> torch.Tensor:
 
 
 _COMING: Final = "xdevice_coming"
-"""The attribute of an `Arriving` with the tensor that is being filled, and the function that waits for its values."""
+"""The attribute of an `Arriving` with the tensor that is being filled, and the function that
+waits for its values."""
 _arrival: Final = threading.RLock()
 
 

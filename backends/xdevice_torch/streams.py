@@ -50,13 +50,15 @@ class TorchStreams(Streams):
         return float(start.elapsed_time(end)) / 1000  # PyTorch returns milliseconds
 
     def keep_for(self, x: torch.Tensor, stream: Any) -> None:
-        # `record_stream` tells PyTorch's allocator not to reuse the memory before the stream's work is done
+        # `record_stream` tells PyTorch's allocator not to reuse the memory before the stream's
+        # work is done
         if x.device.type == self._gpu in accelerators.STREAMS:
             x.record_stream(stream)
 
     def _streams(self, device: Device, what: str) -> Any:
-        """Returns `torch.cuda` or `torch.xpu`, whichever has the streams and events of this device. Raises
-        `UnsupportedError` for a device without them, with `what` ("streams" or "events") in its message."""
+        """Returns `torch.cuda` or `torch.xpu`, whichever has the streams and events of this
+        device. Raises `UnsupportedError` for a device without them, with `what` ("streams" or
+        "events") in its message."""
         if device.kind == "gpu" and self._gpu in accelerators.STREAMS:
             return getattr(torch, self._gpu)
         where = "Apple MPS" if self._gpu == "mps" and device.kind == "gpu" else str(device)

@@ -1,15 +1,19 @@
-"""Moves and rebuilds TensorDicts and tensorclasses of PyTorch's library tensordict, if the program has imported it.
-The library calls both tensor collections, and this module calls them collections.
+"""Moves and rebuilds TensorDicts and tensorclasses of PyTorch's library tensordict, if the
+program has imported it. The library calls both tensor collections, and this module calls them
+collections.
 
 Rules for this module:
-- A rebuilt collection keeps its batch size, names, device and non-tensor entries, which a dict would lose. If its new
-  tensors have another length or another device, its batch size or device changes with them.
-- A locked collection stays locked. `clone` returns an unlocked one, and both `clone` and `to` unlock the collections
-  inside, so they are locked again.
-- A collection can hold only tensors of PyTorch. Rebuilt with other arrays it becomes a dict, like the result of a
-  TensorDict's `numpy()`.
-- A collection does not move tensors inside a non-tensor entry, such as a dict. If there are any, the move is refused.
-- A lazily stacked collection makes new tensors whenever it is read, so its tensors cannot be replaced.
+- A rebuilt collection keeps its batch size, names, device and non-tensor entries, which a dict
+  would lose. If its new tensors have another length or another device, its batch size or device
+  changes with them.
+- A locked collection stays locked. `clone` returns an unlocked one, and both `clone` and `to`
+  unlock the collections inside, so they are locked again.
+- A collection can hold only tensors of PyTorch. Rebuilt with other arrays it becomes a dict,
+  like the result of a TensorDict's `numpy()`.
+- A collection does not move tensors inside a non-tensor entry, such as a dict. If there are
+  any, the move is refused.
+- A lazily stacked collection makes new tensors whenever it is read, so its tensors cannot be
+  replaced.
 """
 
 from __future__ import annotations
@@ -31,8 +35,8 @@ if TYPE_CHECKING:
 
 
 def container_way(x: Any, backend: Primitives) -> Way | None:
-    """Returns how to walk, rebuild, move and copy `x` if it is a collection of the library tensordict; None for any
-    other object."""
+    """Returns how to walk, rebuild, move and copy `x` if it is a collection of the library
+    tensordict; None for any other object."""
     library = sys.modules.get("tensordict")
     # an old release, or a module of the same name, has no `is_non_tensor`
     if (
@@ -63,8 +67,8 @@ def container_way(x: Any, backend: Primitives) -> Way | None:
 
 
 def _entries(x: Any) -> Iterator[tuple[str, Any]]:
-    """Yields the path and the value of each object directly in a collection, a dict, a list or a tuple; nothing for any
-    other object."""
+    """Yields the path and the value of each object directly in a collection, a dict, a list or
+    a tuple; nothing for any other object."""
     # a lazily stacked collection keeps its parts as `tensordicts`; its `items` would stack them
     content = x.tensordicts if hasattr(x, "tensordicts") else x
     if isinstance(content, list | tuple):
@@ -74,7 +78,8 @@ def _entries(x: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _leaves(library: ModuleType, x: Any, name: str = "") -> Iterator[tuple[str, torch.Tensor]]:
-    """Yields the path and the tensor of each tensor that moves with the collection `x`. `name` is the path to `x`."""
+    """Yields the path and the tensor of each tensor that moves with the collection `x`. `name`
+    is the path to `x`."""
     for path, inner in () if library.is_non_tensor(x) else _entries(x):
         if isinstance(inner, torch.Tensor):
             yield name + path, inner
@@ -85,8 +90,9 @@ def _leaves(library: ModuleType, x: Any, name: str = "") -> Iterator[tuple[str, 
 def _hidden(
     library: ModuleType, x: Any, name: str = "", is_inside: bool = False
 ) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yields the path and the tensor of each tensor inside a non-tensor entry of the collection `x`, such as a dict.
-    `name` is the path to `x`, and `is_inside` says whether `x` itself is inside such an entry."""
+    """Yields the path and the tensor of each tensor inside a non-tensor entry of the collection
+    `x`, such as a dict. `name` is the path to `x`, and `is_inside` says whether `x` itself is
+    inside such an entry."""
     # a non-tensor entry is wrapped in an object, which has the entry as `data`
     if not is_inside and library.is_non_tensor(x):
         x, is_inside = x.data, True
@@ -98,8 +104,8 @@ def _hidden(
 
 
 def _refuse_left(library: ModuleType, x: Any, native: torch.device) -> None:
-    """Raises `ContainerError` if a tensor in a non-tensor entry of a collection is not on the device to which the
-    collection is to move: the library would not move it."""
+    """Raises `ContainerError` if a tensor in a non-tensor entry of a collection is not on the
+    device to which the collection is to move: the library would not move it."""
     left = next((path for path, leaf in _hidden(library, x) if leaf.device != native), None)
     if left is not None:
         raise ContainerError(
@@ -120,14 +126,15 @@ def _items(x: Any) -> dict[str, Any]:
 
 
 def _rebuilt(library: ModuleType, old: Any, inside: dict[str, Any]) -> Any:
-    """Returns a collection like `old` with the entries `inside`; a dict if these are not all PyTorch tensors or
-    collections."""
+    """Returns a collection like `old` with the entries `inside`; a dict if these are not all
+    PyTorch tensors or collections."""
     if not all(
         isinstance(x, torch.Tensor) or library.is_tensor_collection(x) for x in inside.values()
     ):
         return {key: x.data if library.is_non_tensor(x) else x for key, x in inside.items()}
     tensors = [x for x in inside.values() if not library.is_non_tensor(x)]
-    # a part of a batch, or several joined, has another length along the first axis, and the same other axes
+    # a part of a batch, or several joined, has another length along the first axis, and the
+    # same other axes
     size = (
         [*tensors[0].shape[:1], *old.batch_size[1:]]
         if tensors and old.batch_size
@@ -145,8 +152,8 @@ def _rebuilt(library: ModuleType, old: Any, inside: dict[str, Any]) -> Any:
 
 
 def _locked_as(old: Any, new: Any) -> Any:
-    """Locks `new`, or those collections inside it that are locked in `old`, which has the same structure. Returns
-    `new`."""
+    """Locks `new`, or those collections inside it that are locked in `old`, which has the same
+    structure. Returns `new`."""
     # a lock also locks all collections inside
     if old.is_locked:
         return new.lock_()

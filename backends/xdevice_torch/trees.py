@@ -10,8 +10,8 @@ if TYPE_CHECKING:
 
 
 def leaves(tree: Any) -> Iterator[Any]:
-    """Yields the objects in nested lists, tuples and dicts that are themselves no list, tuple or dict; `tree` itself if
-    it is none."""
+    """Yields the objects in nested lists, tuples and dicts that are themselves no list, tuple
+    or dict; `tree` itself if it is none."""
     if isinstance(tree, dict):
         tree = tree.values()
     elif not isinstance(tree, list | tuple):
@@ -22,8 +22,8 @@ def leaves(tree: Any) -> Iterator[Any]:
 
 
 def replaced(kind: type, function: Callable[[Any], Any], tree: Any) -> Any:
-    """Returns a copy of nested lists, tuples and dicts, with `function` applied to each object of type `kind` in them.
-    All other objects stay the same."""
+    """Returns a copy of nested lists, tuples and dicts, with `function` applied to each object
+    of type `kind` in them. All other objects stay the same."""
     if isinstance(tree, kind):
         return function(tree)
     if isinstance(tree, tuple):

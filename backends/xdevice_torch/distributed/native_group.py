@@ -21,22 +21,26 @@ if TYPE_CHECKING:
     from xdevice.distributed.contract.processes import Group
 
 _INTERFACE: Final = "GLOO_SOCKET_IFNAME"
-"""The environment variable with the name of the network interface on which gloo listens. If it is not set, gloo looks
-up the host's name and listens at the address that it finds."""
+"""The environment variable with the name of the network interface on which gloo listens. If it
+is not set, gloo looks up the host's name and listens at the address that it finds."""
 
 _abort: Any = private.get("torch.distributed.distributed_c10d._abort_process_group")
-"""PyTorch's function that ends the default group without waiting for other ranks; None if this version lacks it."""
+"""PyTorch's function that ends the default group without waiting for other ranks; None if this
+version lacks it."""
 
 
 def start_native_group(group: Group, native: torch.device) -> NativeGroup:
-    """Makes PyTorch's default process group, with gloo for tensors on the host, and with NCCL if `native`, the device
-    of this process, is a CUDA GPU. All ranks of `group` call it at the same time. Returns the functions that end it.
+    """Makes PyTorch's default process group, with gloo for tensors on the host, and with NCCL
+    if `native`, the device of this process, is a CUDA GPU. All ranks of `group` call it at the
+    same time. Returns the functions that end it.
 
-    If the program has made a default group with the same ranks, that one is used, and the returned functions leave it
-    as it is. Raises `LaunchError` if it has made one with other ranks, or not on every rank."""
+    If the program has made a default group with the same ranks, that one is used, and the
+    returned functions leave it as it is. Raises `LaunchError` if it has made one with other
+    ranks, or not on every rank."""
     is_initialized = dist.is_initialized()
     own = f"rank {dist.get_rank()} of {dist.get_world_size()}" if is_initialized else "none"
-    # all ranks compare all answers, so that they raise together: a rank that went on would wait for the others
+    # all ranks compare all answers, so that they raise together: a rank that went on would wait
+    # for the others
     answers = group.exchange(own)
     expected = [f"rank {rank} of {group.size}" for rank in range(group.size)]
     is_cuda = native.type == "cuda"
@@ -58,8 +62,9 @@ def start_native_group(group: Group, native: torch.device) -> NativeGroup:
         )
 
     def restore() -> None:
-        """Unsets the variable if it was not set before: it also decides where groups that the program makes after the
-        world listen. Until then it stays set, because each `new_group` of the program reads it."""
+        """Unsets the variable if it was not set before: it also decides where groups that the
+        program makes after the world listen. Until then it stays set, because each `new_group`
+        of the program reads it."""
         if before is None:
             os.environ.pop(_INTERFACE, None)
 
