@@ -15,12 +15,19 @@ if TYPE_CHECKING:
 
 
 class TorchProcesses(Processes):
+    """PyTorch's engines, gloo and NCCL, and its default process group."""
+
     _gpu: str
+    """The `type` of the `torch.device` that xdevice calls `gpu:i`, such as "cuda"."""
     _gpus: int
+    """How many such devices there are."""
 
     def engines(self) -> Sequence[str]:
-        from . import processes  # torch.distributed takes 50 ms to import, and few ask for it
+        from . import (
+            processes,
+        )  # torch.distributed takes 50 ms to import, and few programs need it
 
+        # NCCL cannot use the memory of virtual GPUs, which is the host's
         return processes.names(self._gpu == "cuda" and self._gpus > 0 and not self.virtual)
 
     def start_engine(self, name: str, group: Group) -> Engine:
@@ -31,6 +38,7 @@ class TorchProcesses(Processes):
     def start_native_group(self, group: Group) -> NativeGroup:
         from . import native_group
 
+        # a build of PyTorch without distributed has no process groups
         if not self.engines():
             raise self.unsupported(
                 "a process group here", f"install a build that has: {self.why_no_engine()}"

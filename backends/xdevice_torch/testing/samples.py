@@ -23,9 +23,12 @@ _sleep = private["torch.cuda._sleep"]
 
 
 class TorchSamples(Samples):
+    """PyTorch's samples. `Samples` says what the suite expects of each method."""
+
     makes_memory_first = True
 
     def other_device(self) -> Device:
+        # meta is there without any hardware
         return devices.of("gpu") if self.backend.virtual else devices.of("meta")
 
     def native_ones(self, *shape: int) -> torch.Tensor:
@@ -65,6 +68,7 @@ class TorchSamples(Samples):
         return nn.Sequential(nn.Linear(inputs, outputs))
 
     def settings(self) -> nn.Module:
+        # the suite expects these numbers, which are exact in binary
         block = nn.Sequential(nn.Dropout(0.375), nn.MaxPool2d((3, 2), (1, 2)))
         return nn.Sequential(nn.Linear(3, 4), nn.LeakyReLU(0.25), block)
 
@@ -88,6 +92,8 @@ class TorchSamples(Samples):
     def sharing(self) -> tuple[Any, Any, Callable[[], bool]]:
         one = nn.BatchNorm1d(3)
         other = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3))
+        # a buffer, because `Module.to` makes a new tensor of it, while a parameter stays the
+        # same object
         one.running_mean = other[1].running_mean = torch.arange(3.0, device="cpu") / 3
         return one, other, lambda: one.running_mean is other[1].running_mean
 
@@ -103,7 +109,8 @@ class TorchSamples(Samples):
         optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
 
         def step(x: torch.Tensor, y: torch.Tensor) -> float:
-            # the state follows the parameters as it does in a user's own loop: by moving the optimizer too
+            # after the suite has moved the model, the optimizer is moved too, as users do in
+            # their own loops
             place = self.backend.from_native(net.weight.device)
             if place is not None and not self.backend.is_all_on(optimizer, place):
                 self.backend.move_model(optimizer, place)
@@ -119,10 +126,13 @@ class TorchSamples(Samples):
         if device.kind != "gpu" or not torch.cuda.is_available():
             return None
         x = torch.ones(8, device=torch.device("cuda", device.index))
-        _ = x + 1  # loads the kernel, which waits for the GPU, before the work begins
+        # CUDA loads a kernel at its first use, and waits for the GPU then: so that happens
+        # before the work begins
+        _ = x + 1
         stream = torch.cuda.current_stream(device.index)
-        # nothing else may be under way, or the stream would be busy with that
+        # nothing else may be in progress, because `is_done` tells whether the whole stream is
+        # idle
         torch.cuda.synchronize(device.index)
         with torch.cuda.device(device.index):
-            _sleep(500_000_000)
+            _sleep(500_000_000)  # clock cycles: about 0.3 s
         return Work(x + 1, stream.query)
