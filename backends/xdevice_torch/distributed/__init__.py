@@ -23,9 +23,8 @@ class TorchProcesses(Processes):
     """How many such devices there are."""
 
     def engines(self) -> Sequence[str]:
-        from . import (
-            processes,
-        )  # torch.distributed takes 50 ms to import, and few programs need it
+        # torch.distributed takes 50 ms to import, and few programs need it
+        from . import processes
 
         # NCCL cannot use the memory of virtual GPUs, which is the host's
         return processes.names(self._gpu == "cuda" and self._gpus > 0 and not self.virtual)

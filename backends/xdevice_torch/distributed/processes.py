@@ -363,9 +363,8 @@ def store_of(group: Group) -> Any:
     )  # fmt: skip
     try:
         return serve()
-    except (
-        NotImplementedError
-    ):  # in PyTorch 2.6, whose newer server (libuv) cannot take a socket over
+    # in PyTorch 2.6, whose newer server (libuv) cannot take a socket over
+    except NotImplementedError:
         return serve(use_libuv=False)
 
 

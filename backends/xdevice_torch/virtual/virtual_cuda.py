@@ -38,9 +38,8 @@ def take_for_cuda(
     private.require("--xd-cuda")
     mode = _Cuda(device, has_default)
     set_default = torch.set_default_device
-    changed: Any = (
-        torch  # of the type Any, so that type checkers allow assignments to its attributes
-    )
+    # typed as Any, so that type checkers allow assignments to the attributes of PyTorch
+    changed: Any = torch
     # without `has_default` PyTorch's own default device is set
     if has_default is None:
         changed.set_default_device = lambda wanted: set_default(mode.resolved(wanted))

@@ -240,9 +240,8 @@ def _accelerator(module: _Module) -> dict[str, Callable[..., Any]]:
         "exchangeDevice": exchange,
         "maybeExchangeDevice": exchange,
         "synchronizeDevice": module.synchronize,
-        "isAllocatorInitialized": lambda: (
-            True
-        ),  # PyTorch's functions that report memory call this first
+        # PyTorch's functions that report memory call this first
+        "isAllocatorInitialized": lambda: True,
         "getDeviceStats": _statistics,
         "resetPeakStats": lambda index: operations.limits.ledger.reset_peak(index),
         "resetAccumulatedStats": lambda index: None,  # the ledger has no accumulated numbers
@@ -387,9 +386,8 @@ def _set_data(x: torch.Tensor, new: torch.Tensor) -> None:
         _hooks_after.set(contents, _hooks_after(x))
     grad, x.grad = x.grad, None
     _swap_contents(x, contents)
-    if (
-        grad is not None
-    ):  # the gradient moves too, because PyTorch refuses one on another device
+    # the gradient moves too, because PyTorch refuses one on another device
+    if grad is not None:
         x.grad = grad.to(x.device, x.dtype)
 
 

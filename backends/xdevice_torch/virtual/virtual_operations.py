@@ -442,8 +442,7 @@ def _host_keywords(kwargs: dict[str, Any], hosts: dict[int, torch.Tensor]) -> di
 
 
 def _not_pinned() -> Exception:
-    """Returns the error to raise for pinned memory on a virtual GPU. Its text is that of CUDA's
-    error."""
+    """Returns the error to raise for pinned memory on a virtual GPU. Its text follows CUDA's."""
     return RuntimeError(f"cannot pin a tensor of {NAME}: only dense CPU tensors can be pinned")
 
 
@@ -718,7 +717,7 @@ def _refuse_pinning(x: torch.Tensor, device: Any = None) -> torch.Tensor:
 
 def _pack(x: torch.Tensor, lengths: torch.Tensor, batch_first: bool) -> Any:
     """Returns the packed values on the virtual GPU, and the batch sizes on the host: the kernel
-    of `pack_padded_sequence`. Raises RuntimeError, as CUDA does, if the lengths are not on the
+    of `_pack_padded_sequence`. Raises RuntimeError, as CUDA does, if the lengths are not on the
     host."""
     if lengths.device.type != "cpu":
         raise RuntimeError(
