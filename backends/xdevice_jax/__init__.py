@@ -60,9 +60,14 @@ if TYPE_CHECKING:
 
 
 _DEVICE = "_device" if private.has("jax.sharding.SingleDeviceSharding._device") else ""
+"""The attribute with the device of an array's sharding, if the array is on one device; "",
+which no object has as an attribute, if this version of JAX lacks it."""
 
 
 class JaxBackend(JaxConversion, JaxReplicas, JaxBlocking, Backend):
+    """JAX as a backend. `xdevice.contract` documents the hooks; a hook has a docstring here
+    only if JAX needs an explanation."""
+
     name = "jax"
     modules = ("jax", "jaxlib")
     minimum = (0, 6, 2)
@@ -72,10 +77,11 @@ class JaxBackend(JaxConversion, JaxReplicas, JaxBlocking, Backend):
     private_names = private
 
     def __init__(self) -> None:
-        self._natives: dict[str, list[Any]] | None = None  # None until JAX is started
-        self._places: dict[
-            tuple[Any, str | None], Device
-        ] = {}  # a key is a device or sharding, and a kind of memory
+        # JAX's devices of each kind; None until JAX is started
+        self._natives: dict[str, list[Any]] | None = None
+        # for a JAX device or sharding, and a kind of memory: the `Device`
+        self._places: dict[tuple[Any, str | None], Device] = {}
+        # JAX reads this setting only when it is started, and it concerns only the CPU
         self._blocks = is_blocking_wanted() and not unstarted.is_started()
         if self._blocks:
             jax.config.update("jax_cpu_enable_async_dispatch", False)
@@ -92,6 +98,7 @@ class JaxBackend(JaxConversion, JaxReplicas, JaxBlocking, Backend):
             return "symbol"
         if issubclass(cls, jax.Array):
             return "tensor"
+        # JAX's mutable arrays; the name of their class depends on the version
         if cls.__name__ in ("Ref", "ArrayRef"):
             raise self.unsupported(
                 "moving a mutable Ref",
@@ -107,6 +114,7 @@ class JaxBackend(JaxConversion, JaxReplicas, JaxBlocking, Backend):
         if self.virtual:
             return {"cpu": 1, "gpu": self.virtual}.get(kind, 0)
         natives = self._natives
+        # as long as possible without starting JAX, after which no forked child could use it
         if natives is None:
             count = None if unstarted.is_started() else unstarted.count(kind)
             if count is not None:
@@ -130,8 +138,9 @@ class JaxBackend(JaxConversion, JaxReplicas, JaxBlocking, Backend):
 
     def to_native(self, device: Device) -> Any:
         natives = (self._natives or self._start()).get(device.kind, [])
+        # this method may be given a device that does not exist
         if device.index >= len(natives):
-            self.require(device)
+            self.require(device)  # raises `DeviceNotFoundError`
         return natives[device.index]
 
     def from_native(self, native: Any) -> Device | None:
@@ -140,6 +149,7 @@ class JaxBackend(JaxConversion, JaxReplicas, JaxBlocking, Backend):
         for kind, natives in (self._natives or self._start()).items():
             if native in natives:
                 return devices.of(kind, natives.index(native))
+        # a device of another process, or of a platform that is not `gpu:i`
         raise self.unsupported(
             f"reaching {native} from this process", "use one of jax.local_devices()"
         )
@@ -158,11 +168,13 @@ class JaxBackend(JaxConversion, JaxReplicas, JaxBlocking, Backend):
     def move(self, x: jax.Array, device: Device) -> jax.Array:
         require_values(x)
         native = self.to_native(device)
+        # through page-locked memory if that is faster
         staged = self._read(x) if device is devices.CPU else staging.moved(x, native)
         return jax.device_put(x, native, may_alias=False) if staged is None else staged
 
     def start_move(self, x: jax.Array, device: Device) -> jax.Array:
         require_values(x)
+        # `device_put` does not wait, while a copy through page-locked memory does
         return jax.device_put(x, self.to_native(device), may_alias=False)
 
     def copy(self, x: jax.Array, device: Device) -> jax.Array:
@@ -172,15 +184,22 @@ class JaxBackend(JaxConversion, JaxReplicas, JaxBlocking, Backend):
         )
         if staged is not None:
             return staged
+        # `device_put` aliases a shard of a replicated array; a symbol is copied too, because it
+        # may stand for one
         if isinstance(x, jax.core.Tracer) or len(x.sharding.device_set) > 1:
             x = jnp.copy(x)
         return jax.device_put(x, self.to_native(device), may_alias=False)
 
     def synchronize(self, device: Device | None) -> None:
+        # a runtime that is not started has no work
         if not unstarted.is_started():
             return
         natives = accelerators.everywhere() if device is None else [self.to_native(device)]
+        # a device computes in order, so these sums come after all work whose results the
+        # program has dropped
         jax.block_until_ready([jax.device_put(0.0, native) + 1 for native in natives])
+        # then each array that still exists, because only its own wait raises the error of its
+        # computation
         for platform in {accelerators.name_of(native) for native in natives}:
             _wait_for_all(jax.live_arrays(platform), natives)
 
@@ -189,7 +208,7 @@ class JaxBackend(JaxConversion, JaxReplicas, JaxBlocking, Backend):
         try:
             x.block_until_ready()
         except BaseException:
-            del x
+            del x  # no frame of the traceback may refer to a failed array
             raise
 
     # values
@@ -198,16 +217,19 @@ class JaxBackend(JaxConversion, JaxReplicas, JaxBlocking, Backend):
         native, dtype = self.to_native(device), stored_dtype(name_of(array.dtype), array)
         if staging.is_put(array, native):
             return staging.put(np.asarray(array, dtype=dtype, order="C"), native)
+        # `device_put` may keep an alias of the array that it is given, so it gets a copy that
+        # nobody else has
         own = np.array(array, dtype=dtype, copy=True, order="C")
         return jax.device_put(own, native)
 
     def to_numpy(self, x: jax.Array) -> np.ndarray[Any, Any]:
         require_values(x)
-        is_read = staging.is_read(x)  # found out while the work goes on
+        is_read = staging.is_read(x)  # checked before the wait, while the device still computes
         self.wait(x)
         staged = staging.read(x) if is_read else None
         try:
             return np.asarray(x) if staged is None else staged
+        # NumPy has none of the extended dtypes, which are those of random keys
         except TypeError as error:
             if not jnp.issubdtype(x.dtype, jax.dtypes.extended):
                 raise
@@ -219,13 +241,16 @@ class JaxBackend(JaxConversion, JaxReplicas, JaxBlocking, Backend):
         self, shape: tuple[int, ...], value: float, device: Device, dtype: str
     ) -> jax.Array:
         own = stored_dtype(dtype, np.asarray(value))
-        # a program for one device has no part that is bound to another
+        # a program that is bound to one device cannot be part of a traced function for another
+        # device
         if self.tracing() is not None:
             return self._made(lambda: jnp.full(shape, value, own), device)
+        # a value that is too large becomes infinity, without NumPy's warning
         with np.errstate(over="ignore"):
             return _filling(self.to_native(device))(shape, np.asarray(value).astype(own), own)
 
     def tracing(self) -> str | None:
+        # inside any transformation, the result of a jitted function is a symbol
         return (
             "jax.jit or another transformation"
             if isinstance(_nothing(), jax.core.Tracer)
@@ -235,8 +260,10 @@ class JaxBackend(JaxConversion, JaxReplicas, JaxBlocking, Backend):
     # containers
 
     def container_way(self, x: Any) -> Way | None:
+        # not registered with JAX's pytrees
         if jax.tree_util.all_leaves([x]):
             return None
+        # a mapping is walked with its keys, which then are in the paths of errors
         if isinstance(x, Mapping):
             return Way(_items, lambda old, items: _one_level(old)[1].unflatten(items.values()))
         way = Way(
@@ -278,8 +305,11 @@ class JaxBackend(JaxConversion, JaxReplicas, JaxBlocking, Backend):
         )
 
     def _start(self) -> dict[str, list[Any]]:
-        jax.local_devices()  # raises an error with the cause if JAX cannot start; the next lines would hide it
+        """Starts JAX, and returns its devices of each kind, in the order of their indices."""
+        # raises an error with the cause if JAX cannot start, which `_local_devices` would hide
+        jax.local_devices()
         cpus = _local_devices("cpu")
+        # virtual GPUs are the CPU devices after the first
         if self.virtual:
             self._natives = {"cpu": cpus[:1], "gpu": cpus[1:], "tpu": []}
         else:
@@ -288,10 +318,15 @@ class JaxBackend(JaxConversion, JaxReplicas, JaxBlocking, Backend):
                 "gpu": accelerators.detect(),
                 "tpu": _local_devices("tpu"),
             }
+            # from now on users can write the name of a plugin's device, as they can write
+            # "cuda"
             devices.HARDWARE.update(self.hardware())
         return self._natives
 
     def _find(self, key: tuple[Any, str | None], sharding: jax.sharding.Sharding) -> Device:
+        """Returns the device of an array with this sharding, and keeps it under `key`, which
+        `device_of` has made. Raises `UnsupportedError` for an array on several devices, and for
+        one in another memory than the device's default one."""
         natives = sorted(sharding.device_set, key=lambda native: native.id)
         if len(natives) > 1:
             names = ", ".join(map(str, natives))
@@ -316,7 +351,7 @@ class JaxBackend(JaxConversion, JaxReplicas, JaxBlocking, Backend):
         None if JAX has to copy it."""
         if isinstance(x, jax.core.Tracer) or not staging.is_moved(x):
             return None
-        # JAX would narrow the values
+        # `from_buffer` would narrow 64-bit values, while JAX's own copy keeps them
         if x.dtype.itemsize >= 8 and not jax.config.jax_enable_x64:
             return None
         self.wait(x)
@@ -332,11 +367,13 @@ class JaxBackend(JaxConversion, JaxReplicas, JaxBlocking, Backend):
 
 
 _nothing = jax.jit(lambda: 0)
+"""A compiled function that `tracing` calls: inside a transformation its result is a symbol."""
 
 
 @lru_cache
 def _filling(native: Any) -> Any:
-    """Returns a program that fills an array. It takes 5 us, where `jnp.full` and `jax.device_put` take 90."""
+    """Returns a compiled `full(shape, value, dtype)` that makes an array on the device
+    `native`. It takes 5 us, while `jnp.full` and `jax.device_put` take 90."""
     return jax.jit(jnp.full, static_argnums=(0, 2), out_shardings=SingleDeviceSharding(native))
 
 
@@ -358,7 +395,8 @@ def _wait_for_all(arrays: list[jax.Array], natives: list[Any]) -> None:
         try:
             x.block_until_ready()
         except BaseException as error:
-            is_donated = isinstance(error, RuntimeError) and x.is_deleted()  # by another thread
+            # another thread may have donated it meanwhile, which is no failure
+            is_donated = isinstance(error, RuntimeError) and x.is_deleted()
             del x
             if not is_donated:
                 arrays.clear()
@@ -366,7 +404,7 @@ def _wait_for_all(arrays: list[jax.Array], natives: list[Any]) -> None:
 
 
 def alive(native: Any) -> int:
-    """Returns how many bytes on a device all existing arrays use."""
+    """Returns how many bytes all existing arrays use on a device."""
     size = 0
     for x in jax.live_arrays(accelerators.name_of(native)):
         if native in x.sharding.device_set and not x.is_deleted():
@@ -384,6 +422,8 @@ def _is_sparse(x: Any) -> bool:
 def _items(x: Any) -> dict[Any, Any]:
     """Returns the items of a mapping that is registered as a pytree, in JAX's order. Containers in it are not taken
     apart."""
+    # JAX may order the children differently than the mapping, so the keys come from its paths;
+    # a type that is registered without keys gets numbers
     children = jax.tree_util.tree_flatten_with_path(x, is_leaf=lambda inside: inside is not x)[
         0
     ]

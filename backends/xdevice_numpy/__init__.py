@@ -35,6 +35,8 @@ _CPU = devices.CPU
 
 
 class NumpyBackend(NumpyConversion, NumpyReplicas, Backend):
+    """NumPy as a backend. `xdevice.contract` documents the hooks."""
+
     name = "numpy"
     modules = ("numpy",)
     minimum = (1, 24)
@@ -66,13 +68,13 @@ class NumpyBackend(NumpyConversion, NumpyReplicas, Backend):
         return DeviceInfo("cpu", None)
 
     def to_native(self, device: Device) -> str:
-        return "cpu"
+        return "cpu"  # what NumPy's own functions take as `device=`
 
     def from_native(self, native: Any) -> Device | None:
-        return None
+        return None  # NumPy has no class of devices
 
     def scope(self, device: Device) -> AbstractContextManager[Any]:
-        return nullcontext()
+        return nullcontext()  # NumPy makes all arrays on the CPU
 
     # tensors
 
@@ -83,6 +85,8 @@ class NumpyBackend(NumpyConversion, NumpyReplicas, Backend):
         raise AssertionError("NumPy has one device, so nothing moves")
 
     def copy(self, x: np.ndarray[Any, Any], device: Device) -> np.ndarray[Any, Any]:
+        # `np.array` would copy the references of an array of Python objects, and not the
+        # objects
         return copy.deepcopy(x) if x.dtype.hasobject else np.array(x, copy=True, subok=True)
 
     def synchronize(self, device: Device | None) -> None:
@@ -102,16 +106,22 @@ class NumpyBackend(NumpyConversion, NumpyReplicas, Backend):
     def full(
         self, shape: tuple[int, ...], value: float, device: Device, dtype: str
     ) -> np.ndarray[Any, Any]:
-        if type(value) is int and not value:  # much faster, but not for -0.0
+        # `zeros` is much faster, but a float may be -0.0
+        if type(value) is int and not value:
             return np.zeros(shape, host_dtype(dtype))
         return np.full(shape, value, dtype=host_dtype(dtype))
 
     # containers
 
     def container_way(self, x: Any) -> Way | None:
+        """Returns how to get the objects in an array of Python objects; None for any other
+        array or object."""
         if not isinstance(x, np.ndarray) or not x.dtype.hasobject:
             return None
+        # `tolist` of an array without axes returns its one object
         return Way(lambda x: x.tolist() if x.ndim else [x.item()])
+
+    # what a tensor is made of
 
     def is_dense(self, x: np.ndarray[Any, Any]) -> bool:
         return not isinstance(x, np.ma.MaskedArray)
@@ -124,7 +134,7 @@ class NumpyBackend(NumpyConversion, NumpyReplicas, Backend):
     # memory
 
     def memory(self, device: Device) -> Memory:
-        return Memory()
+        return Memory()  # NumPy reports no numbers
 
     # floats of a parity run
 

@@ -24,10 +24,13 @@ if TYPE_CHECKING:
 
     Array = np.ndarray[Any, Any]
 
+# NumPy takes memory that is labelled as uint16: in DLPack, 1 is the code of unsigned integers
 _TAKES = Takes(labels={"bfloat16": (1, 16)})
 
 
 def detached(x: Array) -> Array:
+    """Returns `x` if its memory holds its values. Raises `UnsupportedError` for a masked
+    array."""
     if isinstance(x, np.ma.MaskedArray):
         raise UnsupportedError(
             "the mask of a masked array would be lost; convert x.filled(), or x.data and x.mask"
@@ -36,6 +39,8 @@ def detached(x: Array) -> Array:
 
 
 class NumpyConversion(Conversion):
+    """Memory shared with other frameworks by DLPack."""
+
     def takes(self) -> Takes:
         return _TAKES
 
@@ -46,15 +51,18 @@ class NumpyConversion(Conversion):
         return x.ctypes.data, x.flags.c_contiguous, min(x.strides, default=0) >= 0
 
     def export(self, x: Array) -> Any:
+        # "V" is the kind of bfloat16, which NumPy does not export
         return (x.view("uint16") if x.dtype.kind == "V" else x).__dlpack__()
 
     def compact(self, x: Array) -> Array:
+        # "=" is the byte order of this machine
         copied: Array = np.ndarray(x.shape, x.dtype.newbyteorder("="), aligned(x.nbytes))
         copied[...] = x
         return copied
 
     def adopt(self, lent: Lent, dtype: str) -> Array:
         array = np.from_dlpack(lent)
+        # it was labelled as uint16
         return array.view(host_dtype(dtype)) if dtype == "bfloat16" else array
 
     def from_buffer(self, array: Array) -> Array:

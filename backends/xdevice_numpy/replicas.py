@@ -1,4 +1,5 @@
-"""Splits, joins and adds arrays, as if for several devices. In NumPy all arrays are on one device."""
+"""Splits, joins and adds arrays, as other adapters do for several devices. In NumPy all arrays
+are on one device."""
 
 from __future__ import annotations
 
@@ -16,13 +17,18 @@ if TYPE_CHECKING:
     Array = np.ndarray[Any, Any]
 
 _SHORT = ("float16", "bfloat16")
+"""The dtypes that `total` adds as float32."""
 
 
 class NumpyReplicas(Replicas):
+    """Arrays that are split, joined and added, all on the CPU."""
+
     def join(self, parts: list[Array]) -> Array:
+        # `concatenate` takes no arrays without axes
         return np.concatenate(parts) if parts[0].ndim else np.stack(parts)
 
     def leaf(self, x: Array, device: Device) -> Array:
+        # NumPy has no gradients, so any copy will do
         copied: Array = self.copy(x, device)
         return copied
 
@@ -38,6 +44,8 @@ class NumpyReplicas(Replicas):
     def total(self, tensors: Iterable[Array], mean: bool) -> Array:
         rest = iter(tensors)
         first = next(rest)
+        # a copy, because `add_up` adds the others in place; 16-bit floats would be rounded
+        # after each addition
         start = np.array(first, dtype="float32" if first.dtype.name in _SHORT else first.dtype)
         total: Array = add_up(start, rest, mean)
         return total.astype(first.dtype, copy=False)

@@ -12,6 +12,8 @@ from .transfers import JaxTransfers
 
 
 class JaxGraphs(Graphs):
+    """No graphs: the error that refuses them names `jax.jit` instead."""
+
     compiler = "jax.jit"
 
 

@@ -21,13 +21,16 @@ if TYPE_CHECKING:
 
 
 class JaxSamples(Samples):
+    """JAX's samples. `Samples` says what the suite expects of each method."""
+
     def other_device(self) -> Device | None:
         if self.backend.virtual:
             return devices.of("gpu")
+        # JAX can make a second CPU device, as long as it is not started
         if self.backend.count("cpu") == 1:
             try:
                 jax.config.update("jax_num_cpu_devices", 2)
-            except RuntimeError:  # JAX is started
+            except RuntimeError:  # raised if JAX has been started
                 return None
         return devices.of("cpu", 1) if self.backend.count("cpu") > 1 else None
 
@@ -50,13 +53,14 @@ class JaxSamples(Samples):
         native = self.backend.to_native(device)
         size, steps = (1024, 30) if native.platform == "cpu" else (8192, 100)
         x = jax.device_put(jnp.full((size, size), 1 / size), native)
-        # compiled in advance, because the call of a jitted function waits for its compiler
+        # compiled in advance, because the first call of a jitted function waits for the
+        # compiler
         work = (
             jax.jit(lambda v: jax.lax.fori_loop(0, steps, lambda _, y: y @ y, v))
             .lower(x)
             .compile()
         )
-        # the work must not have to wait for its input
+        # otherwise the call might wait until its input is computed
         x.block_until_ready()
         result = work(x)
         return Work(result, result.is_ready)

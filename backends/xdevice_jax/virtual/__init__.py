@@ -1,11 +1,11 @@
 """Virtual GPUs for JAX: further CPU devices, which JAX itself makes (`jax_num_cpu_devices`) and keeps apart.
 
-| in place of | stands | because |
+| replaced in JAX | by | because |
 |---|---|---|
-| `compile_or_get_cached`, `batched_device_put`, `device_put_p`, for a character | `_compiling`, `_placing` | programs \
-and copies that a device lacks a dtype for are refused |
-| `ExecuteReplicated.__call__`, `_get_fastpath_data`, for `memory=` | `_counting` | JAX does not count the memory of a \
-CPU, and calls compiled functions past Python |
+| `compile_or_get_cached`, `batched_device_put`, `device_put_p`, if GPUs have a character | `_compiling`, `_placing` | \
+programs and copies that need a dtype that the device lacks are refused |
+| `ExecuteReplicated.__call__`, `_get_fastpath_data`, if GPUs have a limit (`memory=`) | `_counting`, `_leaving_out` | \
+JAX does not count the memory of a CPU, and calls compiled functions from C++, past Python |
 | `jax.devices`, for `--xd-cuda` only | `devices` | test suites ask it for "cuda" or "gpu", which JAX does \
 not have here (no upstream issue known) |
 """
@@ -46,6 +46,8 @@ _TYPES: Final = {
 
 
 class JaxVirtualGpus(LimitedGpus, VirtualGpus):
+    """Virtual GPUs of JAX, with limits to their memory and dtypes if the user sets some."""
+
     def why_no_virtual_gpus(self) -> str | None:
         if not unstarted.is_started():
             return None
@@ -55,11 +57,13 @@ class JaxVirtualGpus(LimitedGpus, VirtualGpus):
         )
 
     def make_virtual_gpus(self, n: int) -> None:
-        # JAX would take a real GPU for its default, and start it
+        # otherwise JAX would start a real GPU, and compute on it by default
         jax.config.update("jax_platforms", "cpu")
+        # the first CPU device is cpu:0
         jax.config.update("jax_num_cpu_devices", n + 1)
 
     def limit(self) -> None:
+        # plain virtual GPUs lack nothing, so JAX is left as it is
         if not any(self.characters):
             return
         private.require("virtual GPUs")
@@ -69,6 +73,7 @@ class JaxVirtualGpus(LimitedGpus, VirtualGpus):
                 setattr(owner, name, make(getattr(owner, name)))
         setattr(*_COMPILE, self._compiling(getattr(*_COMPILE)))
         setattr(*_PLACE, self._placing(getattr(*_PLACE)))
+        # the primitive by which `jax.device_put` copies
         _put.def_impl(self._placing(_put.impl))
 
     def lack_error(self, text: str) -> Exception:
@@ -80,16 +85,18 @@ class JaxVirtualGpus(LimitedGpus, VirtualGpus):
         return error
 
     def memory(self, device: Device) -> Memory:
+        # arrays may have gone since the last operation
         if device.kind == "gpu" and self.ledger is not None:
             self._count([self.to_native(device)])
         return super().memory(device)
 
     def reset_peak(self, device: Device) -> None:
-        self.memory(device)  # arrays may have gone since the last operation
+        self.memory(device)  # counts the bytes that are allocated now, which become the peak
         super().reset_peak(device)
 
     def _compiling(self, compile_program: Callable[..., Any]) -> Callable[..., Any]:
-        """Wraps the function that compiles: a program in which a value has a dtype that a device lacks is refused."""
+        """Returns JAX's function that compiles a program, wrapped so that it raises an error if
+        a value in the program has a dtype that one of the program's devices lacks."""
 
         def checked(client: Any, program: Any, natives: Any, *args: Any, **kwargs: Any) -> Any:
             for native in natives.flat:
@@ -104,11 +111,14 @@ class JaxVirtualGpus(LimitedGpus, VirtualGpus):
         return checked
 
     def _placing(self, put: Callable[..., Any]) -> Callable[..., Any]:
-        """Wraps the function that puts arrays on devices."""
+        """Returns a function of JAX that puts arrays on devices, wrapped so that it raises an
+        error if an array has a dtype that its virtual GPU lacks, and counts the memory."""
 
         def checked(*args: Any, **kwargs: Any) -> Any:
             results = put(*args, **kwargs)
+            # the primitive returns a list, and the other function one array
             for x in results if isinstance(results, list) else [results]:
+                # a symbol has no devices
                 natives = x.devices() if hasattr(x, "devices") else ()
                 for place in map(self.from_native, natives):
                     if place is not None and place.kind == "gpu":
@@ -119,6 +129,9 @@ class JaxVirtualGpus(LimitedGpus, VirtualGpus):
         return checked
 
     def _counting(self, execute: Callable[..., Any]) -> Callable[..., Any]:
+        """Returns JAX's method that runs a compiled program, wrapped so that it counts the
+        memory of its devices afterwards."""
+
         def counted(program: Any, *args: Any) -> Any:
             results = execute(program, *args)
             self._count(
@@ -129,6 +142,9 @@ class JaxVirtualGpus(LimitedGpus, VirtualGpus):
         return counted
 
     def _count(self, natives: Iterable[Any]) -> None:
+        """Tells the ledger how many bytes are allocated on those of the JAX devices that are
+        virtual GPUs. Raises the error for a lack of memory if they are too many."""
+        # without a limit nothing is counted
         if self.ledger is None:
             return
         for native in natives:
@@ -140,11 +156,11 @@ class JaxVirtualGpus(LimitedGpus, VirtualGpus):
         self, device: Device, has_default: Callable[[FrameType], bool] | None = None
     ) -> bool:
         private.require("--xd-cuda")
-        find, chosen = jax.devices, self.to_native(device)
+        list_devices, chosen = jax.devices, self.to_native(device)
 
         def devices(backend: Any = None) -> list[Any]:
             if backend not in ("cuda", "gpu"):
-                return find(backend)
+                return list_devices(backend)
             others = [
                 native for native in map(self.to_native, self.devices()[1:]) if native != chosen
             ]
@@ -156,15 +172,20 @@ class JaxVirtualGpus(LimitedGpus, VirtualGpus):
 
 
 def _leaving_out(make_fast_path: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a function that takes the place of JAX's, and makes no fast path: without one,
+    JAX calls a compiled function by Python code that can be replaced."""
     return lambda *args, **kwargs: None
 
 
 def _types_in(program: Any) -> set[str]:
-    """Returns the names of the dtypes of all values in a program that JAX is about to compile."""
+    """Returns the dtypes of all values in a program that JAX is about to compile, by their
+    names in the program, such as "f64"."""
     types: set[str] = set()
 
     def add(operation: Any) -> Any:
         for result in operation.results:
+            # the part after the last "x" of "tensor<2x3xf64>"; a type without a shape is
+            # "tensor<f64>"
             types.add(str(result.type).rstrip(">").rpartition("<")[2].rpartition("x")[2])
         return WalkResult.ADVANCE
 

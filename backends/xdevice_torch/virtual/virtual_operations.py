@@ -442,7 +442,8 @@ def _host_keywords(kwargs: dict[str, Any], hosts: dict[int, torch.Tensor]) -> di
 
 
 def _not_pinned() -> Exception:
-    """Returns the error to raise for pinned memory on a virtual GPU. Its text follows CUDA's."""
+    """Returns the error to raise for pinned memory on a virtual GPU. Its text follows
+    CUDA's."""
     return RuntimeError(f"cannot pin a tensor of {NAME}: only dense CPU tensors can be pinned")
 
 
