@@ -93,6 +93,8 @@ class JaxBackend(JaxConversion, JaxReplicas, JaxBlocking, Backend):
         return jax
 
     def classify(self, cls: type) -> Kind | None:
+        """Returns "symbol" for a class of symbols of traced functions, "tensor" for one of
+        arrays, and None for any other class. Raises `UnsupportedError` for mutable arrays."""
         # first, because in some versions a Tracer is also an Array
         if issubclass(cls, jax.core.Tracer):
             return "symbol"
@@ -109,6 +111,8 @@ class JaxBackend(JaxConversion, JaxReplicas, JaxBlocking, Backend):
     # devices
 
     def count(self, kind: str) -> int:
+        """Returns how many devices of a kind there are, without starting JAX if that is
+        possible."""
         if kind not in self.kinds:
             return 0
         if self.virtual:
@@ -123,20 +127,27 @@ class JaxBackend(JaxConversion, JaxReplicas, JaxBlocking, Backend):
         return len(natives[kind])
 
     def describe(self, device: Device) -> DeviceInfo:
+        """Returns the name of a device, and its memory in bytes; None instead of the bytes if
+        JAX does not report them."""
         if self.virtual and device.kind == "gpu":
             return VIRTUAL_GPU
         native = self.to_native(device)
         return DeviceInfo(native.device_kind, (native.memory_stats() or {}).get("bytes_limit"))
 
     def hardware(self) -> frozenset[str]:
+        """Returns the words for the hardware of `gpu:i`, such as "cuda"; an empty set without
+        GPUs."""
         return accelerators.words((self._natives or self._start())["gpu"])
 
     def lacks(self, device: Device) -> frozenset[str]:
+        """Returns the dtypes that no array on this device can have."""
         return (
             frozenset() if device.kind == "cpu" else accelerators.lacks(self.to_native(device))
         )
 
     def to_native(self, device: Device) -> Any:
+        """Returns the `jax.Device` of a `Device`. Raises `DeviceNotFoundError` if there is
+        none."""
         natives = (self._natives or self._start()).get(device.kind, [])
         # this method may be given a device that does not exist
         if device.index >= len(natives):
@@ -144,6 +155,8 @@ class JaxBackend(JaxConversion, JaxReplicas, JaxBlocking, Backend):
         return natives[device.index]
 
     def from_native(self, native: Any) -> Device | None:
+        """Returns the `Device` of a `jax.Device`; None if `native` is not one. Raises
+        `UnsupportedError` for a device of another process."""
         if not isinstance(native, jax.Device):
             return None
         for kind, natives in (self._natives or self._start()).items():
@@ -155,17 +168,21 @@ class JaxBackend(JaxConversion, JaxReplicas, JaxBlocking, Backend):
         )
 
     def scope(self, device: Device) -> AbstractContextManager[Any]:
+        """Returns a context manager in which JAX makes new arrays on a device."""
         return jax.default_device(self.to_native(device))
 
     # tensors
 
     def device_of(self, x: jax.Array) -> Device:
+        """Returns the device of an array. Raises `UnsupportedError` for an array on several
+        devices."""
         sharding = x.sharding
         # for an array on one device the key has the device, because comparing shardings in Python takes twice as long
         key = getattr(sharding, _DEVICE, sharding), sharding.memory_kind
         return self._places.get(key) or self._find(key, sharding)
 
     def move(self, x: jax.Array, device: Device) -> jax.Array:
+        """Returns `x` on another device, through page-locked memory if that is faster."""
         require_values(x)
         native = self.to_native(device)
         # through page-locked memory if that is faster
@@ -173,11 +190,13 @@ class JaxBackend(JaxConversion, JaxReplicas, JaxBlocking, Backend):
         return jax.device_put(x, native, may_alias=False) if staged is None else staged
 
     def start_move(self, x: jax.Array, device: Device) -> jax.Array:
+        """Returns `x` on another device, and may return before the values have arrived."""
         require_values(x)
         # `device_put` does not wait, while a copy through page-locked memory does
         return jax.device_put(x, self.to_native(device), may_alias=False)
 
     def copy(self, x: jax.Array, device: Device) -> jax.Array:
+        """Returns a copy of `x` in new memory on a device, which may be that of `x`."""
         require_values(x)
         staged = (
             self._read(x) if device is devices.CPU else staging.moved(x, self.to_native(device))
@@ -191,6 +210,8 @@ class JaxBackend(JaxConversion, JaxReplicas, JaxBlocking, Backend):
         return jax.device_put(x, self.to_native(device), may_alias=False)
 
     def synchronize(self, device: Device | None) -> None:
+        """Waits for all work on a device, or for None on all devices of all platforms. Raises
+        the error of work that has failed."""
         # a runtime that is not started has no work
         if not unstarted.is_started():
             return
@@ -204,6 +225,7 @@ class JaxBackend(JaxConversion, JaxReplicas, JaxBlocking, Backend):
             _wait_for_all(jax.live_arrays(platform), natives)
 
     def wait(self, x: jax.Array) -> None:
+        """Waits until `x` is computed. Raises the error of its computation."""
         require_values(x)
         try:
             x.block_until_ready()
@@ -214,6 +236,8 @@ class JaxBackend(JaxConversion, JaxReplicas, JaxBlocking, Backend):
     # values
 
     def from_numpy(self, array: np.ndarray[Any, Any], device: Device) -> jax.Array:
+        """Returns a new array on a device with the values of a NumPy array. Raises `DTypeError`
+        if JAX cannot hold them, because 64-bit is off."""
         native, dtype = self.to_native(device), stored_dtype(name_of(array.dtype), array)
         if staging.is_put(array, native):
             return staging.put(np.asarray(array, dtype=dtype, order="C"), native)
@@ -223,6 +247,8 @@ class JaxBackend(JaxConversion, JaxReplicas, JaxBlocking, Backend):
         return jax.device_put(own, native)
 
     def to_numpy(self, x: jax.Array) -> np.ndarray[Any, Any]:
+        """Returns the values of an array as a NumPy array. Raises `UnsupportedError` for random
+        keys, and for an array that was deleted."""
         require_values(x)
         is_read = staging.is_read(x)  # checked before the wait, while the device still computes
         self.wait(x)
@@ -240,6 +266,7 @@ class JaxBackend(JaxConversion, JaxReplicas, JaxBlocking, Backend):
     def full(
         self, shape: tuple[int, ...], value: float, device: Device, dtype: str
     ) -> jax.Array:
+        """Returns an array filled with one value, made on the device itself."""
         own = stored_dtype(dtype, np.asarray(value))
         # a program that is bound to one device cannot be part of a traced function for another
         # device
@@ -250,6 +277,7 @@ class JaxBackend(JaxConversion, JaxReplicas, JaxBlocking, Backend):
             return _filling(self.to_native(device))(shape, np.asarray(value).astype(own), own)
 
     def tracing(self) -> str | None:
+        """Returns the name of the tracer of the running function; None if nothing traces."""
         # inside any transformation, the result of a jitted function is a symbol
         return (
             "jax.jit or another transformation"
@@ -260,6 +288,8 @@ class JaxBackend(JaxConversion, JaxReplicas, JaxBlocking, Backend):
     # containers
 
     def container_way(self, x: Any) -> Way | None:
+        """Returns how to take an object apart and rebuild it, if its type is registered with
+        JAX's pytrees; None for any other object."""
         # not registered with JAX's pytrees
         if jax.tree_util.all_leaves([x]):
             return None
@@ -275,12 +305,16 @@ class JaxBackend(JaxConversion, JaxReplicas, JaxBlocking, Backend):
     def register_tree_node(
         self, cls: type, flatten: Callable[..., Any], unflatten: Callable[..., Any]
     ) -> None:
+        """Registers the class `cls` with JAX's pytrees. `flatten(x)` returns the children of an
+        object and the rest of it; `unflatten(rest, children)` makes an object."""
         with suppress(ValueError):  # the program has registered it
             jax.tree_util.register_pytree_node(cls, flatten, unflatten)
 
     # memory
 
     def memory(self, device: Device) -> Memory:
+        """Returns the bytes of a device's memory that JAX reports. On the CPU only the bytes of
+        all existing arrays are known."""
         native = self.to_native(device)
         stats = native.memory_stats()
         if stats is None:  # on the CPU
@@ -292,11 +326,13 @@ class JaxBackend(JaxConversion, JaxReplicas, JaxBlocking, Backend):
     # floats of a parity run
 
     def default_to_float64(self) -> None:
+        """Switches 64-bit on, for a run of the parity check."""
         jax.config.update("jax_enable_x64", True)
 
     # the process
 
     def after_fork(self) -> str | None:
+        """Called in a forked child. Returns why JAX cannot be used in it; None if it can."""
         if not unstarted.is_started():
             return None
         return (

@@ -85,6 +85,8 @@ class JaxBlocking(Blocking):
     """Whether JAX was told to compute synchronously before it was started."""
 
     def blocking(self) -> AbstractContextManager[Any]:
+        """Returns a context manager in which each compiled function returns when it is
+        computed."""
         # JAX's own setting is enough if there are no real GPUs or TPUs, because it concerns the
         # CPU only
         if self._blocks and self.count("gpu") == self.virtual and not self.count("tpu"):

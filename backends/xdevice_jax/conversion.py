@@ -73,22 +73,28 @@ class JaxConversion(Conversion):
     """Memory shared with other frameworks by DLPack."""
 
     def shares(self, device: Device) -> bool:
+        """Whether other frameworks can use the memory of arrays on this device."""
         # sharing the memory of GPUs was tested with these vendors' plugins only
         return super().shares(device) and (
             device.kind == "cpu" or self.hardware() <= {"cuda", "rocm", "hip"}
         )
 
     def takes(self) -> Takes:
+        """Returns in what memory of other frameworks JAX can compute."""
         return _TAKES
 
     def export(self, x: jax.Array) -> Any:
+        """Returns a DLPack capsule of `x`, after a wait for its values."""
         self.wait(x)  # exporting an array whose computation failed crashes the process
         return x.__dlpack__()
 
     def adopt(self, lent: Lent, dtype: str) -> jax.Array:
+        """Returns an array in the memory of another framework that `lent` describes."""
         return jax.dlpack.from_dlpack(lent)
 
     def from_buffer(self, array: np.ndarray[Any, Any]) -> jax.Array:
+        """Returns an array on the CPU with the values of a NumPy array, in the same memory if
+        possible."""
         # bfloat16 and 8-bit floats, which NumPy does not export by DLPack; `isbuiltin` is 2 for
         # dtypes of ml_dtypes
         if array.dtype.isbuiltin == 2:
@@ -100,8 +106,12 @@ class JaxConversion(Conversion):
         return jax.dlpack.from_dlpack(array)
 
     def gives_away(self, x: jax.Array) -> bool:
+        """Whether the NumPy array that `to_numpy(x)` returns has memory that nobody else
+        uses."""
         # `staging.read` makes a new array; an array that JAX itself returns is read-only
         return staging.is_read(x)
 
     def dtype_refusal(self, dtype: str) -> str | None:
+        """Returns why JAX would narrow a dtype, and what to do about that; None if it would
+        not."""
         return _64_BIT if dtype in WIDE and not jax.config.jax_enable_x64 else None

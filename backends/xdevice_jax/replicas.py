@@ -35,21 +35,27 @@ class JaxReplicas(Replicas):
     """Arrays on several devices of this process."""
 
     def split(self, x: jax.Array, sizes: Sequence[int]) -> list[jax.Array]:
+        """Returns parts of `x` with these sizes along its first axis."""
         require_values(x)
         return super().split(x, sizes)
 
     def join(self, parts: list[jax.Array]) -> jax.Array:
+        """Returns the parts joined along their first axis; parts without axes become a
+        vector."""
         for part in parts:
             require_values(part)
         # `concatenate` takes no arrays without axes
         return jnp.concatenate(parts) if parts[0].ndim else jnp.stack(parts)
 
     def leaf(self, x: jax.Array, device: Device) -> jax.Array:
+        """Returns a copy of `x` on a device with respect to which gradients can be taken."""
         # JAX takes gradients with respect to any array, and marks none
         copied: jax.Array = self.copy(x, device)
         return copied
 
     def total(self, tensors: Iterable[jax.Array], mean: bool) -> jax.Array:
+        """Returns the sum of arrays on one device, added in their order, or their mean if
+        `mean` is True."""
         rest = iter(tensors)
         first = next(rest)
         # 16-bit floats would be rounded after each addition
@@ -58,6 +64,8 @@ class JaxReplicas(Replicas):
         return total.astype(first.dtype)
 
     def all_reduce(self, tensors: list[jax.Array], mean: bool) -> list[jax.Array]:
+        """Returns the sum or mean of arrays on several devices, as a new array on the device of
+        each."""
         for x in tensors:
             require_values(x)
         natives = tuple(self.to_native(self.device_of(x)) for x in tensors)

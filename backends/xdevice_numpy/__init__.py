@@ -85,6 +85,7 @@ class NumpyBackend(NumpyConversion, NumpyReplicas, Backend):
         raise AssertionError("NumPy has one device, so nothing moves")
 
     def copy(self, x: np.ndarray[Any, Any], device: Device) -> np.ndarray[Any, Any]:
+        """Returns a copy of `x`, of the same subclass of arrays."""
         # `np.array` would copy the references of an array of Python objects, and not the
         # objects
         return copy.deepcopy(x) if x.dtype.hasobject else np.array(x, copy=True, subok=True)
@@ -101,11 +102,13 @@ class NumpyBackend(NumpyConversion, NumpyReplicas, Backend):
         return np.array(array, copy=True)
 
     def to_numpy(self, x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """Returns the array itself. Raises `UnsupportedError` for a masked array."""
         return detached(x)
 
     def full(
         self, shape: tuple[int, ...], value: float, device: Device, dtype: str
     ) -> np.ndarray[Any, Any]:
+        """Returns an array filled with one value."""
         # `zeros` is much faster, but a float may be -0.0
         if type(value) is int and not value:
             return np.zeros(shape, host_dtype(dtype))
@@ -124,6 +127,7 @@ class NumpyBackend(NumpyConversion, NumpyReplicas, Backend):
     # what a tensor is made of
 
     def is_dense(self, x: np.ndarray[Any, Any]) -> bool:
+        """Whether `x` is one block of numbers: any array except a masked one."""
         return not isinstance(x, np.ma.MaskedArray)
 
     # asynchrony

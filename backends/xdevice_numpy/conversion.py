@@ -42,28 +42,39 @@ class NumpyConversion(Conversion):
     """Memory shared with other frameworks by DLPack."""
 
     def takes(self) -> Takes:
+        """Returns in what memory of other frameworks NumPy can compute: any, if bfloat16 is
+        labelled as uint16."""
         return _TAKES
 
     def detached(self, x: Array) -> Array:
+        """Returns `x`. Raises `UnsupportedError` for a masked array."""
         return detached(x)
 
     def memory_layout(self, x: Array) -> tuple[int, bool, bool]:
+        """Returns the address of an array, whether it is in C order, and whether none of its
+        strides is negative."""
         return x.ctypes.data, x.flags.c_contiguous, min(x.strides, default=0) >= 0
 
     def export(self, x: Array) -> Any:
+        """Returns a DLPack capsule of an array. Raises BufferError for an array that is
+        read-only."""
         # "V" is the kind of bfloat16, which NumPy does not export
         return (x.view("uint16") if x.dtype.kind == "V" else x).__dlpack__()
 
     def compact(self, x: Array) -> Array:
+        """Returns a copy of an array in C order, in memory that is aligned for all
+        frameworks."""
         # "=" is the byte order of this machine
         copied: Array = np.ndarray(x.shape, x.dtype.newbyteorder("="), aligned(x.nbytes))
         copied[...] = x
         return copied
 
     def adopt(self, lent: Lent, dtype: str) -> Array:
+        """Returns an array in the memory of another framework that `lent` describes."""
         array = np.from_dlpack(lent)
         # it was labelled as uint16
         return array.view(host_dtype(dtype)) if dtype == "bfloat16" else array
 
     def from_buffer(self, array: Array) -> Array:
+        """Returns the array itself, which is a tensor of NumPy already."""
         return array

@@ -125,6 +125,8 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
         return torch
 
     def classify(self, cls: type) -> Kind | None:
+        """Returns "tensor" for a class of tensors, "model" for one of modules or optimizers,
+        and None for any other class."""
         if issubclass(cls, torch.Tensor):
             return "tensor"
         return "model" if issubclass(cls, torch.nn.Module | torch.optim.Optimizer) else None
@@ -135,6 +137,8 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
         return self._gpus if kind == "gpu" else int(kind in self.kinds)
 
     def describe(self, device: Device) -> DeviceInfo:
+        """Returns the name of a device, and its memory in bytes; None instead of the bytes if
+        the vendor's module does not report them."""
         if device.kind != "gpu":
             return DeviceInfo(device.kind, None)
         if self.virtual:
@@ -155,14 +159,19 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
         return accelerators.words(self._gpu)
 
     def lacks(self, device: Device) -> frozenset[str]:
+        """Returns the dtypes that no tensor on this device can have."""
         if device.kind != "gpu" or self.virtual:
             return _NONE
         return accelerators.lacks(self._gpu, device.index)
 
     def is_started(self, device: Device) -> bool:
+        """Whether this process has used a GPU, so that asking for more about it does not start
+        it; True for other devices."""
         return device.kind != "gpu" or self._is_started(device.index)
 
     def to_native(self, device: Device) -> torch.device:
+        """Returns the `torch.device` of a `Device`, such as `torch.device("cuda", 1)` for
+        `gpu:1`."""
         native = self._natives.get(device)
         if native is None:
             # only GPUs get an index: tensors on the others have the devices "cpu" and "meta",
@@ -180,6 +189,9 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
         return self.to_native(device)
 
     def from_native(self, native: Any) -> Device | None:
+        """Returns the `Device` of a `torch.device`; None if `native` is not one. Raises
+        `UnsupportedError` for a type of device that xdevice does not know, and for a real GPU
+        while the GPUs are virtual."""
         if not isinstance(native, torch.device):
             return None
         # the types of HARDWARE are words for GPUs, such as "cuda"; others are "cpu", "meta" or
@@ -209,6 +221,7 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
         return devices.of(native.type, native.index or 0)
 
     def scope(self, device: Device) -> AbstractContextManager[Any]:
+        """Returns a context manager in which PyTorch makes new tensors on a device."""
         # no block is needed for the CPU if PyTorch makes tensors there anyway: no mode, such as
         # a scope of another device, is active, and the default device is the CPU. A block would
         # cost a microsecond for each call and attribute inside it
@@ -262,6 +275,8 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
         return {self._places[native] for native in {*map(_device, tensors)}}
 
     def move(self, x: torch.Tensor, device: Device) -> torch.Tensor:
+        """Returns `x` on another device, through page-locked memory if that is faster.
+        Gradients flow."""
         native = self.to_native(device)
         try:
             staged = staging.moved(x, native)
@@ -272,6 +287,8 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
             raise self._no_copy(x) from error
 
     def move_all(self, tensors: Sequence[torch.Tensor], device: Device) -> list[torch.Tensor]:
+        """Returns the tensors on a device that none of them is on: those from the host to a
+        CUDA GPU with one wait for all small ones, others one by one."""
         native = self.to_native(device)
         try:
             # nothing goes through page-locked memory here, so the checks of `move` are left out
@@ -289,6 +306,7 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
         return super().move_all(tensors, device)
 
     def start_move(self, x: torch.Tensor, device: Device) -> torch.Tensor:
+        """Returns `x` on another device, and may return before the values have arrived."""
         # only builds for CUDA copy in the background
         started = (
             staging.started(x, self.to_native(device))
@@ -298,6 +316,8 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
         return self.move(x, device) if started is None else started
 
     def copy(self, x: torch.Tensor, device: Device) -> torch.Tensor:
+        """Returns a copy of `x` in new storage on a device, which may be that of `x`. Gradients
+        flow."""
         conversion.require_shape(x)
         native = self.to_native(device)
         try:
@@ -308,6 +328,7 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
         return self._owned(x, new)
 
     def synchronize(self, device: Device | None) -> None:
+        """Waits for all work on a device; for None on all GPUs that this process has used."""
         if device is not None and device.kind != "gpu":
             return  # cpu and meta compute synchronously, and there are no other kinds
         if device is None:
@@ -317,12 +338,15 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
                 self._wait(index)
 
     def wait(self, x: torch.Tensor) -> None:
+        """Waits until `x` is computed, and, if it is on its way to the host, until it has
+        arrived."""
         # a tensor on the host may still be waiting for its values, which no device's queue
         # shows
         staging.arrive(x)
         self.synchronize(self.device_of(x))
 
     def blocking(self) -> AbstractContextManager[Any]:
+        """Returns a context manager in which each operation returns when it is computed."""
         self._refuse_lazy()
         # if there are no real GPUs, or CUDA obeys CUDA_LAUNCH_BLOCKING, PyTorch computes
         # synchronously anyway
@@ -335,6 +359,7 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
     # values
 
     def from_numpy(self, array: np.ndarray[Any, Any], device: Device) -> torch.Tensor:
+        """Returns a new tensor on a device with the dtype and values of an array."""
         # torch.tensor refuses negative strides (pytorch/pytorch#92680)
         contiguous = array if array.flags.c_contiguous else array.copy()
         native, name = self.to_native(device), name_of(array.dtype)
@@ -357,6 +382,9 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
         return torch.tensor(array, device=native)
 
     def to_numpy(self, x: torch.Tensor) -> np.ndarray[Any, Any]:
+        """Returns the values of a tensor as an array, which may share the tensor's memory.
+        Raises `UnsupportedError` for a tensor that NumPy cannot hold, with what to read
+        instead."""
         self._require_values(x)
         try:
             return self._read(x)
@@ -403,6 +431,8 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
         )
 
     def tracing(self) -> str | None:
+        """Returns the name of PyTorch's tracer that runs this code only once, such as
+        "torch.jit.trace"; None if there is none."""
         # torch.compile does not count: it runs this code at each call of the compiled function,
         # outside its graphs
         if torch.compiler.is_compiling() and _is_exporting():
@@ -412,6 +442,7 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
         return "torch.fx" if _is_fx_tracing() else None
 
     def eagerly(self, function: Callable[[], Any]) -> Any:
+        """Returns `function()`, called outside torch.compile if that is tracing."""
         # `disable` imports torch._dynamo, which takes long, so it is called only where
         # torch.compile traces
         return (
@@ -423,6 +454,8 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
     # what a tensor is made of
 
     def is_dense(self, x: torch.Tensor) -> bool:
+        """Whether `x` is one block of numbers in memory: not sparse, not nested, and not made
+        of other tensors."""
         if x.layout is not torch.strided or x.is_nested:
             return False
         # a tensor on its way to the host is a wrapper without memory until it has arrived
@@ -431,6 +464,8 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
     # memory
 
     def memory(self, device: Device) -> Memory:
+        """Returns the bytes of a GPU's memory that PyTorch reports; for the host, meta and
+        virtual GPUs none."""
         if device.kind != "gpu" or self.virtual:
             return Memory()
         if self._gpu == "mps":
@@ -452,6 +487,8 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
         self._module().empty_cache()
 
     def reset_peak(self, device: Device) -> None:
+        """Resets the peak of a GPU's allocated memory. Raises `UnsupportedError` if the vendor
+        has no function for that."""
         reset = getattr(self._module(), "reset_peak_memory_stats", None)
         if device.kind != "gpu" or reset is None:
             super().reset_peak(device)  # raises `UnsupportedError`
@@ -461,11 +498,14 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
     # floats of a parity run
 
     def default_to_float64(self) -> None:
+        """Makes PyTorch create float64 tensors where no dtype is named, for a run of the parity
+        check."""
         torch.set_default_dtype(torch.float64)
 
     # what people ask
 
     def why_no_gpu(self) -> str:
+        """Returns why PyTorch finds no GPU, for an error message."""
         if torch.version.cuda is None and torch.version.hip is None:
             return f"torch {self.version} is a build without CUDA or ROCm"
         return "torch sees no GPU: no driver, or CUDA_VISIBLE_DEVICES hides them"
@@ -473,6 +513,7 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
     # the process
 
     def after_fork(self) -> None:
+        """Called in a forked child, before it uses PyTorch."""
         # OpenMP's threads do not survive a fork, and the first parallel loop in the child would wait for them
         # (pytorch/pytorch#41197)
         torch.set_num_threads(1)

@@ -38,6 +38,7 @@ class _Wait(Mode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
+        """Calls an operation, and waits until it is computed."""
         result = func(*args, **(kwargs or {}))
         # the last block may have ended in another thread, which cannot end this thread's mode
         if not _waited.is_wanted():

@@ -127,13 +127,18 @@ class TorchConversion(Conversion):
     """The `type` of the `torch.device` that xdevice calls `gpu:i`, such as "cuda"."""
 
     def takes(self) -> Takes | None:
+        """Returns in what memory of other frameworks PyTorch can compute."""
         return TAKES
 
     def shares(self, device: Device) -> bool:
+        """Whether other frameworks can use the memory of tensors on this device."""
         # sharing was tested on the host and on CUDA only; the type of virtual GPUs is "vgpu"
         return device is devices.CPU or (device.kind == "gpu" and self._gpu == "cuda")
 
     def detached(self, x: torch.Tensor) -> torch.Tensor:
+        """Returns a tensor in the memory of `x` without its gradient history; `x` itself if it
+        needs no gradient. Raises `UnsupportedError` if the values are not in one block of
+        memory."""
         # a tensor whose values are still on their way to the host is of a subclass
         if type(x) is not torch.Tensor:
             x = staging.arrive(x)
@@ -155,13 +160,19 @@ class TorchConversion(Conversion):
         return x.detach() if x.requires_grad else x
 
     def lending(self, x: torch.Tensor) -> AbstractContextManager[Any]:
+        """Returns a context manager that is entered while the memory of `x` is given to another
+        framework: in it, the GPU of `x` is the current one."""
         # JAX fails if PyTorch's current GPU is another one
         return torch.cuda.device(x.device) if x.is_cuda else nullcontext()
 
     def memory_layout(self, x: torch.Tensor) -> tuple[int, bool, bool] | None:
+        """Returns the address of `x`, whether it is in C order, and whether none of its strides
+        is negative."""
         return x.data_ptr(), x.is_contiguous(), True  # PyTorch has no negative strides
 
     def export(self, x: torch.Tensor) -> Any:
+        """Returns a DLPack capsule of `x`, a detached tensor. Raises BufferError if the values
+        of `x` are not in its memory as they are."""
         x = staging.arrive(x)
         if x.is_conj() or x.is_neg():
             raise BufferError(
@@ -170,14 +181,17 @@ class TorchConversion(Conversion):
         return dlpack.to_dlpack(x)  # type: ignore[attr-defined]  # public, and documented
 
     def compact(self, x: torch.Tensor) -> torch.Tensor:
+        """Returns a copy of `x` in C order, in new memory on the same device."""
         # `copy_` into a new tensor and not `clone`, which keeps a lazy conjugate and may keep
         # strides
         return torch.empty(x.shape, dtype=x.dtype, device=x.device).copy_(x)
 
     def adopt(self, lent: Lent, dtype: str) -> torch.Tensor:
+        """Returns a tensor in the memory of another framework that `lent` describes."""
         return dlpack.from_dlpack(lent.capsule)
 
     def from_buffer(self, array: np.ndarray[Any, Any]) -> torch.Tensor:
+        """Returns a tensor in the memory of an array on the host."""
         # `isbuiltin` is 2 for the dtypes of ml_dtypes; `kind` would not do, because float8_e5m2
         # has NumPy's "f"
         if array.dtype.isbuiltin != 2:
@@ -187,6 +201,7 @@ class TorchConversion(Conversion):
         return torch.from_numpy(array.view(BITS_AS[name])).view(getattr(torch, name))
 
     def gives_away(self, x: torch.Tensor) -> bool:
+        """Whether the array that `to_numpy(x)` returns has memory that nobody else uses."""
         # `to_numpy` copies from a real GPU; the memory of a virtual GPU is the host's, and is
         # not copied
         return not x.is_cpu and not self.virtual

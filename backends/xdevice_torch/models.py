@@ -305,6 +305,7 @@ class _MovingState:
         self._with_step = with_step
 
     def items(self) -> list[tuple[str, Any]]:
+        """Returns the entries of the state that move with the parameter."""
         return [
             (key, value)
             for key, value in self._state.items()
@@ -397,11 +398,14 @@ def _packed(backend: Primitives) -> Way:
     where PyTorch needs them."""
 
     def copy(x: PackedSequence, device: Device) -> PackedSequence:
+        """Returns a copy of a packed sequence on a device, which shares no memory with it."""
         parts: list[Any] = [part if part is None else part.clone() for part in x]
         twin = type(x)(*parts)
         return twin.to(backend.to_native(device))
 
     def tensors(x: PackedSequence) -> list[tuple[str, Any]]:
+        """Returns the tensors that decide on which device a packed sequence is, with their
+        paths."""
         return [
             (f".{name}", part)
             for name, part in x._asdict().items()
@@ -427,10 +431,13 @@ class TorchModels(Models):
     # models
 
     def model_devices(self, model: Any) -> Iterable[tuple[str, Device]]:
+        """Returns the name and the device of each tensor that moves with a module or an
+        optimizer."""
         places = self._places
         return [(name, places[variable.device]) for name, variable in named_tensors(model)]
 
     def require_built(self, model: Any) -> None:
+        """Raises `NotBuiltError` if a parameter or buffer of a lazy module has no shape yet."""
         for name, variable in named_tensors(model):
             if torch.nn.parameter.is_lazy(variable):
                 raise NotBuiltError(
@@ -438,6 +445,9 @@ class TorchModels(Models):
                 )
 
     def variables(self, model: Any) -> Iterable[tuple[str, torch.Tensor]]:
+        """Returns the names and tensors of a module's state dict, or of an optimizer's state.
+        Raises `NotBuiltError` for a lazy parameter without a shape, and `UnsupportedError` for
+        extra state that is not a tensor, or that nothing could load."""
         if isinstance(model, torch.optim.Optimizer):
             return optimizer_state(model, self)
         # `keep_vars` gives the parameters themselves, and not detached tensors
@@ -476,6 +486,8 @@ class TorchModels(Models):
         ]
 
     def parameters_of(self, model: Any) -> Iterable[torch.Tensor]:
+        """Returns the parameters that an optimizer updates, which belong to a module; nothing
+        for a module."""
         groups = model.param_groups if isinstance(model, torch.optim.Optimizer) else ()
         return [p for group in groups for p in group["params"]]
 
@@ -493,13 +505,18 @@ class TorchModels(Models):
         return x
 
     def is_parameter(self, x: torch.Tensor) -> bool:
+        """Whether modules list such a tensor among their parameters."""
         return isinstance(x, torch.nn.Parameter)
 
     def move_model(self, model: Any, device: Device) -> Any:
+        """Moves a module or an optimizer in place. Returns it, or the object that a `to` of its
+        own returns."""
         with _trainable():
             return move(model, self.to_native(device))
 
     def copy_model(self, model: Any, device: Device) -> Any:
+        """Returns a copy of a module on a device, which shares no memory with it. Raises
+        `UnsupportedError` for an optimizer."""
         if isinstance(model, torch.nn.Module):
             with _trainable():
                 return copied(model, self.to_native(device))
@@ -526,6 +543,8 @@ class TorchModels(Models):
     def gradients(
         self, model: torch.nn.Module
     ) -> Iterable[tuple[str, torch.Tensor, torch.Tensor | None]]:
+        """Returns the name, the tensor and the gradient, or None, of each parameter of a module
+        that is trained."""
         if not isinstance(model, torch.nn.Module):
             raise self.unsupported(
                 f"gradients of a {type(model).__qualname__}", "pass the model"
@@ -537,6 +556,8 @@ class TorchModels(Models):
     def register_tree_node(
         self, cls: type, flatten: Callable[..., Any], unflatten: Callable[..., Any]
     ) -> None:
+        """Registers the class `cls` with PyTorch's pytrees. `flatten(x)` returns the children
+        of an object and the rest of it; `unflatten(rest, children)` makes an object."""
         register = private.get("torch.utils._pytree.register_pytree_node")
         # PyTorch refuses a type that is registered already, and passes the arguments in the
         # other order

@@ -77,10 +77,14 @@ class TorchReplicas(Replicas):
     """Tensors on several devices of this process."""
 
     def join(self, parts: list[torch.Tensor]) -> torch.Tensor:
+        """Returns the parts joined along their first axis; parts without axes become a
+        vector."""
         # `cat` takes no 0-d tensors
         return torch.cat(parts) if parts[0].dim() else torch.stack(parts)
 
     def leaf(self, x: torch.Tensor, device: Device) -> torch.Tensor:
+        """Returns a copy of `x` on a device with respect to which gradients can be taken. The
+        copy of a parameter is a parameter."""
         require_shape(x)
         new: torch.Tensor = self.copy(x.detach(), device)
         # a frozen parameter stays frozen
@@ -102,9 +106,11 @@ class TorchReplicas(Replicas):
         )
 
     def memory_of(self, x: torch.Tensor) -> tuple[int, tuple[int, ...]]:
+        """Returns the address of a tensor's first element, and its strides in bytes."""
         return x.data_ptr(), tuple(step * x.itemsize for step in x.stride())
 
     def write(self, x: torch.Tensor, value: torch.Tensor) -> None:
+        """Writes the values of a tensor into `x`, without a record for gradients."""
         with torch.no_grad():
             x.copy_(value)
 
@@ -125,6 +131,8 @@ class TorchReplicas(Replicas):
         return _seen_as(first.dtype, total.to(dtype))
 
     def all_reduce(self, tensors: list[torch.Tensor], mean: bool) -> list[torch.Tensor]:
+        """Writes the sum or mean of tensors on several devices into each of them, and returns
+        them."""
         if not is_for_nccl(tensors):
             return super().all_reduce(tensors, mean)
         by_nccl(tensors, mean)

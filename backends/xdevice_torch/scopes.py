@@ -4,7 +4,7 @@ shuffling `DataLoader` works.
 Inside `with torch.device("cuda"):` PyTorch makes the random order of a
 `DataLoader(shuffle=True)` on the GPU, with a generator of the CPU, and raises "Expected a
 'cuda' device type for generator" (pytorch/pytorch#110820). In xdevice's block, the functions of
-`torch.utils.data` draw on the device of their generator, as they do outside of a block.
+`torch.utils.data` draw on the device of their generator, as they do outside a block.
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ class _Scope(_Context):  # type: ignore[misc]  # a private class
     def __torch_function__(
         self, function: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
+        """Calls `function` with the device of the block, or, in a data loader, with that of its
+        generator."""
         # the frame is inspected last, and only for draws: torch.compile traces this method, and
         # cannot inspect frames
         generator = kwargs.get("generator") if kwargs else None

@@ -191,6 +191,7 @@ class _OfModules(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
+        """Calls `func`, or copies a large tensor through the ring if `func` moves it."""
         through = None
         # only `x.to(device)`, as `Module.to` calls it; with a dtype or a memory format PyTorch
         # has more to do
@@ -316,6 +317,8 @@ class Arriving(torch.Tensor):
     def __torch_function__(
         cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
+        """Waits for the values before `func` reads them, unless `func` reads an attribute in
+        `_ABOUT`."""
         if func in _ABOUT:
             # otherwise `func` would call this method again, without end
             with _OwnFunctions():

@@ -47,11 +47,14 @@ def container_way(x: Any, backend: Primitives) -> Way | None:
         return None
 
     def move(x: Any, device: Device) -> Any:
+        """Returns the collection `x` on a device. Raises `ContainerError` if tensors in a
+        non-tensor entry would stay behind."""
         native = backend.to_native(device)
         _refuse_left(library, x, native)
         return _locked_as(x, x.to(native))
 
     def copy(x: Any, device: Device) -> Any:
+        """Returns a copy of the collection `x` on a device, and raises what `move` raises."""
         native = backend.to_native(device)
         _refuse_left(library, x, native)
         return _locked_as(x, x.clone().to(native))

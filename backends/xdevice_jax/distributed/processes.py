@@ -72,10 +72,12 @@ class JaxProcesses(Processes):
     """JAX's engines: gloo on the CPU, and NCCL on GPUs."""
 
     def engines(self) -> Sequence[str]:
+        """Returns the names of the engines that this process could start, the best first."""
         # a virtual GPU has its memory on the host, which NCCL cannot use
         return ("nccl", "gloo") if self.count("gpu") > self.virtual else ("gloo",)
 
     def start_engine(self, name: str, group: Group) -> Engine:
+        """Starts the engine `name` for this process of `group`."""
         private.require("several processes")
         return JaxEngine(name, group, self)
 
@@ -101,6 +103,8 @@ class JaxEngine(Engine):
         self.all_reduce(backend.full((1,), 0, group.device, "float32"), "sum")
 
     def refusal(self, verb: str, op: str | None, dtype: str) -> str | None:
+        """Returns why a collective cannot be done; None if it can. `verb` is the name of a
+        method of this class."""
         # a pair of ranks needs connections of its own, which JAX cannot make any more in a
         # later world
         if verb in ("send", "recv") and not self._is_first:
@@ -108,32 +112,39 @@ class JaxEngine(Engine):
         return None
 
     def all_reduce(self, x: jax.Array, op: str) -> jax.Array:
+        """Returns the "sum", "max" or "min" of the `x` of all ranks."""
         return self._called(_all_reduce, op, x)
 
     def broadcast(self, x: jax.Array, root: int) -> jax.Array:
+        """Returns the `x` of the rank `root`."""
         return self._called(_broadcast, root, x)
 
     def all_gather(self, x: jax.Array) -> list[jax.Array]:
+        """Returns the `x` of all ranks, in the order of the ranks."""
         return list(self._called(_all_gather, self.size, x))
 
     def reduce_scatter(self, x: jax.Array, op: str) -> jax.Array:
+        """Returns this rank's part, along the first axis, of what `all_reduce` would return."""
         # `psum_scatter` only sums
         if op != "sum":
             return super().reduce_scatter(x, op)
         return self._called(_reduce_scatter, op, x)
 
     def send(self, x: jax.Array, to: int) -> None:
+        """Sends `x` to the rank `to`, which calls `recv` at the same time."""
         # a broadcast between two ranks, of which the sender is the first
         pair = (self._natives[self.rank], self._natives[to])
         self._called(_broadcast, 0, x, pair)
 
     def recv(self, like: jax.Array, source: int) -> jax.Array:
+        """Returns the array that the rank `source` sends, of the shape and dtype of `like`."""
         pair = (self._natives[source], self._natives[self.rank])
         return self._called(_broadcast, 0, like, pair)
 
     # the end
 
     def close(self) -> None:
+        """Leaves JAX's coordination service after success, on all ranks at the same time."""
         leaving = _taken_from_jax()
         # rank 0 does not end the service yet, because the other ranks need it to leave
         service, leaving.service = leaving.service, None

@@ -17,6 +17,8 @@ class JaxPrefetch(Prefetch):
     """Batches that are copied to a device while it computes."""
 
     def stage(self, x: Any, device: Device) -> Any:
+        """Starts to copy an array of JAX or NumPy to a device, and returns the new array. `x`
+        has been read when this returns, or cannot change."""
         # a NumPy array
         if not isinstance(x, jax.Array):
             return self.from_numpy(x, device)

@@ -27,15 +27,19 @@ class JaxTransfers(Transfers):
 
     @contextmanager
     def watch(self, report: Callable[[Transfer], None]) -> Iterator[None]:
+        """A block in which `report` is called for each transfer of this thread."""
         private.require("transfers")
 
         def place(x: Any) -> Device | None:
+            """Returns the device from which the host reads an array."""
             # a report names one device, so for an array that is spread over several it names
             # the first
             native = min(x.sharding.device_set, key=lambda native: native.id)
             return self.from_native(native)
 
         def target(x: Any, device: Any = None, *args: Any, **kwargs: Any) -> Device | None:
+            """Returns the device to which `x.to_device(device)` or `jax.device_put(x, device)`
+            copies `x`; None if that is not to be reported."""
             if isinstance(device, jax.sharding.Sharding):
                 # `x` is data of the host, whose copy to a device is not reported
                 if not isinstance(x, jax.Array):
@@ -47,6 +51,7 @@ class JaxTransfers(Transfers):
 
         # `device_get` takes a container of arrays, which are read as one transfer
         def describe_get(args: Any, kwargs: Any) -> Transfer | None:
+            """Returns the record of a call of `jax.device_get`; None if it reads no array."""
             arrays = [x for x in jax.tree.leaves(args) if isinstance(x, jax.Array)]
             first = hooks.read("device_get", arrays[0], explicit=True) if arrays else None
             return first and first._replace(nbytes=sum(int(x.nbytes) for x in arrays))

@@ -49,6 +49,7 @@ class JaxVirtualGpus(LimitedGpus, VirtualGpus):
     """Virtual GPUs of JAX, with limits to their memory and dtypes if the user sets some."""
 
     def why_no_virtual_gpus(self) -> str | None:
+        """Returns why this process cannot have virtual GPUs; None if it can."""
         if not unstarted.is_started():
             return None
         return (
@@ -57,12 +58,15 @@ class JaxVirtualGpus(LimitedGpus, VirtualGpus):
         )
 
     def make_virtual_gpus(self, n: int) -> None:
+        """Makes JAX start with `n` virtual GPUs."""
         # otherwise JAX would start a real GPU, and compute on it by default
         jax.config.update("jax_platforms", "cpu")
         # the first CPU device is cpu:0
         jax.config.update("jax_num_cpu_devices", n + 1)
 
     def limit(self) -> None:
+        """Makes JAX refuse the dtypes that the virtual GPUs lack, and count their memory if it
+        has a limit."""
         # plain virtual GPUs lack nothing, so JAX is left as it is
         if not any(self.characters):
             return
@@ -77,20 +81,25 @@ class JaxVirtualGpus(LimitedGpus, VirtualGpus):
         _put.def_impl(self._placing(_put.impl))
 
     def lack_error(self, text: str) -> Exception:
+        """Returns the error to raise if a virtual GPU lacks a dtype."""
         error: Exception = jax.errors.JaxRuntimeError(f"UNIMPLEMENTED: {text}")
         return error
 
     def memory_error(self, text: str) -> Exception:
+        """Returns the error to raise if a virtual GPU has too little memory."""
         error: Exception = jax.errors.JaxRuntimeError(f"RESOURCE_EXHAUSTED: {text}")
         return error
 
     def memory(self, device: Device) -> Memory:
+        """Returns the bytes of a device's memory, of a virtual GPU with a limit as the ledger
+        has counted them."""
         # arrays may have gone since the last operation
         if device.kind == "gpu" and self.ledger is not None:
             self._count([self.to_native(device)])
         return super().memory(device)
 
     def reset_peak(self, device: Device) -> None:
+        """Sets the peak of a device's memory to the bytes that are allocated now."""
         self.memory(device)  # counts the bytes that are allocated now, which become the peak
         super().reset_peak(device)
 
@@ -155,6 +164,8 @@ class JaxVirtualGpus(LimitedGpus, VirtualGpus):
     def take_for_cuda(
         self, device: Device, has_default: Callable[[FrameType], bool] | None = None
     ) -> bool:
+        """Makes `jax.devices("cuda")` and `jax.devices("gpu")` return the virtual GPUs,
+        `device` first, until the process ends. Returns True."""
         private.require("--xd-cuda")
         list_devices, chosen = jax.devices, self.to_native(device)
 

@@ -22,6 +22,7 @@ class NumpyPrefetch(Prefetch):
     """Batches that are copied, because the owner of the source may overwrite it."""
 
     def stage(self, x: np.ndarray[Any, Any], device: Device) -> np.ndarray[Any, Any]:
+        """Returns a copy of an array."""
         return np.array(x, copy=True, subok=True)
 
 
@@ -29,6 +30,7 @@ class NumpyTransfers(Transfers):
     """Reports of transfers, of which there are none."""
 
     def watch(self, report: Callable[[Transfer], None]) -> AbstractContextManager[Any]:
+        """Returns a block in which nothing is reported."""
         return nullcontext()  # NumPy has one device, so nothing is transferred
 
 

@@ -22,6 +22,7 @@ class NumpyVirtualGpus(VirtualGpus):
         """Does nothing, because NumPy has only the CPU."""
 
     def take_characters(self, characters: tuple[Character, ...]) -> None:
+        """Keeps the characters of the virtual GPUs that other backends have."""
         # no device has them; they are kept because a later setting is compared with them
         self.characters = characters
 

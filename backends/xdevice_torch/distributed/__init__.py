@@ -23,6 +23,7 @@ class TorchProcesses(Processes):
     """How many such devices there are."""
 
     def engines(self) -> Sequence[str]:
+        """Returns the names of the engines that this process could start, the best first."""
         # torch.distributed takes 50 ms to import, and few programs need it
         from . import processes
 
@@ -30,11 +31,14 @@ class TorchProcesses(Processes):
         return processes.names(self._gpu == "cuda" and self._gpus > 0 and not self.virtual)
 
     def start_engine(self, name: str, group: Group) -> Engine:
+        """Starts the engine `name` for this process of `group`."""
         from . import processes
 
         return processes.TorchEngine(name, group, self.to_native(group.device))
 
     def start_native_group(self, group: Group) -> NativeGroup:
+        """Makes PyTorch's default process group of the processes of `group`. Raises
+        `UnsupportedError` if this build of PyTorch has no engine."""
         from . import native_group
 
         # a build of PyTorch without distributed has no process groups

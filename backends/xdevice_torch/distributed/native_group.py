@@ -81,11 +81,14 @@ def start_native_group(group: Group, native: torch.device) -> NativeGroup:
         raise
 
     def close() -> None:
+        """Called on all ranks at the same time when the program has left the world without an
+        error."""
         restore()
         if dist.is_initialized():  # the program may have destroyed it
             dist.destroy_process_group()
 
     def abort() -> None:
+        """Called instead of `close` after a failure, in any thread. Must not wait."""
         restore()
         # PyTorch's function supports NCCL only; gloo's connections end with the process
         if _abort is not None and is_cuda and dist.is_initialized():

@@ -104,11 +104,14 @@ class TorchEngine(Engine):
         self._gloo = dist.ProcessGroupGloo(prefixed, group.rank, group.size, options)
 
     def refusal(self, verb: str, op: str | None, dtype: str) -> str | None:
+        """Returns why a collective cannot be done; None if it can. `verb` is the name of a
+        method of this class, and `op` is "sum", "max", "min" or None."""
         if op in ("max", "min") and dtype == "uint64":
             return "it compares signed integers only"
         return None
 
     def all_reduce(self, x: torch.Tensor, op: str) -> torch.Tensor:
+        """Writes the "sum", "max" or "min" of the `x` of all ranks into `x`, and returns it."""
         buffer = self._buffer(x)
         self._wait(
             buffer, lambda group: group.allreduce([buffer], _options(dist.AllreduceOptions, op))
@@ -116,6 +119,7 @@ class TorchEngine(Engine):
         return _into(x, buffer)
 
     def broadcast(self, x: torch.Tensor, root: int) -> torch.Tensor:
+        """Writes the `x` of the rank `root` into `x` on all ranks, and returns it."""
         buffer = self._bytes(x)
         options = dist.BroadcastOptions()
         options.rootRank = root
@@ -123,12 +127,15 @@ class TorchEngine(Engine):
         return _into(x, buffer)
 
     def all_gather(self, x: torch.Tensor) -> list[torch.Tensor]:
+        """Returns the `x` of all ranks, in the order of the ranks, as new tensors."""
         buffer = self._bytes(x)
         parts = [torch.empty_like(buffer) for _ in range(self.size)]
         self._wait(buffer, lambda group: group.allgather([parts], [buffer]))
         return [_like(part, x) for part in parts]
 
     def reduce_scatter(self, x: torch.Tensor, op: str) -> torch.Tensor:
+        """Returns this rank's part, along the first axis, of what `all_reduce` would return.
+        The length of that axis is a multiple of the number of ranks."""
         buffer = self._buffer(x)
         parts = [part.contiguous() for part in buffer.chunk(self.size)]
         new = torch.empty_like(parts[self.rank])
@@ -144,15 +151,19 @@ class TorchEngine(Engine):
         return _into(part, new)
 
     def send(self, x: torch.Tensor, to: int) -> None:
+        """Sends the bytes of `x` to the rank `to`, which calls `recv` at the same time."""
         buffer = self._bytes(x)
         self._wait(buffer, lambda group: group.send([buffer], to, 0), False)
 
     def recv(self, like: torch.Tensor, source: int) -> torch.Tensor:
+        """Writes the tensor that the rank `source` sends into `like`, and returns it."""
         buffer = self._bytes(like)
         self._wait(buffer, lambda group: group.recv([buffer], source, 0), False)
         return _into(like, buffer)
 
     def start_mean(self, x: torch.Tensor, divisor: float) -> Callable[[], torch.Tensor]:
+        """Starts to sum the `x` of all ranks. Returns a function that waits for the sum,
+        divides it by `divisor` and returns it."""
         buffer = self._buffer(x)
         # NCCL's mean multiplies by 1 / size, which rounds as a division does only if size is a
         # power of two
@@ -179,10 +190,14 @@ class TorchEngine(Engine):
 
     @torch.no_grad()
     def pack(self, tensors: list[torch.Tensor]) -> torch.Tensor:
+        """Returns the elements of the tensors, one tensor after the other, as one new
+        vector."""
         return torch.cat([one.reshape(-1) for one in tensors])
 
     @torch.no_grad()
     def unpack(self, x: torch.Tensor, tensors: list[torch.Tensor]) -> bool:
+        """Writes the elements of `x`, a vector that `pack` has made of such tensors, into
+        `tensors`. Returns True."""
         parts = x.split([one.numel() for one in tensors])
         shaped = [part.view_as(one) for part, one in zip(parts, tensors, strict=True)]
         # one kernel for all tensors; it refuses lazy conjugates and negatives
@@ -194,12 +209,15 @@ class TorchEngine(Engine):
         return True
 
     def times(self, x: torch.Tensor, factor: float) -> torch.Tensor:
+        """Multiplies `x` by a number in place, and returns it."""
         return x.mul_(factor)
 
     def over(self, x: torch.Tensor, divisor: float) -> torch.Tensor:
+        """Divides `x` by a number in place, and returns it."""
         return x.div_(divisor)
 
     def close(self) -> None:
+        """Ends the process groups after success, on all ranks at the same time."""
         # otherwise NCCL would end before the last mean has been computed
         while self._last is not None and not self._last.is_completed():
             time.sleep(0.001)
@@ -208,6 +226,7 @@ class TorchEngine(Engine):
         self._gloo = self._nccl = None
 
     def abort(self) -> None:
+        """Ends the calls in progress after a failure, without waiting for that."""
         group = self._nccl
         # in a thread, because NCCL's `abort` may wait for a kernel for ever; some versions lack
         # it

@@ -23,14 +23,18 @@ _watch: Final = GradientWatch(
 
 
 class TorchSteps(Steps):
-    """What happens in a training step of PyTorch."""
+    """Notices what happens in a training step of PyTorch."""
 
     def watch_gradients(
         self, variables: list[torch.Tensor], ready: Callable[[int, Any], None]
     ) -> Callable[[], None]:
+        """Calls `ready(i, gradient)` in each backward pass once the gradient of `variables[i]`
+        is stored. Returns the function that ends this."""
         return _watch.watch(variables, ready)
 
     def times_written(self, x: torch.Tensor) -> int | None:
+        """Returns how often a tensor has been written in place since it was made; None if
+        PyTorch does not count."""
         # a tensor made in inference mode has no counter, and reading it raises
         count: int | None = (
             _version.__get__(x) if _version is not None and not x.is_inference() else None

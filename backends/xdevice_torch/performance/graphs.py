@@ -176,6 +176,8 @@ class OnlyOn(Mode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
+        """Checks the devices of an operation's operands and results, around the call of the
+        operation."""
         operands = _tensors((args, kwargs))
         self._require(
             func, [x for x in self._elsewhere(operands) if _memory(x)[0] not in self._allowed]
@@ -219,6 +221,8 @@ class Inputs(Mode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
+        """Notes the memory that an operation reads and makes, around the call of the
+        operation."""
         for x in _tensors((args, kwargs)):
             key, memory = _memory(x)
             if key not in self._results:
@@ -253,6 +257,8 @@ class TorchGraphs(Graphs):
     compiler = "torch.compile"
 
     def new_graph(self, device: Device) -> Any:
+        """Returns a graph that can record work on a GPU. Raises `UnsupportedError` for other
+        devices."""
         # PyTorch also calls ROCm's GPUs "cuda"
         if self._gpu != "cuda" or device.kind != "gpu":
             raise self.no_graphs()
@@ -260,12 +266,17 @@ class TorchGraphs(Graphs):
         return Graph()
 
     def only_on(self, device: Device) -> AbstractContextManager[Any]:
+        """Returns a context manager in which an operation that uses a tensor on another device
+        raises `DeviceMismatchError`."""
         return OnlyOn(self.to_native(device))
 
     def capture(self, graph: Any, stream: Any, task: Callable[[], Any]) -> Any:
+        """Records the work that `task` gives to `stream` in `graph`, and returns the task's
+        result."""
         return graph.capture(stream, task)
 
     def replay(self, graph: Any) -> None:
+        """Does the recorded work of a graph again."""
         graph.replay()
         # the dispatch mode of `blocking` does not see the operations of a replay
         if is_blocking():

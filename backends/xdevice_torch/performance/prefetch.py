@@ -70,6 +70,8 @@ class TorchPrefetch(Prefetch):
         def _owned(self, x: torch.Tensor, new: torch.Tensor) -> torch.Tensor: ...
 
     def stage(self, x: Any, device: Device) -> torch.Tensor:
+        """Starts to copy a tensor or a NumPy array to a device, and returns the new tensor. `x`
+        has been read when this returns."""
         native = self.to_native(device)
         if isinstance(x, torch.Tensor):
             return self._owned(x, _tensor(x, native))

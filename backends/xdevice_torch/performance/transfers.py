@@ -64,6 +64,7 @@ class _Watch(Mode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
+        """Reports an operation if it is a transfer, and calls it."""
         kwargs = kwargs or {}
         if func in _ONE_VALUE or func in _A_SIZE or func in _COPIES:
             self._hooks.report(self._transfer(func, args, kwargs))
@@ -136,16 +137,20 @@ class TorchTransfers(Transfers):
 
     @contextmanager
     def watch(self, report: Callable[[Transfer], None]) -> Iterator[None]:
+        """A block in which `report` is called for each transfer of this thread."""
         private.require("transfers")
 
         # None from one of these functions means that there is no transfer to report
         def source_of(x: torch.Tensor) -> Device | None:
+            """Returns the device from which the host reads `x`; None if the read is not to be
+            reported."""
             # a tensor on meta has no values that could be read
             if x.is_meta or (x.is_cpu and not x.ndim and _is_an_optimizers_own(x)):
                 return None
             return _named(self, x.device)
 
         def target_of_to(x: torch.Tensor, *args: Any, **kwargs: Any) -> Device | None:
+            """Returns the device to which `x.to(...)` moves `x`."""
             # `to` takes a device, a dtype or another tensor; a dtype names no device, so
             # `_named` returns None
             argument: Any = args[0] if args else kwargs.get("device", kwargs.get("other"))
@@ -158,6 +163,8 @@ class TorchTransfers(Transfers):
         def target_of_cuda(
             x: torch.Tensor, device: Any = None, *args: Any, **kwargs: Any
         ) -> Device | None:
+            """Returns the device to which `x.cuda(...)`, or the method of another accelerator,
+            moves `x`."""
             return target_of_to(x, self._gpu if device is None else device)
 
         with Hooks(self, report, _size, source_of) as hooks:

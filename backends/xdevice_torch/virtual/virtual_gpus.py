@@ -157,9 +157,12 @@ class _Module:
         return self._count
 
     def current_device(self) -> int:
+        """Returns the index of this thread's current device."""
         return int(getattr(self._thread, "index", 0))
 
     def set_device(self, device: Any) -> None:
+        """Makes a device the current one of this thread. Raises RuntimeError if it does not
+        exist."""
         index = self._index(device)
         # index 0 is right without help, so programs with one GPU do not pay for the replaced functions
         if index:
@@ -300,6 +303,7 @@ class _Indexed:
         return self if x is None else MethodType(self, x)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Calls the replaced function with the current index in its arguments."""
         # `to` takes the device as any of its arguments
         args = tuple([_with_index(value) for value in args])
         if "device" in kwargs:
@@ -441,6 +445,7 @@ def _making_storages(make: Callable[..., Any]) -> Callable[..., Any]:
     ask the device for an allocator and crash."""
 
     def new(cls: type, *args: Any, device: Any = None, **kwargs: Any) -> Any:
+        """Makes a storage of the class `cls`, on the device `device` if that is given."""
         if device is None or torch.device(device).type != NAME:
             return make(cls, *args, device=device, **kwargs)
         index = getattr(torch, NAME)._index(device)
@@ -494,9 +499,11 @@ class TorchVirtualGpus(LimitedGpus, VirtualGpus):
     _synchronize: Callable[[int], None] | None
 
     def why_no_virtual_gpus(self) -> str | None:
+        """Returns why this process cannot have virtual GPUs; None if it can."""
         return why_not()
 
     def make_virtual_gpus(self, n: int) -> None:
+        """Makes `n` virtual GPUs, which are `gpu:0` to `gpu:{n-1}` from then on."""
         install(n)
         self._gpu, self._gpus = NAME, n
         self._synchronize = accelerators.waiter(NAME)
@@ -509,17 +516,21 @@ class TorchVirtualGpus(LimitedGpus, VirtualGpus):
             devices.spell(f"{NAME}:{index}", devices.of("gpu", index))
 
     def limit(self) -> None:
+        """Makes the virtual GPUs refuse the dtypes that they lack, and count their memory."""
         # always counted, because `torch.accelerator` reports the memory of GPUs without a
         # limit, too
         self.count_memory()
         operations.limits = self
 
     def memory_error(self, text: str) -> Exception:
+        """Returns the error to raise if a virtual GPU has too little memory."""
         return torch.OutOfMemoryError(text)
 
     def take_for_cuda(
         self, device: Device, has_default: Callable[[FrameType], bool] | None = None
     ) -> bool:
+        """Makes "cuda" mean a virtual GPU, for `--xd-cuda`; `virtual_cuda.take_for_cuda` says
+        how. Returns True, because PyTorch can do that."""
         from . import virtual_cuda
 
         virtual_cuda.take_for_cuda(torch.device(NAME, device.index), has_default)

@@ -673,6 +673,7 @@ def _kernel_by_name(name: str) -> Callable[..., Any]:
     op = None
 
     def kernel(*args: Any, **kwargs: Any) -> Any:
+        """Carries out the operation, whose object is looked up at the first call."""
         nonlocal op
         # looked up at the first call, because looking up all operations takes half a second
         if op is None:
