@@ -65,8 +65,7 @@ which no object has as an attribute, if this version of JAX lacks it."""
 
 
 class JaxBackend(JaxConversion, JaxReplicas, JaxBlocking, Backend):
-    """JAX as a backend. `xdevice.contract` documents the hooks; a hook has a docstring here
-    only if JAX needs an explanation."""
+    """JAX as a backend. `xdevice.contract` says more about each hook."""
 
     name = "jax"
     modules = ("jax", "jaxlib")

@@ -35,7 +35,7 @@ _CPU = devices.CPU
 
 
 class NumpyBackend(NumpyConversion, NumpyReplicas, Backend):
-    """NumPy as a backend. `xdevice.contract` documents the hooks."""
+    """NumPy as a backend. `xdevice.contract` says more about each hook."""
 
     name = "numpy"
     modules = ("numpy",)

@@ -91,8 +91,7 @@ def _is_exporting() -> bool:
 
 
 class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Backend):
-    """PyTorch as a backend. `xdevice.contract` documents the hooks; a hook has a docstring here
-    only where PyTorch needs an explanation."""
+    """PyTorch as a backend. `xdevice.contract` says more about each hook."""
 
     name = "torch"
     modules = ("torch",)
@@ -174,8 +173,7 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
         `gpu:1`."""
         native = self._natives.get(device)
         if native is None:
-            # only GPUs get an index: tensors on the others have the devices "cpu" and "meta",
-            # without one
+            # as in the `device` of a tensor, where only GPUs have an index
             name = self._gpu if device.kind == "gpu" else device.kind
             native = (
                 torch.device(name, device.index) if device.kind == "gpu" else torch.device(name)
@@ -203,7 +201,8 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
             raise self.unsupported(
                 f"{native} while its GPUs are virtual", "use xdevice.gpu(i).native"
             )
-        # a GPU of a different vendor than this machine has: it can be named, and using it raises an error
+        # a GPU of a vendor whose hardware this machine lacks: its name is valid, and using it
+        # raises an error
         return devices.named(native.type, native.index or 0)
 
     def _place(self, native: torch.device) -> Device:
@@ -508,14 +507,14 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
         """Returns why PyTorch finds no GPU, for an error message."""
         if torch.version.cuda is None and torch.version.hip is None:
             return f"torch {self.version} is a build without CUDA or ROCm"
-        return "torch sees no GPU: no driver, or CUDA_VISIBLE_DEVICES hides them"
+        return "torch finds no GPU: there is no driver, or CUDA_VISIBLE_DEVICES hides the GPUs"
 
     # the process
 
     def after_fork(self) -> None:
         """Called in a forked child, before it uses PyTorch."""
-        # OpenMP's threads do not survive a fork, and the first parallel loop in the child would wait for them
-        # (pytorch/pytorch#41197)
+        # OpenMP's threads do not survive a fork, and the first parallel loop in the child would
+        # wait for them for ever (pytorch/pytorch#41197)
         torch.set_num_threads(1)
 
     def _owned(self, x: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
@@ -533,7 +532,7 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
         Raises another error if the reason is that `x` has no values."""
         self._require_values(x)
         return self.unsupported(
-            f"copying a {_described(x)} there", "move its parts, or make it dense first"
+            f"copying a {_described(x)} to this device", "move its parts, or make it dense"
         )
 
     def _require_values(self, x: torch.Tensor) -> None:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _ask_lazy = private.get("torch._C._lazy._get_default_device_type", lambda: None)
-"""Raises RuntimeError if no lazy device was started."""
+"""A function of PyTorch that raises RuntimeError if no lazy device was started."""
 _BUILT_IN: Final = ("cuda", "xpu", "mps")
 """PyTorch's names of the accelerators that it supports without a vendor's plugin."""
 STREAMS: Final = ("cuda", "xpu")
@@ -47,8 +47,8 @@ def detect() -> tuple[str, int]:
     from xdevice.contract.accelerators import choose
 
     current = _current()
-    # a plugin hides the built-in accelerators from `_current`, so both are counted; a dict
-    # counts each once
+    # a plugin hides the built-in accelerators from `_current`, so these are counted too; a dict
+    # has each name only once
     counts = {name: _count(name) for name in dict.fromkeys(filter(None, (current, *_BUILT_IN)))}
     # XDEVICE_ACCELERATOR may choose another one than the current one
     name = (

@@ -114,7 +114,7 @@ def why_not_numpy(x: torch.Tensor) -> str | None:
         return "read x.to_tensor(value), or x.get_data() and x.get_mask()"
     if x.dtype is torch.complex32:
         return "read x.to(torch.complex64)"
-    # such as the integers of 1 to 7 bits
+    # such as PyTorch's integers of 1 to 7 bits
     if str(x.dtype).rpartition(".")[2] not in (*DTYPES, *SHORT_FLOATS):
         return "read its bytes, x.view(torch.uint8), where PyTorch allows that"
     return None if is_plain(type(x)) else "read its parts"
@@ -149,8 +149,8 @@ class TorchConversion(Conversion):
             )
         if not is_plain(type(x)):
             raise UnsupportedError(
-                f"a {type(x).__name__} consists of other tensors, and has no memory that others can read; take those "
-                "(x.full_tensor() of a DTensor)"
+                f"a {type(x).__name__} consists of other tensors, and has no memory that others can read; convert these "
+                "tensors, or x.full_tensor() of a DTensor"
             )
         if x.layout is not torch.strided or x.is_nested:
             raise UnsupportedError(

@@ -140,6 +140,7 @@ def move(model: Any, native: torch.device) -> Any:
         shared = _shared_buffers(model)
         with staging.of_modules(model, native):
             moved = model.to(native)
+        # the tensor at the first place replaces those at the others
         for places in shared:
             first = getattr(*places[0])
             for module, name in places[1:]:
@@ -165,7 +166,8 @@ def move(model: Any, native: torch.device) -> Any:
 
 @contextmanager
 def _trainable() -> Iterator[None]:
-    """Ends inference mode for the block: tensors made in inference mode cannot be trained outside it."""
+    """A block outside inference mode, in which no gradients are recorded either: tensors that are
+    made in inference mode could not be trained later."""
     if not torch.is_inference_mode_enabled():
         yield
         return
@@ -235,9 +237,10 @@ def _refuse_script(model: Module, native: torch.device) -> None:
                 f"torch cannot move {name}, whose tensors torch.jit.freeze has put into its code; "
                 "move the module before it is frozen"
             )
-        there = torch.empty(0, device=native)
+        # tried out with an empty tensor, because PyTorch would fail halfway through the move
+        target = torch.empty(0, device=native)
         if not all(
-            _takes_contents(x, there) for x in (*module.parameters(), *module.buffers())
+            _takes_contents(x, target) for x in (*module.parameters(), *module.buffers())
         ):
             raise UnsupportedError(
                 f"torch cannot move {name} to {native}; move the module before torch.jit.script or torch.jit.trace"
@@ -258,10 +261,11 @@ def _refuse_meta(model: Module, native: torch.device) -> None:
             )
 
 
-def _takes_contents(x: torch.Tensor, there: torch.Tensor) -> bool:
-    """Whether PyTorch can put the contents of `there` into `x`, as a move of a ScriptModule does."""
+def _takes_contents(x: torch.Tensor, target: torch.Tensor) -> bool:
+    """Whether PyTorch can put the contents of `target` into `x`, as a move of a ScriptModule
+    does. `x` itself stays as it is."""
     try:
-        _set_contents(x.detach(), there)
+        _set_contents(x.detach(), target)
     except RuntimeError:
         return False
     return True
@@ -470,14 +474,15 @@ class TorchModels(Models):
         lost = extra_state.lost(model, extra) if extra else None
         if lost is not None:
             raise self.unsupported(
-                f"{lost} of this model, which no set_extra_state() would load",
-                "write that method",
+                f"{lost} of this model, whose module has no set_extra_state() to load it",
+                "define that method",
             )
         return state.items()
 
     def attributes_of(self, model: Any) -> Iterable[tuple[str, Any, Container[str]]]:
-        """Returns path, module and the names of its attributes in which no unlisted tensors are
-        searched, for a model and each submodule; an empty list for an optimizer."""
+        """Returns, for a model and each submodule: its path, the module, and the names of its
+        attributes in which xdevice need not search for tensors that PyTorch does not list. An
+        empty list for an optimizer."""
         modules = model.named_modules() if isinstance(model, Module) else ()
         # attributes that a hook computes anew before each call need not move
         return [
@@ -544,7 +549,7 @@ class TorchModels(Models):
         self, model: torch.nn.Module
     ) -> Iterable[tuple[str, torch.Tensor, torch.Tensor | None]]:
         """Returns the name, the tensor and the gradient, or None, of each parameter of a module
-        that is trained."""
+        that is trained. Raises `UnsupportedError` for an optimizer."""
         if not isinstance(model, torch.nn.Module):
             raise self.unsupported(
                 f"gradients of a {type(model).__qualname__}", "pass the model"
@@ -590,6 +595,7 @@ class TorchModels(Models):
         # by the names of modules, because importing these libraries takes long; a user's
         # subclass counts too
         modules = {base.__module__ for base in type(x).__mro__}
+        # without a field, `Way` means that the attributes are walked
         if _CACHES in modules:
             return Way()
         if any(module.startswith(_GRAPHS) for module in modules):

@@ -129,8 +129,8 @@ class _Move(torch.autograd.Function):
 
 
 def _through_ring(source: torch.Tensor, native: torch.device) -> torch.Tensor | None:
-    """Returns a copy of a tensor without gradient on a device, made through the ring; None if
-    the ring refuses."""
+    """Returns a copy of `source`, a tensor without a gradient, on the device `native`, made
+    through the ring; None if the ring refuses."""
     copy = torch.empty_like(source, device=native)  # dense, with the strides that `to` gives
     # the ring copies one block of bytes, so the source must be laid out as the copy
     if source.stride() != copy.stride():
