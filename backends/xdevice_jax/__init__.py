@@ -117,7 +117,7 @@ class JaxBackend(JaxConversion, JaxReplicas, JaxBlocking, Backend):
         if self.virtual:
             return {"cpu": 1, "gpu": self.virtual}.get(kind, 0)
         natives = self._natives
-        # as long as possible without starting JAX, after which no forked child could use it
+        # JAX is started only if nothing else can count, because no forked child can use it then
         if natives is None:
             count = None if unstarted.is_started() else unstarted.count(kind)
             if count is not None:
@@ -184,7 +184,6 @@ class JaxBackend(JaxConversion, JaxReplicas, JaxBlocking, Backend):
         """Returns `x` on another device, through page-locked memory if that is faster."""
         require_values(x)
         native = self.to_native(device)
-        # through page-locked memory if that is faster
         staged = self._read(x) if device is devices.CPU else staging.moved(x, native)
         return jax.device_put(x, native, may_alias=False) if staged is None else staged
 
@@ -211,7 +210,7 @@ class JaxBackend(JaxConversion, JaxReplicas, JaxBlocking, Backend):
     def synchronize(self, device: Device | None) -> None:
         """Waits for all work on a device, or for None on all devices of all platforms. Raises
         the error of work that has failed."""
-        # a runtime that is not started has no work
+        # before JAX is started there is no work
         if not unstarted.is_started():
             return
         natives = accelerators.everywhere() if device is None else [self.to_native(device)]
@@ -371,6 +370,7 @@ class JaxBackend(JaxConversion, JaxReplicas, JaxBlocking, Backend):
             )
         native, memory = natives[0], key[1]
         place = self.from_native(native)
+        # None would mean that the object is not a JAX device
         assert place is not None
         # all kinds of memory of a CPU device are the host's
         if place.kind != "cpu" and memory not in (None, native.default_memory().kind):

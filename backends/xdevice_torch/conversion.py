@@ -149,8 +149,8 @@ class TorchConversion(Conversion):
             )
         if not is_plain(type(x)):
             raise UnsupportedError(
-                f"a {type(x).__name__} consists of other tensors, and has no memory that others can read; convert these "
-                "tensors, or x.full_tensor() of a DTensor"
+                f"a {type(x).__name__} consists of other tensors, and has no memory that others can read; convert "
+                "these tensors, or x.full_tensor() of a DTensor"
             )
         if x.layout is not torch.strided or x.is_nested:
             raise UnsupportedError(
