@@ -1,23 +1,25 @@
-"""The adapter for JAX: xdevice's hooks (the methods that its core calls), written with JAX's functions.
+"""The adapter for JAX: xdevice's hooks (the methods that its core calls), written with JAX's
+functions.
 
 The rules that it must keep, and the facts behind them (measured on jax 0.7.1 and 0.11.2):
 
-- `jax.devices()` starts every runtime, after which no forked child can use JAX (jax-ml/jax#18852). So unstarted.py
-  counts the devices as long as JAX has not been started.
-- `device_put` of a NumPy array to the CPU aliases the array if its memory is at a multiple of 64 bytes, even with
-  `may_alias=False` (jax-ml/jax#37830). `device_put` of a replicated array aliases the shard on the target device. So a
-  copy is made before.
-- `device_put` of an array in `pinned_host` memory to its own device raises a ValueError, unless `may_alias=False` is
-  passed.
-- JAX's own functions make uncommitted arrays, which silently follow other operands to their devices. The arrays that
-  xdevice makes are committed to their device.
+- `jax.devices()` starts every runtime, after which no forked child can use JAX
+  (jax-ml/jax#18852). So unstarted.py counts the devices as long as JAX has not been started.
+- `device_put` of a NumPy array to the CPU aliases the array if its memory is at a multiple of
+  64 bytes, even with `may_alias=False` (jax-ml/jax#37830). `device_put` of a replicated array
+  aliases the shard on the target device. So a copy is made before.
+- `device_put` of an array in `pinned_host` memory to its own device raises a ValueError, unless
+  `may_alias=False` is passed.
+- JAX's own functions make uncommitted arrays, which silently follow other operands to their
+  devices. The arrays that xdevice makes are committed to their device.
 - If 64-bit is off, JAX narrows float64 with a warning, and int64 by dropping bits.
-- `effects_barrier` waits for nothing. `live_arrays` lists only the arrays of one platform, without results that the
-  program has dropped.
-- If work has failed for lack of memory, reading its result (`np.asarray`, DLPack, on 0.7.1 also `repr`) crashes the
-  process on the CPU; on a GPU `np.asarray` first allocates as much memory on the host. So xdevice waits for each array
-  before it reads it; the wait raises an error. After that no stack frame of xdevice may refer to the array: pytest
-  would print it, which reads it, and as long as a failed array exists, even in a traceback, every sync() fails.
+- `effects_barrier` waits for nothing. `live_arrays` lists only the arrays of one platform,
+  without results that the program has dropped.
+- If work has failed for lack of memory, reading its result (`np.asarray`, DLPack, on 0.7.1 also
+  `repr`) crashes the process on the CPU; on a GPU `np.asarray` first allocates as much memory
+  on the host. So xdevice waits for each array before it reads it; the wait raises an error.
+  After that no stack frame of xdevice may refer to the array: pytest would print it, which
+  reads it, and as long as a failed array exists, even in a traceback, every sync() fails.
 """
 
 from __future__ import annotations
@@ -176,7 +178,8 @@ class JaxBackend(JaxConversion, JaxReplicas, JaxBlocking, Backend):
         """Returns the device of an array. Raises `UnsupportedError` for an array on several
         devices."""
         sharding = x.sharding
-        # for an array on one device the key has the device, because comparing shardings in Python takes twice as long
+        # for an array on one device the key has the device, because comparing shardings in
+        # Python takes twice as long
         key = getattr(sharding, _DEVICE, sharding), sharding.memory_kind
         return self._places.get(key) or self._find(key, sharding)
 
@@ -382,8 +385,8 @@ class JaxBackend(JaxConversion, JaxReplicas, JaxBlocking, Backend):
         return place
 
     def _read(self, x: jax.Array) -> jax.Array | None:
-        """Returns a copy on the CPU of an array on a GPU, made through the ring of page-locked memory (staging.py);
-        None if JAX has to copy it."""
+        """Returns a copy on the CPU of an array on a GPU, made through the ring of page-locked
+        memory (staging.py); None if JAX has to copy it."""
         if isinstance(x, jax.core.Tracer) or not staging.is_moved(x):
             return None
         # `from_buffer` would narrow 64-bit values, while JAX's own copy keeps them
@@ -394,8 +397,8 @@ class JaxBackend(JaxConversion, JaxReplicas, JaxBlocking, Backend):
         return None if values is None else self.from_buffer(values)
 
     def _made(self, make: Callable[[], jax.Array], device: Device) -> jax.Array:
-        """Calls `make`, which makes an array, so that the array is made on `device`, and returns it committed to that
-        device."""
+        """Calls `make`, which makes an array, so that the array is made on `device`, and
+        returns it committed to that device."""
         native = self.to_native(device)
         with jax.default_device(native):
             return jax.device_put(make(), native)
@@ -413,7 +416,8 @@ def _filling(native: Any) -> Any:
 
 
 def _local_devices(kind: str) -> list[Any]:
-    """Returns this process's devices of a kind, in JAX's order; an empty list if there are none."""
+    """Returns this process's devices of a kind, in JAX's order; an empty list if there are
+    none."""
     try:
         return jax.local_devices(backend=kind)
     except RuntimeError:  # JAX raises if there are none
@@ -421,8 +425,9 @@ def _local_devices(kind: str) -> list[Any]:
 
 
 def _wait_for_all(arrays: list[jax.Array], natives: list[Any]) -> None:
-    """Waits for those of `arrays` that are on one of the devices `natives`, and raises the error of the first that has
-    failed. Empties the list `arrays`, so that nothing here refers to a failed array."""
+    """Waits for those of `arrays` that are on one of the devices `natives`, and raises the
+    error of the first that has failed. Empties the list `arrays`, so that nothing here refers
+    to a failed array."""
     while arrays:
         x = arrays.pop()
         if x.sharding.device_set.isdisjoint(natives):
@@ -449,14 +454,15 @@ def alive(native: Any) -> int:
 
 
 def _is_sparse(x: Any) -> bool:
-    """Whether `x` is one of JAX's sparse arrays, such as a `BCOO`, which consist of values and indices."""
+    """Whether `x` is one of JAX's sparse arrays, such as a `BCOO`, which consist of values and
+    indices."""
     sparse = sys.modules.get("jax.experimental.sparse")
     return sparse is not None and isinstance(x, sparse.JAXSparse)
 
 
 def _items(x: Any) -> dict[Any, Any]:
-    """Returns the items of a mapping that is registered as a pytree, in JAX's order. Containers in it are not taken
-    apart."""
+    """Returns the items of a mapping that is registered as a pytree, in JAX's order. Containers
+    in it are not taken apart."""
     # JAX may order the children differently than the mapping, so the keys come from its paths;
     # a type that is registered without keys gets numbers
     children = jax.tree_util.tree_flatten_with_path(x, is_leaf=lambda inside: inside is not x)[
@@ -468,7 +474,7 @@ def _items(x: Any) -> dict[Any, Any]:
 
 
 def _one_level(x: Any) -> tuple[list[Any], Any]:
-    """Returns the children of an object that is registered as a pytree, and its structure. Containers in it are not
-    taken apart."""
+    """Returns the children of an object that is registered as a pytree, and its structure.
+    Containers in it are not taken apart."""
     children, structure = jax.tree_util.tree_flatten(x, is_leaf=lambda inside: inside is not x)
     return children, structure

@@ -1,7 +1,9 @@
-"""Finds JAX's platforms (its kinds of hardware, such as "cuda"), and which of them `gpu:i` means.
+"""Finds JAX's platforms (its kinds of hardware, such as "cuda"), and which of them `gpu:i`
+means.
 
-A platform has the name under which it was registered. The attribute `platform` of a device may be another name: CUDA's
-devices say "gpu". `jax.devices` and `jax.live_arrays` answer for one platform only.
+A platform has the name under which it was registered. The attribute `platform` of a device may
+be another name: CUDA's devices say "gpu". `jax.devices` and `jax.live_arrays` answer for one
+platform only.
 """
 
 from __future__ import annotations
@@ -31,12 +33,13 @@ _LACKS: Final = {
     "tpu": ("float64", "complex128"),
     "METAL": ("float64", "complex64", "complex128"),
 }
-"""The dtypes that each kind of device lacks. A TPU would store a float64 as two float32, which hold fewer digits and no
-larger numbers; the other dtypes raise an error there."""
+"""The dtypes that each kind of device lacks. A TPU would store a float64 as two float32, which
+hold fewer digits and no larger numbers; the other dtypes raise an error there."""
 
 
 def platforms() -> dict[str, Any]:
-    """Returns the client (JAX's runtime object) of each platform that has been started, by the platform's name."""
+    """Returns the client (JAX's runtime object) of each platform that has been started, by the
+    platform's name."""
     return dict(_extend.backends())
 
 

@@ -1,8 +1,8 @@
 """Blocking mode for JAX: waits after each call of a compiled function.
 
-From the second call of a compiled function on, JAX calls it in C++, where Python cannot wait for the result. Blocking
-mode switches this fast path off, and empties its caches; the functions need not be compiled again for that. All of this
-uses JAX's private API.
+From the second call of a compiled function on, JAX calls it in C++, where Python cannot wait
+for the result. Blocking mode switches this fast path off, and empties its caches; the functions
+need not be compiled again for that. All of this uses JAX's private API.
 """
 
 from __future__ import annotations

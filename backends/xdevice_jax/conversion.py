@@ -1,12 +1,15 @@
-"""Lends the memory of JAX's arrays to other frameworks, and takes over memory of theirs, without a copy.
+"""Lends the memory of JAX's arrays to other frameworks, and takes over memory of theirs,
+without a copy.
 
 Facts about JAX that the code depends on:
 
-- `from_dlpack` ignores the strides of a transposed tensor whose memory is aligned (jax#7657), so only memory in C order
-  is taken over.
-- `from_dlpack` copies memory whose address is not a multiple of 64 bytes, even with `copy=False`.
-- `from_dlpack` calls `__dlpack__(stream=...)`, which PyTorch refuses if its current device is another GPU, and
-  TensorFlow always refuses. So JAX is given a capsule that was made after a wait.
+- `from_dlpack` ignores the strides of a transposed tensor whose memory is aligned (jax#7657),
+  so only memory in C order is taken over.
+- `from_dlpack` copies memory whose address is not a multiple of 64 bytes, even with
+  `copy=False`.
+- `from_dlpack` calls `__dlpack__(stream=...)`, which PyTorch refuses if its current device is
+  another GPU, and TensorFlow always refuses. So JAX is given a capsule that was made after a
+  wait.
 """
 
 from __future__ import annotations

@@ -1,10 +1,13 @@
-"""Copies arrays between the host and an NVIDIA GPU through the ring (buffers of page-locked memory that xdevice keeps
-for this, `xdevice.cuda_driver.ring`), and reads small ones through the driver itself.
+"""Copies arrays between the host and an NVIDIA GPU through the ring (buffers of page-locked
+memory that xdevice keeps for this, `xdevice.cuda_driver.ring`), and reads small ones through
+the driver itself.
 
 Facts about JAX that the code depends on:
 
-- JAX allocates an array by running a program that it compiles for each new shape, which takes some 30 ms.
-- JAX's streams are not accessible, so the host waits for JAX before the ring reads or writes an array.
+- JAX allocates an array by running a program that it compiles for each new shape, which takes
+  some 30 ms.
+- JAX's streams are not accessible, so the host waits for JAX before the ring reads or writes an
+  array.
 - After the wait JAX takes 84 us to read a number, where the driver takes 24 (H200, jax 0.11.2).
 - If the program has set a transfer guard, the copies are left to JAX, which applies the guard.
 """
@@ -27,14 +30,14 @@ if TYPE_CHECKING:
 
 TO_HOST: Final = 64 << 10
 TO_GPU: Final = 16 << 20
-"""The sizes in bytes from which a copy through the ring (of page-locked buffers) is faster than JAX's own: `TO_HOST`
-for copies to the host, `TO_GPU` for copies to a GPU."""
+"""The sizes in bytes from which a copy through the ring (of page-locked buffers) is faster than
+JAX's own: `TO_HOST` for copies to the host, `TO_GPU` for copies to a GPU."""
 _NOT_COPIED: Final = 64 << 10
-"""For arrays of at least this many bytes, it is faster to wait until JAX has read the array than to give JAX a copy
-that is never written."""
+"""For arrays of at least this many bytes, it is faster to wait until JAX has read the array
+than to give JAX a copy that is never written."""
 _COMPILED_AT_ONCE: Final = 256 << 20
-"""The size in bytes from which a copy through the ring is faster even if JAX must compile for the shape of the array
-first."""
+"""The size in bytes from which a copy through the ring is faster even if JAX must compile for
+the shape of the array first."""
 _DTYPES: Final = frozenset(map(host_dtype, DTYPES))
 _ORDINARY: Final = (None, "allow", "log")
 """The settings of JAX's transfer guard that refuse no transfer."""
@@ -42,7 +45,8 @@ _ORDINARY: Final = (None, "allow", "log")
 _seen: set[Hashable] = set()
 """The shape, dtype and device of each array for which `_room` has returned None once."""
 _ahead = threading.local()
-"""For each thread but the main thread: GPU memory for the next array of the thread, allocated ahead."""
+"""For each thread but the main thread: GPU memory for the next array of the thread, allocated
+ahead."""
 
 
 def is_read(x: jax.Array) -> bool:
@@ -56,8 +60,8 @@ def is_read(x: jax.Array) -> bool:
 
 
 def is_moved(x: jax.Array) -> bool:
-    """Whether an array is moved to JAX's CPU device through `read`, which waits for the array, rather than by JAX's own
-    call, which does not."""
+    """Whether an array is moved to JAX's CPU device through `read`, which waits for the array,
+    rather than by JAX's own call, which does not."""
     return ring.is_measured() and x.nbytes >= TO_HOST and is_read(x)
 
 
@@ -79,8 +83,8 @@ def is_put(values: np.ndarray[Any, Any], native: Any) -> bool:
 
 
 def put(values: np.ndarray[Any, Any], native: Any) -> jax.Array:
-    """Returns an array on a GPU with the values of a NumPy array in C order, which may be changed as soon as this
-    returns. Uses the ring for large arrays if that is faster."""
+    """Returns an array on a GPU with the values of a NumPy array in C order, which may be
+    changed as soon as this returns. Uses the ring for large arrays if that is faster."""
     room = _room(values, native) if values.nbytes >= TO_GPU else None
     if room is not None and ring.to_gpu(
         values, values.ctypes.data, room, room.unsafe_buffer_pointer(), values.nbytes, None

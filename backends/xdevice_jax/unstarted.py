@@ -24,7 +24,8 @@ from .private import private
 _NO_GPU: Final = {"cpu", "tpu", "interpreter"}
 """The platforms that `gpu:i` never means."""
 _UNASKED: Final = {"proxy"}
-"""Platforms that JAX itself registers (from 0.12 on), and starts only if `jax_platforms` names them."""
+"""Platforms that JAX itself registers (from 0.12 on), and starts only if `jax_platforms` names
+them."""
 _started = private.get("jax._src.xla_bridge._backends")
 """The runtimes that JAX has started, a dict that JAX itself fills; None if this version of JAX
 lacks it."""
@@ -42,7 +43,8 @@ def is_started() -> bool:
 
 
 def count(kind: str) -> int | None:
-    """Returns how many devices of a kind JAX will find when it starts; None if only the runtime can tell."""
+    """Returns how many devices of a kind JAX will find when it starts; None if only the runtime
+    can tell."""
     # the setting lists the platforms that JAX may use, such as "cuda,cpu"; any that is no CPU
     # or TPU may have GPUs
     wanted = jax.config.jax_platforms
@@ -86,8 +88,8 @@ def _is_installed(module: str) -> bool:
 
 @functools.cache
 def _plugins() -> frozenset[str]:
-    """Returns the names of the plugins that JAX would load at its start. All plugins for CUDA, such as xla_cuda13,
-    count as "cuda"."""
+    """Returns the names of the plugins that JAX would load at its start. All plugins for CUDA,
+    such as xla_cuda13, count as "cuda"."""
     # JAX finds plugins as modules of the namespace package `jax_plugins`, and by entry points
     # of that name
     spec = importlib.util.find_spec("jax_plugins")

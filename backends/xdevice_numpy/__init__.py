@@ -1,10 +1,12 @@
-"""The adapter for NumPy, for machines without any other framework: xdevice's hooks (the methods that its core calls),
-written with NumPy's functions. NumPy has one device, computes synchronously, and has no models.
+"""The adapter for NumPy, for machines without any other framework: xdevice's hooks (the methods
+that its core calls), written with NumPy's functions. NumPy has one device, computes
+synchronously, and has no models.
 
 The rules that it must keep:
 
 - Every function that promises a copy passes `copy=True`, because `asarray` may return an alias.
-- A masked array does not count as dense, because most of NumPy's functions silently drop its mask.
+- A masked array does not count as dense, because most of NumPy's functions silently drop its
+  mask.
 """
 
 from __future__ import annotations

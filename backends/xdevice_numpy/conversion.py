@@ -1,11 +1,14 @@
-"""Lends the memory of NumPy's arrays to frameworks, and takes over memory of theirs, without a copy.
+"""Lends the memory of NumPy's arrays to frameworks, and takes over memory of theirs, without a
+copy.
 
 Facts about NumPy that the code depends on:
 
 - NumPy's DLPack does not support bfloat16, so such an array is exported and imported as uint16.
-- NumPy raises `BufferError` if an array to export is read-only, or has the byte order of another machine.
+- NumPy raises `BufferError` if an array to export is read-only, or has the byte order of
+  another machine.
 - Arrays that NumPy makes by `from_dlpack` are read-only.
-- The memory of NumPy's own arrays is seldom at a multiple of 64 bytes, which some frameworks need.
+- The memory of NumPy's own arrays is seldom at a multiple of 64 bytes, which some frameworks
+  need.
 """
 
 from __future__ import annotations

@@ -58,10 +58,11 @@ _is_fx_tracing = (
 # without this name each GPU counts as used, so waiting for all of them makes a context on each
 _has_context = private.get("torch._C._cuda_hasPrimaryContext", lambda index: True)
 _QUICK = ("cuda", "cpu")
-"""The types of devices for which `from_numpy` and `to` were measured to be faster than `torch.tensor`."""
+"""The types of devices for which `from_numpy` and `to` were measured to be faster than
+`torch.tensor`."""
 _PLAIN = frozenset((torch.Tensor, torch.nn.Parameter))
-"""The types of tensors whose `is_cpu`, which is read faster than `device`, always agrees with `device`: a subclass may
-define its own `device`."""
+"""The types of tensors whose `is_cpu`, which is read faster than `device`, always agrees with
+`device`: a subclass may define its own `device`."""
 _NONE: frozenset[str] = frozenset()
 # getters in C, which `map` calls faster than lambdas
 _device, _is_cuda = attrgetter("device"), attrgetter("is_cuda")
@@ -518,8 +519,8 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
         torch.set_num_threads(1)
 
     def _owned(self, x: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
-        """Returns `new`, which was made as a copy of `x`. Raises `UnsupportedError` if both share memory: the `clone`
-        of a tensor subclass may return the tensor itself."""
+        """Returns `new`, which was made as a copy of `x`. Raises `UnsupportedError` if both
+        share memory: the `clone` of a tensor subclass may return the tensor itself."""
         if type(x) not in _PLAIN and conversion.is_alias(new, x):
             raise self.unsupported(
                 f"copying a {type(x).__name__}, whose copies share its memory",
@@ -566,7 +567,8 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
             )
 
     def _module(self) -> Any:
-        """Returns the vendor's counterpart of `torch.cuda`, such as `torch.xpu`; None if the vendor has none."""
+        """Returns the vendor's counterpart of `torch.cuda`, such as `torch.xpu`; None if the
+        vendor has none."""
         return getattr(torch, self._gpu, None)
 
     def _current(self) -> int:
@@ -582,8 +584,8 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
         return int(current())
 
     def _is_started(self, index: int) -> bool:
-        """Whether this process has a context on this GPU. Waiting for a GPU without a context would create one, which
-        takes some 500 MB."""
+        """Whether this process has a context on this GPU. Waiting for a GPU without a context
+        would create one, which takes some 500 MB."""
         # MPS has no context that a wait could create
         if self._gpu == "mps":
             return True

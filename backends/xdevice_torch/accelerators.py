@@ -1,13 +1,17 @@
-"""Finds the accelerator that `gpu:i` means in PyTorch, a way to wait for it, and the dtypes that it lacks.
+"""Finds the accelerator that `gpu:i` means in PyTorch, a way to wait for it, and the dtypes
+that it lacks.
 
 `torch.accelerator` alone is not enough:
 
-- It reports a plugin as the current accelerator once the plugin is registered, even without devices, and then not CUDA.
-  So `detect` counts the devices of each accelerator.
-- `torch.accelerator.synchronize` does not call a backend written in Python, and the modules of some vendors have no
-  `synchronize`. So `waiter` calls the vendor's function first, and then PyTorch's.
-- On some backends its `Stream` and `Event` silently belong to device 0. So only those of CUDA and XPU are used.
-- It does not list lazy devices, which compute only when a result is asked for. Nobody can wait for these.
+- It reports a plugin as the current accelerator once the plugin is registered, even without
+  devices, and then not CUDA. So `detect` counts the devices of each accelerator.
+- `torch.accelerator.synchronize` does not call a backend written in Python, and the modules of
+  some vendors have no `synchronize`. So `waiter` calls the vendor's function first, and then
+  PyTorch's.
+- On some backends its `Stream` and `Event` silently belong to device 0. So only those of CUDA
+  and XPU are used.
+- It does not list lazy devices, which compute only when a result is asked for. Nobody can wait
+  for these.
 """
 
 from __future__ import annotations
@@ -37,13 +41,13 @@ _LACKS: Final = {
     "mps": frozenset(("float64", "complex128", *SHORT_FLOATS)),
     "hpu": frozenset(("float64", "complex64", "complex128")),
 }
-"""The dtypes that an accelerator lacks: MPS according to PyTorch's source (MPS takes complex128, and then cannot
-compute with it), HPU according to Gaudi's documentation."""
+"""The dtypes that an accelerator lacks: MPS according to PyTorch's source (MPS takes
+complex128, and then cannot compute with it), HPU according to Gaudi's documentation."""
 
 
 def detect() -> tuple[str, int]:
-    """Returns PyTorch's name for the device type of `gpu:i`, and how many such devices there are: "cuda" and 0 if there
-    is no accelerator."""
+    """Returns PyTorch's name for the device type of `gpu:i`, and how many such devices there
+    are: "cuda" and 0 if there is no accelerator."""
     from xdevice.contract.accelerators import choose
 
     current = _current()
@@ -113,8 +117,8 @@ def lacks(name: str, index: int) -> frozenset[str]:
 
 
 def lazy() -> str | None:
-    """Returns the type of the lazy device that this process has started; None if there is none. The device of torch_xla
-    counts as started once torch_xla is imported."""
+    """Returns the type of the lazy device that this process has started; None if there is none.
+    The device of torch_xla counts as started once torch_xla is imported."""
     if "torch_xla" in sys.modules:
         return "xla"
     # the lazy backend that PyTorch itself contains; a program imports this module to start it

@@ -1,12 +1,14 @@
-"""Lends the memory of PyTorch's tensors to other frameworks, and takes over memory of theirs, by DLPack.
+"""Lends the memory of PyTorch's tensors to other frameworks, and takes over memory of theirs,
+by DLPack.
 
 Facts about PyTorch that the code depends on:
 
 - `from_dlpack` crashes the process if a stride is negative.
-- A DLPack capsule cannot say that a tensor is a lazy conjugate or negative: `to_dlpack` exports the values that are in
-  memory, without conjugation or sign. So `export` refuses such a tensor.
-- `x.__dlpack__(stream=...)` makes streams of PyTorch's current device wait for each other, and fails if `x` is on
-  another GPU. `to_dlpack` makes no stream wait, which is enough, because the core has waited for the tensor before.
+- A DLPack capsule cannot say that a tensor is a lazy conjugate or negative: `to_dlpack` exports
+  the values that are in memory, without conjugation or sign. So `export` refuses such a tensor.
+- `x.__dlpack__(stream=...)` makes streams of PyTorch's current device wait for each other, and
+  fails if `x` is on another GPU. `to_dlpack` makes no stream wait, which is enough, because the
+  core has waited for the tensor before.
 - JAX cannot take over memory of one GPU while PyTorch's current device is another GPU.
 """
 
@@ -74,9 +76,10 @@ def require_shape(x: torch.Tensor) -> None:
 
 
 def is_plain(cls: type[torch.Tensor]) -> bool:
-    """Whether tensors of this type keep their values in their own memory. Subclasses with a `__torch_dispatch__`, such
-    as DTensor, masked tensors and many quantized ones, consist of other tensors instead. FakeTensor and
-    FunctionalTensor, which represent other tensors while torch traces a function, count as plain."""
+    """Whether tensors of this type keep their values in their own memory. Subclasses with a
+    `__torch_dispatch__`, such as DTensor, masked tensors and many quantized ones, consist of
+    other tensors instead. FakeTensor and FunctionalTensor, which represent other tensors while
+    torch traces a function, count as plain."""
     return cls.__torch_dispatch__ is torch.Tensor.__torch_dispatch__ or issubclass(
         cls, _STAND_INS
     )
@@ -104,8 +107,8 @@ def is_alias(new: torch.Tensor, x: torch.Tensor) -> bool:
 
 
 def why_not_numpy(x: torch.Tensor) -> str | None:
-    """Returns the advice at the end of the error for a tensor that no NumPy array can hold: what to read instead. None
-    if NumPy can hold it."""
+    """Returns the advice at the end of the error for a tensor that no NumPy array can hold:
+    what to read instead. None if NumPy can hold it."""
     if x.is_nested:
         return "read its parts, x.unbind(), or pad them: torch.nested.to_padded_tensor(x, 0.0)"
     if x.is_quantized:

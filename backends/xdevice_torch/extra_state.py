@@ -1,5 +1,5 @@
-"""The extra state of modules: the state that a module keeps besides parameters and buffers, saves with
-`get_extra_state` and loads with `set_extra_state`, like the scales of FP8 layers."""
+"""The extra state of modules: the state that a module keeps besides parameters and buffers,
+saves with `get_extra_state` and loads with `set_extra_state`, like the scales of FP8 layers."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ def lost(model: Module, extra: Iterable[str]) -> str | None:
 
 
 def take(model: Module, state: Mapping[str, torch.Tensor]) -> None:
-    """Calls `set_extra_state` of each module of a model with the module's entry in a state dict, if it has one."""
+    """Calls `set_extra_state` of each module of a model with the module's entry in a state
+    dict, if it has one."""
     for name, module in _takers(model).items():
         if name in state:
             module.set_extra_state(state[name])

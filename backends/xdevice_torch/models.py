@@ -1,16 +1,19 @@
-"""Moves PyTorch's modules and optimizers in place, and moves objects of other types that hold tensors.
+"""Moves PyTorch's modules and optimizers in place, and moves objects of other types that hold
+tensors.
 
 Facts about PyTorch that the code depends on:
-- Some modules, such as those of torchmetrics, keep tensors that are neither parameters nor buffers, and move them in an
-  `_apply` or `to` of their own. So modules without parameters and buffers are moved too, and these tensors also count
-  when xdevice asks where a module is.
-- If two modules share a buffer, `Module.to` makes a new tensor in each, and the buffer is not shared any more.
+- Some modules, such as those of torchmetrics, keep tensors that are neither parameters nor
+  buffers, and move them in an `_apply` or `to` of their own. So modules without parameters and
+  buffers are moved too, and these tensors also count when xdevice asks where a module is.
+- If two modules share a buffer, `Module.to` makes a new tensor in each, and the buffer is not
+  shared any more.
 - The `batch_sizes` of a `PackedSequence` stay on the CPU when the rest moves.
-- With `weight_norm`, `spectral_norm` or `prune`, a module keeps a result of its parameters as an attribute, which is
-  computed anew before each call. PyTorch refuses to copy a result of recorded operations.
-- TorchScript keeps its tensors in C++, where their contents can be replaced but not the tensors themselves. So a tensor
-  cannot move to a device whose tensors are of another kind, such as a virtual GPU or meta. A frozen ScriptModule has
-  its tensors in its code.
+- With `weight_norm`, `spectral_norm` or `prune`, a module keeps a result of its parameters as
+  an attribute, which is computed anew before each call. PyTorch refuses to copy a result of
+  recorded operations.
+- TorchScript keeps its tensors in C++, where their contents can be replaced but not the tensors
+  themselves. So a tensor cannot move to a device whose tensors are of another kind, such as a
+  virtual GPU or meta. A frozen ScriptModule has its tensors in its code.
 """
 
 from __future__ import annotations
@@ -41,8 +44,8 @@ if TYPE_CHECKING:
 _KEPT = frozenset(vars(Module()))
 """The names of the attributes that every `Module` has."""
 _CACHES: Final = "transformers.cache_utils"
-"""The Python module that defines the caches of Hugging Face's models. Such a cache is a plain object in the output of a
-model."""
+"""The Python module that defines the caches of Hugging Face's models. Such a cache is a plain
+object in the output of a model."""
 
 _GRAPHS: Final = "torch_geometric.data."
 """The prefix of the Python modules that define PyG's graphs and their batches."""
@@ -91,8 +94,8 @@ def named_tensors(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def _own_device(model: Module) -> Any:
-    """Returns the value of a module's property `device`, with which a module without tensors may say where it is; None
-    if its class has no such property."""
+    """Returns the value of a module's property `device`, with which a module without tensors
+    may say where it is; None if its class has no such property."""
     # a property only: a plain attribute `device` does not change when the module is moved
     return (
         getattr(model, "device", None)
@@ -130,8 +133,8 @@ def _tensors(value: Any, name: str, dot: str = "") -> Iterator[tuple[str, torch.
 
 
 def move(model: Any, native: torch.device) -> Any:
-    """Moves a module or an optimizer to a device, and returns it. The result is another object only if the module has a
-    `to` of its own that returns one."""
+    """Moves a module or an optimizer to a device, and returns it. The result is another object
+    only if the module has a `to` of its own that returns one."""
     if isinstance(model, Module):
         _refuse_script(model, native)
         _refuse_meta(model, native)
@@ -166,8 +169,8 @@ def move(model: Any, native: torch.device) -> Any:
 
 @contextmanager
 def _trainable() -> Iterator[None]:
-    """A block outside inference mode, in which no gradients are recorded either: tensors that are
-    made in inference mode could not be trained later."""
+    """A block outside inference mode, in which no gradients are recorded either: tensors that
+    are made in inference mode could not be trained later."""
     if not torch.is_inference_mode_enabled():
         yield
         return
@@ -213,7 +216,8 @@ def _computed(module: Module) -> Iterator[str]:
 
 
 def _results(model: Module) -> Iterator[torch.Tensor]:
-    """Yields the tensors of a module that are results of recorded operations: `copy.deepcopy` refuses these."""
+    """Yields the tensors of a module that are results of recorded operations: `copy.deepcopy`
+    refuses these."""
     for module in model.modules():
         # parameters are leaves, and submodules have a turn of their own; a buffer may be a
         # result
@@ -301,8 +305,8 @@ def _shared_buffers(model: Module) -> list[list[tuple[Module, str]]]:
 
 
 class _MovingState:
-    """The state that an optimizer keeps for one parameter, shown without the step counter if that counter stays on the
-    host. Setting an item changes the optimizer's own state."""
+    """The state that an optimizer keeps for one parameter, shown without the step counter if
+    that counter stays on the host. Setting an item changes the optimizer's own state."""
 
     def __init__(self, state: dict[str, Any], with_step: bool) -> None:
         self._state = state
@@ -337,8 +341,8 @@ def _moved(value: Any, native: torch.device) -> Any:
 
 
 def _refuse_outside_of_state(optimizer: torch.optim.Optimizer) -> None:
-    """Raises `UnsupportedError` for an optimizer that has tensors, or another optimizer, as attributes, because these
-    would not be moved."""
+    """Raises `UnsupportedError` for an optimizer that has tensors, or another optimizer, as
+    attributes, because these would not be moved."""
     # the parameters belong to the model, with which they move
     parameters = {id(p) for group in optimizer.param_groups for p in group["params"]}
     # the first two are moved; "defaults" may have a learning rate that is a tensor, which need
@@ -538,8 +542,8 @@ class TorchModels(Models):
         )
 
     def rebind(self, model: Any, new: Mapping[int, Any]) -> None:
-        """Replaces buffers by those that `new` gives for their `id`s. Parameters are never replaced, because a move in
-        PyTorch keeps them the same objects."""
+        """Replaces buffers by those that `new` gives for their `id`s. Parameters are never
+        replaced, because a move in PyTorch keeps them the same objects."""
         for module in model.modules():
             for name, buffer in module.named_buffers(recurse=False, remove_duplicate=False):
                 if id(buffer) in new:
@@ -629,8 +633,8 @@ def optimizer_state(
 
 
 def _named(state: Any, prefix: str = "") -> Iterable[tuple[str, Any]]:
-    """Yields each value in the nested dicts and lists of an optimizer's state, named by the keys that lead to it, with
-    dots between them."""
+    """Yields each value in the nested dicts and lists of an optimizer's state, named by the
+    keys that lead to it, with dots between them."""
     if not isinstance(state, dict | list):
         yield prefix, state
         return

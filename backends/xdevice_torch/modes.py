@@ -43,8 +43,9 @@ def put_on(mode: Mode) -> Callable[[], None]:
 
 
 def _take_off(mode: Mode) -> None:
-    """Ends a dispatch mode that need not be the innermost one. Its `__exit__` would end the innermost mode instead, so
-    the modes inside it are ended first and entered again afterwards."""
+    """Ends a dispatch mode that need not be the innermost one. Its `__exit__` would end the
+    innermost mode instead, so the modes inside it are ended first and entered again
+    afterwards."""
     stack = dispatch_modes()
     # by identity, because a user's mode may define `__eq__`
     inner = stack[next(i for i, other in enumerate(stack) if other is mode) + 1 :]

@@ -1,8 +1,9 @@
-"""Copies tensors between the host and GPUs: large ones through the ring (buffers of page-locked memory that xdevice
-keeps for this, `xdevice.cuda_driver.ring`), and some in the background.
+"""Copies tensors between the host and GPUs: large ones through the ring (buffers of page-locked
+memory that xdevice keeps for this, `xdevice.cuda_driver.ring`), and some in the background.
 
-Nothing may go through the ring while a CUDA graph is recorded, because each replay would copy whatever is in the ring
-at that time. Memory that is page-locked already is copied faster without the ring.
+Nothing may go through the ring while a CUDA graph is recorded, because each replay would copy
+whatever is in the ring at that time. Memory that is page-locked already is copied faster
+without the ring.
 """
 
 from __future__ import annotations
@@ -40,8 +41,9 @@ TO_GPU: Final = 24 << 20
 """The size in bytes from which a copy to a GPU through the ring (of page-locked buffers) is
 faster than PyTorch's own."""
 TO_HOST: Final = 32 << 20
-"""The size in bytes from which a copy to the host through the ring (of page-locked buffers) is faster than PyTorch's
-own. For smaller tensors, malloc returns host memory that was touched before."""
+"""The size in bytes from which a copy to the host through the ring (of page-locked buffers) is
+faster than PyTorch's own. For smaller tensors, malloc returns host memory that was touched
+before."""
 _PLAIN: Final = (torch.Tensor, torch.nn.Parameter)
 """The types of tensors that may go through the ring: a subclass may have more than its
 memory."""
@@ -67,8 +69,8 @@ def moved(x: torch.Tensor, native: torch.device) -> torch.Tensor | None:
 
 
 def _is_plain(x: torch.Tensor) -> bool:
-    """Whether the values of `x` are exactly what is in its memory (no lazy conjugate, no wrapper), and nothing traces,
-    maps or watches operations on it."""
+    """Whether the values of `x` are exactly what is in its memory (no lazy conjugate, no
+    wrapper), and nothing traces, maps or watches operations on it."""
     return (
         not torch.compiler.is_compiling()
         and type(x) in _PLAIN
@@ -186,7 +188,8 @@ def of_modules(model: torch.nn.Module, native: torch.device) -> AbstractContextM
 
 
 class _OfModules(TorchFunctionMode):
-    """A function mode for the block around `Module.to`: large tensors that the module moves go through the ring."""
+    """A function mode for the block around `Module.to`: large tensors that the module moves go
+    through the ring."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None
@@ -208,7 +211,8 @@ class _OfModules(TorchFunctionMode):
 # many tensors
 
 _SMALL: Final = 1 << 20
-"""The size in bytes up to which tensors are sent with one wait for all, which was measured to be faster."""
+"""The size in bytes up to which tensors are sent with one wait for all, which was measured to
+be faster."""
 
 
 def sent(
@@ -216,11 +220,12 @@ def sent(
     gpu: torch.device,
     move: Callable[[torch.Tensor], torch.Tensor],
 ) -> list[torch.Tensor]:
-    """Copies tensors to a CUDA device with one wait for all, and returns the copies. `x.to(gpu)` waits for each: 100
-    tensors of 16 bytes took 1.39 ms to an H200 that way, and 0.89 ms with one wait.
+    """Copies tensors to a CUDA device with one wait for all, and returns the copies.
+    `x.to(gpu)` waits for each: 100 tensors of 16 bytes took 1.39 ms to an H200 that way, and
+    0.89 ms with one wait.
 
-    Large tensors, and those that are not on the host, are moved by `move`. When this returns, all tensors have been
-    read, so that pinned ones may be overwritten."""
+    Large tensors, and those that are not on the host, are moved by `move`. When this returns,
+    all tensors have been read, so that pinned ones may be overwritten."""
     *first, last = tensors
     try:
         copies = [x.cuda(gpu, non_blocking=True) if _is_small(x) else move(x) for x in first]
@@ -246,9 +251,10 @@ def _is_small(x: torch.Tensor) -> bool:
 
 
 def started(x: torch.Tensor, native: torch.device) -> torch.Tensor | None:
-    """Starts to copy `x` to another device, and returns the copy, whose values may arrive later. Later work on a GPU is
-    ordered after the copy; a copy on the host waits for its values before anybody reads them. Returns None if the
-    caller has to copy `x` in another way."""
+    """Starts to copy `x` to another device, and returns the copy, whose values may arrive
+    later. Later work on a GPU is ordered after the copy; a copy on the host waits for its
+    values before anybody reads them. Returns None if the caller has to copy `x` in another
+    way."""
     if not (_can_arrive and _is_plain(x)):
         return None
     # from memory that is not page-locked, CUDA copies while the host waits
@@ -307,10 +313,12 @@ _arrival: Final = threading.RLock()
 
 
 class Arriving(torch.Tensor):
-    """A tensor on the host whose values are still being copied. `arriving` makes it. Each operation on it waits for the
-    values first; only the attributes in `_ABOUT`, such as its shape, can be read at once.
+    """A tensor on the host whose values are still being copied. `arriving` makes it. Each
+    operation on it waits for the values first; only the attributes in `_ABOUT`, such as its
+    shape, can be read at once.
 
-    It has no memory of its own, so that C++ code that does not know this class fails instead of reading too early.
+    It has no memory of its own, so that C++ code that does not know this class fails instead of
+    reading too early.
     """
 
     @classmethod
@@ -330,15 +338,17 @@ class Arriving(torch.Tensor):
     def __torch_dispatch__(  # type: ignore[override]
         cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        """Waits for the values in functions that bypass `__torch_function__`: `torch.tensor`, `torch.as_tensor`."""
+        """Waits for the values in functions that bypass `__torch_function__`: `torch.tensor`,
+        `torch.as_tensor`."""
         args, kwargs = replaced(Arriving, arrive, (args, kwargs or {}))
         return func(*args, **kwargs)
 
 
 @cache
 def _arriving_type() -> type[Arriving]:
-    """Returns the class `Arriving`, marked so that torch.compile does not compile its `__torch_function__`. It is
-    marked at the first use, because marking imports torch._dynamo, which takes as long as importing PyTorch."""
+    """Returns the class `Arriving`, marked so that torch.compile does not compile its
+    `__torch_function__`. It is marked at the first use, because marking imports torch._dynamo,
+    which takes as long as importing PyTorch."""
     untouched = torch.compiler.disable(Arriving.__torch_function__.__func__)  # type: ignore[attr-defined]
     Arriving.__torch_function__ = classmethod(untouched)  # type: ignore[assignment]
     return Arriving
@@ -348,4 +358,5 @@ _ABOUT: Final = frozenset(
     getattr(torch.Tensor, name).__get__
     for name in ("device", "dtype", "shape", "layout", "requires_grad", "is_meta")
 )
-"""The getters of the attributes of a tensor that can be read without waiting for the tensor's values."""
+"""The getters of the attributes of a tensor that can be read without waiting for the tensor's
+values."""

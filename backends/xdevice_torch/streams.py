@@ -1,4 +1,5 @@
-"""Streams and events on GPUs, made by `torch.cuda` or `torch.xpu`, which have the same functions for them."""
+"""Streams and events on GPUs, made by `torch.cuda` or `torch.xpu`, which have the same
+functions for them."""
 
 from __future__ import annotations
 

@@ -166,7 +166,8 @@ def _locked_as(old: Any, new: Any) -> Any:
 
 
 def _collections(x: Any) -> list[Any]:
-    """Returns the tensor collections directly inside a tensor collection: the stored objects, no copies."""
+    """Returns the tensor collections directly inside a tensor collection: the stored objects,
+    no copies."""
     if hasattr(x, "tensordicts"):
         return list(x.tensordicts)
     # sorted by key, because a copy may have its entries in another order

@@ -1,4 +1,5 @@
-"""Tensors in the lists, tuples and dicts that PyTorch's operations take and return, and that optimizers keep."""
+"""Tensors in the lists, tuples and dicts that PyTorch's operations take and return, and that
+optimizers keep."""
 
 from __future__ import annotations
 

@@ -63,8 +63,9 @@ _global_state = private["jax._src.distributed.global_state"]
 _SPREAD = PartitionSpec("rank")
 """Says that the first axis of an array is spread over the ranks."""
 _START: Final = 300
-"""How many seconds JAX's ranks may take to meet, at least: after that time, JAX ends the process by SIGABRT, without an
-error that could be reported. A rank that is missing is named by the world's own timeout, which may be shorter."""
+"""How many seconds JAX's ranks may take to meet, at least: after that time, JAX ends the
+process by SIGABRT, without an error that could be reported. A rank that is missing is named by
+the world's own timeout, which may be shorter."""
 _REDUCED_BY: Final = {"sum": jax.lax.psum, "max": jax.lax.pmax, "min": jax.lax.pmin}
 
 
@@ -170,7 +171,8 @@ class JaxEngine(Engine):
             part = _on(self._natives[self.rank], x if x.ndim else x.reshape(1))
             whole = (count * part.shape[0], *part.shape[1:])
             spread = function(jax.make_array_from_single_device_arrays(whole, sharding, [part]))
-            # waits in this thread, which may hang if a peer has died: otherwise the caller's thread would wait and hang
+            # waits in this thread, which may hang if a peer has died: otherwise the caller's
+            # thread would wait and hang
             jax.block_until_ready(spread)
             return jax.tree.map(lambda y: _own(y, x), spread)
 
@@ -212,9 +214,9 @@ def _taken_from_jax() -> Any:
 
 
 def _initialize(group: Group) -> bool:
-    """Starts `jax.distributed` if no rank has started JAX before, and returns whether it is running now. Raises
-    `LaunchError` if JAX has been started, except if that was for an earlier group in which each process had the same
-    rank."""
+    """Starts `jax.distributed` if no rank has started JAX before, and returns whether it is
+    running now. Raises `LaunchError` if JAX has been started, except if that was for an earlier
+    group in which each process had the same rank."""
     is_shared = unstarted.is_started() or jax.distributed.is_initialized()
     # each rank sends "1" if it has used JAX, else "0"; rank 0 also sends a free address for the
     # coordinator

@@ -1,11 +1,13 @@
 """A relay in this process, through which JAX reaches its coordination service in rank 0.
 
-If rank 0 dies, the relay keeps JAX's connection open. Otherwise JAX would end this process at once, before it can raise
-the error that names rank 0: JAX treats the service as vital (https://github.com/jax-ml/jax/pull/39095 documents that).
+If rank 0 dies, the relay keeps JAX's connection open. Otherwise JAX would end this process at
+once, before it can raise the error that names rank 0: JAX treats the service as vital
+(https://github.com/jax-ml/jax/pull/39095 documents that).
 
-On GPUs, JAX 0.11 asks the service for the states of the ranks until the process ends, even after it has left the
-service. So the service would wait for 5 s when it ends, and JAX would print that the connection is lost: the relay cuts
-only its own connection to the service (`leave`).
+On GPUs, JAX 0.11 asks the service for the states of the ranks until the process ends, even
+after it has left the service. So the service would wait for 5 s when it ends, and JAX would
+print that the connection is lost: the relay cuts only its own connection to the service
+(`leave`).
 """
 
 from __future__ import annotations

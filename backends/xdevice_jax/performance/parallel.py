@@ -1,4 +1,5 @@
-"""Carries the settings that JAX keeps for each thread, such as the default device, into the threads of tasks."""
+"""Carries the settings that JAX keeps for each thread, such as the default device, into the
+threads of tasks."""
 
 from __future__ import annotations
 

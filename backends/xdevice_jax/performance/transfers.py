@@ -1,5 +1,5 @@
-"""Notices JAX's transfers (arrays read by the host, and copies between devices) by replacing methods of its private
-class of arrays, and `jax.device_put`."""
+"""Notices JAX's transfers (arrays read by the host, and copies between devices) by replacing
+methods of its private class of arrays, and `jax.device_put`."""
 
 from __future__ import annotations
 

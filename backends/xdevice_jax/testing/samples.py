@@ -1,5 +1,5 @@
-"""Arrays, gradients and other samples, written with JAX alone, for the conformance suite: the tests in
-`xdevice.testing` that every adapter must pass.
+"""Arrays, gradients and other samples, written with JAX alone, for the conformance suite: the
+tests in `xdevice.testing` that every adapter must pass.
 
 There are no models among them, because JAX has none: its users keep parameters in containers.
 """

@@ -110,7 +110,8 @@ class JaxVirtualGpus(LimitedGpus, VirtualGpus):
         def checked(client: Any, program: Any, natives: Any, *args: Any, **kwargs: Any) -> Any:
             for native in natives.flat:
                 place = self.from_native(native)
-                # without 64 bits JAX makes no such arrays, and its programs still count in int64
+                # without 64 bits JAX makes no such arrays, and its programs still count in
+                # int64
                 if place is not None and self.lacks(place) and jax.config.jax_enable_x64:
                     types = _types_in(program)
                     names = [name for name, written in _TYPES.items() if written in types]

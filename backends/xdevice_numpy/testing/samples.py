@@ -1,5 +1,5 @@
-"""Arrays, written with NumPy alone, for the conformance suite: the tests in `xdevice.testing` that every adapter must
-pass. NumPy has neither networks nor gradients."""
+"""Arrays, written with NumPy alone, for the conformance suite: the tests in `xdevice.testing`
+that every adapter must pass. NumPy has neither networks nor gradients."""
 
 from __future__ import annotations
 

@@ -15,8 +15,9 @@ class NumpyVirtualGpus(VirtualGpus):
     """Accepts the settings of virtual GPUs, without making any."""
 
     def why_no_virtual_gpus(self) -> None:
-        """Returns None although NumPy cannot have virtual GPUs: it is loaded together with other backends, and must not
-        make their virtual GPUs fail. On NumPy `try_gpu` gives the CPU, as on a machine without GPUs."""
+        """Returns None although NumPy cannot have virtual GPUs: it is loaded together with
+        other backends, and must not make their virtual GPUs fail. On NumPy `try_gpu` gives the
+        CPU, as on a machine without GPUs."""
 
     def make_virtual_gpus(self, n: int) -> None:
         """Does nothing, because NumPy has only the CPU."""

@@ -1,4 +1,5 @@
-"""PyTorch's default process group, on which DDP, FSDP and DTensor work, for the processes of a world."""
+"""PyTorch's default process group, on which DDP, FSDP and DTensor work, for the processes of a
+world."""
 
 from __future__ import annotations
 

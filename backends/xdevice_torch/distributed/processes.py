@@ -45,7 +45,8 @@ _copy_each = private.get("torch._foreach_copy_")
 _STEP: Final = timedelta(seconds=0.1)
 """How long `is_done` waits at most, before the core checks whether a rank has failed."""
 _DEADLINE: Final = timedelta(days=7)
-"""The timeout that PyTorch is given. It is long, because xdevice's own control connection notices lost ranks."""
+"""The timeout that PyTorch is given. It is long, because xdevice's own control connection
+notices lost ranks."""
 
 _AS: Final = {
     torch.bool: torch.uint8,
@@ -56,16 +57,18 @@ _AS: Final = {
     torch.complex64: torch.float32,
     torch.complex128: torch.float64,
 }
-"""For each dtype that gloo or NCCL does not sum: the dtype in which its tensors are summed. A sum of wider integers has
-the same low bits; a complex number is summed as a pair of floats. For gloo this is reported in
-https://github.com/pytorch/pytorch/issues/89197 (bool), https://github.com/pytorch/pytorch/issues/156632 (complex)."""
+"""For each dtype that gloo or NCCL does not sum: the dtype in which its tensors are summed. A
+sum of wider integers has the same low bits; a complex number is summed as a pair of floats. For
+gloo this is reported in https://github.com/pytorch/pytorch/issues/89197 (bool),
+https://github.com/pytorch/pytorch/issues/156632 (complex)."""
 # PyTorch's names for the operations, not `ReduceOp.SUM` itself: a build of PyTorch without
 # distributed has no ReduceOp
 _OPS: Final = {"sum": "SUM", "mean": "AVG", "max": "MAX", "min": "MIN"}
 
 
 def names(has_gpus: bool) -> tuple[str, ...]:
-    """Returns the names of the engines ("nccl", "gloo") that this build of PyTorch has, the best first."""
+    """Returns the names of the engines ("nccl", "gloo") that this build of PyTorch has, the
+    best first."""
     if not dist.is_available():
         return ()
     nccl = ("nccl",) if has_gpus and dist.is_nccl_available() else ()
@@ -73,12 +76,12 @@ def names(has_gpus: bool) -> tuple[str, ...]:
 
 
 class TorchEngine(Engine):
-    """Carries out the collectives of one process: by gloo for tensors on the host, and by NCCL for those on GPUs if
-    `kind` is "nccl"."""
+    """Carries out the collectives of one process: by gloo for tensors on the host, and by NCCL
+    for those on GPUs if `kind` is "nccl"."""
 
     in_steps = frozenset({"all_reduce", "broadcast", "all_gather", "reduce_scatter"})
-    """The methods that wait in short steps. `send` and `recv` do not: to wait for them in steps, a timeout is needed,
-    which would close gloo's connections."""
+    """The methods that wait in short steps. `send` and `recv` do not: to wait for them in
+    steps, a timeout is needed, which would close gloo's connections."""
 
     def __init__(self, kind: str, group: Group, native: torch.device) -> None:
         """Connects this process with the others of `group`, which do the same at the same time.
@@ -264,7 +267,8 @@ class TorchEngine(Engine):
                 stream.synchronize()
 
     def _buffer(self, x: torch.Tensor) -> torch.Tensor:
-        """Returns `x` in a dtype that gloo and NCCL can sum, C-contiguous, without a copy where that is possible."""
+        """Returns `x` in a dtype that gloo and NCCL can sum, C-contiguous, without a copy where
+        that is possible."""
         if x.dtype in _AS:
             # `view_as_real` raises for a lazy conjugate
             buffer = torch.view_as_real(x.resolve_conj()) if x.is_complex() else x
@@ -275,7 +279,8 @@ class TorchEngine(Engine):
         return self._here(x.resolve_neg()).contiguous()
 
     def _bytes(self, x: torch.Tensor) -> torch.Tensor:
-        """Returns the bytes of `x` in C order as a flat uint8 tensor, without a copy where that is possible."""
+        """Returns the bytes of `x` in C order as a flat uint8 tensor, without a copy where that
+        is possible."""
         # a lazy conjugate or negative is not in the memory, from which the bytes are taken
         if x.is_complex():
             x = x.resolve_conj()
@@ -290,7 +295,8 @@ class TorchEngine(Engine):
 
 
 def is_done(work: Any) -> bool:
-    """Waits up to 0.1 s for a call of gloo to end, and returns whether it has. Raises the error of the call."""
+    """Waits up to 0.1 s for a call of gloo to end, and returns whether it has. Raises the error
+    of the call."""
     try:
         work.wait(_STEP)
     except RuntimeError:
@@ -319,7 +325,8 @@ def _is_idle(stream: Any, seconds: float) -> bool:
 
 
 def _into(x: torch.Tensor, buffer: torch.Tensor) -> torch.Tensor:
-    """Writes the result in `buffer` into `x`, unless `buffer` is in the memory of `x` already, and returns `x`."""
+    """Writes the result in `buffer` into `x`, unless `buffer` is in the memory of `x` already,
+    and returns `x`."""
     # the devices are compared too, because memory of two devices may have the same address
     if buffer.data_ptr() == x.data_ptr() and buffer.device == x.device:
         if not x.is_inference():

@@ -1,5 +1,5 @@
-"""Training steps of PyTorch: when a gradient is stored, how often a tensor was written, and the hyperparameters of an
-optimizer."""
+"""Training steps of PyTorch: when a gradient is stored, how often a tensor was written, and the
+hyperparameters of an optimizer."""
 
 from __future__ import annotations
 
@@ -50,7 +50,8 @@ class TorchSteps(Steps):
             [
                 {
                     name: _number(value)
-                    # sorted, because ranks compare this text, and the order of a dict depends on how it was made
+                    # sorted, because ranks compare this text, and the order of a dict depends
+                    # on how it was made
                     for name, value in sorted(group.items())
                     if name != "params"
                 }

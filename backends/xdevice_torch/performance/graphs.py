@@ -44,8 +44,8 @@ _one_at_a_time = threading.Lock()
 """Held while a graph is recorded: PyTorch allows only one recording at a time in a process."""
 
 _failed: list[Any] = []
-"""Graphs whose recording failed. They are kept until the process ends, because PyTorch still calls them (no upstream
-issue known)."""
+"""Graphs whose recording failed. They are kept until the process ends, because PyTorch still
+calls them (no upstream issue known)."""
 
 
 class Graph:
@@ -79,7 +79,8 @@ class Graph:
             raise cause or error  # noqa: B904
         # from now on the graph keeps this memory alive
         self._inputs = list(inputs.memories.values())
-        # detached, because backward() would work once through what was recorded, and not after a replay
+        # detached, because backward() would work once through what was recorded, and not after
+        # a replay
         return replaced(torch.Tensor, torch.Tensor.detach, result)
 
     def replay(self) -> None:
@@ -135,8 +136,9 @@ def _free_random_numbers(stream: Any, random: Any) -> None:
 
 @contextmanager
 def _own_workspace() -> Iterator[None]:
-    """Gives a graph a cuBLAS workspace of its own: cuBLAS has one per thread and stream, and two graphs with the same
-    one could not run at the same time (https://github.com/pytorch/pytorch/issues/193402)."""
+    """Gives a graph a cuBLAS workspace of its own: cuBLAS has one per thread and stream, and
+    two graphs with the same one could not run at the same time
+    (https://github.com/pytorch/pytorch/issues/193402)."""
     _clear_workspaces()
     try:
         yield
@@ -146,8 +148,9 @@ def _own_workspace() -> Iterator[None]:
 
 @contextmanager
 def _no_casts_from_before() -> Iterator[None]:
-    """Empties autocast's cache of cast weights and switches it off inside the block. Otherwise each replay would use
-    the weights that were in the cache during the recording (https://github.com/pytorch/pytorch/issues/71631)."""
+    """Empties autocast's cache of cast weights and switches it off inside the block. Otherwise
+    each replay would use the weights that were in the cache during the recording
+    (https://github.com/pytorch/pytorch/issues/71631)."""
     was_enabled = torch.is_autocast_cache_enabled()
     torch.clear_autocast_cache()
     torch.set_autocast_cache_enabled(False)
@@ -170,8 +173,9 @@ class OnlyOn(Mode):
         super().__init__()
         self._place = place
         self._allowed: dict[Any, Any] = {}
-        """The memory on other devices that operations of the task itself have made: later ones may read it. The values
-        keep it alive, because the key of memory that is freed may be used again."""
+        """The memory on other devices that operations of the task itself have made: later ones
+        may read it. The values keep it alive, because the key of memory that is freed may be
+        used again."""
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None
@@ -238,7 +242,8 @@ def _tensors(x: Any) -> list[torch.Tensor]:
 
 
 def _memory(x: torch.Tensor) -> tuple[Any, Any]:
-    """Returns a key that identifies the memory of a tensor, and an object that keeps the memory alive."""
+    """Returns a key that identifies the memory of a tensor, and an object that keeps the memory
+    alive."""
     # a sparse tensor has no storage
     if x.layout is not torch.strided:
         return id(x), x

@@ -1,4 +1,5 @@
-"""Carries the state that PyTorch keeps for each thread, such as `no_grad` and autocast, into the threads of tasks."""
+"""Carries the state that PyTorch keeps for each thread, such as `no_grad` and autocast, into
+the threads of tasks."""
 
 from __future__ import annotations
 
@@ -31,7 +32,8 @@ class TorchParallel(Parallel):
         ]
         place = torch.get_default_device()
         module: Any = getattr(torch, self._gpu, None)
-        # CUDA has a current device per thread, and asking for it starts CUDA; Apple's MPS has one device only
+        # CUDA has a current device per thread, and asking for it starts CUDA; Apple's MPS has
+        # one device only
         is_started = (
             hasattr(module, "device") and getattr(module, "is_initialized", lambda: True)()
         )

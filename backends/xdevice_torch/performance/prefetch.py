@@ -54,7 +54,8 @@ def _pinned_array(values: np.ndarray[Any, Any], native: torch.device) -> torch.T
     # PyTorch's tensors give NumPy no bfloat16 or 8-bit floats, so their bits are copied as
     # integers
     plain = values.view(BITS_AS[values.dtype.name]) if values.dtype.name in BITS_AS else values
-    # the device is named, because inside `with gpu:` it would be the GPU, where nothing can be pinned
+    # the device is named, because inside `with gpu:` it would be the GPU, where nothing can be
+    # pinned
     pinned = torch.empty(
         plain.shape, dtype=getattr(torch, plain.dtype.name), device="cpu", pin_memory=True
     )

@@ -1,11 +1,13 @@
 """Notices PyTorch's transfers: tensors read by the host, and copies between devices.
 
-The host reads through methods of `torch.Tensor`, most of which are inherited from a C class that cannot be changed. So
-the replacements that report a read are set on `torch.Tensor`. A dispatch mode, which each thread has for itself, sees
-the reads that C++ makes by itself (in `clip_grad_norm_`, Adam's steps, masks), and copies between devices.
+The host reads through methods of `torch.Tensor`, most of which are inherited from a C class
+that cannot be changed. So the replacements that report a read are set on `torch.Tensor`. A
+dispatch mode, which each thread has for itself, sees the reads that C++ makes by itself (in
+`clip_grad_norm_`, Adam's steps, masks), and copies between devices.
 
-A TorchFunctionMode would see most reads too. But it works in one thread only, even if other threads run with a copy of
-the context, it makes torch.compile compile functions anew, and the dispatch mode would still be needed.
+A TorchFunctionMode would see most reads too. But it works in one thread only, even if other
+threads run with a copy of the context, it makes torch.compile compile functions anew, and the
+dispatch mode would still be needed.
 """
 
 from __future__ import annotations
@@ -40,7 +42,8 @@ _READ_ONE = private["torch.ops.aten._local_scalar_dense"].default
 _ONE_VALUE = {_READ_ONE, _aten.equal.default}
 """Operations that give the host one value."""
 _A_SIZE = {_aten.nonzero.default, _aten.masked_select.default}
-"""Operations whose result has a shape that depends on the values of the input, so that the host has to read a count."""
+"""Operations whose result has a shape that depends on the values of the input, so that the host
+has to read a count."""
 _COUNT_BYTES = 8
 """The size of the count that the host reads: an int64."""
 _COPIES = {private["torch.ops.aten._to_copy"].default, _aten.copy_.default}
@@ -48,8 +51,8 @@ _COPIES = {private["torch.ops.aten._to_copy"].default, _aten.copy_.default}
 
 
 _watched = Shared(per_thread=True)
-"""The mode that reports transfers. A thread has only one, however many blocks are open in the thread, because each
-further mode would report every transfer again."""
+"""The mode that reports transfers. A thread has only one, however many blocks are open in the
+thread, because each further mode would report every transfer again."""
 
 
 class _Watch(Mode):

@@ -1,5 +1,5 @@
-"""Networks, gradients and other samples, written with PyTorch alone, for the conformance suite: the tests in
-`xdevice.testing` that every adapter must pass."""
+"""Networks, gradients and other samples, written with PyTorch alone, for the conformance suite:
+the tests in `xdevice.testing` that every adapter must pass."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The name "cuda" for a virtual GPU of PyTorch, for test suites that choose their device by that name."""
+"""The name "cuda" for a virtual GPU of PyTorch, for test suites that choose their device by
+that name."""
 
 from __future__ import annotations
 
@@ -69,7 +70,8 @@ class _Cuda(TorchFunctionMode):
         self._default: torch.device | None = None
 
     def resolved(self, value: Any) -> Any:
-        """Returns the virtual GPU that a value names as "cuda" or "cuda:1"; any other value as it is."""
+        """Returns the virtual GPU that a value names as "cuda" or "cuda:1"; any other value as
+        it is."""
         kind, _, index = value.partition(":") if type(value) is str else ("", "", "")
         if kind != "cuda":
             return value
@@ -84,7 +86,8 @@ class _Cuda(TorchFunctionMode):
         self, function: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         """Calls a function of PyTorch with the virtual GPU in the place of "cuda"."""
-        # `x.cuda()` may have no argument in which "cuda" could be replaced: it becomes `x.to(virtual GPU)`
+        # `x.cuda()` may have no argument in which "cuda" could be replaced: it becomes
+        # `x.to(virtual GPU)`
         if function is torch.Tensor.cuda:
             # `Module.cuda` passes None for the device
             place = args[1] if len(args) > 1 else (kwargs or {}).get("device")

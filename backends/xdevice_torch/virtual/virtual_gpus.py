@@ -120,8 +120,9 @@ def _without_threads(run_backward: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _leaving_graphs(compile_graph: Callable[..., Any]) -> Callable[..., Any]:
-    """Wraps the function with which PyTorch compiles a graph: a graph with tensors on a virtual GPU is returned
-    uncompiled, with a warning. PyTorch's compiler would raise a KeyError for a device written in Python."""
+    """Wraps the function with which PyTorch compiles a graph: a graph with tensors on a virtual
+    GPU is returned uncompiled, with a warning. PyTorch's compiler would raise a KeyError for a
+    device written in Python."""
 
     def run(compiler: Any, graph: torch.fx.GraphModule, inputs: Any) -> Any:
         # a graph without tensors as inputs may still make some on a virtual GPU
@@ -141,7 +142,8 @@ def _leaving_graphs(compile_graph: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class _Module:
-    """The object that serves as `torch.vgpu` in PyTorch. It does for virtual GPUs what `torch.cuda` does for CUDA."""
+    """The object that serves as `torch.vgpu` in PyTorch. It does for virtual GPUs what
+    `torch.cuda` does for CUDA."""
 
     def __init__(self, count: int) -> None:
         self._count = count
@@ -164,7 +166,8 @@ class _Module:
         """Makes a device the current one of this thread. Raises RuntimeError if it does not
         exist."""
         index = self._index(device)
-        # index 0 is right without help, so programs with one GPU do not pay for the replaced functions
+        # index 0 is right without help, so programs with one GPU do not pay for the replaced
+        # functions
         if index:
             _add_indices()
         self._thread.index = index
@@ -291,8 +294,8 @@ def _no_communication(*args: Any) -> Any:
 
 
 class _Indexed:
-    """Replaces a function of PyTorch, and calls it with the index of the current virtual GPU added to a device that is
-    given as "vgpu". It is equal to the function that it replaces."""
+    """Replaces a function of PyTorch, and calls it with the index of the current virtual GPU
+    added to a device that is given as "vgpu". It is equal to the function that it replaces."""
 
     def __init__(self, function: Any) -> None:
         self._function = function
@@ -441,8 +444,8 @@ def _received(
 
 
 def _making_storages(make: Callable[..., Any]) -> Callable[..., Any]:
-    """Wraps `UntypedStorage.__new__`: a storage on a virtual GPU is made from one on the host, because PyTorch would
-    ask the device for an allocator and crash."""
+    """Wraps `UntypedStorage.__new__`: a storage on a virtual GPU is made from one on the host,
+    because PyTorch would ask the device for an allocator and crash."""
 
     def new(cls: type, *args: Any, device: Any = None, **kwargs: Any) -> Any:
         """Makes a storage of the class `cls`, on the device `device` if that is given."""
@@ -457,8 +460,8 @@ def _making_storages(make: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _restored(storage: Any, location: str) -> Any:
-    """Returns a storage that `torch.load` has read, on the virtual GPU that `location` names; None if `location` names
-    another device."""
+    """Returns a storage that `torch.load` has read, on the virtual GPU that `location` names;
+    None if `location` names another device."""
     if not location.startswith(NAME):
         return None
     index = getattr(torch, NAME)._index(location)

@@ -140,7 +140,8 @@ bytes. The storage does not keep the memory alive."""
 
 
 def new_storage(memory: torch.UntypedStorage, device: torch.device) -> Any:
-    """Returns a storage of a virtual GPU whose memory is that of `memory`, a storage on the host."""
+    """Returns a storage of a virtual GPU whose memory is that of `memory`, a storage on the
+    host."""
     if _is_forked:
         raise _in_fork()
     storage = _storage_at(memory.data_ptr(), device, memory.nbytes())
@@ -167,8 +168,8 @@ class _Share:
 
 
 _set_storage = _aten.set_.source_Storage_storage_offset.redispatch
-"""Sets the storage, offset, sizes and strides of a tensor, without calling the kernel that virtual GPUs have for this
-operation."""
+"""Sets the storage, offset, sizes and strides of a tensor, without calling the kernel that
+virtual GPUs have for this operation."""
 
 
 def on_host(x: torch.Tensor, is_own: bool = True) -> torch.Tensor:
@@ -196,8 +197,8 @@ def on_host(x: torch.Tensor, is_own: bool = True) -> torch.Tensor:
 
 
 def _marked_as(x: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
-    """Returns `new`, a new tensor, marked as a conjugate or negative if `x` is: the memory of both holds the plain
-    values."""
+    """Returns `new`, a new tensor, marked as a conjugate or negative if `x` is: the memory of
+    both holds the plain values."""
     if x.is_conj():
         _set_conj(new, True)
     if x.is_neg():
@@ -206,8 +207,8 @@ def _marked_as(x: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
 
 
 def _at_memory(storage: torch.UntypedStorage) -> torch.Tensor:
-    """Returns a tensor on the host that shares the memory of a virtual GPU's storage. It is for storages that C++ has
-    made, as in `torch.load`, which have no attribute `host`."""
+    """Returns a tensor on the host that shares the memory of a virtual GPU's storage. It is for
+    storages that C++ has made, as in `torch.load`, which have no attribute `host`."""
     if storage.nbytes() and not storage.data_ptr():
         raise UnsupportedError(
             f"a storage of {storage.device} that C++ made does not have memory; make the tensor on the CPU, and move it"
@@ -242,7 +243,8 @@ _QUANTIZED = ("torch.quint8", "torch.qint8", "torch.qint32", "torch.quint4x2", "
 
 
 class _DLDevice(ctypes.Structure):
-    """The first fields of DLPack's struct `DLManagedTensor`: the address, and the kind and index of the device."""
+    """The first fields of DLPack's struct `DLManagedTensor`: the address, and the kind and
+    index of the device."""
 
     _fields_ = (("data", ctypes.c_void_p), ("kind", ctypes.c_int32), ("index", ctypes.c_int32))
 
@@ -259,7 +261,8 @@ _pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)
 
 
 class _Facts:
-    """The facts that `run` needs about an operation at each call, read from the operation's schema once."""
+    """The facts that `run` needs about an operation at each call, read from the operation's
+    schema once."""
 
     def __init__(self, op: Any) -> None:
         name, schema = op.overloadpacket.__name__, _schema(op)
@@ -408,8 +411,8 @@ def _check_generator(kwargs: dict[str, Any], place: torch.device | None) -> None
 
 
 def _place(kwargs: dict[str, Any], place: torch.device | None) -> torch.device | None:
-    """Returns the device of the result: the keyword `device` if it is given, else `place`, the device of the operands.
-    None means the host."""
+    """Returns the device of the result: the keyword `device` if it is given, else `place`, the
+    device of the operands. None means the host."""
     wanted = kwargs.get("device")
     if wanted is None:
         return place
@@ -586,8 +589,8 @@ def _refusing(kind: str) -> Callable[..., Any]:
 
 
 def register() -> list[torch.library.Library]:
-    """Registers the kernels of virtual GPUs with PyTorch. They are removed together with the libraries that are
-    returned."""
+    """Registers the kernels of virtual GPUs with PyTorch. They are removed together with the
+    libraries that are returned."""
     global _CPU
     _CPU = _keys(_key.CPU)
     # "_" stands for all operations
@@ -633,7 +636,8 @@ def register() -> list[torch.library.Library]:
         aten.impl(name, _kernel_by_name(name), "SparsePrivateUse1")
     # moving a compressed tensor from the host calls this with its parts, and not the fallback
     aten.impl(_make_compressed.__name__, _refuse_compressed, "SparseCsrPrivateUse1")
-    # the host's memory is the device's, so there is nothing to pin; PyTorch would ask the device for an allocator
+    # the host's memory is the device's, so there is nothing to pin; PyTorch would ask the
+    # device for an allocator
     aten.impl(_pin.__name__, lambda x, device=None: x.clone(), "CPU")
     aten.impl("is_pinned", lambda x, device=None: False, "CPU")
     # these call other operations, which record gradients, so they come before autograd's own
@@ -754,8 +758,8 @@ def _ctc_loss(
     target_lengths: torch.Tensor,
     *settings: Any,
 ) -> Any:
-    """Computes the CTC loss with the lengths as ints, as PyTorch does on CUDA. Otherwise PyTorch would divide by
-    tensors of lengths, which are on the host."""
+    """Computes the CTC loss with the lengths as ints, as PyTorch does on CUDA. Otherwise
+    PyTorch would divide by tensors of lengths, which are on the host."""
 
     return _aten.ctc_loss.IntList(
         scores, targets, lengths.tolist(), target_lengths.tolist(), *settings
