@@ -141,6 +141,7 @@ class TorchEngine(Engine):
         The length of that axis is a multiple of the number of ranks."""
         buffer = self._buffer(x)
         parts = [part.contiguous() for part in buffer.chunk(self.size)]
+        # the collective writes into tensors of the dtype that it sums, not into one like `x`
         new = torch.empty_like(parts[self.rank])
         self._wait(
             buffer,
@@ -156,6 +157,7 @@ class TorchEngine(Engine):
     def send(self, x: torch.Tensor, to: int) -> None:
         """Sends the bytes of `x` to the rank `to`, which calls `recv` at the same time."""
         buffer = self._bytes(x)
+        # False: not in steps, for which `in_steps` gives the reason
         self._wait(buffer, lambda group: group.send([buffer], to, 0), False)
 
     def recv(self, like: torch.Tensor, source: int) -> torch.Tensor:
@@ -171,6 +173,7 @@ class TorchEngine(Engine):
         # NCCL's mean multiplies by 1 / size, which rounds as a division does only if size is a
         # power of two
         is_mean = buffer.is_cuda and divisor == self.size and self.size & (self.size - 1) == 0
+        # True: the backward pass goes on while NCCL sums
         options = _options(dist.AllreduceOptions, "mean" if is_mean else "sum", True)
         if buffer.is_cuda:
             with torch.cuda.device(buffer.device):
@@ -249,6 +252,7 @@ class TorchEngine(Engine):
             self._wait_on_gpu(buffer, call, in_steps)
             return
         work = call(self._gloo)
+        # `seconds` is not used: gloo waits in steps of its own length, `_STEP`
         if in_steps:
             self._until(lambda seconds: is_done(work))
         else:

@@ -196,6 +196,7 @@ class _Module:
     def is_bf16_supported(self) -> bool:
         return True
 
+    # the host's generator draws for all virtual GPUs, so its state is theirs
     def get_rng_state(self, device: Any = None) -> torch.Tensor:
         return torch.get_rng_state()
 
