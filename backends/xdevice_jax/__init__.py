@@ -82,7 +82,8 @@ class JaxBackend(JaxConversion, JaxReplicas, JaxBlocking, Backend):
         self._natives: dict[str, list[Any]] | None = None
         # for a JAX device or sharding, and a kind of memory: the `Device`
         self._places: dict[tuple[Any, str | None], Device] = {}
-        # JAX reads this setting only when it is started, and it concerns only the CPU
+        # whether JAX's CPU itself computes synchronously: JAX reads the setting only at its
+        # start, and the setting does not concern GPUs
         self._blocks = is_blocking_wanted() and not unstarted.is_started()
         if self._blocks:
             jax.config.update("jax_cpu_enable_async_dispatch", False)

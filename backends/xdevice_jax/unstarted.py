@@ -103,6 +103,7 @@ def _nvidia_gpus() -> int | None:
     """Returns how many NVIDIA GPUs JAX will find: those that the driver reports, at most as
     many as JAX's own setting names; None if the driver cannot be asked."""
     visible = nvidia.count()
+    # JAX's setting is "all", or lists indices: "0,2"
     chosen = jax.config.read("jax_cuda_visible_devices")
     return (
         visible if visible is None or chosen == "all" else min(visible, len(chosen.split(",")))

@@ -112,8 +112,8 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
         self._synchronize = accelerators.waiter(self._gpu)
         self._places = _Places(self._place)
         self._natives: dict[Device, torch.device] = {}
-        # XDEVICE_BLOCKING sets CUDA_LAUNCH_BLOCKING, which has no effect once CUDA has been
-        # started
+        # whether CUDA itself computes synchronously: XDEVICE_BLOCKING sets
+        # CUDA_LAUNCH_BLOCKING, which has no effect once CUDA has been started
         self._blocks = (
             is_blocking_wanted() and self._gpu == "cuda" and not torch.cuda.is_initialized()
         )
@@ -363,6 +363,7 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
         # torch.tensor refuses negative strides (pytorch/pytorch#92680)
         contiguous = array if array.flags.c_contiguous else array.copy()
         native, name = self.to_native(device), name_of(array.dtype)
+        # a large array goes to a GPU through page-locked memory
         staged = staging.array(contiguous, native)
         if staged is not None:
             return staged
@@ -487,8 +488,8 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
         self._module().empty_cache()
 
     def reset_peak(self, device: Device) -> None:
-        """Resets the peak of a GPU's allocated memory. Raises `UnsupportedError` if the vendor
-        has no function for that."""
+        """Resets the peak of a GPU's allocated memory. Raises `UnsupportedError` for other
+        devices, and if the vendor has no function for it."""
         reset = getattr(self._module(), "reset_peak_memory_stats", None)
         if device.kind != "gpu" or reset is None:
             super().reset_peak(device)  # raises `UnsupportedError`

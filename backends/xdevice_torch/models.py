@@ -69,7 +69,8 @@ further tensors."""
 _NODES: Final = private["torch.utils._pytree.SUPPORTED_NODES"]
 """The types that are registered with PyTorch's pytrees, each with the functions that take an
 object apart."""
-_set_contents: Final = torch.Tensor.data.__set__  # type: ignore[attr-defined]  # virtual GPUs replace the property
+# read when this module is loaded, because virtual GPUs replace the property later
+_set_contents: Final = torch.Tensor.data.__set__  # type: ignore[attr-defined]
 
 
 def named_tensors(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
@@ -185,7 +186,9 @@ def copied(model: Module, native: torch.device) -> Any:
     # `deepcopy` takes an object from its memo, if it is there, instead of copying it
     results = {id(x): x.detach().clone() for x in _results(model)}
     try:
-        with torch.no_grad():  # otherwise the copies in TorchScript are results of operations, and cannot be trained
+        # otherwise the copies in TorchScript would be results of operations, and could not be
+        # trained
+        with torch.no_grad():
             twin = copy.deepcopy(model, results)
     except (TypeError, RuntimeError) as error:
         raise UnsupportedError(
@@ -198,7 +201,7 @@ def copied(model: Module, native: torch.device) -> Any:
             raise UnsupportedError(
                 f"torch cannot copy this {type(model).__name__}: the __deepcopy__ of a module in it returns that module"
             )
-        # the copies in TorchScript lose it
+        # with `no_grad` the copies in TorchScript lose the flag
         if new.requires_grad is not old.requires_grad:
             new.requires_grad_(old.requires_grad)
     return move(twin, native)
@@ -345,8 +348,8 @@ def _refuse_outside_of_state(optimizer: torch.optim.Optimizer) -> None:
     attributes, because these would not be moved."""
     # the parameters belong to the model, with which they move
     parameters = {id(p) for group in optimizer.param_groups for p in group["params"]}
-    # the first two are moved; "defaults" may have a learning rate that is a tensor, which need
-    # not move
+    # "state" and "param_groups" are moved; "defaults" may have a learning rate that is a
+    # tensor, which need not move
     names = ("state", "param_groups", "defaults")
     own = {name: value for name, value in vars(optimizer).items() if name not in names}
     for x in leaves(own):

@@ -32,7 +32,9 @@ class Mode(_DispatchMode):  # type: ignore[misc]
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
-        return True  # otherwise torch.compile would never compile a function whose first call is inside the mode
+        # otherwise torch.compile would never compile a function whose first call is inside the
+        # mode
+        return True
 
 
 def put_on(mode: Mode) -> Callable[[], None]:

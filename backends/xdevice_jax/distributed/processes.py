@@ -315,6 +315,7 @@ def _from_bits(bits: jax.Array, dtype: Any) -> jax.Array:
     """Returns the array of this dtype whose bits `_bits` has returned."""
     if dtype == np.dtype(bool):
         return bits.astype(bool)
+    # the first axis has the real and the imaginary part
     if jnp.issubdtype(dtype, jnp.complexfloating):
         return jax.lax.complex(*_from_bits(bits, np.empty(0, dtype).real.dtype))
     return jax.lax.bitcast_convert_type(bits, dtype)

@@ -171,8 +171,10 @@ class JaxVirtualGpus(LimitedGpus, VirtualGpus):
         list_devices, chosen = jax.devices, self.to_native(device)
 
         def devices(backend: Any = None) -> list[Any]:
+            """Replaces `jax.devices`."""
             if backend not in ("cuda", "gpu"):
                 return list_devices(backend)
+            # the first of `self.devices()` is cpu:0
             others = [
                 native for native in map(self.to_native, self.devices()[1:]) if native != chosen
             ]
@@ -197,7 +199,7 @@ def _types_in(program: Any) -> set[str]:
     def add(operation: Any) -> Any:
         for result in operation.results:
             # the part after the last "x" of "tensor<2x3xf64>"; a type without a shape is
-            # "tensor<f64>"
+            # "tensor<f64>", and of "tensor<2xcomplex<f64>>" the dtype of the parts is left
             types.add(str(result.type).rstrip(">").rpartition("<")[2].rpartition("x")[2])
         return WalkResult.ADVANCE
 

@@ -129,8 +129,8 @@ class TorchSamples(Samples):
         optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
 
         def step(x: torch.Tensor, y: torch.Tensor) -> float:
-            # after the suite has moved the model, the optimizer is moved too, as users do in
-            # their own loops
+            # after the suite has moved the model, the optimizer moves too, as it does for users
+            # in their own loops
             place = self.backend.from_native(net.weight.device)
             if place is not None and not self.backend.is_all_on(optimizer, place):
                 self.backend.move_model(optimizer, place)

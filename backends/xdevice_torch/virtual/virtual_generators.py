@@ -71,6 +71,7 @@ def class_for(own: Any, name: str) -> Any:
             )
             self._place = torch.device(name, index)
 
+        # instead of the CPU, which PyTorch's own property would return
         @property
         def device(self) -> torch.device:
             return self._place

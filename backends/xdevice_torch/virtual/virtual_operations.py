@@ -145,6 +145,7 @@ def new_storage(memory: torch.UntypedStorage, device: torch.device) -> Any:
     if _is_forked:
         raise _in_fork()
     storage = _storage_at(memory.data_ptr(), device, memory.nbytes())
+    # keeps the memory alive, and gives `on_host` a tensor in it
     storage.host = torch.empty(0, dtype=torch.uint8, device=_HOST).set_(memory)
     storage.share = _Share(device.index, memory.nbytes())
     return storage
@@ -661,11 +662,13 @@ def _composed() -> Iterator[str]:
     """Yields the names, such as "add.Tensor", of the operations that PyTorch would build from
     other operations, except those that return views."""
     for full in _operation_names():
+        # an operation that has a kernel for this device needs no other one
         if not full.startswith("aten::") or _has_kernel(full, "PrivateUse1"):
             continue
         if any(_has_kernel(full, key) for key in _COMPOSED):
             name, _, overload = full.partition(".")
             returns = _schema_of(name, overload).returns
+            # a result that shares memory with an argument, and is not written, is a view
             if not any(r.alias_info is not None and not r.alias_info.is_write for r in returns):
                 yield full.removeprefix("aten::")
 
