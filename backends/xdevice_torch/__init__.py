@@ -85,6 +85,16 @@ class _Places(dict[torch.device, devices.Device]):
         return place
 
 
+_frame_callback = private.get("torch._C._dynamo.eval_frame.get_eval_frame_callback", bool)
+
+
+def _is_dynamo_active() -> bool:
+    """Whether torch.compile traces this code, or would trace the functions that it calls."""
+    # after a graph break, Python runs a frame that torch.compile leaves out, in which
+    # `is_dynamo_compiling` is False; torch.compile would trace what such a frame calls
+    return torch.compiler.is_dynamo_compiling() or bool(_frame_callback())
+
+
 def _is_exporting() -> bool:
     """Whether torch.export traces the code that runs now."""
     # PyTorch 2.6 lacks `is_exporting`
@@ -102,7 +112,7 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
     short_floats = frozenset(name for name in SHORT_FLOATS if hasattr(torch, name))
     kinds = ("cpu", "gpu", "meta")
     moves_by = "to"
-    is_compiling = staticmethod(torch.compiler.is_dynamo_compiling)
+    is_compiling = staticmethod(_is_dynamo_active)
     most_virtual_gpus = 128  # PyTorch keeps the index of a device in 8 bits
 
     def __init__(self) -> None:
@@ -446,11 +456,7 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
         """Returns `function()`, called outside torch.compile if that is tracing."""
         # `disable` imports torch._dynamo, which takes long, so it is called only where
         # torch.compile traces
-        return (
-            torch.compiler.disable(function)()
-            if torch.compiler.is_dynamo_compiling()
-            else function()
-        )
+        return torch.compiler.disable(function)() if _is_dynamo_active() else function()
 
     # what a tensor is made of
 

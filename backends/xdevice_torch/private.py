@@ -97,6 +97,9 @@ PRIVATE: Final = (
     # the types that a program has registered with PyTorch's pytrees, which have no public name.
     # Without it, objects of types that xdevice does not know are refused
     Private("containers", "torch.utils._pytree", ("SUPPORTED_NODES",)),
+    # whether torch.compile would trace the functions that are called now. Without it, torch.compile may
+    # trace xdevice's own functions after a graph break
+    Private("compile", "torch._C", ("_dynamo.eval_frame.get_eval_frame_callback",), "newer"),
     # recognizes the objects that replace tensors while torch traces a function, and have no
     # values
     Private("conversion", "torch._subclasses", ("fake_tensor.FakeTensor", "functional_tensor.FunctionalTensor")),
