@@ -251,7 +251,9 @@ def test_a_flat_attention_is_found_by_its_names(name):
     lost = xdevice.models.convert_state(
         dict(told), "tensorflow", kinds={path: "multihead_attention"}
     )
-    assert set(lost.unmapped.values()) == {"nothing says how many heads; give like="}
+    assert set(lost.unmapped.values()) == {
+        "the number of heads is not known; give a model as like="
+    }
 
 
 @pytest.mark.parametrize(
