@@ -329,7 +329,7 @@ def test_a_refusal_says_where_the_order_breaks_and_is_short():
     )
     with pytest.raises(
         xdevice.errors.StateError,
-        match=r"59 of 60 layers of torch and 60 of paddle come in one order",
+        match=r"59 of 60 layers of torch and 60 of paddle come in the same order",
     ) as told:
         xdevice.models.convert_state(source, "paddle", like=like)
     assert "a guess by their names" in str(told.value)

@@ -110,7 +110,7 @@ def test_biases_of_query_and_value_may_be_tensors_of_no_layer(form):
         state["key.bias"] = torch.zeros(8)
     else:
         assert any(
-            "has no k_proj.bias, and zeros are in its place" in line
+            "has no k_proj.bias, so zeros are in its place" in line
             for line in state.differences
         )
     xdevice.load(state, into=other)

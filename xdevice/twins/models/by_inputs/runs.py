@@ -40,17 +40,17 @@ class Runs:
             self.expected.has_channels_last,
             target.backend.has_channels_last(target.model),
         )
-        """Whether channels are last, for the source and for the target."""
+        """Whether channels are last, for the source and for the target; None if that is not known."""
         self.limit = distances.limit(
             [x for call in self.expected.trace.calls for x in call.outputs[:1]]
         )
 
     def run(self, give: Callable[[Call, Any], Any] | None = None) -> ModelRun:
-        """Runs the target. It continues with the values that `give` returns in place of each layer's result."""
+        """Runs the target. With `give`, it continues with `give(call, result)` in place of each layer's result."""
         return model_runs.run(self.target.model, self._taken, give)
 
     def run_with(self, values: Mapping[str, Any]) -> ModelRun:
-        """Runs the target with these values of its variables."""
+        """Runs the target with these values of its variables, by name. It has its own values again afterwards."""
         with self.lending(values):
             return self.run()
 
@@ -81,7 +81,8 @@ class Runs:
     # the outputs
 
     def outputs_apart(self, computed: ModelRun) -> float:
-        """How far apart the outputs are. If one model returns more outputs than the other, the rest is not compared."""
+        """Returns how far apart the outputs of the two models are, infinite if only one of them has outputs. `computed`
+        is a run of the target. If one model returns more outputs than the other, the rest is not compared."""
         ours, theirs = self._outputs_in_layout_of_source(computed), self.expected.outputs
         if bool(ours) != bool(theirs):
             return float("inf")
@@ -90,21 +91,22 @@ class Runs:
     def _outputs_in_layout_of_source(self, computed: ModelRun) -> list[Array]:
         """The outputs of a run of the target, at most as many as the source has, with the channels on the same axis as
         in the source."""
+        # the target first, whose outputs are rearranged
         ends = self.ends[1], self.ends[0]
         pairs = zip(computed.outputs, self.expected.outputs, strict=False)
         return [distances.aligned(x, y, ends) for x, y in pairs]
 
     def not_compared(self, computed: ModelRun) -> Iterator[str]:
-        """A line that says how many outputs were compared, if one model returns more than the other."""
+        """Yields a line that says how many outputs were compared, if one model returns more than the other."""
         ours, theirs = len(self.expected.outputs), len(computed.outputs)
-        # such as a state that only one framework returns
+        # for example a state that only one framework returns
         if ours != theirs:
             few = min(ours, theirs)
             yield f"not compared: outputs behind the first {few}; the models return {ours} and {theirs}"
 
     def where(self, computed: ModelRun, pairs: Pairs) -> str:
-        """A text that names the layer whose output is the first to differ from the source's in `computed`, a run of the
-        target with the source's weights."""
+        """Returns a text that names the first layer whose output differs from the source's in `computed`, a run of the
+        target with the source's weights. `pairs` says which layers correspond."""
         runs = TwoRuns(
             TracedRun(
                 self.target.name,
@@ -130,13 +132,14 @@ class Runs:
         except ArgumentError:
             return False
         apart = map(distances.apart, blank.outputs, self.expected.outputs)
-        # a tenth, so that an honest model with a small answer is not called blind
+        # a tenth, because the outputs of some models depend only little on their inputs
         return max(apart, default=math.inf) < self.limit / 10
 
     def gelu_in_doubt(self) -> Iterator[str]:
-        """A line if, on this batch, gelu in place of its tanh form would change the source's outputs by no more than
-        rounding does; none for any other batch, and for a model without layers that widen their input. The source runs
-        once more."""
+        """Yields a line if, on this batch, gelu in place of its tanh form would change the source's outputs by no more
+        than rounding does. Yields nothing for a model without layers that widen their input. The source runs once
+        more."""
+        # the function may be a call in the code of the model, so any layer that may precede a gelu counts
         paths = set(self._widening())
         if not paths:
             return
@@ -164,8 +167,8 @@ class Runs:
             )
 
     def _widening(self) -> Iterator[str]:
-        """The linear layers of the source that return more numbers than they take, and pass them to the linear layer
-        called next."""
+        """Yields the paths of the linear layers of the source that return more numbers than they take, and pass them
+        to the linear layer called next, as the first layer of an MLP in a Transformer does."""
         linear = {layer.path for layer in self.source.layers if layer.kind == "linear"}
         before = None
         for call in self.expected.trace.calls:
@@ -179,7 +182,7 @@ class Runs:
 
 
 def _off_by_gelu(x: Array) -> Array:
-    """`x`, plus the difference between gelu and its tanh form at `x`."""
+    """Returns `x` plus the difference between gelu and its tanh form at `x`."""
     # in float64, because the two forms share most of their digits
     wide = x.astype("float64")
     # NumPy has no error function
