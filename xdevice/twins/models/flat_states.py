@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 _WRAPPERS: Final = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
 """Names that PyTorch's wrappers put into the paths of layers: `torch.compile`, FSDP, checkpointing of activations."""
-# the weights and biases of a plain dict: w or b, and then a number ("W1"), an underscore and a name ("b_out"), or nothing
+# the weights and biases of a plain dict: w or b, then a number ("W1"), an underscore and a name ("b_out"), or nothing
 _NUMBERED: Final = re.compile(r"(?P<what>[wWbB])(?:_(?=\w))?(?P<rest>(?<=_)\w+|\d*)")
 _TAKEN: Final = "took the state under {!r}, and nothing else"
 
