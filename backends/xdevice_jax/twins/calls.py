@@ -32,6 +32,7 @@ class JaxCalls(Calls):
     def calls(self, model: Any) -> Iterator[list[Call]]:
         layer_paths = {layer.path for layer in self.layers(model)}
         if linen.is_linen(model):
+            # no layers by `id`: linen creates them in each call, so they are recognized by their paths
             watch = common.Watch(self, {})
             with linen.intercepting(layer_paths, watch.run):
                 yield watch.calls
@@ -40,7 +41,7 @@ class JaxCalls(Calls):
         paths = {
             id(module): path for path, module in inner if path in layer_paths and is_nnx(module)
         }
-        # no class is common to all modules that has `__call__`
+        # modules have no common base class with a `__call__`, so it is patched in the class of each layer
         classes = {_owner(type(module)) for _, module in inner if id(module) in paths}
         watch = common.Watch(self, paths)
         with ExitStack() as stack:
@@ -58,9 +59,11 @@ class JaxCalls(Calls):
         private.require("operations")
 
         def replaced(original: Any) -> Any:
+            """Returns the function that replaces JAX's function for evaluating a primitive with values."""
+
             @wraps(original)
             def process(trace: Any, primitive: Any, args: Any, params: Any) -> Any:
-                # arrays have no hooks in JAX, so that nothing can follow their gradients
+                # JAX arrays have no hooks, so nothing can follow their gradients
                 follow = None
                 is_backward = common.is_called("backward_pass")
                 return run(
@@ -73,7 +76,7 @@ class JaxCalls(Calls):
 
             return process
 
-        # without compiled functions, each primitive comes by with its values
+        # with jit disabled, JAX evaluates each primitive of a compiled function with its values
         with jax.disable_jit(), Patches() as patches:
             patches.replace(jax, "grad", partial(_with_leaves, leaf, False))
             patches.replace(jax, "value_and_grad", partial(_with_leaves, leaf, True))
@@ -108,7 +111,8 @@ class JaxCalls(Calls):
 
 
 def _with_leaves(leaf: common.Leaf, gives_value: bool, original: Any) -> Any:
-    """`jax.grad` or `value_and_grad`, whose functions report the gradients that they return."""
+    """Returns the function that replaces `jax.grad` or `jax.value_and_grad` (`original`): the functions that it makes
+    pass each gradient that they return to `leaf`. `gives_value` is true for `value_and_grad`."""
 
     @wraps(original)
     def transform(fun: Any, argnums: Any = 0, has_aux: bool = False, **options: Any) -> Any:
@@ -117,6 +121,7 @@ def _with_leaves(leaf: common.Leaf, gives_value: bool, original: Any) -> Any:
         @wraps(fun)
         def differentiated(*args: Any, **kwargs: Any) -> Any:
             result = compute(*args, **kwargs)
+            # (value, gradients), (gradients, auxiliary output), or gradients alone
             gradients = result[1] if gives_value else result[0] if has_aux else result
             values = (
                 args[argnums]
@@ -130,7 +135,7 @@ def _with_leaves(leaf: common.Leaf, gives_value: bool, original: Any) -> Any:
             )
             # reversed, since gradients come from the last layer to the first
             for (path, x), gradient in reversed(list(pairs)):
-                # inside `jit` or `vmap` there are no numbers
+                # inside `jit` or `vmap` a gradient is a tracer, which has no numbers
                 if not isinstance(gradient, jax.core.Tracer):
                     leaf(x, gradient, jax.tree_util.keystr(path))
             return result
@@ -141,5 +146,5 @@ def _with_leaves(leaf: common.Leaf, gives_value: bool, original: Any) -> Any:
 
 
 def _owner(cls: type) -> type:
-    """The class that defines the `__call__` of a class of modules."""
+    """The class that defines the `__call__` of a class of modules: the class itself or one of its bases."""
     return next(base for base in cls.__mro__ if "__call__" in vars(base))

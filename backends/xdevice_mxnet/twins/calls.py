@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 
 
 def _tapped(result: Any, numbers: Iterator[int], put: Callable[[int, Any], None]) -> Any:
-    """The result of a block, with each array passed through a `_GradientTap` that has the next of `numbers`."""
+    """Returns the result of a block, with each array passed through a `_GradientTap` that has the next of `numbers`.
+    `put(number, gradient)` is called in the backward pass."""
     if isinstance(result, list | tuple):
         return type(result)(_tapped(x, numbers, put) for x in result)
     return (
@@ -71,12 +72,14 @@ class MxnetCalls(Calls):
                     f"seeing the layers of {path or 'the model'}, a hybridized {type(block).__name__}",
                     "call model.hybridize(False) first",
                 )
+            # a block that contains others is recorded only if it is one layer elsewhere
             if path in layer_paths or not children(block):
                 paths[id(block)] = path
             if isinstance(block, (nn.Dense, *CONVOLUTIONS)) and block.act is not None:
                 activations.append(block.act)
 
         def follow(result: Any, put: Callable[[int, Any], None]) -> Any:
+            # outside `autograd.record` there is no backward pass
             if not mx.autograd.is_recording():
                 return result
             return _tapped(result, count(), put)
@@ -92,6 +95,7 @@ class MxnetCalls(Calls):
     def infer(self, model: Any, inputs: tuple[Any, ...], /, **named: Any) -> Any:
         if named:  # `Block.__call__` takes none
             raise self.unsupported("calling models with keywords", "give inputs= as a tuple")
+        # the first array of any parameter
         first = next(
             (
                 each
@@ -100,13 +104,14 @@ class MxnetCalls(Calls):
             ),
             None,
         )
-        # a block takes the kind of arrays that its parameters are: legacy ones or mx.np's
+        # a block takes arrays of the same kind as its parameters: legacy arrays or those of mx.np
         is_np = mx.util.is_np_array() if first is None else isinstance(first, mx.np.ndarray)
         arrays = [x.as_np_ndarray() if is_np else x.as_nd_ndarray() for x in inputs]
         with mx.autograd.pause(train_mode=False):
             return model(*arrays)
 
     def has_channels_last(self, model: Any) -> bool | None:
+        # the layouts of convolutions and pools begin with NC if the channels come first
         ordered = (
             block for _, block in blocks(model) if isinstance(block, (*CONVOLUTIONS, *POOLS))
         )

@@ -31,7 +31,7 @@ _NOT_COMPUTED = frozenset(
     ("__get__", "__set__", "size", "dim", "stride", "numel", "item", "tolist", "backward", "register_hook",
      "requires_grad_", "detach", "numpy", "__repr__", "__format__", "is_floating_point", "is_complex")
 )  # fmt: skip
-"""Functions on tensors that return no tensor, or the same one."""
+"""Functions on tensors that compute nothing: they return no tensor, or the same one. They are not recorded."""
 _compiled_call = private.field("torch.nn.Module._compiled_call_impl")
 
 
@@ -54,12 +54,13 @@ def _refuse_hidden(path: str, module: Module, backend: Calls) -> None:
 
 
 def _asks(x: Any) -> bool:
+    """Whether an object is a tensor that requires a gradient."""
     return bool(getattr(x, "requires_grad", False))
 
 
 class _Operations(TorchFunctionMode):
-    """Passes each function of PyTorch that gets a tensor to `run`. A mode above autograd sees what the program calls,
-    and tensors whose gradients can be followed."""
+    """While the mode is active, passes each call of a PyTorch function with a tensor to `run`. A function mode is above
+    autograd, so it gets the calls of the program, with tensors whose gradients can be followed."""
 
     def __init__(self, run: common.Run, leaf: common.Leaf, hooks: common.GradientHooks) -> None:
         super().__init__()
@@ -129,7 +130,7 @@ class TorchCalls(Calls):
         try:
             yield
         finally:
-            # not `train()`, which would also set all modules below, including those that were in evaluation mode
+            # not `train()`, which would also set the modules inside that were in evaluation mode before
             for module in training:
                 module.training = True
 

@@ -19,7 +19,7 @@ class TorchFiles(Files):
         try:
             return torch.load(path, map_location="cpu", weights_only=True, mmap=is_zip)
         except (pickle.UnpicklingError, RuntimeError, EOFError, OSError, ValueError) as error:
-            # PyTorch's message is several lines of advice; only these say what was refused
+            # PyTorch's message has several lines of advice; only these lines say which object was refused
             lines = [
                 line
                 for line in str(error).splitlines()

@@ -249,7 +249,7 @@ def _flipped_window(x: Array) -> Array:
 
 FLIPPED_KERNEL: Final = _one(
     lambda x: np.moveaxis(_flipped_window(x), (-2, -1), (0, 1)),
-    # contiguous, because `np.flip` returns a view with negative strides
+    # contiguous, because `np.flip` returns a view with negative strides, which not every framework accepts
     lambda x: np.ascontiguousarray(_flipped_window(np.moveaxis(x, (0, 1), (-2, -1)))),
 )
 """The rule for the kernel of a transposed convolution that is (*kernel, I, O) in the framework, with the window
