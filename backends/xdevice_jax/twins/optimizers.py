@@ -169,8 +169,7 @@ class JaxOptimizers(Optimizers):
             kind, settings = _settings(optimizer)
         except (_UnknownError, LookupError, AttributeError, TypeError) as error:
             raise self.unsupported(
-                f"reading a chain of optax that has {error}",
-                f"use steps of {', '.join(_STEPS)}",
+                f"reading a chain of optax that has {error}", f"use only {', '.join(_STEPS)}"
             ) from error
         arguments = _ARGUMENTS | (_ROOT if kind == "rmsprop" else {})
         return Optimizer(kind, "GradientTransformation", settings, (), arguments)

@@ -105,7 +105,7 @@ class PaddleCalls(Calls):
         training = [layer for layer in layers if layer.training]
         # a BatchNorm with use_global_stats=False takes the batch's statistics even in evaluation mode
         # (https://github.com/PaddlePaddle/Paddle/issues/56046), and updates its averages, which are restored below
-        kept = [
+        averages = [
             (x, x.clone())
             for layer in layers
             if isinstance(layer, BATCH_NORMS) and use_global_stats(layer) is False
@@ -118,7 +118,7 @@ class PaddleCalls(Calls):
             for layer in training:
                 layer.training = True
             with paddle.no_grad():
-                for x, own in kept:
+                for x, own in averages:
                     x.copy_(own, True)
 
     def is_training(self, model: Any) -> bool | None:

@@ -116,8 +116,8 @@ def _coupled(
     # Paddle ignores the optimizer's decay for a parameter that has a regularizer of its own
     decay = p.regularizer if p.regularizer is not None else optimizer.regularization
     if decay is None:  # Momentum keeps the coefficient of its L2Decay instead
-        kept = states.default_dict(optimizer) | group
-        return {"weight_decay": kept.get("regularization_coeff", 0.0)}
+        own_settings = states.default_dict(optimizer) | group
+        return {"weight_decay": own_settings.get("regularization_coeff", 0.0)}
     if not isinstance(decay, paddle.regularizer.L1Decay | paddle.regularizer.L2Decay):
         raise backend.unsupported(
             f"reading a {type(decay).__qualname__}", "use L1Decay or L2Decay"

@@ -291,18 +291,19 @@ def _of_groups(layer: Any) -> _Kind:
 def _of_einsum(layer: Any) -> _Kind | None:
     """Returns kind, parts and settings of an EinsumDense, described as a Linear. None if its kernel is not a matrix of
     inputs by outputs, or its bias does not have one number for each output."""
+    # the axes of the input, of the kernel and of the output, one letter each
     taken, _, output = layer.equation.replace("...", "").partition("->")
     taken, _, weights = taken.partition(",")
-    # as in "abc,cd->abd", where c is summed over
+    # in "abc,cd->abd", c is summed over, and d is the rest
     summed = "".join(axis for axis in weights if axis not in output)
-    kept = weights[len(summed) :]
+    rest = weights[len(summed) :]
     # the kernel's axes are first those of inputs, then those of outputs
     is_matrix = (
-        bool(summed and kept) and weights.startswith(summed) and not set(kept) & set(taken)
+        bool(summed and rest) and weights.startswith(summed) and not set(rest) & set(taken)
     )
-    is_last = taken.endswith(summed) and output.endswith(kept)
+    is_last = taken.endswith(summed) and output.endswith(rest)
     if not (is_matrix and is_last and layer.built) or (
-        layer.bias is not None and layer.bias_axes != kept
+        layer.bias is not None and layer.bias_axes != rest
     ):
         return None
     shape = tuple(layer.kernel.shape)
@@ -339,10 +340,8 @@ def _attention(layer: Any) -> _Kind:
     own = []
     for part in dialects.keras_attention(settings):
         # "attention_output.kernel" in files is "output_dense/kernel" in the layer
-        name, _, variable = part.name.rpartition(".")
-        own.append(
-            part._replace(name=f"{'output' if 'output' in name else name}_dense/{variable}")
-        )
+        name, _, last = part.name.rpartition(".")
+        own.append(part._replace(name=f"{'output' if 'output' in name else name}_dense/{last}"))
     return layouts.ATTENTION, tuple(own), settings
 
 
@@ -376,8 +375,7 @@ def _recurrent(layer: Any) -> _Kind | None:
         return (
             kind,
             dialects.refused(
-                own,
-                "with reset_after=False it has another formula than the GRU of other frameworks",
+                own, "with reset_after=False its formula is not that of other frameworks"
             ),
             settings,
         )

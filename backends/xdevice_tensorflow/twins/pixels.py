@@ -235,22 +235,23 @@ def _reshape_of(op: Any, node: Any, graph: Graph) -> _Reshape | None:
     or if the features come in the same order as in other frameworks."""
     if not is_reshape(op) or len(node.input_tensors) != 1 or len(node.output_tensors) != 1:
         return None
-    here, there = (
+    # the shapes before and behind the reshape, without batch
+    old, new = (
         _put_last(op, tuple(node.input_tensors[0].shape[1:])),
         tuple(node.output_tensors[0].shape[1:]),
     )
     # the last axis keeps its size, so the channels are not joined with anything; or it is not known
-    if not here or not there or None in (here[-1], there[-1]) or here[-1] == there[-1]:
+    if not old or not new or None in (old[-1], new[-1]) or old[-1] == new[-1]:
         return None
-    opens = there[-1] < here[-1]
-    shape = _image_axes(there, here[-1]) if opens else _image_axes(here, there[-1])
+    opens = new[-1] < old[-1]
+    shape = _image_axes(new, old[-1]) if opens else _image_axes(old, new[-1])
     neighbours = reached(op, graph.after if opens else graph.before, set())
     convs = [conv for conv in map(inner, neighbours) if isinstance(conv, CONVS)]
     # features of an image whose channels are first come in the same order as elsewhere
     is_channels_first = bool(convs) and all(map(is_first, convs)) and not is_first(op)
     if is_channels_first or not _has_channels(shape, bool(convs)):
         return None
-    return _Reshape(op, shape, here[-1] if opens else there[-1], opens)
+    return _Reshape(op, shape, old[-1] if opens else new[-1], opens)
 
 
 def _between_convs(reshape: _Reshape, graph: Graph) -> str:
@@ -416,14 +417,14 @@ def _loose_reshapes(layer: Any, has_conv: bool) -> Iterator[_Reshape]:
     if not is_reshape(layer):
         return
     built = layer.get_build_config() or {}
-    here = _put_last(layer, tuple(built.get("input_shape") or ())[1:])
-    there = tuple(getattr(layer, "target_shape", ()))
-    if len(there) < 2 and _has_channels(here, has_conv):
-        yield _Reshape(layer, here, _size(here), opens=False)
-    if len(there) == 2 and has_conv:  # a sequence made of the rows of an image
-        yield _Reshape(layer, (), _size(there[-1:]), opens=False)
-    if len(there) > 1 and _has_channels(there, has_conv):
-        yield _Reshape(layer, there, _size(there), opens=True)
+    image = _put_last(layer, tuple(built.get("input_shape") or ())[1:])
+    target = tuple(getattr(layer, "target_shape", ()))
+    if len(target) < 2 and _has_channels(image, has_conv):
+        yield _Reshape(layer, image, _size(image), opens=False)
+    if len(target) == 2 and has_conv:  # a sequence made of the rows of an image
+        yield _Reshape(layer, (), _size(target[-1:]), opens=False)
+    if len(target) > 1 and _has_channels(target, has_conv):
+        yield _Reshape(layer, target, _size(target), opens=True)
 
 
 def _size(shape: Shape) -> int | None:

@@ -164,7 +164,7 @@ def _read(
         origin = reading.read_model(owner, source, kinds)
         if wanted is not None:
             # the layers of linen are described by names and shapes only, which the other model can correct
-            back = {there: here for here, there in names.items()}
+            back = {target_path: source_path for source_path, target_path in names.items()}
             origin, wanted = (
                 reading.with_kinds_of(origin, wanted, names),
                 reading.with_kinds_of(wanted, origin, back),

@@ -194,6 +194,7 @@ class Lister:
         # a parameter of LoRA or a quantizer has no counterpart at all, so a guess by its shape would mislead
         if instead := advice_of_tensor(name):
             return instead
+        # pairs of paths in the source and in the target
         likely = self._pairing.likely.items()
         pairs = [
             (here, there) for here, there in likely if path == (there if is_target else here)
@@ -496,29 +497,34 @@ def _compare(
 ) -> PlainComparison:
     """Compares the layers without parameters, gap by gap. With `is_called`, the layers are in the order of their calls:
     a layer may come twice, and a layer that one model lacks is not listed, because comparing the outputs shows it."""
-    here, there = list(with_pads(ours)), list(with_pads(theirs))
+    sources, targets = list(with_pads(ours)), list(with_pads(theirs))
     ours_by, theirs_by = (
         {pair[side].path: number for number, pair in enumerate(pairs)} for side in (0, 1)
     )
     # gaps in which a layer that only one model has is listed as missing
     missing_at: dict[int, str] = {}
     if not is_called:
-        ends = _certain(here, ours_by)
+        ends = _certain(sources, ours_by)
         places = {number: f"behind {path}" for path, number in theirs_by.items()} | {
             -1: "at the beginning"
         }
         missing_at = {
-            n: places[n] for n, end in _certain(there, theirs_by).items() if ends.get(n) == end
+            n: places[n]
+            for n, end in _certain(targets, theirs_by).items()
+            if ends.get(n) == end
         }
     # an activation inside a layer is compared as a setting of the layer
-    owners = {layer.path for layer in (*here, *there) if layer.parts}
-    comparison = compare_gaps(gaps(here, ours_by), gaps(there, theirs_by), missing_at, owners)
-    inside = {f"{layer.path}.activation": layer.path for layer in there if layer.parts}
+    owners = {layer.path for layer in (*sources, *targets) if layer.parts}
+    comparison = compare_gaps(
+        gaps(sources, ours_by), gaps(targets, theirs_by), missing_at, owners
+    )
+    inside = {f"{layer.path}.activation": layer.path for layer in targets if layer.parts}
     differences = [
         one._replace(where=inside.get(one.where, one.where)) for one in comparison.differences
     ]
     return comparison._replace(
-        differences=differences, paddings=(_paddings(ours, here), _paddings(theirs, there))
+        differences=differences,
+        paddings=(_paddings(ours, sources), _paddings(theirs, targets)),
     )
 
 

@@ -260,7 +260,7 @@ def read_state(source: Any, wanted: Twin | None, request: Request, state: State)
     variables = {name: _tensor(backend, value) for name, value in tensors.items()}
     stated = spelled_out(request.kinds, variables, None)
     # paths of the state by paths of the target
-    back = {there: here for here, there in request.names.items()}
+    back = {target_path: source_path for source_path, target_path in request.names.items()}
     by_like = (
         {}
         if wanted is None

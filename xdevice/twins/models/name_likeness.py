@@ -84,7 +84,7 @@ def _common(ours: Iterable[str], theirs: Iterable[str]) -> int:
     `_OF_ANY` do not count."""
     telling = [word for word in ours if word not in _OF_ANY]
     return sum(
-        max((_match(word, there) for there in theirs if there not in _OF_ANY), default=0)
+        max((_match(word, other) for other in theirs if other not in _OF_ANY), default=0)
         for word in telling
     )
 
@@ -136,12 +136,12 @@ def crossings(ours: Sequence[str], theirs: Sequence[str]) -> list[tuple[int, int
 def _speaks_against(one: str, two: str, first: str, second: str) -> bool:
     """Whether the names `one` and `two` would fit `second` and `first` better than `first` and `second`."""
     (stem, low), (other_stem, high) = _stem(one), _stem(two)
-    (there, least), (other_there, most) = _stem(first), _stem(second)
+    (target_stem, least), (other_target_stem, most) = _stem(first), _stem(second)
     # in each model, the two names differ only in their numbers, and no name is the same in both models: layers are
     # then numbered in their order
     if (
         stem == other_stem
-        and there == other_there
+        and target_stem == other_target_stem
         and not _names(one, two) & _names(first, second)
     ):
         return (low < high) != (least < most)
@@ -159,9 +159,9 @@ def guess(ours: Sequence[str], theirs: Sequence[str]) -> dict[str, str]:
     """Returns, for the paths in `ours`, the paths in `theirs` that likely mean the same layers, by their names. Among
     paths that fit equally well, the one nearest in order is taken. If one list is longer, the rest has no pair."""
     ranked = sorted(
-        (-likeness(one, other), abs(here - there), one, other)
-        for here, one in enumerate(ours)
-        for there, other in enumerate(theirs)
+        (-likeness(one, other), abs(place - other_place), one, other)
+        for place, one in enumerate(ours)
+        for other_place, other in enumerate(theirs)
     )
     pairs: dict[str, str] = {}
     taken: set[str] = set()

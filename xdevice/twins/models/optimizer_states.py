@@ -416,8 +416,7 @@ def _pair_up(
             whole.append(pair)
         else:
             unpaired.append(
-                f"{pair.name}: its source is also that of another parameter, or larger, and moments are converted only "
-                "as a whole"
+                f"{pair.name}: its source is also that of another parameter, or larger; moments are converted whole"
             )
     return whole, unpaired
 

@@ -30,10 +30,10 @@ def pair_layers(source: Twin, target: Twin, names: Names) -> Pairs:
     """
     pairs = by_name(source, target, names) if names else []
     ours, theirs = _left(source, target, names)
-    there = {layer.path: layer for layer in theirs}
+    target_by_path = {layer.path: layer for layer in theirs}
     # layers with the same paths correspond, in whatever order they are defined
-    if {layer.path for layer in ours} == there.keys():
-        pairs += [(layer, there[layer.path]) for layer in ours]
+    if {layer.path for layer in ours} == target_by_path.keys():
+        pairs += [(layer, target_by_path[layer.path]) for layer in ours]
     else:
         try:
             pairs += _match(_unpaired(source, ours), _unpaired(target, theirs))
@@ -66,9 +66,10 @@ def by_name(source: Twin, target: Twin, names: Names) -> list[tuple[Layer, Layer
     ours, theirs = source.by_path, target.by_path
     singles, others = ({layer.path for layer in twin.singles} for twin in (source, target))
     pairs = [
-        (_at(ours, here, source), _at(theirs, there, target))
-        for here, there in names.items()
-        if here not in singles or there not in others  # `forms.single_tensors` pairs these
+        (_at(ours, source_path, source), _at(theirs, target_path, target))
+        for source_path, target_path in names.items()
+        if source_path not in singles
+        or target_path not in others  # `forms.single_tensors` pairs these
     ]
     # the second pair would overwrite the values of the first
     if len({other.path for _, other in pairs}) < len(pairs):
@@ -92,19 +93,19 @@ def spelled_out(names: Names, source: Twin) -> dict[str, str]:
     pattern that matches no layer, and if the target's path has more `*` than the source's."""
     every: dict[str, str] = {}
     paths = [layer.path for layer in (*source.layers, *source.singles)]
-    for here, there in names.items():
-        if "*" not in here:
-            every[here] = there
+    for source_path, target_path in names.items():
+        if "*" not in source_path:
+            every[source_path] = target_path
             continue
-        pattern = re.compile("(.*)".join(map(re.escape, here.split("*"))))
+        pattern = re.compile("(.*)".join(map(re.escape, source_path.split("*"))))
         fitting = {path: match.groups() for path in paths if (match := pattern.fullmatch(path))}
         # each `*` of the target is replaced by the text of one in the source, so the target must not have more of them
-        if not fitting or there.count("*") > here.count("*"):
+        if not fitting or target_path.count("*") > source_path.count("*"):
             raise StateError(
-                f"names= says {shown(here)}: {shown(there)}; the first matches {len(fitting)} layers of {source.name} "
-                f"and has {here.count('*')} '*', the second has {there.count('*')}; the layers are {some_of(paths)}"
+                f"names= says {shown(source_path)}: {shown(target_path)}; the first matches {len(fitting)} layers of "
+                f"{some_of(paths)} and has {source_path.count('*')} '*', the second has {target_path.count('*')}"
             )
-        first, *pieces = there.split("*")
+        first, *pieces = target_path.split("*")
         for path, groups in fitting.items():
             every[path] = first + "".join(
                 group + piece for group, piece in zip(groups, pieces, strict=False)
@@ -123,8 +124,12 @@ def _match(ours: Unpaired, theirs: Unpaired) -> Pairs:
         return _in_order(ours, theirs)
     # one model is a part of the other, such as a backbone without its head
     if _is_part(ours, theirs) or _is_part(theirs, ours):
-        there = {layer.path: layer for layer in theirs.layers}
-        return [(layer, there[layer.path]) for layer in ours.layers if layer.path in there]
+        target_by_path = {layer.path: layer for layer in theirs.layers}
+        return [
+            (layer, target_by_path[layer.path])
+            for layer in ours.layers
+            if layer.path in target_by_path
+        ]
     # the same order within each kind is enough: some models define their norms behind all other layers
     by_kind, others = _by_kind(ours), _by_kind(theirs)
     if by_kind.signatures == others.signatures:
@@ -141,9 +146,9 @@ def _by_kind(twin: Unpaired) -> Unpaired:
 def _is_part(few: Unpaired, many: Unpaired) -> bool:
     """Whether `many` has all the layers in `few`, with the same paths and signatures. False if a path in `few` ends in
     a number, because a path such as 0.1 does not tell which layer it is."""
-    there = {layer.path: signature for layer, signature in many.signed}
+    signature_of = {layer.path: signature for layer, signature in many.signed}
     return all(
-        there.get(layer.path) == signature and not name_in(layer.path).isdigit()
+        signature_of.get(layer.path) == signature and not name_in(layer.path).isdigit()
         for layer, signature in few.signed
     )
 
@@ -151,6 +156,7 @@ def _is_part(few: Unpaired, many: Unpaired) -> bool:
 def _in_order(ours: Unpaired, theirs: Unpaired) -> Pairs:
     """Returns the pairs of layers in their order. Raises `StateError` if the names of two layers of one kind and shape
     would fit better with their counterparts exchanged."""
+    # the paths of the source and of the target
     here, there = ours.paths, theirs.paths
     # the indices of the layers of each kind and shape: only these can be mistaken for one another
     groups: dict[Signature, list[int]] = {}
@@ -183,8 +189,12 @@ def _only_ones(ours: Unpaired, theirs: Unpaired) -> Pairs:
     ]
     if several:
         raise StateError(unclear(ours, theirs, several), likely_pairs(ours, theirs))
-    there = {signature: layer for layer, signature in theirs.signed}
-    return [(layer, there[signature]) for layer, signature in ours.signed if signature in there]
+    target_layer_of = {signature: layer for layer, signature in theirs.signed}
+    return [
+        (layer, target_layer_of[signature])
+        for layer, signature in ours.signed
+        if signature in target_layer_of
+    ]
 
 
 # guesses, and what stays in doubt
@@ -199,6 +209,7 @@ def likely_pairs(ours: Unpaired, theirs: Unpaired, by_names: bool = True) -> dic
         ours, theirs = strided
     likely: dict[str, str] = {}
     for signature in dict.fromkeys(ours.signatures):
+        # the paths in the source and in the target
         here, there = (twin.only([signature]).paths for twin in (ours, theirs))
         in_order = len(here) == len(there) and not (by_names and crossings(here, there))
         likely |= dict(zip(here, there, strict=True)) if in_order else guess(here, there)
@@ -279,12 +290,12 @@ def check_pair(source: Twin, one: Layer, target: Twin, other: Layer) -> None:
     if hints and not same_kind:
         instead = f"say {' or '.join(hints)} if names and shapes mislead, or "
     rows = of_rows(one, ours.get("weight"), other, theirs.get("weight"))
-    what = (
+    difference = (
         f"of the shapes {', '.join(off)}" if same_kind else f"a {one.kind} and a {other.kind}"
     )
     raise StateError(
         f"{_part_names(one)} of {source.name} cannot become {_part_names(other)} of {target.name}: "
-        f"they are {what} (in PyTorch's layout); {instead}which layer is which by names={{{one.path!r}: ...}}, "
+        f"they are {difference} (in PyTorch's layout); {instead}which layer is which by names={{{one.path!r}: ...}}, "
         f"or leave both out: skip=[{one.path!r}]{rows and '; '}{rows}"
     )
 

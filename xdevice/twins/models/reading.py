@@ -163,9 +163,8 @@ def shapes_of(variables: Mapping[str, Any], layer: Layer) -> dict[str, Shape]:
     shapes = {}
     for part in layer.parts:
         shape = tuple(variables[part.name].shape)
-        if (
-            part.rule is layouts.SAME
-        ):  # a shortcut for most parts, because NumPy takes 10 us for a stand-in
+        # a shortcut for most parts, because NumPy takes 10 us for a stand-in
+        if part.rule is layouts.SAME:
             shapes[part.of[0]] = shape
             continue
         # the rule is tried on an array of this shape that takes one byte of memory
@@ -241,11 +240,11 @@ def with_kinds_of(twin: Twin, other: Twin, names: Names) -> Twin:
     """Returns the twin with some layers read as another kind: the kind that the other model has at the same path.
     Only layers whose kind was guessed from names and shapes are changed, and only if their parameters fit that kind
     too. `names` gives paths of the other model by paths of the twin, where they differ."""
-    there = other.by_path
+    other_layers = other.by_path
     ways = ways_of(twin.backend)
     layers = []
     for layer in twin.layers:
-        counterpart = there.get(names.get(layer.path, layer.path))
+        counterpart = other_layers.get(names.get(layer.path, layer.path))
         if counterpart is None or counterpart.kind == layer.kind or not is_unread(layer):
             layers.append(layer)
             continue

@@ -578,11 +578,11 @@ def _misfits(
         if owner is None or owner.kind != "tensor" or owner.backend is not backend:
             yield f"{name}: got a {type(value).__qualname__}, expected a tensor of {backend.name}; use convert_state"
             continue
-        there, here = _form(variable), _form(value)
-        if there != here and tuple(variable.shape) == tuple(value.shape):
+        expected, actual = _form(variable), _form(value)
+        if expected != actual and tuple(variable.shape) == tuple(value.shape):
             casts.setdefault((_name_of(value.dtype), _name_of(variable.dtype)), []).append(name)
-        elif there != here:
-            yield f"{name}: got {here}, expected {there}"
+        elif expected != actual:
+            yield f"{name}: got {actual}, expected {expected}"
         elif not (backend.has_layers(model) or _is_writable(backend, variable)):
             yield f"{name}: the variable cannot be written"
         elif lack := lack_of_memory(backend, variable):
@@ -591,10 +591,10 @@ def _misfits(
             yield f"{name}: it is on meta, where it has no values"
         first = written.setdefault(id(variable), name)
         # checkpoints have a tied weight under each of its names, with the same value
-        if first != name and there == here and not _equal(backend, value, state[first]):
+        if first != name and expected == actual and not _equal(backend, value, state[first]):
             yield f"{name} and {first} are one variable in the model, but two different values were given"
-    for (came, expected), names in casts.items():
-        yield f"{_tensors_are(names)} {came}, expected {expected}; dtype='like' of convert_state casts"
+    for (came, wanted), names in casts.items():
+        yield f"{_tensors_are(names)} {came}, expected {wanted}; dtype='like' of convert_state casts"
 
 
 def _missing(

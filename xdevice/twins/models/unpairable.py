@@ -79,15 +79,16 @@ def crossing(ours: Unpaired, theirs: Unpaired, places: Sequence[int], likely: Na
 def unclear(ours: Unpaired, theirs: Unpaired, signatures: Sequence[Signature]) -> str:
     """Returns the error message for models whose layers come in different orders, so it is not clear which layer is
     which. `signatures` are the kinds and shapes of which there are several layers."""
-    here, there = ours.name, theirs.name
+    source_name, target_name = ours.name, theirs.name
     common, breaks = _breaks(ours, theirs)
     head = (
-        f"these parameters of {here} fit more than one of {there}: {_some_parameters(ours.only(signatures))} may be "
-        f"{_some_parameters(theirs.only(signatures))}. {common} of {len(ours.signed)} layers of {here} and "
-        f"{len(theirs.signed)} of {there} come in the same order, with {len(breaks)} "
+        f"these parameters of {source_name} fit more than one of {target_name}: "
+        f"{_some_parameters(ours.only(signatures))} may be {_some_parameters(theirs.only(signatures))}. {common} of "
+        f"{len(ours.signed)} layers of {source_name} and {len(theirs.signed)} of {target_name} come in the same order, "
+        f"with {len(breaks)} "
         f"{'break' if len(breaks) == 1 else 'breaks'}"
     )
-    lines = [_line(one, here, there) for one in breaks[:_BREAKS]]
+    lines = [_line(one, source_name, target_name) for one in breaks[:_BREAKS]]
     if len(breaks) > _BREAKS:
         lines.append(f"and {len(breaks) - _BREAKS} more")
     # models with different numbers of layers of a kind cannot be paired completely, so no guess is given
@@ -117,8 +118,8 @@ def _rows_left(ours: Unpaired, theirs: Unpaired) -> Iterator[str]:
         }
         for twin, other in ((ours, theirs), (theirs, ours))
     )
-    for here, there in guess(list(left), list(right)).items():
-        if text := of_rows(*left[here], *right[there]):
+    for source_path, target_path in guess(list(left), list(right)).items():
+        if text := of_rows(*left[source_path], *right[target_path]):
             yield text
 
 
@@ -134,6 +135,7 @@ def of_rows(one: Layer, ours: Any, other: Layer, theirs: Any) -> str:
         return ""
     # the surplus rows are assumed to come first, as the two unused positions of BART and OPT do
     more = ours[0] - theirs[0]
+    # the paths of the source and the target
     here, there = one.path, other.path
     here, there = (f"{here}[{more}:]", there) if more > 0 else (here, f"{there}[{-more}:]")
     return f"names={{{here!r}: {there!r}}} leaves out the first {abs(more)} rows"
@@ -173,13 +175,13 @@ def _texts(signed: Iterable[tuple[Layer, Signature]]) -> list[str]:
     return [f"{layer.path} {' '.join(map(str, signature))}" for layer, signature in signed]
 
 
-def _line(one: _Break, here: str, there: str) -> str:
-    """Returns a line of an error message about one break in the order. `here` and `there` are the names of the
-    backends."""
+def _line(one: _Break, source_name: str, target_name: str) -> str:
+    """Returns a line of an error message about one break in the order. `source_name` and `target_name` are the names of
+    the backends."""
     where = f"behind {one.before}" if one.before else "at the beginning"
     sides = [
         f"{name} has {listed(own, _A_SIDE)}"
-        for name, own in ((here, one.ours), (there, one.theirs))
+        for name, own in ((source_name, one.ours), (target_name, one.theirs))
         if own
     ]
     return f"{where}, {'; '.join(sides)}"

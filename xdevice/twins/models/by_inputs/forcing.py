@@ -67,9 +67,8 @@ def find_counterparts(runs: Runs, guess: Names, fixed: Names) -> ForcedRun:
             break
         best = again
     best = search.untie(best)
-    while (
-        best.open and search.may_go_on
-    ):  # with fewer layers free, the similarity of inputs may decide
+    # with fewer layers free, the similarity of inputs may decide
+    while best.open and search.may_go_on:
         again = search.force(best.chosen)
         if again.faults >= best.faults:
             break
@@ -353,30 +352,30 @@ def _size(outputs: Sequence[Any]) -> int:
     return math.prod(outputs[0].shape) if outputs else 0
 
 
-def _time_exchanged(x: Array, there: Array) -> Array:
+def _time_exchanged(x: Array, output: Array) -> Array:
     """Returns `x` with its first two axes (batch and time) exchanged, if it then has the shape of `there`; otherwise
     unchanged."""
     exchanged = x.swapaxes(0, 1) if x.ndim > 2 else x
-    return exchanged if exchanged.shape == there.shape else x
+    return exchanged if exchanged.shape == output.shape else x
 
 
 def _laid_out(
-    x: Array, there: Array, kind: str, ends: tuple[bool | None, bool | None]
+    x: Array, output: Array, kind: str, ends: tuple[bool | None, bool | None]
 ) -> Array:
     """Returns the source's output `x` in the layout of the target's output `there`, as far as that can be told. `ends`
     says, first for the source and then for the target, whether channels are last, or is None if that is not known."""
-    here, last = ends
+    ours, theirs = ends
     is_image = kind in model_runs.IMAGES
-    if is_image and x.ndim != there.ndim:
-        return next(distances.regrouped(x, there.shape), x)
-    if kind == "linear" and x.size == there.size and x.ndim != there.ndim:
-        return x.reshape(there.shape)  # with an axis for heads, or a pooled image's
-    if not is_image and x.shape != there.shape:
-        return next((way for way in distances.layouts(x) if way.shape == there.shape), x)
-    if x.ndim < 3 or x.ndim != there.ndim or here is None or last is None or here == last:
+    if is_image and x.ndim != output.ndim:
+        return next(distances.regrouped(x, output.shape), x)
+    if kind == "linear" and x.size == output.size and x.ndim != output.ndim:
+        return x.reshape(output.shape)  # with an axis for heads, or a pooled image's
+    if not is_image and x.shape != output.shape:
+        return next((way for way in distances.layouts(x) if way.shape == output.shape), x)
+    if x.ndim < 3 or x.ndim != output.ndim or ours is None or theirs is None or ours == theirs:
         return x
-    moved = distances.moved(x, last)
+    moved = distances.moved(x, theirs)
     # an image is moved unless only the unmoved one fits, anything else only if only the moved one fits
     if is_image:
-        return x if x.shape == there.shape != moved.shape else moved
-    return moved if moved.shape == there.shape != x.shape else x
+        return x if x.shape == output.shape != moved.shape else moved
+    return moved if moved.shape == output.shape != x.shape else x

@@ -66,9 +66,9 @@ def pair_by_inputs(runs: Runs, names: Names, values: Sequence[Values]) -> ByInpu
         ours, theirs = source.by_path, target.by_path
         guesses = [
             [
-                (ours[here], theirs[there])
-                for here, there in paths.items()
-                if here in ours and there in theirs
+                (ours[source_path], theirs[target_path])
+                for source_path, target_path in paths.items()
+                if source_path in ours and target_path in theirs
             ]
             for paths in (error.pairs, pairs_in_order(source, target, names))
         ]
@@ -127,8 +127,12 @@ def _by_forcing(
     # a mere guess must not outrank the inputs
     guess = {} if refusal is not None else {other.path: one.path for one, other in likely}
     # by the target's paths, because a search looks for the counterpart of each layer of the target
-    fixed = {there: here for here, there in names.items()}
-    if all(here == there for there, here in guess.items() if there not in fixed):
+    fixed = {target_path: source_path for source_path, target_path in names.items()}
+    if all(
+        source_path == target_path
+        for target_path, source_path in guess.items()
+        if target_path not in fixed
+    ):
         # where both models have the same paths, these say which layer is which
         fixed = {**guess, **fixed}
     try:
@@ -140,14 +144,14 @@ def _by_forcing(
         ) from error
     chosen = {**fixed, **forced.chosen}
 
-    def choose(there: str, here: str) -> None:
+    def choose(target_path: str, source_path: str) -> None:
         """Adds a pair, the target's path first, unless one of the two layers has a counterpart already."""
-        if there not in chosen and here not in chosen.values():
-            chosen[there] = here
+        if target_path not in chosen and source_path not in chosen.values():
+            chosen[target_path] = source_path
 
     # what the forced runs decided comes first; the guess fills only what they left open
-    for there, here in guess.items():
-        choose(there, here)
+    for target_path, source_path in guess.items():
+        choose(target_path, source_path)
     for one, other in likely:
         # attentions that were put together from linear layers are not called
         if other.path not in forced.open or one.settings.get(layouts.ASSEMBLED):
@@ -156,9 +160,9 @@ def _by_forcing(
         _require_all(runs, forced, chosen, refusal)
     ours = source.by_path
     pairs = [
-        (ours[chosen[there]], layer)
-        for there, layer in target.by_path.items()
-        if chosen.get(there) in ours
+        (ours[chosen[target_path]], layer)
+        for target_path, layer in target.by_path.items()
+        if chosen.get(target_path) in ours
     ]
     for one, other in pairs:
         check_pair(source, one, target, other)

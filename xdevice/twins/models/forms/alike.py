@@ -51,16 +51,16 @@ def _without_ties(twin: Twin, other: Twin) -> Twin:
     more.subtract(other.forms(other.layers))
     # the `id`s of the variables of the layers before
     earlier: set[int] = set()
-    kept = []
+    remaining = []
     for layer, form in zip(twin.layers, forms, strict=True):
         variables = {id(twin.variables[part.name]) for part in layer.parts}
         # a layer that is tied in both models stays in both
         if variables <= earlier and more[form] > 0:
             more[form] -= 1
         else:
-            kept.append(layer)
+            remaining.append(layer)
         earlier |= variables
-    return twin.with_layers(kept)
+    return twin.with_layers(remaining)
 
 
 # group norms

@@ -28,7 +28,10 @@ def split(names: Names) -> tuple[dict[str, str], Slices, Slices]:
     target."""
     ours: dict[str, slice] = {}
     theirs: dict[str, slice] = {}
-    plain = {_split(here, ours): _split(there, theirs) for here, there in names.items()}
+    plain = {
+        _split(source_name, ours): _split(target_name, theirs)
+        for source_name, target_name in names.items()
+    }
     return plain, ours, theirs
 
 

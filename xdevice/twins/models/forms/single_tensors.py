@@ -271,11 +271,15 @@ def pair_singles(source: Twin, target: Twin, names: Names) -> list[dict[str, str
         {layer.path: twin.signature(layer)[1:] for layer in twin.singles}
         for twin in (source, target)
     )
-    sure = {here: there for here, there in names.items() if here in ours and there in theirs}
-    for here, there in sure.items():
-        if ours[here] != theirs[there]:
+    sure = {
+        source_path: target_path
+        for source_path, target_path in names.items()
+        if source_path in ours and target_path in theirs
+    }
+    for source_path, target_path in sure.items():
+        if ours[source_path] != theirs[target_path]:
             raise StateError(
-                f"names= says {here!r}: {there!r}, whose shapes are {ours[here]} and {theirs[there]}"
+                f"names= has {source_path!r}: {target_path!r}; shapes are {ours[source_path]} and {theirs[target_path]}"
             )
     # names= may pair a tensor with one of another path although both models have a tensor at its own path
     taken = {*sure, *sure.values()}
@@ -305,20 +309,22 @@ def _pair_alike(
     in_order: dict[str, str] = {}
     likely: dict[str, str] = {}
     for form in dict.fromkeys(ours.values()):
-        here = [path for path, own in ours.items() if own == form and path not in sure]
-        there = [
+        source_paths = [path for path, own in ours.items() if own == form and path not in sure]
+        target_paths = [
             path for path, own in theirs.items() if own == form and path not in sure.values()
         ]
-        pairs = dict(zip(here, there, strict=False))
-        if len(here) == len(there) and not crossings(here, there):
+        pairs = dict(zip(source_paths, target_paths, strict=False))
+        if len(source_paths) == len(target_paths) and not crossings(source_paths, target_paths):
             sure |= pairs
         else:
             in_order |= pairs
-            likely |= guess(here, there)
+            likely |= guess(source_paths, target_paths)
     return in_order, likely
 
 
 def pairs_of(source: Twin, target: Twin, paths: Mapping[str, str]) -> Pairs:
     """Returns the pairs of single tensors, as layers, for a pairing of `pair_singles`."""
     ours, theirs = ({layer.path: layer for layer in twin.singles} for twin in (source, target))
-    return [(ours[here], theirs[there]) for here, there in paths.items()]
+    return [
+        (ours[source_path], theirs[target_path]) for source_path, target_path in paths.items()
+    ]
