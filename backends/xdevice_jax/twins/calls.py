@@ -28,8 +28,11 @@ if TYPE_CHECKING:
 
 
 class JaxCalls(Calls):
+    """The hooks that call the modules of JAX's libraries and record their calls. `Calls` describes each hook."""
+
     @contextmanager
     def calls(self, model: Any) -> Iterator[list[Call]]:
+        """Records the calls of Flax's layers. The list of an Equinox module stays empty, see the top of this file."""
         layer_paths = {layer.path for layer in self.layers(model)}
         if linen.is_linen(model):
             # no layers by `id`: linen creates them in each call, so they are recognized by their paths
@@ -49,6 +52,7 @@ class JaxCalls(Calls):
             yield watch.calls
 
     def outermost(self, around: Around) -> AbstractContextManager[Any]:
+        """Raises `UnsupportedError`: modules have no common base class whose `__call__` could be replaced."""
         raise self.unsupported(
             "seeing the calls of all models of a program",
             "name the model: xdevice.parity.capture_intermediates(model)",
@@ -56,6 +60,8 @@ class JaxCalls(Calls):
 
     @contextmanager
     def operation_calls(self, run: common.Run, leaf: common.Leaf) -> Iterator[None]:
+        """Records primitives, which are JAX's smallest operations, and the gradients that `jax.grad` and
+        `jax.value_and_grad` return."""
         private.require("operations")
 
         def replaced(original: Any) -> Any:
@@ -86,6 +92,7 @@ class JaxCalls(Calls):
             yield
 
     def infer(self, model: Any, inputs: tuple[Any, ...], /, **named: Any) -> Any:
+        """Calls a module in evaluation mode; a module of Equinox for each example of the batch."""
         if linen.is_linen(model):
             # linen has no mode: a module's arguments say whether it trains
             return model(*inputs, **named)
@@ -107,6 +114,7 @@ class JaxCalls(Calls):
                 setattr(module, name, value)
 
     def has_channels_last(self, model: Any) -> bool | None:
+        """True for the modules of Flax; Equinox has the channels first."""
         return is_nnx(model) or linen.is_linen(model)
 
 

@@ -259,6 +259,8 @@ def _described(model: Any) -> Iterator[Layer]:
 
 
 class JaxLayers(Layers):
+    """The hooks that list the layers of Flax and Equinox. `Layers` describes each hook."""
+
     dialects = ("flax", "haiku")
 
     def has_layers(self, x: object) -> bool:

@@ -91,6 +91,7 @@ def walk(model: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _is_module(thing: Any) -> bool:
+    """Whether an object is a module of nnx or Equinox."""
     return is_nnx(thing) or is_equinox(thing)
 
 
@@ -207,6 +208,9 @@ def _with_one_bias(every: Iterable[Variable]) -> Iterator[Variable]:
 
 
 class JaxModels(Models):
+    """The hooks for modules as models: their variables, devices, moves and files. `Models` and `Files` describe each
+    hook."""
+
     def own_file(self, path: str) -> Any:
         """Reads msgpack with Flax, and a folder of Orbax with Orbax. The library that is used must be installed."""
         if os.path.isdir(path):

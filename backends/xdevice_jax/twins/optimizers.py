@@ -156,6 +156,8 @@ def _settings(transformation: Any) -> tuple[str, dict[str, object]]:
 
 
 class JaxOptimizers(Optimizers):
+    """The hooks that read optimizers of optax. Their state is not converted. `Optimizers` describes each hook."""
+
     def has_optimizer(self, x: object) -> bool:
         library = sys.modules.get("optax")
         return library is not None and isinstance(x, library.GradientTransformation)

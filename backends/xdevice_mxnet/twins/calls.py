@@ -61,6 +61,8 @@ class _GradientTap(mx.autograd.Function):  # type: ignore[misc]
 
 
 class MxnetCalls(Calls):
+    """The hooks that call Gluon's blocks and record their calls. `Calls` describes each hook."""
+
     @contextmanager
     def calls(self, model: Any) -> Iterator[list[Call]]:
         private.require("layers' calls")

@@ -148,6 +148,7 @@ _ROWS: Final[Mapping[type | str, ops.Row]] = {
 
 
 def _dropout(path: str, block: Any) -> Layer:
+    """Reads a Dropout."""
     return ops.dropout(path, _rate(block), axes=tuple(_axes(block)) or "each number")
 
 
@@ -210,6 +211,8 @@ def _module(path: str, block: Any) -> ops.Module:
 
 
 class MxnetLayers(Operations):
+    """The hooks that list the layers of Gluon. `Layers` and `Operations` describe each hook."""
+
     def layers(self, model: Any) -> Iterable[Layer]:
         if not isinstance(model, Block):
             raise self.unsupported(

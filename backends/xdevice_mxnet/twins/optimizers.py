@@ -149,7 +149,12 @@ def _slots(optimizer: Any, kind: str) -> dict[str, str]:
 
 
 class MxnetOptimizers(Optimizers):
+    """The hooks that read Gluon's Trainers and MXNet's optimizers, and load their state. `Optimizers` describes each
+    hook."""
+
     def state_to_come(self, optimizer: Any, names: Sequence[str]) -> Mapping[str, Any]:
+        """Returns new arrays for the state of a Trainer's parameters; nothing for an optimizer without a Trainer, or
+        for a network."""
         if not isinstance(optimizer, mx.gluon.Trainer):
             return {}
         numbers = {name.partition(".")[0] for name in names}
@@ -162,6 +167,7 @@ class MxnetOptimizers(Optimizers):
         return state
 
     def take_state(self, optimizer: Any, state: Mapping[str, Any]) -> None:
+        """Gives a Trainer the new arrays of `state`, and its counts of steps, which are numbers outside the arrays."""
         if not isinstance(optimizer, mx.gluon.Trainer):
             return
         private.require("optimizers")
@@ -187,6 +193,7 @@ class MxnetOptimizers(Optimizers):
         rule.num_update = max([rule.begin_num_update, *trainers.steps(rule).values()])
 
     def optimizer(self, optimizer: Any) -> Optimizer:
+        """Reads a Trainer; or an optimizer without one, whose parameters are not known."""
         rule = optimizer.optimizer if isinstance(optimizer, mx.gluon.Trainer) else optimizer
         kind = terms.kind_of(rule, _KINDS, self.unsupported)
         settings = _settings(rule, kind)

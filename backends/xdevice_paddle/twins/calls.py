@@ -38,6 +38,8 @@ def _asks(x: Any) -> bool:
 
 
 class PaddleCalls(Calls):
+    """The hooks that call Paddle's layers and record their calls. `Calls` describes each hook."""
+
     @contextmanager
     def calls(self, model: Any) -> Iterator[list[Call]]:
         private.require("layers' calls")
@@ -63,6 +65,7 @@ class PaddleCalls(Calls):
 
     @contextmanager
     def operation_calls(self, run: common.Run, leaf: common.Leaf) -> Iterator[None]:
+        """Records the calls of Paddle's operators, and the gradients of parameters and inputs."""
         private.require("operations")
         functions = [(_operators, name) for name, x in vars(_operators).items() if callable(x)]
         # methods of tensors that do not call these functions
@@ -101,6 +104,8 @@ class PaddleCalls(Calls):
 
     @contextmanager
     def evaluating(self, model: Any) -> Iterator[None]:
+        """Sets a model to evaluation mode while the block is open, and restores the modes of all its layers and the
+        averages that evaluation would change."""
         layers = model.sublayers(include_self=True)
         training = [layer for layer in layers if layer.training]
         # a BatchNorm with use_global_stats=False takes the batch's statistics even in evaluation mode

@@ -310,10 +310,12 @@ def _kernel(pool: Any) -> Any:
 
 
 def _max_pool(axes: int, path: str, pool: Any) -> Layer:
+    """Reads a MaxPool over this number of axes."""
     return ops.max_pool(path, axes, _kernel(pool), pool.stride, pool.padding, _ceil_mode(pool))
 
 
 def _avg_pool(axes: int, path: str, pool: Any) -> Layer:
+    """Reads an AvgPool over this number of axes."""
     window = (_kernel(pool), pool.stride, pool.padding)
     return ops.avg_pool(
         path,
@@ -329,6 +331,7 @@ _output_size = partial(_setting, name="output_size")
 
 
 def _upsample(path: str, layer: Any) -> Layer:
+    """Reads an Upsample."""
     # align_mode=1 is a third way to place the pixels, which PyTorch does not have
     corners = (
         "as align_mode=1"
@@ -339,6 +342,7 @@ def _upsample(path: str, layer: Any) -> Layer:
 
 
 def _upsample_image(mode: str, path: str, layer: Any) -> Layer:
+    """Reads an UpsamplingNearest2D or UpsamplingBilinear2D, as `mode` says."""
     # Paddle's UpsamplingBilinear2D always aligns the corners, as PyTorch's does
     return ops.upsample(
         path, 2, layer.size, layer.scale_factor, mode, align_corners=mode != "nearest"
@@ -346,6 +350,7 @@ def _upsample_image(mode: str, path: str, layer: Any) -> Layer:
 
 
 def _pad(path: str, layer: Any) -> Layer:
+    """Reads a Pad1D, Pad2D or Pad3D."""
     return ops.pad(
         path,
         ops.last_axis_first([int(size) for size in layer.padding]),
@@ -355,12 +360,14 @@ def _pad(path: str, layer: Any) -> Layer:
 
 
 def _gelu(path: str, layer: Any) -> Layer:
+    """Reads a GELU."""
     return ops.activation(
         path, "gelu", approximate="tanh" if _setting(layer, "approximate") else "none"
     )
 
 
 def _dropout(path: str, layer: Any) -> Layer:
+    """Reads a Dropout."""
     axes = "each number" if layer.axis is None else layer.axis
     return ops.dropout(
         path, layer.p, layer.mode, tuple(axes) if isinstance(axes, list | tuple) else axes
@@ -368,6 +375,7 @@ def _dropout(path: str, layer: Any) -> Layer:
 
 
 def _layer_norm(path: str, layer: Any) -> Layer:
+    """Reads a LayerNorm without parameters."""
     return ops.plain(
         path,
         "layer_norm",
@@ -441,6 +449,8 @@ def _module(path: str, layer: Any) -> ops.Module:
 
 
 class PaddleLayers(Operations):
+    """The hooks that list the layers of Paddle. `Layers` and `Operations` describe each hook."""
+
     def layers(self, model: Any) -> Iterable[Layer]:
         if not isinstance(model, nn.Layer):
             raise self.unsupported(

@@ -174,9 +174,12 @@ def _state(kind: str, p: Any, number: int, settings: Mapping[str, object]) -> di
 
 
 class PaddleOptimizers(Optimizers):
+    """The hooks that read Paddle's optimizers and load their state. `Optimizers` describes each hook."""
+
     def state_to_come(
         self, optimizer: Any, names: Sequence[str]
     ) -> Mapping[str, paddle.Tensor]:
+        """Makes the state in a copy of the optimizer, which has none, and returns it."""
         if not isinstance(optimizer, paddle.optimizer.Optimizer):
             return {}
         numbers = {name.partition(".")[0] for name in names}
@@ -200,6 +203,7 @@ class PaddleOptimizers(Optimizers):
         return dict(states.variables(twin))
 
     def take_state(self, optimizer: Any, state: Mapping[str, paddle.Tensor]) -> None:
+        """Puts the tensors of `state` where Paddle looks for them, under the names that it uses in this process."""
         if not isinstance(optimizer, paddle.optimizer.Optimizer):
             return
         parameters, weights = states.parameters_of(optimizer), states.master_weights(optimizer)

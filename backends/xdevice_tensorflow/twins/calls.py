@@ -86,8 +86,11 @@ _remove_callback = private["tensorflow.python.framework.op_callbacks.remove_op_c
 
 
 class TensorflowCalls(Calls):
+    """The hooks that call Keras models and record the calls of their layers. `Calls` describes each hook."""
+
     @contextmanager
     def calls(self, model: Any) -> Iterator[list[Call]]:
+        """Records the calls of a model's layers, and of the activations inside them."""
         private.require("layers' calls")
         layer_paths = {layer.path for layer in self.layers(model)}
         # layers whose activation is a function to replace, and activations that are layers themselves
@@ -131,6 +134,8 @@ class TensorflowCalls(Calls):
 
     @contextmanager
     def operation_calls(self, run: common.Run, leaf: common.Leaf) -> Iterator[None]:
+        """Records TensorFlow's operations outside the backward pass, and the gradients that the program asks a tape
+        for."""
         private.require("operations")
         before = tf.config.functions_run_eagerly()
         with self._following() as follow:

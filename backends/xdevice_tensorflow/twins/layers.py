@@ -552,11 +552,13 @@ def _called_with(path: str, layer: Any) -> Iterator[Layer]:
 
 
 def _max_pool(axes: int, path: str, layer: Any) -> Layer:
+    """Reads a MaxPooling over this number of axes."""
     window = (layer.pool_size, layer.strides, layer.padding)
     return ops.max_pool(path, axes, *window, image=pixels.size_of_image(layer))
 
 
 def _avg_pool(axes: int, path: str, layer: Any) -> Layer:
+    """Reads an AveragePooling over this number of axes."""
     window = (layer.pool_size, layer.strides, layer.padding)
     return ops.avg_pool(
         path, axes, *window, count_include_pad=False, image=pixels.size_of_image(layer)
@@ -564,6 +566,7 @@ def _avg_pool(axes: int, path: str, layer: Any) -> Layer:
 
 
 def _upsample(axes: int, path: str, layer: Any) -> Layer:
+    """Reads an UpSampling over this number of axes."""
     mode = getattr(layer, "interpolation", "nearest")
     return ops.upsample(
         path, axes, None, layouts.per_axis(layer.size, axes), _INTERPOLATIONS.get(mode, mode)
@@ -580,6 +583,7 @@ def _pad(path: str, layer: Any) -> Layer:
 
 
 def _dropout(path: str, layer: Any) -> Layer:
+    """Reads a Dropout."""
     return ops.dropout(
         path,
         layer.rate,
@@ -588,11 +592,13 @@ def _dropout(path: str, layer: Any) -> Layer:
 
 
 def _layer_norm(path: str, layer: Any) -> Layer:
+    """Reads a LayerNormalization without parameters."""
     axes = 1 if isinstance(layer.axis, int) else len(layer.axis)
     return ops.plain(path, "layer_norm", eps=layer.epsilon, axes=axes)
 
 
 def _group_norm(path: str, layer: Any) -> Layer:
+    """Reads a GroupNormalization without parameters."""
     # a layer made with groups=-1 has the number of channels as `groups` once it is built
     if layer.groups in (-1, *(getattr(layer.input_spec, "axes", None) or {}).values()):
         return ops.plain(path, "instance_norm", eps=layer.epsilon)
@@ -732,6 +738,8 @@ _TABLE: Final = ops.Table(
 
 
 class TensorflowLayers(Operations):
+    """The hooks that list the layers of Keras. `Layers` and `Operations` describe each hook."""
+
     def layers(self, model: Any) -> Iterable[Layer]:
         if not isinstance(model, keras.Layer):
             raise self.unsupported(

@@ -126,7 +126,10 @@ def _clip(optimizer: Any) -> str | None:
 
 
 class TensorflowOptimizers(Optimizers):
+    """The hooks that read Keras's optimizers. `Optimizers` describes each hook."""
+
     def optimizer(self, optimizer: Any) -> Optimizer:
+        """Reads a Keras optimizer. Each tensor of its state is named by its index in `optimizer.variables`."""
         private.require("optimizers")
         kind = terms.kind_of(optimizer, _KINDS, self.unsupported)
         settings = _settings(optimizer, kind)

@@ -78,8 +78,11 @@ class _Operations(TorchFunctionMode):
 
 
 class TorchCalls(Calls):
+    """The hooks that call PyTorch modules and record their calls. `Calls` describes each hook."""
+
     @contextmanager
     def calls(self, model: Any) -> Iterator[list[Call]]:
+        """Records the calls of a model's modules, and the gradients of their outputs."""
         private.require("layers' calls")
         # a module that contains others is recorded only if it is one layer elsewhere, as an attention is
         layer_paths = {layer.path for layer in self.layers(model)}
@@ -125,6 +128,7 @@ class TorchCalls(Calls):
 
     @contextmanager
     def evaluating(self, model: Any) -> Iterator[None]:
+        """Sets a model to evaluation mode while the block is open, and restores the mode of each of its modules."""
         training = [module for module in model.modules() if module.training]
         model.eval()
         try:

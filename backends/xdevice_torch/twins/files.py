@@ -13,7 +13,10 @@ from xdevice.twins.contract.files import Files
 
 
 class TorchFiles(Files):
+    """The hook that reads PyTorch's own files. `Files` describes it."""
+
     def own_file(self, path: str) -> Any:
+        """Reads a file of `torch.save` with PyTorch's restricted unpickler, which runs no code from the file."""
         # PyTorch before 1.6 did not write zip files, and torch.load refuses mmap=True for any other file
         is_zip = zipfile.is_zipfile(path)
         try:

@@ -235,11 +235,13 @@ _ROWS: Final[Mapping[type | str, ops.Row]] = {
 
 
 def _max_pool(axes: int, path: str, pool: Any) -> Layer:
+    """Reads a MaxPool over this number of axes."""
     window = (pool.kernel_size, pool.stride, pool.padding)
     return ops.max_pool(path, axes, *window, pool.ceil_mode, pool.dilation)
 
 
 def _avg_pool(axes: int, path: str, pool: Any) -> Layer:
+    """Reads an AvgPool over this number of axes."""
     window = (pool.kernel_size, pool.stride, pool.padding)
     # AvgPool1d has no divisor_override
     divisor = getattr(pool, "divisor_override", None)
@@ -247,12 +249,14 @@ def _avg_pool(axes: int, path: str, pool: Any) -> Layer:
 
 
 def _upsample(path: str, layer: Any) -> Layer:
+    """Reads an Upsample."""
     return ops.upsample(
         path, None, layer.size, layer.scale_factor, layer.mode, layer.align_corners
     )
 
 
 def _pad(mode: str, axes: int, path: str, layer: Any) -> Layer:
+    """Reads a padding layer with this mode over this number of axes."""
     # PyTorch lists the padding of the last axis first, and only ConstantPad has a value
     return ops.pad(
         path, ops.last_axis_first(layer.padding), mode, getattr(layer, "value", None)
@@ -260,14 +264,17 @@ def _pad(mode: str, axes: int, path: str, layer: Any) -> Layer:
 
 
 def _dropout(axes: str, path: str, layer: Any) -> Layer:
+    """Reads a dropout. `axes` says which numbers are dropped together, as in `ops.dropout`."""
     return ops.dropout(path, layer.p, axes=axes)
 
 
 def _layer_norm(path: str, norm: Any) -> Layer:
+    """Reads a LayerNorm without parameters."""
     return ops.plain(path, "layer_norm", eps=norm.eps, axes=len(norm.normalized_shape))
 
 
 def _rms_norm(path: str, norm: Any) -> Layer:
+    """Reads an RMSNorm without parameters."""
     return ops.plain(path, "rms_norm", eps=_rms_eps(norm), axes=len(norm.normalized_shape))
 
 
@@ -337,6 +344,8 @@ def _module(path: str, module: Any) -> ops.Module:
 
 
 class TorchLayers(Operations):
+    """The hooks that list the layers of PyTorch. `Layers` and `Operations` describe each hook."""
+
     def layers(self, model: Any) -> Iterable[Layer]:
         if not isinstance(model, nn.Module):
             raise self.unsupported(

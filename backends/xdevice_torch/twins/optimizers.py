@@ -143,6 +143,8 @@ def _settings(optimizer: Any, kind: str, group: Mapping[str, Any]) -> dict[str, 
 
 
 class TorchOptimizers(Optimizers):
+    """The hooks that read PyTorch's optimizers and load their state. `Optimizers` describes each hook."""
+
     def state_to_come(self, optimizer: Any, names: Sequence[str]) -> Mapping[str, torch.Tensor]:
         return (
             state_to_come(optimizer, names, self)
@@ -151,6 +153,8 @@ class TorchOptimizers(Optimizers):
         )
 
     def take_state(self, optimizer: Any, state: Mapping[str, torch.Tensor]) -> None:
+        """Gives an optimizer the new tensors of `state`; a module takes over its extra state, which it keeps outside
+        its variables."""
         if not isinstance(optimizer, torch.optim.Optimizer):
             extra_state.take(optimizer, state)
             return
@@ -161,6 +165,7 @@ class TorchOptimizers(Optimizers):
             optimizer.state[parameters[int(number)]].setdefault(key, x)
 
     def optimizer(self, optimizer: Any) -> Optimizer:
+        """Reads an optimizer. Each tensor of its state is named as in `state_dict()`, see the top of this file."""
         kind = terms.kind_of(optimizer, _KINDS, self.unsupported)
         parameters: list[terms.Parameter] = []
         for group in optimizer.param_groups:

@@ -214,6 +214,7 @@ def _swapped_gates(x: Array) -> Array:
 
 
 def _flattened(x: Array) -> Array:
+    """Returns the array with one axis."""
     return x.reshape(-1)
 
 

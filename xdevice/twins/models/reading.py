@@ -83,6 +83,7 @@ class Twin(NamedTuple):
 
     @property
     def by_path(self) -> dict[str, Layer]:
+        """The layers with parameters, by path."""
         return {layer.path: layer for layer in self.layers}
 
     @property
@@ -91,6 +92,7 @@ class Twin(NamedTuple):
         return [layer.parts[0].name for layer in self.singles]
 
     def shapes(self, layer: Layer) -> dict[str, Shape]:
+        """The shapes of a layer's parameters in PyTorch's layout, by PyTorch's names."""
         return shapes_of(self.variables, layer)
 
     def forms(self, layers: Iterable[Layer]) -> list[Form]:

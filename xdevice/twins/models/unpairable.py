@@ -38,14 +38,17 @@ class Unpaired(NamedTuple):
 
     @property
     def layers(self) -> list[Layer]:
+        """The layers, in order."""
         return [layer for layer, _ in self.signed]
 
     @property
     def paths(self) -> list[str]:
+        """The paths of the layers, in order."""
         return [layer.path for layer, _ in self.signed]
 
     @property
     def signatures(self) -> list[Signature]:
+        """The signatures of the layers, in order."""
         return [signature for _, signature in self.signed]
 
     def only(self, signatures: Container[Signature]) -> Unpaired:
