@@ -126,16 +126,18 @@ def orders(model: Any) -> dict[int, Order]:
         # a path ends at a reshape in the other direction, which undoes this one
         stops = {id(other.op) for other in reshapes if other.opens != reshape.opens}
         for op in reached(reshape.op, graph.before if reshape.opens else graph.after, stops):
-            between = _between_convs(reshape, graph) or _between_layers(op, reshape, graph)
+            doubt = _between_convs(reshape, graph) or _between_layers(op, reshape, graph)
             order = _order(reshape)
-            if between:
-                order = order._replace(why=f"{order.why}; {between}")
+            if doubt:
+                order = order._replace(why=f"{order.why}; {doubt}")
+            # the first reshape counts, see `_is_last`
             by_id.setdefault(
-                id(inner(op)), order._replace(image=() if between else reshape.shape)
+                id(inner(op)), order._replace(image=() if doubt else reshape.shape)
             )
     # the layers of subclassed models, which are in no graph: see the top of this file
     followed = {id(inner(op)) for op in graph.ops}
     has_conv = any(isinstance(layer, CONVS) for layer in every)
+    # every meaning that a Flatten or Reshape outside the graph may have
     loose = [
         reshape
         for layer in every
@@ -305,7 +307,7 @@ def _between_layers(op: Any, reshape: _Reshape, graph: Graph) -> str:
     while op is not reshape.op:
         before = list(graph.before(op))
         if len(before) != 1 or not (_is_one_of(op, (kl.Dense, *_STILL)) or _is_function(op)):
-            return f"{_named(op)} follows it, which may move numbers, or takes others as well"
+            return f"{_named(op)} follows it, which may move numbers or take others too"
         op = before[0]
     return ""
 

@@ -470,7 +470,7 @@ def even(model):
 def test_a_norm_of_groups_goes_to_gluon_where_its_groups_are_even():
     source, like = randomised("torch", group_norm("torch")), gluon_groups()
     state = xdevice.models.convert_state(source, "mxnet", like=like)
-    why = "it has one number for each group, and those of the channels in a group are not equal"
+    why = "it has one number for each group, and the channels of a group have different numbers"
     assert state.unmapped == {"gamma": why, "beta": why}
     with pytest.raises(xdevice.errors.StateError, match="those of the channels"):
         xdevice.load(state, into=like)
@@ -821,7 +821,7 @@ def test_weight_norms_over_other_axes_are_not_mapped():
         source, "paddle", like=paddle.nn.utils.weight_norm(paddle.nn.Linear(4, 3))
     )
     assert (
-        "weight_g is (3, 1) in torch, (1, 4) in paddle; build one with another dim"
+        "weight_g is (3, 1) in torch, (1, 4) in paddle; build one of them with another dim"
         in state.unmapped["weight_g"]
     )
     with pytest.raises(xdevice.errors.ParityError, match="over other axes"):

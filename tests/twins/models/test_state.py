@@ -877,9 +877,12 @@ def test_a_layer_that_nobody_knows_is_listed():
         ({"0": "same"}, "^kinds says that '0' is a same, but its class says linear in torch"),
         (
             {"0.weight": "same"},
-            r"^kinds says same of '0\.weight', where there are no parameters of a layer that is",
+            r"^kinds says that '0\.weight' is a same, but no layer of an unknown class has",
         ),
-        ({"norm": "layer_norm"}, r"of 'norm', where .*; it can be said of 1\.weight, 1\.bias$"),
+        (
+            {"norm": "layer_norm"},
+            r"'norm' is .*; the parameters of such layers are 1\.weight, 1\.bias$",
+        ),
     ],
 )
 def test_what_is_said_of_a_model_is_held_against_its_classes(kinds, message):

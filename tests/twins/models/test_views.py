@@ -475,7 +475,9 @@ def test_pixels_along_one_axis_are_those_of_an_image():
 
 def test_a_kind_of_a_class_that_is_not_there_is_an_error():
     torch = pytest.importorskip("torch")
-    with pytest.raises(xdevice.errors.StateError, match="kinds says rms_norm of 'OtherNorm'"):
+    with pytest.raises(
+        xdevice.errors.StateError, match="kinds says that 'OtherNorm' is a rms_norm"
+    ):
         xdevice.models.convert_state(
             own_norm(torch)(), "torch", like=own_norm(torch)(), kinds={"OtherNorm": "rms_norm"}
         )

@@ -350,7 +350,7 @@ def per_group(groups: int, channels: int | None = None) -> Rule:
         # the framework would apply the first number of a group to all of its channels
         if (rows != rows[:, :1]).any():
             raise UnfitError(
-                "it has one number for each group, and those of the channels in a group are not equal"
+                "it has one number for each group, and the channels of a group have different numbers"
             )
         return rows[:, 0]
 
@@ -558,7 +558,7 @@ def parts(
     # without an entry for attentions, the parameters are PyTorch's own, which joins some projections in one array
     if kind == ATTENTION and not own and not ways:
         # a layer states head_dim only if it is not the size that PyTorch computes
-        why = f"PyTorch's heads have embed_dim / num_heads numbers, and these have {settings.get('head_dim')}"
+        why = f"in PyTorch a head has embed_dim / num_heads numbers, and these have {settings.get('head_dim')}"
         packed = tuple(_attention(settings))
         return (
             tuple(part._replace(rule=unfit(part.rule, why)) for part in packed)
@@ -730,7 +730,7 @@ def misfit(kind: str, shapes: Mapping[str, Sequence[int]]) -> str:
     for name, shape in shapes.items() if kind in _AXES else ():
         axes = _axes_of(kind, name)
         if len(shape) not in axes:
-            return f"{name} is {tuple(shape)} in PyTorch's layout, where it has {' or '.join(map(str, axes))} axes"
+            return f"{name} is {tuple(shape)} in PyTorch's layout, where it needs {' or '.join(map(str, axes))} axes"
     if kind not in RECURRENT:
         return ""
     # columns are numbers of the state: an LSTM with a projection has a shorter output, which weight_hh takes, while
@@ -742,7 +742,7 @@ def misfit(kind: str, shapes: Mapping[str, Sequence[int]]) -> str:
     )
     return (
         off
-        and f"{off} in PyTorch's layout, where {_GATES[kind]} for each number of the state are {rows}"
+        and f"{off} in PyTorch's layout, and {_GATES[kind]} for each number of the state make {rows}"
     )
 
 

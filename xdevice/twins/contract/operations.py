@@ -183,7 +183,7 @@ def _each(
         # a hook may change what the module takes or gives
         if any(_root(hook) not in table.observers for hook in module.hooks):
             yield other(f"{path}()", itself, "a hook")
-        # its own tensors do not count: they may be counters, or the states of dropouts
+        # a layer with parameters, whose other tensors do not count: they may be counters, or the states of dropouts
         if path in by_path:
             yield by_path[path]
             if table.is_rewritten(itself):
@@ -196,19 +196,19 @@ def _each(
             blocks.add(path)
             continue
         # the code of a group of layers, or of a model that computes with parameters of its own, is not read
-        is_open = module.children or (path == "" and module.has_parameters)
-        is_listed = path.rpartition(".")[0] in blocks or (
+        is_group = module.children or (path == "" and module.has_parameters)
+        is_described = path.rpartition(".")[0] in blocks or (
             not table.lists_inside and _is_inside(path, by_path)
         )
         # the description of a block, or of a layer with parameters, covers the layers inside it
-        operation = None if is_open or is_listed else table.read(path, itself)
+        operation = None if is_group or is_described else table.read(path, itself)
         if operation is not None:
             yield operation
 
 
 def _is_inside(path: str, layers: Container[str]) -> bool:
-    """Whether a path leads into one of these layers, which are paths too. The path "" is the model, which contains
-    every layer."""
+    """Whether the module at a path is inside one of the modules at the paths `layers`. The path "" is the model, which
+    contains every module."""
     names = path.split(".")
     return "" in layers or any(
         ".".join(names[:count]) in layers for count in range(1, len(names))
@@ -231,7 +231,8 @@ def _root(thing: object) -> str:
 
 class _Lines:
     """Finds the line of each layer in a model. A line consists of layers that are called one after another, with
-    nothing in between. A layer that is called in two places ends a line, because it is listed only once."""
+    nothing in between. A layer that is called in two places ends a line, because it is listed only once. A line has a
+    name, such as "in features" or "behind pool"."""
 
     def __init__(
         self, modules: Sequence[Module], by_path: Container[str], table: Table
@@ -269,8 +270,8 @@ class _Lines:
             self._count(child.itself)
 
     def _in_line(self, module: Any, line: str) -> str:
-        """Names the line of each layer in `module`, which calls its children one after another. Returns the line that
-        continues after it."""
+        """Names the line of each layer in `module`, which calls its children one after another. `line` is the line that
+        the first of them is in; returns the line that goes on after the last."""
         for path, child, inside, *_ in self._inside(module):
             # a module with two places is listed once, so the list does not show the order of its calls. The name of
             # the line behind it includes the line before it, because both places need different names

@@ -177,10 +177,10 @@ def _read(
     reading.check_kinds_fit(kinds, names, origin, wanted)
     if request.inputs is not None and (wanted is None or origin.model is None):
         raise StateError(
-            "inputs= is what two models are called with; give a model, and another one as like="
+            "inputs= needs two models to run: give a model as the source, and another as like="
         )
     if wanted is None and names:
-        raise StateError("names= says which layer of like= is meant; give like=, the model")
+        raise StateError("names= names layers of like=; give a model of the target as like=")
     if wanted is None and request.dtype == LIKE:
         raise ArgumentError(
             "dtype='like' takes the dtypes of like=; pass a model as like=, or the name of a dtype as dtype="

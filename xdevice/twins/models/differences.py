@@ -207,7 +207,7 @@ class Lister:
             if is_target
             else f"settle({name!r}) says that it is not needed"
         )
-        hint += ", kinds= of which kind the layer at its path is"
+        hint += ", or kinds= says of which kind the layer at its path is"
         return f"no layer that xdevice knows has it, and the other model has no more tensors of its shape; {hint}"
 
     # whether the outputs agree
@@ -367,7 +367,7 @@ class Lister:
             more = f" and {len(doubts) - 1} more" if len(doubts) > 1 else ""
             yield (
                 f"not compared: the axis of {layer.path or layer.kind}{more}, {layer.settings[layouts.AXIS]} in "
-                f"{twin.name}, the second in {other.name}: the same only where the code moves axes{_RUN_BOTH}"
+                f"{twin.name}, the second in {other.name}: the same only if the code moves axes{_RUN_BOTH}"
             )
 
     def _knows_activations(self) -> bool:
@@ -498,12 +498,14 @@ def _compare(
     """Compares the layers without parameters, gap by gap. With `is_called`, the layers are in the order of their calls:
     a layer may come twice, and a layer that one model lacks is not listed, because comparing the outputs shows it."""
     sources, targets = list(with_pads(ours)), list(with_pads(theirs))
+    # the number of the pair that each layer with parameters is in, by its path
     ours_by, theirs_by = (
         {pair[side].path: number for number, pair in enumerate(pairs)} for side in (0, 1)
     )
     # gaps in which a layer that only one model has is listed as missing
     missing_at: dict[int, str] = {}
     if not is_called:
+        # a gap counts if it is certain in both models, and ends at the same pair
         ends = _certain(sources, ours_by)
         places = {number: f"behind {path}" for path, number in theirs_by.items()} | {
             -1: "at the beginning"
@@ -518,6 +520,7 @@ def _compare(
     comparison = compare_gaps(
         gaps(sources, ours_by), gaps(targets, theirs_by), missing_at, owners
     )
+    # a difference of an activation inside a layer is reported at the path of the layer
     inside = {f"{layer.path}.activation": layer.path for layer in targets if layer.parts}
     differences = [
         one._replace(where=inside.get(one.where, one.where)) for one in comparison.differences
@@ -575,6 +578,7 @@ def compare_gaps(
     which no function is called, by number, with a text that says where each is: a layer that only one model has there
     is missing in the other. `owners` are the paths of layers with parameters."""
     differences: list[SettingDifference] = []
+    # the layers of both models that are not compared in their gaps
     left: list[Layer] = []
     right: list[Layer] = []
     activated: set[str] = set()
@@ -589,6 +593,7 @@ def compare_gaps(
             left += one
             right += other
             continue
+        # the layers of a kind in a gap are paired in their order; None for a layer that one model lacks
         for mine, its in zip_longest(one, other):
             if mine is not None and its is not None:
                 differences += _between(mine, its)

@@ -90,7 +90,7 @@ def _with_lists(
     ):
         return source
     done.append(
-        f"read the numbers in {sum(name != one for name, one in new.items())} names as those of lists"
+        f"read the numbers in {sum(name != one for name, one in new.items())} names as indices of lists"
     )
     return {new[name]: value for name, value in source.items()}
 
@@ -150,7 +150,7 @@ def plain_names(source: Mapping[str, Any], done: list[str]) -> Mapping[str, Any]
     if not changed or len(set(new.values())) < len(new):
         return source
     first = next(iter(changed.items()))
-    done.append(f"read {first[0]} as {first[1]}, and so {len(changed) - 1} more names")
+    done.append(f"read {first[0]} as {first[1]}, and {len(changed) - 1} more names likewise")
     return {new[name]: value for name, value in source.items()}
 
 
@@ -261,11 +261,13 @@ def read_state(source: Any, wanted: Twin | None, request: Request, state: State)
     stated = spelled_out(request.kinds, variables, None)
     # paths of the state by paths of the target
     back = {target_path: source_path for source_path, target_path in request.names.items()}
+    # the kinds of the target's layers, by the path in the state
     by_like = (
         {}
         if wanted is None
         else {back.get(one.path, one.path): one.kind for one in wanted.layers}
     )
+    # kinds= outranks the target
     kinds = {
         path: kind
         for path, kind in {**by_like, **stated}.items()
@@ -280,6 +282,7 @@ def read_state(source: Any, wanted: Twin | None, request: Request, state: State)
     _require_stated(reading, stated, ways[reading.dialect], variables)
     # raises if shapes do not fit, before the errors below, which would hide that
     settled_layers = [settled(layer, variables) for layer in reading.layers]
+    # without a target, only kinds= says what a layer is, and a recognized kind is only a guess
     layers = [
         layer
         for layer in settled_layers
@@ -304,8 +307,8 @@ def read_state(source: Any, wanted: Twin | None, request: Request, state: State)
         )
     if by_names := [layer.path for layer in layers if layer.path not in kinds]:
         state.differences.append(
-            f"not compared: the kinds of {some_of(by_names)}, and which of one kind and shape is which: only names, "
-            "shapes and their order tell it"
+            f"not compared: the kinds of {some_of(by_names)}, and which of one kind and shape is which: they come only "
+            "from names, shapes and order"
         )
     # a user expects PyTorch's layout or that of the tensors' own framework; any other is reported
     if reading.dialect not in ("torch", backend.name):
@@ -332,10 +335,10 @@ def _require_certain(reading: recognition.Reading, layers: Sequence[Layer]) -> N
     if not doubtful:
         return
     path = doubtful[0].path
-    more = f", nor of {len(doubtful) - 1} more" if len(doubtful) > 1 else ""
+    more = f", nor for {len(doubtful) - 1} more layers" if len(doubtful) > 1 else ""
     names = [part.name for layer in doubtful for part in layer.parts]
     raise StateError(
-        f"{shown(path)} may be {' or '.join(reading.doubts[path])}: names and shapes do not decide{more}. Give the "
+        f"{shown(path)} may be {' or '.join(reading.doubts[path])}: names and shapes do not decide it{more}. Give the "
         f"model instead of its state, or name the kind; a guess is {recognition.question(names, reading)}"
     )
 

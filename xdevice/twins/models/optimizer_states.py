@@ -296,7 +296,7 @@ _NONE: Final = "no setting makes them equal"
 # the advice for settings that no argument can make equal
 _REMEDIES: Final = {
     "hooks": "they are code, which xdevice does not read: compare the optimizers step by step",
-    "momentum_holds": f"{_NONE} but a constant learning rate: at each change, multiply the momentum that is a sum of "
+    "momentum_holds": f"{_NONE} except a constant rate: at each change, multiply the momentum that is a sum of "
     "steps by the new rate over the old one",
     "schedule": "give both the same learning rate for each step, and compare them step by step: a schedule is code",
 }
@@ -344,13 +344,11 @@ def _remedy_of_eps(theirs: _ReadOptimizer, one: _Settings, other: _Settings) -> 
 def _remedy_of_decay(theirs: _ReadOptimizer, one: _Settings, other: _Settings) -> str | None:
     """Returns how to make the target decay as the source does; None if an argument of the target makes it."""
     if one["decay"] == terms.COUPLED != other["decay"]:
-        instead = "weight_decay=0 there, and weight_decay / 2 times the sum of squares added to the loss, does"
+        instead = "set weight_decay=0 there, and add weight_decay / 2 times the sum of squares to the loss"
     elif "decay" in theirs.optimizer.arguments:
         return None
     elif one["decay"] == terms.DECOUPLED:
-        instead = (
-            "weight_decay=0 there, and weights times 1 - lr weight_decay before each step, does"
-        )
+        instead = "set weight_decay=0 there, and multiply weights by 1 - lr weight_decay before a step"
     else:
         instead = "set weight_decay=0 on both sides, and put the decay into the loss"
     return f"{_NONE}: {instead}"
@@ -569,12 +567,12 @@ def _values(
             if array.dtype.name != wanted:
                 came = array.dtype.name
                 unfilled.append(
-                    f"{pair.name}: the {slot} is {came}, and {wanted} in {theirs}; cast before"
+                    f"{pair.name}: the {slot} is {came}, and {wanted} in {theirs}; cast it first"
                 )
             # Keras has one count of steps for all parameters
             elif name in values and (values[name] != array).any():
                 unfilled.append(
-                    f"{pair.name}: {theirs} counts the steps of all parameters as one, and they differ here"
+                    f"{pair.name}: {theirs} has one count of steps for all parameters, and they differ here"
                 )
             else:
                 values[name] = array

@@ -73,7 +73,7 @@ def by_name(source: Twin, target: Twin, names: Names) -> list[tuple[Layer, Layer
     ]
     # the second pair would overwrite the values of the first
     if len({other.path for _, other in pairs}) < len(pairs):
-        raise StateError(f"names gives one layer of like= twice: {dict(names)}")
+        raise StateError(f"names= gives one layer of like= twice: {dict(names)}")
     return pairs
 
 
@@ -295,7 +295,7 @@ def check_pair(source: Twin, one: Layer, target: Twin, other: Layer) -> None:
     )
     raise StateError(
         f"{_part_names(one)} of {source.name} cannot become {_part_names(other)} of {target.name}: "
-        f"they are {difference} (in PyTorch's layout); {instead}which layer is which by names={{{one.path!r}: ...}}, "
+        f"they are {difference} (in PyTorch's layout); {instead}which layer is which with names={{{one.path!r}: ...}}, "
         f"or leave both out: skip=[{one.path!r}]{rows and '; '}{rows}"
     )
 

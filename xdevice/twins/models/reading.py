@@ -344,7 +344,7 @@ def check_kinds_fit(kinds: Names, names: Names, source: Twin, target: Twin | Non
             for layer in twin.layers
             if _is_meant(layer.path, classes_of(twin.sequence), with_dots(place))
         ]
-        # in one of the two is enough: the other may be a class that is known anyway
+        # one of the two models is enough: the layer of the other may have a known class
         if any(own == kind for _, own in of_classes):
             continue
         if of_classes:
@@ -354,8 +354,8 @@ def check_kinds_fit(kinds: Names, names: Names, source: Twin, target: Twin | Non
             )
         left = [name for twin, _ in places for name in twin.single_names]
         raise StateError(
-            f"kinds says {kind} of {shown(path)}, where there are no parameters of a layer that is not known by its "
-            f"class; it can be said of {some_of(left)}"
+            f"kinds says that {shown(path)} is a {kind}, but no layer of an unknown class has parameters there; the "
+            f"parameters of such layers are {some_of(left)}"
         )
 
 

@@ -253,7 +253,7 @@ class Writer:
             return ""
         return (
             f"the weight norms are over other axes: in PyTorch's layout, {g} is {ours} in {self._source.name}, "
-            f"{theirs} in {self._target.name}; build one with another dim"
+            f"{theirs} in {self._target.name}; build one of them with another dim"
         )
 
     # one layer
@@ -368,7 +368,9 @@ class Writer:
     def _list_missing(self, part: Part, missing: list[str]) -> None:
         """Lists a part of the target for which the source lacks the parameters `missing`."""
         if part.of == (layouts.COUNTER,):
-            self._list(f"{part.name}: {self._source.name} does not count batches; it stays")
+            self._list(
+                f"{part.name}: {self._source.name} does not count batches; it is unchanged"
+            )
         # without `like` the target's layer may be built without the part, such as a bias
         elif self._like is not None or len(missing) < len(part.of):
             self._state.unmapped[part.name] = (

@@ -173,9 +173,9 @@ def _breaks(ours: Unpaired, theirs: Unpaired) -> tuple[int, list[_Break]]:
     return common, breaks
 
 
-def _texts(signed: Iterable[tuple[Layer, Signature]]) -> list[str]:
+def _texts(layers: Iterable[tuple[Layer, Signature]]) -> list[str]:
     """The path, kind and shape of each layer, as a text for a message."""
-    return [f"{layer.path} {' '.join(map(str, signature))}" for layer, signature in signed]
+    return [f"{layer.path} {' '.join(map(str, signature))}" for layer, signature in layers]
 
 
 def _line(one: _Break, source_name: str, target_name: str) -> str:
@@ -217,8 +217,8 @@ def _ways_out(likely: Names) -> str:
     guesses = ", ".join(f"{one!r}: {other!r}" for one, other in list(likely.items())[:_GUESSES])
     more = ", ..." if len(likely) > _GUESSES else ""
     return (
-        f"Say which layer is which: names={{{guesses}{more}}} (a guess by their names; the error's `pairs` is all of "
-        "it, a dict for names=), or give one batch as inputs="
+        f"Say which layer is which: names={{{guesses}{more}}} (a guess from the names; the error's `pairs` has all "
+        "of it, a dict for names=), or give one batch as inputs="
     )
 
 

@@ -201,8 +201,8 @@ class ForcedRun:
         own_input = as_input([backend.to_numpy(x) for x in call.inputs[:1]])
         # the cached answers are about the input of the previous call
         self._had_input_by_id.clear()
-        own = self._choose(call.path, own_input, _size(call.outputs))
-        expected = self._next_call(call.path, own, own_input)
+        source_path = self._choose(call.path, own_input, _size(call.outputs))
+        expected = self._next_call(call.path, source_path, own_input)
         if expected is None:
             return result
         if not self._has(expected, own_input):
@@ -218,20 +218,21 @@ class ForcedRun:
             expected.outputs, [backend.to_numpy(y) for y in call.outputs], strict=False
         ):
             x = _laid_out(x, y, kind, self._runs.ends)
-            if self._counts_time_otherwise(own, call.path):
+            if self._counts_time_otherwise(source_path, call.path):
                 x = _time_exchanged(x, y)
             if kind not in model_runs.IMAGES and x.shape != y.shape:
                 return result  # for example a recurrent layer that gives one step only, or the sum of both directions
             # a copy in C order, because `x` may be a transposed view of the source's recorded output
             outputs.append(np.array(x.astype(y.dtype), order="C"))
-        stand_ins = [self._as_tensor(x, own) for x, own in zip(outputs, tensors, strict=True)]
+        stand_ins = [self._as_tensor(x, y) for x, y in zip(outputs, tensors, strict=True)]
         return layer_calls.replaced(backend, result, iter(stand_ins))
 
-    def _counts_time_otherwise(self, own: str, path: str) -> bool:
-        """Whether one of the two layers (the source's at `own`, the target's at `path`) takes the time axis first, and
-        the other the batch axis. Only recurrent and attention layers do."""
+    def _counts_time_otherwise(self, source_path: str, path: str) -> bool:
+        """Whether one of the two layers (the source's at `source_path`, the target's at `path`) takes the time axis
+        first, and the other the batch axis. Only recurrent and attention layers have that setting."""
         ours, theirs = (
-            layer.settings.get("batch_first") for layer in (self._ours[own], self._theirs[path])
+            layer.settings.get("batch_first")
+            for layer in (self._ours[source_path], self._theirs[path])
         )
         return None not in (ours, theirs) and ours != theirs
 
@@ -242,26 +243,27 @@ class ForcedRun:
         return self._had_input_by_id[id(call)]
 
     def _next_call(
-        self, path: str, own: str, own_input: LayerInput | None
+        self, path: str, source_path: str, own_input: LayerInput | None
     ) -> _SourceCall | None:
-        """Returns the call of the source's layer `own` that corresponds to a call of the target's layer at `path`, and
-        does not return it again. It is the call with the same input, because two models may call a shared layer in
-        different orders; otherwise the next call. None if no call is left, or if `own` is ""."""
-        left = self._remaining_calls.setdefault(
-            path, list(self._calls.get(own, ()) if own else ())
+        """Returns the call of the source's layer at `source_path` that corresponds to a call of the target's layer at
+        `path`, and does not return it again. It is the call with the same input, because two models may call a shared
+        layer in different orders; otherwise the next call. None if no call is left, or if `source_path` is ""."""
+        remaining = self._remaining_calls.setdefault(
+            path, list(self._calls.get(source_path, ()) if source_path else ())
         )
-        place = next((n for n, call in enumerate(left) if self._has(call, own_input)), 0)
-        return left.pop(place) if left else None
+        place = next((n for n, call in enumerate(remaining) if self._has(call, own_input)), 0)
+        return remaining.pop(place) if remaining else None
 
-    def _as_tensor(self, x: Array, own: Any) -> Any:
-        """Returns the array `x` as a tensor of the target's framework on the device of `own`, and of the same class if
-        `own` has the same shape and can be written to: some frameworks have several classes of tensors."""
+    def _as_tensor(self, x: Array, replaced: Any) -> Any:
+        """Returns the array `x` as a tensor of the target's framework, to be used in place of the tensor `replaced`: on
+        its device, and of the same class if it has the same shape and can be written to, because some frameworks have
+        several classes of tensors."""
         backend = self._runs.target.backend
-        place = backend.device_of(own)
+        place = backend.device_of(replaced)
         new = backend.from_numpy(x, place)
-        if x.shape != tuple(own.shape) or not backend.can_write(own):
+        if x.shape != tuple(replaced.shape) or not backend.can_write(replaced):
             return new
-        copy = backend.copy(own, place)
+        copy = backend.copy(replaced, place)
         backend.write(copy, new)
         return copy
 
@@ -273,46 +275,55 @@ class ForcedRun:
         if path in self.chosen:
             return self.chosen[path]
         if path in self._fixed:
-            own = self.sure[path] = self._fixed[path]
+            source_path = self.sure[path] = self._fixed[path]
         else:
-            own = self._pick(path, own_input, size)
-        if own:
-            self.chosen[path] = own
+            source_path = self._pick(path, own_input, size)
+        if source_path:
+            self.chosen[path] = source_path
         else:
             self.open.append(path)
-        return own
+        return source_path
 
     def _pick(self, path: str, own_input: LayerInput | None, size: int) -> str:
         """Chooses among the layers of the source with the kind and shape of the target's layer at `path`: by the input,
         then by the guess, then by the similarity of the inputs. Returns the path; "" if none is clearly the best."""
-        alike = [
-            own
-            for own, signature in self._source_signatures.items()
+        fitting = [
+            source
+            for source, signature in self._source_signatures.items()
             if signature == self._target_signatures[path]
         ]
-        # a shortcut may have the kind, the shape and the input of the layer that it bypasses, but not its stride
-        alike = [own for own in alike if _size(self._calls[own][0].outputs) == size] or alike
-        same = [
-            own for own in alike if any(self._has(call, own_input) for call in self._calls[own])
+        # and with an output of the same size: a shortcut may have the kind, the shape and the input of the layer that
+        # it bypasses, but not its stride
+        fitting = [
+            source for source in fitting if _size(self._calls[source][0].outputs) == size
+        ] or fitting
+        with_input = [
+            source
+            for source in fitting
+            if any(self._has(call, own_input) for call in self._calls[source])
         ]
         # a layer of the source can be the counterpart of only one layer of the target
         taken = {*self.chosen.values(), *self._fixed.values()}
-        free, close = ([own for own in owns if own not in taken] for owns in (alike, same))
+        free, free_with_input = (
+            [source for source in owns if source not in taken] for owns in (fitting, with_input)
+        )
         guess = self._guess.get(path, "")
-        self.ties[path] = frozenset(close)
+        self.ties[path] = frozenset(free_with_input)
         # the only layer with this input, and still free, is sure, whatever the other layers turn out to be
-        if len(same) == len(close) == 1:
-            self.sure[path] = close[0]
-        if close and guess not in close:
-            near = [own for own in self._called_next(same) if own in close]
-            return max(near or close, key=lambda own: likeness(own, path))
-        # no layer that is free has the input, or the guess is one of those
+        if len(with_input) == len(free_with_input) == 1:
+            self.sure[path] = free_with_input[0]
+        if free_with_input and guess not in free_with_input:
+            nearby = [
+                source for source in self._called_next(with_input) if source in free_with_input
+            ]
+            return max(nearby or free_with_input, key=lambda source: likeness(source, path))
+        # no free layer has the input, or the guess is one of those that have it
         if guess in free:
             return guess
         if len(free) < 2:
             return free[0] if free else ""
         ranked = sorted(
-            ((similarity(self._calls[own][0].input, own_input), own) for own in free),
+            ((similarity(self._calls[source][0].input, own_input), source) for source in free),
             reverse=True,
         )
         (first, best), (second, _) = ranked[:2]

@@ -102,7 +102,7 @@ class Runs:
         # for example a state that only one framework returns
         if ours != theirs:
             few = min(ours, theirs)
-            yield f"not compared: outputs behind the first {few}; the models return {ours} and {theirs}"
+            yield f"not compared: outputs after the first {few}; the models return {ours} and {theirs}"
 
     def where(self, computed: ModelRun, pairs: Pairs) -> str:
         """Returns a text that names the first layer whose output differs from the source's in `computed`, a run of the

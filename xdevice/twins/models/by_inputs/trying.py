@@ -97,9 +97,7 @@ def pair_by_inputs(runs: Runs, names: Names, values: Sequence[Values]) -> ByInpu
         # with a setting that differs, such as an eps, even the outputs of the right pairing exceed the limit
         if apart < _NEAR and len(closest.pairs) == len(source.layers) == len(target.layers):
             why = str(error).partition(". ")[0]
-            doubt = (
-                f"not compared: which layer is which; the outputs come closest so, but {why}"
-            )
+            doubt = f"not compared: which layer is which; the outputs are closest like this, but {why}"
             return closest._replace(doubt=doubt)
         error.pairs = {one.path: other.path for one, other in likely}
         raise
@@ -200,10 +198,10 @@ def _require_all(
         where = ""
         if forced.apart:
             _, last_alike = forced.apart[0]
-            where = f"; the models come apart behind {last_alike or 'the beginning'}"
+            where = f"; the values differ behind {last_alike or 'the beginning'}"
         # the refusal is from pairing without inputs=; whoever gives them needs no advice to do so
         text = (
-            f"inputs= tells {len(chosen)} of {len(target.layers)} layers, but not {some_of(doubtful)}{where}. "
+            f"inputs= identifies {len(chosen)} of {len(target.layers)} layers, but not {some_of(doubtful)}{where}. "
             f"{str(refusal).replace(', or give one batch as inputs=', '')}"
         )
         raise StateError(text[:MOST]) from refusal

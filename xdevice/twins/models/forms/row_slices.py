@@ -75,7 +75,7 @@ def _cut(twin: Twin, layer: Layer, rows: slice, done: list[str], is_target: bool
     first, last, _ = rows.indices(total)
     if first >= last:
         raise StateError(
-            f"names= asks for rows {first} to {last} of {layer.path}, which has {total}"
+            f"names= asks for rows {first} to {last} of {layer.path}, which has {total} rows"
         )
     rest = "the others are zeros" if is_target else "the others are left out"
     done.append(

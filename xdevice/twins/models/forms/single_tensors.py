@@ -276,10 +276,11 @@ def pair_singles(source: Twin, target: Twin, names: Names) -> list[dict[str, str
         for source_path, target_path in names.items()
         if source_path in ours and target_path in theirs
     }
-    for source_path, target_path in sure.items():
-        if ours[source_path] != theirs[target_path]:
+    # the paths of a tensor of the source and of one of the target
+    for here, there in sure.items():
+        if ours[here] != theirs[there]:
             raise StateError(
-                f"names= has {source_path!r}: {target_path!r}; shapes are {ours[source_path]} and {theirs[target_path]}"
+                f"names= pairs {here!r} with {there!r}, whose shapes are {ours[here]} and {theirs[there]}"
             )
     # names= may pair a tensor with one of another path although both models have a tensor at its own path
     taken = {*sure, *sure.values()}
