@@ -84,6 +84,7 @@ def walk(model: Any) -> Iterator[tuple[str, Any]]:
         visited.add(id(thing))
         if _is_module(thing):
             yield path, thing
+        # reversed, because the last item of the stack is taken first
         stack += [
             (layouts.join(path, name), child)
             for name, _, child in reversed(list(_children(thing)))
@@ -113,6 +114,7 @@ def variables(model: Any) -> Iterator[Variable]:
         yield from (Variable(*one) for one in linen.arrays(model))
         return
     for path, module in walk(model):
+        # the initial values of an Equinox state are no parameters: a run takes its state as an argument
         if not _is_initial(module):
             every = _inside(path, module, lambda value: None)
             yield from _with_one_bias(every) if _is_gru(module) else every
@@ -170,6 +172,7 @@ def _of_variable(path: str, variable: Any) -> Iterator[Variable]:
     if it does not hold one array or number."""
     library: Any = nnx()
     value = variable.value
+    # created again in each run, see the top of this file
     passing = (library.RngState, library.Intermediate, library.Cache, library.Perturbation)
     if isinstance(variable, passing) or value is None:
         return
@@ -178,6 +181,7 @@ def _of_variable(path: str, variable: Any) -> Iterator[Variable]:
             f"{path} is a {type(variable).__qualname__} of nnx that holds a {type(value).__qualname__}, not one array; "
             "give it a variable for each array"
         )
+    # a number is an array from here on
     array = value if isinstance(value, jax.Array) else jax.numpy.asarray(value)
     yield Variable(path, array, partial(setattr, variable, "value"))
 

@@ -73,7 +73,7 @@ _BLOCKS: Final = (nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)
 def _setting(layer: Any, name: str) -> Any:
     """Returns a setting that Paddle's own class of a layer states in its `extra_repr`, with all digits of a number: as
     a Python value, or as a text if it is no literal. Raises `UnsupportedError` if it is not stated."""
-    # a user's subclass may have an `extra_repr` of its own, which need not state any settings
+    # not that of a user's subclass, which may have an `extra_repr` of its own that states no settings
     cls: Any = next(
         cls for cls in type(layer).__mro__ if cls.__module__.partition(".")[0] == "paddle"
     )
@@ -108,6 +108,7 @@ def _layers(model: Any, blocks: dict[str, tuple[str, ...]]) -> Iterator[Layer]:
         if kind in (layouts.ATTENTION, *layouts.RECURRENT):
             owned |= {id(inner) for inner in layer.sublayers()}
         own = read.parts or dialects.paddle(kind, settings)
+        # Paddle stores both parameters flat, whatever the number of axes
         if kind == "layer_norm":
             own = tuple(
                 part._replace(rule=layouts.flat(_setting(layer, "normalized_shape")))
@@ -115,6 +116,7 @@ def _layers(model: Any, blocks: dict[str, tuple[str, ...]]) -> Iterator[Layer]:
             )
         norm = next((hook for hook in _pre_hooks(layer).values() if _is_norm(hook)), None)
         if norm is not None:
+            # g has one number along each axis that |v| sums over: all but `dim`
             axes = range(layer.weight_v.ndim)
             shape = [layer.weight_v.shape[axis] if axis == norm.dim else 1 for axis in axes]
             own = layouts.normed(own, layouts.NORM_NAMES[0], shape, layer.weight_g.shape)
@@ -203,7 +205,7 @@ def _of_block(layer: Any) -> dict[int, Settings]:
 
 def _padding_idx(layer: Any) -> int | None:
     """The padding_idx of an embedding, counted from the front; None if it has none."""
-    # before Paddle 3.3, which brought max_norm, -1 meant no padding
+    # before Paddle 3.3, which added max_norm, -1 meant no padding
     index = _index(layer)
     is_none = index is None or (index == -1 and not _HAS_MAX_NORM)
     return None if is_none else index % layer.weight.shape[0]
@@ -270,6 +272,7 @@ _OF_SEQUENCES: Final[Mapping[str, ops.Attribute]] = {
 }
 _ROWS: Final[Mapping[type | str, ops.Row]] = {
     nn.Linear: ops.row("linear", {"activation": None}),
+    # the parts of PyTorch, because its weight is not transposed
     **dict.fromkeys(
         _COMPAT_LINEAR, lambda path, _: Layer(path, "linear", layouts.parts("linear", {}), {"activation": None})
     ),
@@ -278,6 +281,7 @@ _ROWS: Final[Mapping[type | str, ops.Row]] = {
     nn.Embedding: _embedding,
     nn.LayerNorm: ops.row("layer_norm", **_stated(eps="epsilon")),
     nn.GroupNorm: ops.row("group_norm", **_stated("num_groups", eps="epsilon")),
+    # Paddle's instance norms keep no running statistics
     **dict.fromkeys(_INSTANCE_NORMS, ops.row("instance_norm", {"running_stats": False}, **_stated(eps="epsilon"))),
     nn.PReLU: ops.row("prelu", {"axis": "channels"}),
     nn.MultiHeadAttention: ops.row(

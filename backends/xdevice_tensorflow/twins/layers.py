@@ -125,6 +125,7 @@ def _kind(layer: Any) -> _Kind | None:
         masks = {"mask_zero": True} if layer.mask_zero else {}
         return _usual("embedding", padding_idx=None, max_norm=None, **masks)
     if isinstance(layer, kl.LayerNormalization):
+        # with rms_scaling, which Keras has deprecated, the layer scales by another formula
         scales = {"rms_scaling": True} if getattr(layer, "rms_scaling", False) else {}
         return _usual("layer_norm", eps=layer.epsilon, **_axes_of_norm(layer), **scales)
     if _RMS is not None and isinstance(layer, _RMS):

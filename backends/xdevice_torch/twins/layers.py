@@ -288,6 +288,7 @@ _hooks = private.field("torch.nn.Module._forward_hooks")
 _TABLE: Final = ops.Table(
     "torch",
     {
+        # None: nothing to report
         **dict.fromkeys((nn.Identity, nn.Sequential, nn.ModuleList, nn.ModuleDict)),
         **ops.activations({
             nn.ReLU: {}, nn.ReLU6: {}, nn.Sigmoid: {}, nn.Tanh: {}, nn.SiLU: {}, nn.Mish: {}, nn.SELU: {},
@@ -298,6 +299,7 @@ _TABLE: Final = ops.Table(
             nn.Hardshrink: {"threshold": "lambd"}, nn.Softshrink: {"threshold": "lambd"},
             nn.Softmax: {"axis": "dim"}, nn.LogSoftmax: {"axis": "dim"}, nn.GLU: {"axis": "dim"},
         }),
+        # over the channels of an image, with or without a batch
         nn.Softmax2d: lambda path, _: ops.activation(path, "softmax", axis=-3),
         **ops.over_axes(nn, "MaxPool{}d", _max_pool),
         **ops.over_axes(nn, "AvgPool{}d", _avg_pool),

@@ -72,7 +72,9 @@ class Reading(NamedTuple):
     """The layers of a state, read in one dialect."""
 
     dialect: str
+    """The name of the dialect."""
     layers: list[Layer]
+    """The layers whose kinds are given, in the order of `kinds`, then those that names and shapes tell."""
     lacking: list[str]
     """Paths for which a kind was given, but at which the state has no parameters of that kind."""
     doubts: dict[str, list[str]]
@@ -233,8 +235,8 @@ def _fits(layer: Layer, variables: Variables) -> bool:
     if weight is None or bias is None:
         return True
     # a transposed convolution with an unknown number of groups: only the bias has the outputs of all groups
-    groups = layer.kind == "conv_transpose"
-    return bias[0] % weight[1] == 0 if groups else bias[:1] == weight[:1]
+    is_transposed = layer.kind == "conv_transpose"
+    return bias[0] % weight[1] == 0 if is_transposed else bias[:1] == weight[:1]
 
 
 # kinds by names and shapes
@@ -254,6 +256,7 @@ def _by_names(
     used: set[str] = set()
     # the modules around each group, the outermost first, because an attention or cell may contain others
     around = [["", *reversed(list(paths_in(group)))] for group in groups]
+    # first attentions and recurrent layers, which consist of several modules
     for path in dict.fromkeys(chain.from_iterable(around)):
         below = {
             name: x
@@ -267,6 +270,7 @@ def _by_names(
                 layers.append(layer)
                 used |= {part.name for part in layer.parts}
     signatures = () if wanted is None else wanted.signatures()
+    # then the layers that are one module
     for path, own in groups.items():
         # the tensors are in a layer already, as those of the linear layers inside an attention
         if used & own.keys():

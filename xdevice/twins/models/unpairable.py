@@ -99,6 +99,7 @@ def unclear(ours: Unpaired, theirs: Unpaired, signatures: Sequence[Signature]) -
         end = "names= cannot pair them all, and inputs= can only if the layers left over are never called"
         end += "".join(f"; but {text}" for text in _rows_left(ours, theirs))
         return _cut(head, f"These are different architectures: {lacking}; {end}", lines)
+    # names are compared only within one kind and shape
     likely: dict[str, str] = {}
     for signature in signatures:
         likely |= guess(ours.only([signature]).paths, theirs.only([signature]).paths)
@@ -194,6 +195,7 @@ def _lacking(ours: Unpaired, theirs: Unpaired) -> str:
     """Returns a text with the kinds of layers that each model lacks: "jax lacks 2 linear of torch"; "" if both models
     have the same layers."""
     texts = []
+    # in both directions, because each model may have layers that the other lacks
     for twin, other in ((ours, theirs), (theirs, ours)):
         extra = Counter(twin.signatures) - Counter(other.signatures)
         kinds = Counter(str(signature[0]) for signature in extra.elements())
@@ -224,9 +226,11 @@ def _ways_out(likely: Names) -> str:
 
 def _cut(head: str, end: str, lines: Sequence[str] = ()) -> str:
     """Joins `head`, `end` (what to do) and as many of the lines as fit into `MOST` characters."""
+    # 2 less, for the full stop and the space between
     text = f"{_at_most(head, MOST // 2)}. {_at_most(end, MOST // 2 - 2)}"
     for line in lines:
         # the lines come last, because a message that lacks some of them still says what to do
+        # 3 more, for the line break and the indent
         if len(text) + len(line) + 3 > MOST:
             break
         text += f"\n  {line}"
