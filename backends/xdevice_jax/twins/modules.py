@@ -72,7 +72,8 @@ def is_equinox(x: object) -> bool:
 
 
 def walk(model: Any) -> Iterator[tuple[str, Any]]:
-    """Yields path and module of the model and of every module in it, each once, in the order of the attributes."""
+    """Yields the path and the module, for the model and for every module in it. Each comes once, in the order of the
+    attributes, and the modules inside a module directly after it."""
     visited: set[int] = set()
     # a list as the stack, because models may be nested more deeply than Python functions may recurse
     stack = [("", model)]

@@ -193,7 +193,7 @@ def _order(layer: Any) -> tuple[str, ...]:
 
 
 def _of_block(layer: Any) -> dict[int, Settings]:
-    """Returns settings of a whole Transformer layer, by the `id` of the layer inside it under which they are listed."""
+    """Returns the settings of a whole Transformer layer, by the `id` of the layer inside it that states them."""
     return {
         id(layer.norm1): {
             "norm_first": layer.normalize_before,

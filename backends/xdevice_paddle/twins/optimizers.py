@@ -102,7 +102,8 @@ def _settings(
 
 
 def _stated(optimizer: Any) -> dict[str, Any]:
-    """Returns the settings that an optimizer has for the parameters of groups without their own."""
+    """Returns the settings of an optimizer that apply to groups of parameters without settings of their own, by the
+    names of Paddle's arguments."""
     stated = dict(states.default_dict(optimizer))
     if "amsgrad" in signature(type(optimizer)).parameters:  # from 3.0 on
         stated["amsgrad"] = _amsgrad(optimizer)

@@ -30,8 +30,8 @@ _MOVES: Final = ("Permute", "Transpose", "Swapaxes", "Moveaxis")
 
 
 def of_norms(model: Any) -> Mapping[int, Settings]:
-    """Returns a setting for each norm layer that is not known for certain to work over the axis of the channels, by the
-    `id` of the layer: the axis that it works over."""
+    """Returns the axis of each norm layer that works, or may work, over another axis than that of the channels: a dict
+    with one setting, `axis` or `layouts.AXIS`, by the `id` of the layer."""
     every = list(pixels.in_order(model))
     # with two axes, batch and features, there is no question
     norms = [layer for layer in every if isinstance(layer, _NORMS) and len(_shape(layer)) > 2]

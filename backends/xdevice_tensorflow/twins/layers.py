@@ -197,7 +197,8 @@ def _of_conv(layer: Any) -> dict[str, object]:
 
 def _of_transposed(layer: Any) -> dict[str, object]:
     """Returns `padding` and `output_padding` of a transposed convolution in PyTorch's terms. Keras determines the size
-    of the output, and TensorFlow cuts surplus elements off both ends of each axis; an odd one off the far end."""
+    of the output, and TensorFlow cuts surplus elements off both ends of each axis; if their number is odd, one more off
+    the far end."""
     axes = layer.rank
     sizes = layouts.per_axis(layer.output_padding, axes) or (None,) * axes
     stride, dilation = (
@@ -317,7 +318,8 @@ def _of_einsum(layer: Any) -> _Kind | None:
 
 
 def _attention(layer: Any) -> _Kind:
-    """Returns a MultiHeadAttention. Settings that only Keras has are listed if they are not the usual ones."""
+    """Returns kind, parts and settings of a MultiHeadAttention. Settings that only Keras has are stated if their values
+    are not the usual ones."""
     settings: dict[str, object] = {
         "num_heads": layer.num_heads,
         "packed": _is_packed(layer),
@@ -432,8 +434,8 @@ def _of_recurrent(layer: Any) -> dict[str, object]:
 # what layers compute
 
 _INTERPOLATIONS: Final = {"bicubic": "bicubic of Keys (a = -0.5)"}
-"""The names for interpolations of Keras that differ from PyTorch's of the same name: PyTorch's bicubic has a =
--0.75."""
+"""Names for interpolations of Keras that compute something else than PyTorch's interpolation of the same name.
+PyTorch's bicubic has a = -0.75."""
 _NOTHING: Final = (
     kl.InputLayer, kl.Flatten, kl.Reshape, kl.Identity, kl.Add, kl.Subtract, kl.Multiply, kl.Average,
     kl.Maximum, kl.Minimum, kl.Concatenate, kl.Dot, keras.Sequential, keras.Model,

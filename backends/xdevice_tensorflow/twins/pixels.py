@@ -49,7 +49,7 @@ MAKERS: Final = (
     kl.Bidirectional,
     kl.MultiHeadAttention,
 )
-"""Layers that compute new features, in an order of their own."""
+"""Layers that compute new features, whose order does not depend on the order of the inputs."""
 _KEEPERS: Final = (kl.BatchNormalization, kl.LayerNormalization, kl.PReLU)
 """Layers that keep the features of their input, and have a parameter for each."""
 _STILL: Final = (

@@ -160,7 +160,7 @@ def _order(module: Any) -> tuple[str, ...]:
 
 
 def _of_block(module: Any) -> dict[int, Settings]:
-    """Returns settings of a whole Transformer layer, by the `id` of the layer inside it under which they are listed."""
+    """Returns the settings of a whole Transformer layer, by the `id` of the layer inside it that states them."""
     return {
         id(module.norm1): {
             "norm_first": module.norm_first,

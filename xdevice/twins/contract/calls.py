@@ -71,7 +71,7 @@ class Call(NamedTuple):
     """The tensors among the arguments of the call, including those in containers."""
     outputs: tuple[Any, ...]
     gradients: list[Any]
-    """For each output, the last gradient that has reached it; None until one does."""
+    """For each output, the last gradient that has reached it; None until a gradient does."""
 
 
 class _Frame:
@@ -139,8 +139,8 @@ class GradientHooks:
 
 
 class Watch:
-    """The calls that are recorded in one block: those of the layers whose `id`s are the keys of `paths`. Adapters make
-    one in `Backend.calls`."""
+    """Records the calls of some layers in one block, in the list `calls`. Adapters make a `Watch` in
+    `Backend.calls`."""
 
     def __init__(
         self,
@@ -242,8 +242,8 @@ _stand_in: Final[ContextVar[Callable[[Call, Any], Any] | None]] = ContextVar(
 
 @contextmanager
 def standing_in(give: Callable[[Call, Any], Any]) -> Iterator[None]:
-    """While the block is open, the model continues with `give(call, result)` in place of the result of each recorded
-    call."""
+    """While the block is open, a model in this thread or task continues with `give(call, result)` in place of the
+    result of each recorded call."""
     token = _stand_in.set(give)
     try:
         yield

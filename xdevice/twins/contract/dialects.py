@@ -153,7 +153,7 @@ _KERAS: Final[Names] = {
     "prelu": {"weight": "alpha"},
 }  # fmt: skip
 DEPTHWISE: Final = "depthwise_kernel"
-"""The kernel of a depthwise convolution in the files of Keras."""
+"""The name of the kernel of a depthwise convolution in Keras files."""
 _PROJECTIONS: Final = {"q": "query", "k": "key", "v": "value"}
 
 
@@ -288,8 +288,8 @@ LINEN_CELLS: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = MappingProxyTy
         },
     }
 )
-"""The arrays of the gates in a cell of linen, by the name of the array that they form when joined along their last
-axis."""
+"""The names of the arrays of the gates in a linen cell, by the kind of the cell and the name of the array that they
+form when joined along their last axis."""
 
 
 def linen_cells(names: Collection[str]) -> Iterator[tuple[str, str]]:

@@ -2,7 +2,7 @@
 recorded.
 
 The kinds of layers with parameters are in the module `layouts`, layers without parameters and all settings in
-`operations`. The code by which all adapters record calls is in `calls`.
+`operations`. The code with which all adapters record calls is in `calls`.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ class Layers(Models):
 
     needs: ClassVar[tuple[str, ...]] = ("layers",)
     dialects: ClassVar[tuple[str, ...]] = ()
-    """The names in `dialects.DIALECTS` of the other layouts, besides `parts`, that parameters of this framework may
-    have."""
+    """The names, in `dialects.DIALECTS`, of further layouts that parameters of this framework may have, besides that of
+    `parts`."""
 
     def layers(self, model: Any) -> Iterable[Layer]:
         """Returns the layers of a model whose kind is one of `layouts.KINDS`, each once, in the order of their
@@ -113,7 +113,8 @@ class Calls(Layers, Conversion):
 
     @contextmanager
     def evaluating(self, model: Any) -> Iterator[None]:
-        """Inside the block the model is in evaluation mode, if it has a mode; afterwards it has its former mode."""
+        """While the block is open, the model is in evaluation mode, if it has a mode; afterwards it has its former
+        mode."""
         yield
 
     def is_training(self, model: Any) -> bool | None:

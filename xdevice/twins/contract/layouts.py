@@ -41,7 +41,7 @@ Settings: TypeAlias = "Mapping[str, object]"
 _NORM: Final = ("weight", "bias")
 MEAN: Final = "running_mean"
 VARIANCE: Final = "running_var"
-"""The statistics that a norm keeps of its batches: their mean and variance."""
+"""PyTorch's names of the statistics that a norm keeps of its batches: their mean and variance."""
 COUNTER: Final = "num_batches_tracked"
 """PyTorch's count of batches, which no other framework keeps, and which changes no output."""
 # of one cell of a recurrent layer; the suffixes of `suffixes` follow: weight_ih_l0
@@ -75,7 +75,7 @@ KINDS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         "same": ("",),
     }
 )
-"""PyTorch's parameters of each kind of layer; of a recurrent one, those of one of its cells."""
+"""PyTorch's parameters of each kind of layer; for a recurrent layer, the parameters of one of its cells."""
 
 # a cell's weights and biases have this many rows for each number of its state
 _GATES: Final = {"rnn": 1, "lstm": 4, "gru": 3}
@@ -95,7 +95,7 @@ NORM_NAMES: Final = (
     NORMED,
     ("parametrizations.weight.original0", "parametrizations.weight.original1"),
 )
-"""The names of g and v in PyTorch's older weight norm, which are Paddle's too, and in its newer one."""
+"""The names of g and v in PyTorch's older weight norm, which Paddle uses too, and in PyTorch's newer one."""
 SPECTRAL_NAMES: Final = (
     ("weight_orig", "weight_u", "weight_v"),
     (
@@ -118,7 +118,8 @@ zeros."""
 ZEROS: Final = "zeros"
 ROW: Final = "the row of the weight, which is not zeros"
 FLATTENS: Final = "flattens"
-"""The setting of a linear layer that is a convolution over a whole image, where the other model flattens the image."""
+"""The setting of a convolution over a whole image that is read as a linear layer, because the other model flattens the
+image."""
 ADDED: Final = "bias_added"
 """The setting of a layer whose bias is a tensor outside all layers, which the model's code adds somewhere."""
 AXIS: Final = "axis_in_doubt"
@@ -138,7 +139,7 @@ first norm states them."""
 
 
 BY_HAND: Final = "reorder them yourself (docs/reference/models.md)"
-"""The advice about numbers whose order is not known."""
+"""The advice for numbers whose order is not known."""
 
 
 class UnfitError(ValueError):
@@ -151,12 +152,13 @@ class Rule(NamedTuple):
     canonical: Callable[[Array], tuple[Array, ...]]
     native: Callable[..., Array]
     refusal: str | None = None
-    """Why values cannot be converted by this rule; shapes still can."""
+    """The reason why values cannot be converted by this rule, although shapes can; None if values can, too."""
     is_lossy: bool = False
     """Whether `canonical` cannot restore the values that `native` has converted."""
     order: str = ""
-    """Why the array counts the pixels of a flattened image with the channels last, which the rule exchanges; "" if it
-    does not. Another model that has its channels last may count them so, too."""
+    """The reason why the array counts the pixels of a flattened image with the channels last, an order that the rule
+    changes to channels first; "" if the rule changes no order. Another model that has its channels last may have the
+    same order."""
 
 
 class Part(NamedTuple):
@@ -165,7 +167,7 @@ class Part(NamedTuple):
     name: str
     """The framework's name of the array in its layer; in a `Layer` of a model, the name in `Backend.variables`."""
     of: tuple[str, ...]
-    """The parameters of PyTorch that the array becomes."""
+    """The names of the PyTorch parameters that the array becomes."""
     rule: Rule
 
 
@@ -177,7 +179,7 @@ class Layer(NamedTuple):
     kind: str
     parts: tuple[Part, ...]
     settings: Settings
-    """The settings that change the output of the layer, in PyTorch's terms: eps, momentum, groups, padding, ..."""
+    """The settings that change the output of the layer, by PyTorch's names: eps, momentum, groups, padding, ..."""
     line: str = ""
     """The name of the line that the layer belongs to: the layers of a line are called in the order of
     `Backend.operations`, with nothing between them. Empty if the model's own code decides what is called."""
@@ -258,7 +260,7 @@ reversed, and (I, O, *kernel) in PyTorch."""
 CHANNELS_LAST: Final = _one(lambda x: np.moveaxis(x, -1, 0), lambda x: np.moveaxis(x, 0, -1))
 """The rule for an array that is (*rows and columns, C) in the framework and (C, *rows and columns) in PyTorch."""
 SUMMED: Final = Rule(lambda x: (x, np.zeros_like(x)), lambda ih, hh: ih + hh, is_lossy=True)
-"""The rule for one bias where PyTorch has two: it becomes PyTorch's first, and the second is 0."""
+"""The rule for a bias in place of PyTorch's two: it is their sum. It becomes PyTorch's first, and the second is 0."""
 
 
 def _of_gru(x: Array) -> tuple[Array, Array]:
@@ -316,7 +318,7 @@ def packed(rows: Sequence[int], rule: Rule = SAME) -> Rule:
 
 
 PACKED: Final = Rule(_thirds, _joined)
-"""The rule for one array that joins three of PyTorch's parameters one after the other."""
+"""The rule for an array that joins three PyTorch parameters of the same shape along their first axis."""
 
 
 def kernel(inputs: Sequence[int], outputs: Sequence[int]) -> Rule:
@@ -368,7 +370,7 @@ def flat(shape: Sequence[int]) -> Rule:
 
 
 def squeezed(shape: Sequence[int]) -> Rule:
-    """Returns the rule for an array of this shape that has no axes of length 1 in the common form."""
+    """Returns the rule for an array of this shape. The common form has no axes of length 1."""
     return _one(np.squeeze, lambda x: x.reshape(shape))
 
 
@@ -713,7 +715,7 @@ def join(path: str, name: str) -> str:
 
 
 def _axes_of(kind: str, name: str) -> tuple[int, ...]:
-    """How many axes a parameter of a layer may have in PyTorch's layout."""
+    """The numbers of axes that a parameter of a layer may have in PyTorch's layout. `name` is PyTorch's name."""
     # a weight's axes depend on the kind, a bias always has one
     if "weight" in name:
         return _AXES[kind]
@@ -792,8 +794,8 @@ def sides(value: Any, axes: int) -> Any:
 
 
 def between(layers: int, dropout: float) -> float:
-    """Returns the dropout that a recurrent layer applies: 0 if it has one layer, because dropout comes between layers
-    only."""
+    """Returns the dropout that a recurrent layer of this many levels applies: 0 for one level, because dropout comes
+    only between levels."""
     return float(dropout) if layers > 1 else 0.0
 
 

@@ -52,7 +52,7 @@ WHOLE: Final = "the whole model"
 OUTSIDE_TOO: Final = "with windows that begin behind the image"
 """The ceil_mode of a pool that keeps a last window even if it begins beyond the image, which PyTorch leaves out."""
 UPSCALE: Final = "upscale_in_train"
-"""The usual mode of a dropout: outputs in training are divided by 1 - p, and in evaluation are the inputs."""
+"""The usual mode of a dropout: outputs in training are divided by 1 - p, and outputs in evaluation are the inputs."""
 
 # PyTorch's names, by the lowercase names that other frameworks use
 _SAME_FUNCTIONS: Final = MappingProxyType(
@@ -112,7 +112,8 @@ class Table(NamedTuple):
     """Classes of modules whose own code needs no entry: the settings of the layers with parameters inside say
     everything that the module does between them."""
     lists_inside: bool = False
-    """Whether modules inside a layer with parameters are listed too, because they work on the output of that layer."""
+    """Whether modules inside a layer with parameters are listed too, because they compute with the output of that
+    layer."""
     follow: Callable[[Layer], Iterable[Layer]] = lambda layer: ()
     """Returns the operations that a layer with parameters itself applies to its output, such as an activation."""
     observers: tuple[str, ...] = ()
@@ -350,7 +351,8 @@ def row(kind: str, shared: Settings = MappingProxyType({}), /, **attributes: Att
 
 
 def cell(kind: str, **attributes: Attribute) -> Row:
-    """Returns a row for a recurrent layer that is a single cell, with the parameter names of PyTorch and Paddle."""
+    """Returns a row of a `Table` for recurrent layers that are single cells, with the parameter names of PyTorch and
+    Paddle. Each keyword gives the attribute from which a setting is read."""
     return lambda path, layer: Layer(
         path, kind, of_single_cell(kind), {**ONE_CELL, **_settings(layer, attributes)}
     )

@@ -90,7 +90,8 @@ SLOTS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
 STEP: Final = "step"
 """The name of the state that counts the steps that a parameter has taken."""
 POWERS: Final = ("beta1_power", "beta2_power")
-"""The state that some frameworks keep in place of `STEP`: beta1^(t + 1) and beta2^(t + 1) after t steps."""
+"""The names of the state that some frameworks keep in place of `STEP`: beta1^(t + 1) and beta2^(t + 1) after t
+steps."""
 FORMS: Final[Mapping[str, int]] = MappingProxyType(
     {"lr * momentum_buffer": 1, "-lr * momentum_buffer": -1}
 )
@@ -105,8 +106,9 @@ class Parameter(NamedTuple):
     """The parameter as `Backend.variables` of its model gives it."""
     settings: Settings
     state: Mapping[str, str]
-    """The names of the parameter's state in `Backend.variables` of the optimizer, or in `Backend.state_to_come`:
-    `{"exp_avg": "0.exp_avg"}`. Several parameters may have one name, if they share a count of steps."""
+    """The names of the parameter's state in `Backend.variables` of the optimizer, or in `Backend.state_to_come`, by
+    PyTorch's names: `{"exp_avg": "0.exp_avg"}`. Several parameters have the same name if they share a count of
+    steps."""
 
 
 class Optimizer(NamedTuple):

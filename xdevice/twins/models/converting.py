@@ -265,8 +265,8 @@ def _pair(source: Twin, target: Twin, request: Request) -> Pairing:
 def _values(
     source: Twin, target: Twin, request: Request, singles: Pairs, pairs: Pairs
 ) -> State:
-    """Returns the values that these pairs give to the target's variables; an empty state if a variable would get two
-    values."""
+    """Returns the values that the target's variables get if the layers in `pairs` and the single tensors in `singles`
+    correspond; an empty state if a variable would get two values."""
     state = State(target.name)
     writer = Writer(source, target.backend, target, state, request)
     try:

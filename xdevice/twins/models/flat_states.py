@@ -232,7 +232,7 @@ def _with_words(names: Iterable[str], off: str, on: str) -> list[str]:
 
 
 def _count(names: Iterable[str], paths: Collection[str]) -> int:
-    """How many of `paths` occur as paths in these names."""
+    """How many of `paths` are one of these names, or the path of a module around one."""
     every = {path for name in names for path in paths_in(name)}
     return sum(path in every for path in paths)
 

@@ -175,7 +175,7 @@ def convert_optimizer(
 
 
 class _ReadOptimizer(NamedTuple):
-    """An optimizer and its backend, which has read what the optimizer computes."""
+    """The description of an optimizer, and its backend, which has read it."""
 
     backend: Backend
     optimizer: Optimizer
@@ -278,7 +278,7 @@ def _matters(name: str, kind: str, one: _Settings, other: _Settings) -> bool:
 
 
 def _text(name: str, settings: _Settings) -> str:
-    """The value of a setting, for a message; for `eps_enters` together with the value of eps."""
+    """The setting `name` as a text for a message; `eps_enters` together with the value of eps."""
     value = settings[name]
     if name == "eps_enters":
         return f"{_number(settings['eps'])} {value}"
@@ -365,7 +365,8 @@ class _ParameterPair(NamedTuple):
     parameter: Parameter
     sources: list[Parameter]
     places: Array
-    """For each number of the parameter, its index in the numbers of all sources, one source after the other."""
+    """For each element of the parameter, its index among the elements of all sources, one source after the other. The
+    array has the shape of the parameter."""
 
 
 def _pair_up(

@@ -40,7 +40,7 @@ _ALONE: Final = (
     "linear", "conv", "conv_transpose", "batch_norm", "embedding", "layer_norm", "rms_norm", "group_norm",
     "instance_norm", "prelu", *layouts.RECURRENT,
 )  # fmt: skip
-"""Kinds in the order in which they are guessed, where several fit."""
+"""The kinds of layers that are one module, in the order in which they are guessed if several fit."""
 _HINTS: Final = (
     ("conv_transpose", r"deconv|transpose|upconv"),
     ("embedding", r"emb|wte|wpe|token|vocab|lookup"),
@@ -222,7 +222,7 @@ def _shapes_differ(
 
 
 def _fits(layer: Layer, variables: Variables) -> bool:
-    """Whether the shapes of a layer are those of its kind, and a bias has a number for each output."""
+    """Whether the shapes of a layer fit its kind, and a bias has a number for each output."""
     try:
         check_shapes(layer, variables)
         shapes = shapes_of(variables, layer)

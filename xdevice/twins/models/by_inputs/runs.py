@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class Runs:
-    """The run of the source on the inputs, and methods that run the target on them."""
+    """Runs the source on the inputs once, when it is made, and has methods that run the target on them."""
 
     def __init__(self, source: Twin, target: Twin, inputs: object) -> None:
         self.source, self.target = source, target
@@ -56,8 +56,8 @@ class Runs:
 
     @contextmanager
     def lending(self, values: Mapping[str, Any]) -> Iterator[None]:
-        """Inside the block the target has the `values` that fit its variables in name, dtype and shape; afterwards it
-        has its own values again."""
+        """While the block is open, the target has the `values` that fit its variables in name, dtype and shape;
+        afterwards it has its own values again."""
         backend, variables = self.target.backend, self.target.variables
         # a wrong pairing is tried too, and may give values that do not fit
         fitting = {

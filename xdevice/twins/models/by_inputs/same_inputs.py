@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     Array = np.ndarray[Any, Any]
 
 _SAME: Final = 1e-3
-"""How much two arrays that count as the same may differ, as a share of their largest number."""
+"""The largest difference of two numbers in arrays that count as the same, as a share of the largest number."""
 # in place of 0, so that an array of zeros has a tolerance
 _TINY: Final = 1e-30
 

@@ -1,8 +1,8 @@
-"""Rewrites the lists of layers of two models, before they are paired, where the frameworks divide layers differently.
+"""Rewrites the lists of layers of two models, before they are paired, because frameworks divide layers differently.
 
-An LSTM of three layers is three LSTMs in Keras. Several layers become one `Layer` with all of their parts, where the
-other model has one layer for them. `attention` does this for linear layers, `single_tensors` for parameters that belong
-to no known layer.
+An LSTM of three layers, for example, is three LSTMs in Keras. Several layers become one `Layer` with all of their parts
+if the other model has one layer for them. `attention` does this for linear layers, `single_tensors` for parameters that
+belong to no known layer.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """The order in which two models count the pixels of a flattened image: with the channels first or last, as in their
-images. If a model tells the order, the rule of a parameter has it (`layouts.by_pixels`)."""
+images. If it is known that a parameter has the channels last, the `order` of its rule says so (`layouts.by_pixels`)."""
 
 from __future__ import annotations
 
