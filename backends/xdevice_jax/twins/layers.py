@@ -264,9 +264,11 @@ class JaxLayers(Layers):
     dialects = ("flax", "haiku")
 
     def has_layers(self, x: object) -> bool:
+        """Whether `x` is a module of Flax or Equinox."""
         return is_nnx(x) or is_equinox(x) or linen.is_linen(x)
 
     def write_layers(self, model: Any, values: Mapping[str, Any]) -> None:
+        """Writes values into a module by name. Raises `UnsupportedError` for a linen module with frozen variables."""
         if linen.is_linen(model) and linen.is_frozen(model):
             raise self.unsupported(
                 "writing into a FrozenDict", "bind flax.core.unfreeze(variables)"
@@ -277,6 +279,7 @@ class JaxLayers(Layers):
                 one.write(values[one.name])
 
     def layers(self, model: Any) -> Iterable[Layer]:
+        """Lists the layers with parameters of a module. Raises `UnsupportedError` for anything else."""
         if not self.has_layers(model):
             raise self.unsupported(
                 f"layers in a {type(model).__qualname__}",

@@ -251,6 +251,7 @@ class JaxModels(Models):
             one.write(self.move(one.value, device))
 
     def copy_model(self, model: Any, device: Device) -> Any:
+        """Returns a copy of a module with its arrays copied to the device."""
         return jax.tree.map(
             lambda x: self.copy(x, device) if isinstance(x, jax.Array) else x, model
         )

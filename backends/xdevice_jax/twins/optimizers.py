@@ -159,10 +159,12 @@ class JaxOptimizers(Optimizers):
     """The hooks that read optimizers of optax. Their state is not converted. `Optimizers` describes each hook."""
 
     def has_optimizer(self, x: object) -> bool:
+        """Whether `x` is a transformation of optax."""
         library = sys.modules.get("optax")
         return library is not None and isinstance(x, library.GradientTransformation)
 
     def optimizer(self, optimizer: Any) -> Optimizer:
+        """Reads a transformation of optax. It has no parameters: optax is given them in each step."""
         if not self.has_optimizer(optimizer):
             raise self.unsupported(
                 f"reading a {type(optimizer).__qualname__}", "give a transformation of optax"

@@ -65,6 +65,8 @@ class MxnetCalls(Calls):
 
     @contextmanager
     def calls(self, model: Any) -> Iterator[list[Call]]:
+        """Records the calls of a model's blocks, and the gradients of their outputs if the program records for
+        gradients."""
         private.require("layers' calls")
         layer_paths = {layer.path for layer in self.layers(model)}
         paths, activations = {}, []
@@ -95,6 +97,7 @@ class MxnetCalls(Calls):
         return common.outermost(Block, around)
 
     def infer(self, model: Any, inputs: tuple[Any, ...], /, **named: Any) -> Any:
+        """Calls a block in evaluation mode, with the inputs as arrays of the kind that it takes."""
         if named:  # `Block.__call__` takes none
             raise self.unsupported("calling models with keywords", "give inputs= as a tuple")
         # the first array of any parameter
@@ -113,6 +116,7 @@ class MxnetCalls(Calls):
             return model(*arrays)
 
     def has_channels_last(self, model: Any) -> bool | None:
+        """Reads the order from the first convolution or pool of the model; None without one."""
         # the layouts of convolutions and pools begin with NC if the channels come first
         ordered = (
             block for _, block in blocks(model) if isinstance(block, (*CONVOLUTIONS, *POOLS))

@@ -214,6 +214,7 @@ class MxnetLayers(Operations):
     """The hooks that list the layers of Gluon. `Layers` and `Operations` describe each hook."""
 
     def layers(self, model: Any) -> Iterable[Layer]:
+        """Lists the layers with parameters. Raises `UnsupportedError` for anything other than a `Block`."""
         if not isinstance(model, Block):
             raise self.unsupported(
                 f"layers in a {type(model).__qualname__}", "give the Block itself"

@@ -42,6 +42,7 @@ class PaddleCalls(Calls):
 
     @contextmanager
     def calls(self, model: Any) -> Iterator[list[Call]]:
+        """Records the calls of a model's layers, and the gradients of their outputs."""
         private.require("layers' calls")
         # a layer that contains others is recorded only if it is one layer elsewhere, as an attention is
         layer_paths = {layer.path for layer in self.layers(model)}
@@ -130,6 +131,7 @@ class PaddleCalls(Calls):
         return bool(model.training)
 
     def has_channels_last(self, model: Any) -> bool | None:
+        """Reads the order from the first layer of the model that has a data format; None without one."""
         private.require("layers")
         formats = (data_format.get(layer) for layer in model.sublayers(include_self=True))
         return next(

@@ -456,6 +456,7 @@ class PaddleLayers(Operations):
     """The hooks that list the layers of Paddle. `Layers` and `Operations` describe each hook."""
 
     def layers(self, model: Any) -> Iterable[Layer]:
+        """Lists the layers with parameters. Raises `UnsupportedError` for anything other than an `nn.Layer`."""
         if not isinstance(model, nn.Layer):
             raise self.unsupported(
                 f"layers in a {type(model).__qualname__}", "give the model itself"
@@ -469,6 +470,7 @@ class PaddleLayers(Operations):
         return dialects.paddle(kind, settings)
 
     def operations(self, model: Any, layers: Iterable[Layer]) -> Iterable[Layer]:
+        """Lists all layers, with the settings of those without parameters."""
         private.require("layers")
         modules = [
             _module(path, layer) for path, layer in model.named_sublayers(include_self=True)

@@ -221,6 +221,8 @@ class PaddleOptimizers(Optimizers):
                 accumulators[kind][owner.name] = value
 
     def optimizer(self, optimizer: Any) -> Optimizer:
+        """Reads an optimizer. Each tensor of its state is named by the number of its parameter, see the top of this
+        file."""
         kind = terms.kind_of(optimizer, _KINDS, self.unsupported)
         groups = [
             group for group in states.parameter_list(optimizer) if isinstance(group, dict)

@@ -162,6 +162,7 @@ class TensorflowCalls(Calls):
         return common.outermost(keras.Layer, around)
 
     def infer(self, model: Any, inputs: tuple[Any, ...], /, **named: Any) -> Any:
+        """Calls a model in evaluation mode. Keywords are passed to a functional model as one dict."""
         # a functional model takes its inputs in one container
         is_functional = bool(getattr(model, "inputs", None))
         if named and is_functional:
@@ -171,6 +172,7 @@ class TensorflowCalls(Calls):
         return model(*inputs, **named, training=False)
 
     def has_channels_last(self, model: Any) -> bool | None:
+        """Reads the order from the first layer of the model that has a data format; None without one."""
         formats = (getattr(layer, "data_format", None) for _, layer in names.layers(model))
         return next(
             (name == "channels_last" for name in formats if isinstance(name, str)), None

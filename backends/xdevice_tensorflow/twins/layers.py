@@ -744,6 +744,8 @@ class TensorflowLayers(Operations):
     """The hooks that list the layers of Keras. `Layers` and `Operations` describe each hook."""
 
     def layers(self, model: Any) -> Iterable[Layer]:
+        """Lists the layers with parameters. Raises `UnsupportedError` for anything other than a Keras layer or
+        model."""
         if not isinstance(model, keras.Layer):
             raise self.unsupported(
                 f"layers in a {type(model).__qualname__}", "give the Keras model itself"
@@ -782,6 +784,7 @@ class TensorflowLayers(Operations):
         return dialects.tensorflow(kind, settings)
 
     def operations(self, model: Any, layers: Iterable[Layer]) -> Iterable[Layer]:
+        """Lists all layers, with the settings of those without parameters, and the lines of a functional model."""
         lines = _lines(model)
         # an entry for code or an activation is in the line of its layer
         own = {path: id(layer) for path, layer in _names.layers(model)}

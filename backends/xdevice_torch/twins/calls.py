@@ -110,6 +110,7 @@ class TorchCalls(Calls):
 
     @contextmanager
     def operation_calls(self, run: common.Run, leaf: common.Leaf) -> Iterator[None]:
+        """Records the calls of PyTorch's functions, with compiled functions run eagerly."""
         with ExitStack() as stack:
             # a compiled function runs kernels directly, so the mode would not see its calls
             if hasattr(torch.compiler, "set_stance"):  # since 2.6
@@ -142,5 +143,6 @@ class TorchCalls(Calls):
         return bool(model.training)
 
     def has_channels_last(self, model: Any) -> bool | None:
+        """Always False, for every model of PyTorch."""
         # PyTorch's channels_last is a memory format, which does not change the order of the axes
         return False

@@ -153,8 +153,8 @@ class TorchOptimizers(Optimizers):
         )
 
     def take_state(self, optimizer: Any, state: Mapping[str, torch.Tensor]) -> None:
-        """Gives an optimizer the new tensors of `state`; a module takes over its extra state, which it keeps outside
-        its variables."""
+        """Gives an optimizer the new tensors of `state`. For a module, calls `set_extra_state` of the modules in it
+        that have an entry in `state`."""
         if not isinstance(optimizer, torch.optim.Optimizer):
             extra_state.take(optimizer, state)
             return

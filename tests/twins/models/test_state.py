@@ -1199,13 +1199,13 @@ def test_a_flat_deep_lstm_is_found_by_its_names():
             "torch",
             "gru",
             {"x.weight_ih_l0": (12, 2), "x.weight_hh_l0": (12, 3)},
-            "12 rows .* are 9",
+            "12 rows .* make 9",
         ),
         (
             "torch",
             "lstm",
             {"x.weight_ih_l0": (9, 2), "x.weight_hh_l0": (12, 3)},
-            "weight_ih_l0 has 9 rows .* are 12",
+            "weight_ih_l0 has 9 rows .* make 12",
         ),
         (
             "tensorflow",
@@ -1264,7 +1264,7 @@ def test_wrong_sources_are_refused():
         match="must be a built model of paddle; got 3 of type int",
     ):
         xdevice.models.convert_state(linear("torch"), "paddle", like=3)
-    with pytest.raises(xdevice.errors.StateError, match="give like="):
+    with pytest.raises(xdevice.errors.StateError, match="give a model of the target as like="):
         xdevice.models.convert_state(linear("torch"), "paddle", names={"": "fc"})
     with pytest.raises(xdevice.errors.DTypeError, match="float64"):
         xdevice.models.convert_state(linear("torch").double(), "jax")

@@ -172,7 +172,7 @@ def tensorflow(kind: str, settings: Settings) -> tuple[Part, ...]:
 def keras_attention(settings: Settings) -> tuple[Part, ...]:
     """Returns the parts of Keras's MultiHeadAttention. If the settings have no number of heads, conversion from PyTorch
     raises `layouts.UnfitError`."""
-    # 0 if the number of heads is not known
+    # 0 if the number of heads is not known; `str` is for type checkers only, which know a setting as an `object`
     heads = int(str(settings.get("num_heads", 0)))
     own = projections(heads, -1, "attention_output")
     if heads:

@@ -622,6 +622,7 @@ ONE_CELL: Final[Settings] = MappingProxyType(
 def suffixes(settings: Settings) -> Iterator[str]:
     """Yields the suffixes "l0", "l0_reverse", "l1", ... of a recurrent layer's cells, one for each layer and
     direction."""
+    # `str` is for type checkers only, which know a setting as an `object`
     for number in range(int(str(settings.get("layers", 1)))):
         yield f"l{number}"
         if settings.get("bidirectional"):
@@ -769,8 +770,8 @@ def stated_once(layers: Iterable[Layer], name: str) -> Iterator[Layer]:
 
 
 def per_axis(value: Any, axes: int) -> Any:
-    """Returns a setting as a tuple with one size for each of the `axes`. One number applies to all of them; anything
-    other than a number, list or tuple is returned as it is."""
+    """Returns a setting as a tuple with one size for each axis; `axes` is the number of axes. One number applies to all
+    axes. Anything other than a number, list or tuple is returned as it is."""
     if isinstance(value, int):
         # frameworks take kernel_size=3 for (3, 3)
         return (value,) * axes

@@ -187,6 +187,7 @@ class Writer:
             part._replace(name=layouts.join(layer.path, part.name))
             for part in self._target.parts(layer.kind, layer.settings)
         ]
+        # a layer behind a flattened image may count its pixels in another order than the target
         layer, lines = pixel_order.reordered(
             layer, None, partial(pixel_order.puts_channels_last, self._target)
         )

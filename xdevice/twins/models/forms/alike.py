@@ -186,6 +186,7 @@ def _stacks(twin: Twin, layers: list[Layer], depths: list[int]) -> list[list[Lay
 
 def _depth(layer: Layer) -> int:
     """How many levels a recurrent layer has."""
+    # `str` is for type checkers only, which know a setting as an `object`
     return int(str(layer.settings.get("layers", 1)))
 
 
