@@ -1190,9 +1190,9 @@ def test_a_flat_deep_lstm_is_found_by_its_names():
 @pytest.mark.parametrize(
     ("name", "kind", "shapes", "message"),
     [
-        ("torch", "linear", {"x.weight": (2, 3, 3)}, r"x\.weight \(2, 3, 3\).* has 2 axes"),
-        ("torch", "linear", {"x.weight": (2, 3, 3, 3)}, "has 2 axes"),
-        ("tensorflow", "conv", {"x/kernel": (2, 3)}, "has 3 or 4 or 5 axes"),
+        ("torch", "linear", {"x.weight": (2, 3, 3)}, r"x\.weight \(2, 3, 3\).* needs 2 axes"),
+        ("torch", "linear", {"x.weight": (2, 3, 3, 3)}, "needs 2 axes"),
+        ("tensorflow", "conv", {"x/kernel": (2, 3)}, "needs 3 or 4 or 5 axes"),
         ("torch", "conv", {"x.weight": (2, 3, 3, 3), "x.bias": (2, 1)}, r"bias is \(2, 1\)"),
         ("torch", "batch_norm", {"x.running_mean": (2, 2)}, r"running_mean is \(2, 2\)"),
         (

@@ -621,7 +621,7 @@ def test_a_refusal_has_all_of_its_guess():
     target = nn.Sequential(nn.Linear(8, 9), *(nn.Linear(8, 8) for _ in range(12)))
     source, target = nn.ModuleDict({f"a{n}": x for n, x in enumerate(source)}), target
     with pytest.raises(
-        xdevice.errors.StateError, match="the error's `pairs` is all of it"
+        xdevice.errors.StateError, match="the error's `pairs` has all of it"
     ) as refusal:
         xdevice.models.convert_state(source, "torch", like=target)
     assert len(refusal.value.pairs) == 13

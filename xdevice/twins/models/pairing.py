@@ -93,19 +93,20 @@ def spelled_out(names: Names, source: Twin) -> dict[str, str]:
     pattern that matches no layer, and if the target's path has more `*` than the source's."""
     every: dict[str, str] = {}
     paths = [layer.path for layer in (*source.layers, *source.singles)]
-    for source_path, target_path in names.items():
-        if "*" not in source_path:
-            every[source_path] = target_path
+    # a path of the source and one of the target
+    for here, there in names.items():
+        if "*" not in here:
+            every[here] = there
             continue
-        pattern = re.compile("(.*)".join(map(re.escape, source_path.split("*"))))
+        pattern = re.compile("(.*)".join(map(re.escape, here.split("*"))))
         fitting = {path: match.groups() for path in paths if (match := pattern.fullmatch(path))}
         # each `*` of the target is replaced by the text of one in the source, so the target must not have more of them
-        if not fitting or target_path.count("*") > source_path.count("*"):
+        if not fitting or there.count("*") > here.count("*"):
             raise StateError(
-                f"names= says {shown(source_path)}: {shown(target_path)}; the first matches {len(fitting)} layers of "
-                f"{some_of(paths)} and has {source_path.count('*')} '*', the second has {target_path.count('*')}"
+                f"names= says {shown(here)}: {shown(there)}; the first matches {len(fitting)} layers of {source.name} "
+                f"and has {here.count('*')} '*', the second has {there.count('*')}; the layers are {some_of(paths)}"
             )
-        first, *pieces = target_path.split("*")
+        first, *pieces = there.split("*")
         for path, groups in fitting.items():
             every[path] = first + "".join(
                 group + piece for group, piece in zip(groups, pieces, strict=False)
