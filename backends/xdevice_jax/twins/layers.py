@@ -49,6 +49,7 @@ def _of_nnx(module: Any) -> _Kind | None:
                 dialects.flax(kind, {"transpose_kernel": module.transpose_kernel}),
                 settings,
             )
+        # PyTorch's momentum is the weight of the new value, Flax's that of the old one
         case library.BatchNorm:
             kind, settings = (
                 "batch_norm",
@@ -139,6 +140,7 @@ def _of_conv(module: Any) -> dict[str, object]:
     axes = len(module.kernel_size)
     stride, dilation = _steps(module)
     padding = module.padding
+    # another text, such as "CIRCULAR", stays as it is and then differs from any setting of PyTorch
     if padding == "SAME":
         padding = layouts.same_padding(module.kernel_size, stride, dilation)
     elif padding == "VALID":

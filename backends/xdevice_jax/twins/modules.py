@@ -208,6 +208,7 @@ def _with_one_bias(every: Iterable[Variable]) -> Iterator[Variable]:
         first.write(value[:size])
         second.write(value[size:])
 
+    # under the name of the first
     whole = jax.numpy.concatenate([first.value, second.value])
     yield from (*weights, Variable(first.name, whole, write))
 

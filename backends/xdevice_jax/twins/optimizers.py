@@ -118,6 +118,7 @@ class _Step:
 
 def _closure(function: Any) -> _Values:
     """Returns the variables in the closure of a function, by name: the settings of a step of optax."""
+    # Python keeps the names of these variables in the code, and their values in the closure, in the same order
     code = getattr(function, "__code__", None)
     names = code.co_freevars if code is not None else ()
     return dict(
@@ -169,6 +170,7 @@ class JaxOptimizers(Optimizers):
             raise self.unsupported(
                 f"reading a {type(optimizer).__qualname__}", "give a transformation of optax"
             )
+        # the other errors are those of closures that do not have the expected variables
         try:
             kind, settings = _settings(optimizer)
         except (_UnknownError, LookupError, AttributeError, TypeError) as error:

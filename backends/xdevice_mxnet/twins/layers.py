@@ -79,6 +79,7 @@ def _norm(kind: str, usual_axis: int, path: str, block: Any) -> Layer:
         # Gluon's instance norms keep no running statistics
         settings["running_stats"] = False
     if kind == "batch_norm":
+        # PyTorch's momentum is the weight of the new value, Gluon's that of the old one
         settings["momentum"] = 1 - kwargs["momentum"]
         # with scale=False
         if kwargs["fix_gamma"]:

@@ -198,6 +198,7 @@ class MxnetOptimizers(Optimizers):
         kind = terms.kind_of(rule, _KINDS, self.unsupported)
         settings = _settings(rule, kind)
         parameters: list[terms.Parameter] = []
+        # only a Trainer has parameters; it does not update those whose grad_req is null
         if rule is not optimizer:
             _require_plain(optimizer, self)
             parameters += (

@@ -164,6 +164,7 @@ def _is_spectral(hook: Any) -> bool:
 
 def _batch_norm(path: str, layer: Any) -> Layer:
     """Reads a batch norm, which may contain an activation."""
+    # PyTorch's momentum is the weight of the new value, Paddle's that of the old one
     settings = {
         "eps": _epsilon(layer),
         "momentum": 1 - _momentum(layer),
@@ -326,6 +327,7 @@ def _avg_pool(axes: int, path: str, pool: Any) -> Layer:
         axes,
         *window,
         _ceil_mode(pool),
+        # the opposite of PyTorch's count_include_pad
         not pool.exclusive,
         getattr(pool, "divisor", None),
     )

@@ -140,6 +140,7 @@ def _decoupled(
             f"reading an AdamW whose parameter {p.name} has a regularizer too",
             "set its regularizer to None",
         )
+    # both are functions that the user may give: of a parameter, and of its name
     ratio, is_decayed = _lr_ratio(optimizer), _apply_decay_param_fun(optimizer)
     if ratio is not None:
         stated["lr"] *= ratio(p)

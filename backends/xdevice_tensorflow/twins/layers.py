@@ -119,6 +119,7 @@ def _kind(layer: Any) -> _Kind | None:
             "conv_transpose", **{**_of_conv(layer), "groups": 1, **_of_transposed(layer)}
         )
     if isinstance(layer, kl.BatchNormalization):
+        # PyTorch's momentum is the weight of the new value, Keras's that of the old one
         return _usual("batch_norm", eps=layer.epsilon, momentum=1 - layer.momentum)
     if isinstance(layer, kl.Embedding):
         # later layers of Keras skip the masked steps; no other framework has that

@@ -396,6 +396,7 @@ def reached(op: Any, ways: Callable[[Any], Iterable[Any]], stops: set[int]) -> l
         if id(near) in visited or id(near) in stops:
             continue
         visited[id(near)] = near
+        # the features behind a layer that makes new ones have nothing to do with the reshape
         if not isinstance(inner(near), MAKERS):
             waiting += ways(near)
     return list(visited.values())

@@ -188,6 +188,7 @@ def projections(heads: int, size: int, output: str) -> tuple[Part, ...]:
     """Returns the parts of an attention whose kernels have two axes, of the sizes `heads` and `size`, in place of one
     axis of PyTorch, as in Keras and Flax. One of the sizes may be -1, which means any; `output` is the name of the last
     projection."""
+    # the axes of the heads come last in the kernels of queries, keys and values, and first in that of the output
     each = (heads, size)
     own = []
     for short, name in _PROJECTIONS.items():
@@ -230,6 +231,7 @@ def _keras_file(kind: str, settings: Settings) -> tuple[Part, ...]:
 def keras_cell(kind: str, suffix: str) -> tuple[Part, ...]:
     """Returns the parts of one cell of a recurrent Keras layer. The names of its parameters in PyTorch end with
     `suffix`, such as "l0"."""
+    # Keras has one array for both biases of PyTorch: their sum, or in a GRU both in two rows
     biases = (f"bias_ih_{suffix}", f"bias_hh_{suffix}")
     weight, bias = layouts.TRANSPOSED, layouts.SUMMED
     if kind == "gru":

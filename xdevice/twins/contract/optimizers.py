@@ -152,6 +152,7 @@ def settings(kind: str, **stated: object) -> dict[str, object]:
     missing = [
         name for name, value in KINDS[kind].items() if value is None and name not in stated
     ]
+    # a mistake in an adapter, not one of a user
     if unknown or missing:
         raise ValueError(
             f"{kind} also needs the settings {missing}, and has no settings named {sorted(unknown)}"

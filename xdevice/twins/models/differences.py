@@ -341,6 +341,7 @@ class Lister:
                 for layer in twin.layers
                 if layer.settings.get("activation") is not None
             }
+            # not counted: entries at the path of a layer with parameters, and activations inside one
             counts = Counter(
                 _name_of(layer)
                 for layer in layers
@@ -661,6 +662,7 @@ def _set_alike_in_each(
     )
     if any(_between(layers[0], layer) for layers in (one, other) for layer in layers):
         return None
+    # all layers of each model are alike, so the first ones stand for all
     is_another = one[0].settings.get("function") != other[0].settings.get("function")
     meet = any(place in theirs for place in ours if place[1] == kind)
     return (one, other) if meet or not is_another else None

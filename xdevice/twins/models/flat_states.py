@@ -64,6 +64,7 @@ def opened(path: str | os.PathLike[str], done: list[str]) -> Iterator[Header]:
 def _plain_state(source: Any, paths: Collection[str], done: list[str]) -> Mapping[str, Any]:
     """Returns the flat dict in `source`, with its names changed so that more of the layers at `paths` have their
     tensors. `done` gets a line for each change. Raises `NotATensorError` if `source` is no container of tensors."""
+    # a single tensor, for example
     if registry.kind_of(type(source)) is not None:
         raise NotATensorError(
             f"expected a model, or a flat dict of named tensors, not {shown(source, 60)} of type "
@@ -74,6 +75,8 @@ def _plain_state(source: Any, paths: Collection[str], done: list[str]) -> Mappin
         done.append(_TAKEN.format(nested.key))
     elif nested.left:
         done.append(f"left out {some_of(nested.left)}, which are no tensors of the state")
+    # first the changes that need no target: wrappers, plain dicts, cells of linen; then those that make more paths
+    # match
     state = _with_cells(plain_names(_unwrapped(nested.state, done), done), done)
     return _renamed(_with_lists(state, paths, done), paths, done)
 

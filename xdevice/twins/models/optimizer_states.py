@@ -343,6 +343,7 @@ def _remedy_of_eps(theirs: _ReadOptimizer, one: _Settings, other: _Settings) -> 
 
 def _remedy_of_decay(theirs: _ReadOptimizer, one: _Settings, other: _Settings) -> str | None:
     """Returns how to make the target decay as the source does; None if an argument of the target makes it."""
+    # the gradient of this sum is what a coupled decay adds to the gradient
     if one["decay"] == terms.COUPLED != other["decay"]:
         instead = "set weight_decay=0 there, and add weight_decay / 2 times the sum of squares to the loss"
     elif "decay" in theirs.optimizer.arguments:

@@ -139,7 +139,7 @@ def _match(ours: Unpaired, theirs: Unpaired) -> Pairs:
 
 
 def _by_kind(twin: Unpaired) -> Unpaired:
-    """Returns the layers sorted by their kinds; the layers of one kind stay in their order."""
+    """Returns the layers sorted by their kinds."""
     # `sorted` is stable, so the layers of one kind stay in their order
     return twin._replace(signed=sorted(twin.signed, key=lambda pair: pair[0].kind))
 

@@ -118,6 +118,7 @@ def chosen_reading(every: list[Reading], is_torch_assumed: bool) -> Reading:
         StateError: two readings lay out a parameter differently, so the choice would matter.
     """
     first = every[0]
+    # without a question, because most dicts of arrays are laid out as in PyTorch
     if is_torch_assumed and first.dialect == "torch":
         return first
     for other in every[1:]:

@@ -246,6 +246,7 @@ class Writer:
     def _norms_apart(self, layer: Layer, other: Layer, like: Twin) -> str:
         """Returns why the weight norms of two layers cannot be converted: they are over different axes. "" if they can,
         or if not both layers have one."""
+        # the shape of g tells the axes
         g = layouts.NORMED[0]
         if not (_has(g, layer.parts) and _has(g, other.parts)):
             return ""
@@ -298,6 +299,7 @@ class Writer:
         """Returns the values of a variable of the source, and its device. A variable on meta has no values: its array
         has its shape and dtype, and takes almost no memory."""
         value, backend = self._source.variables[name], self._source.backend
+        # a tensor of a file is read when it is needed, so that only one is in memory
         if isinstance(value, FileTensor):
             return value.read(), devices.CPU
         place = backend.device_of(value)
@@ -337,6 +339,7 @@ class Writer:
         if layouts.SPECTRAL[0] not in values or _has(layouts.SPECTRAL[0], parts):
             return
         original, u, v = (values.pop(name) for name in layouts.SPECTRAL)
+        # without this setting, as for a state, `of_spectral` finds the axis
         axis = layer.settings.get(layouts.SPECTRAL_AXIS)
         array = layouts.of_spectral(
             original.array, u.array, v.array, axis if isinstance(axis, int) else None

@@ -114,6 +114,7 @@ def unclear(ours: Unpaired, theirs: Unpaired, signatures: Sequence[Signature]) -
 
 def _rows_left(ours: Unpaired, theirs: Unpaired) -> Iterator[str]:
     """Yields advice about embeddings that have no counterpart because one model has more rows: see `of_rows`."""
+    # of each model, the embeddings whose shape the other does not have
     left, right = (
         {
             layer.path: (layer, signature[-1])

@@ -272,6 +272,7 @@ class ForcedRun:
     def _choose(self, path: str, own_input: LayerInput | None, size: int) -> str:
         """Returns the path of the source's layer that is the counterpart of the target's layer at `path`; "" if it
         cannot be determined. The target's layer was called with `own_input`, and its output has `size` numbers."""
+        # a layer that is called twice keeps its counterpart
         if path in self.chosen:
             return self.chosen[path]
         if path in self._fixed:

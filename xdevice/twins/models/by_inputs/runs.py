@@ -35,6 +35,7 @@ class Runs:
         self.source, self.target = source, target
         self.arrays = model_runs.arrays_of(inputs)
         self.expected = model_runs.run(source.model, self.arrays)
+        # the target may take images with their channels on another axis
         self._taken = model_runs.taken_by(target.model, self.arrays, self.expected)
         self.ends = (
             self.expected.has_channels_last,
@@ -107,6 +108,7 @@ class Runs:
     def where(self, computed: ModelRun, pairs: Pairs) -> str:
         """Returns a text that names the first layer whose output differs from the source's in `computed`, a run of the
         target with the source's weights. `pairs` says which layers correspond."""
+        # the target's run is the one that is judged, so it comes first
         runs = TwoRuns(
             TracedRun(
                 self.target.name,
@@ -170,6 +172,7 @@ class Runs:
         """Yields the paths of the linear layers of the source that return more numbers than they take, and pass them
         to the linear layer called next, as the first layer of an MLP in a Transformer does."""
         linear = {layer.path for layer in self.source.layers if layer.kind == "linear"}
+        # the linear layer that was called before
         before = None
         for call in self.expected.trace.calls:
             if call.path not in linear or not call.inputs or not call.outputs:

@@ -212,6 +212,7 @@ def _as_one_layer(stack: Sequence[Layer]) -> Layer:
         for number, layer in enumerate(stack)
         for part in layer.parts
     ]
+    # the layers may differ in a setting, such as dropout, although the other model has one value for all
     settings: dict[str, object] = {}
     for name in [name for layer in stack for name in layer.settings]:
         values = tuple(layer.settings.get(name) for layer in stack)

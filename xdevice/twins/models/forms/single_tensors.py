@@ -309,6 +309,7 @@ def _pair_alike(
     order, and by names. `ours` and `theirs` give the shape of each tensor by path."""
     in_order: dict[str, str] = {}
     likely: dict[str, str] = {}
+    # only tensors of the same shape can be mistaken for one another
     for form in dict.fromkeys(ours.values()):
         source_paths = [path for path, own in ours.items() if own == form and path not in sure]
         target_paths = [
