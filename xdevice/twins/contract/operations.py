@@ -504,7 +504,8 @@ def pad(
     path: str, around: Sequence[tuple[int, int]], mode: str = "constant", value: object = 0.0
 ) -> Layer:
     """Returns the entry for a padding. `around` has a pair for each axis of the image, the first axis first: how many
-    pixels are added before it, and how many behind it. `value` is the value of these pixels in the mode "constant"."""
+    pixels are added at its beginning, and how many at its end. `value` is the value of these pixels in the mode
+    "constant"."""
     settings: dict[str, object] = {
         "padding": tuple((int(one), int(two)) for one, two in around),
         "mode": mode,

@@ -144,9 +144,9 @@ def _read(
     wanted: Twin | None,
     names: Names,
 ) -> Reading:
-    """Reads a state in one dialect, whose layouts are `way`. `names` gives paths of the state by paths of the
-    target."""
+    """Reads a state in one dialect, whose layouts are `way`. The other arguments are those of `readings`."""
     layers, lacking, misfits = [], [], 0
+    # the target's layers, by the path at which the state has their counterparts
     wanted_at = (
         {}
         if wanted is None

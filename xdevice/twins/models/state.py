@@ -206,6 +206,7 @@ class Writer:
             one, lines = pixel_order.reordered(
                 layer, other, partial(pixel_order.has_channels_last, like)
             )
+            # against `one`, in which parameters may be refused now
             other, more = pixel_order.reordered(
                 other, one, partial(pixel_order.has_channels_last, self._source)
             )
