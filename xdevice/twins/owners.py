@@ -14,7 +14,7 @@ def backend_of_model(x: object) -> Backend | None:
     """Returns the backend whose model `x` is; None if `x` is not a model. Modules of Flax and Equinox are models here,
     although they move as containers do."""
     owner = registry.kind_of(type(x))
-    # the type itself says that `x` is a tensor or a model
+    # a framework has registered the type, and so decides whether `x` is a model
     if owner is not None:
         return owner.backend if owner.kind == "model" else None
     for root in {base.__module__.partition(".")[0] for base in type(x).__mro__} & set(

@@ -252,7 +252,7 @@ def standing_in(give: Callable[[Call, Any], Any]) -> Iterator[None]:
 
 
 def _never() -> bool:
-    """The `is_compiling` of a framework whose compilers do not call the layers."""
+    """The default of `is_compiling`: no compiler traces the call."""
     return False
 
 
