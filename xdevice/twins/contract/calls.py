@@ -115,7 +115,8 @@ class GradientHooks:
     def __init__(
         self, backend: Conversion, stack: ExitStack, asks: Callable[[Any], bool]
     ) -> None:
-        """`asks(x)` says whether `x` is a tensor that requires a gradient."""
+        """The hooks are removed when `stack` is closed. `asks(x)` says whether `x` is a tensor that requires a
+        gradient."""
         self._backend, self._stack, self._asks = backend, stack, asks
         # the tensors that have a hook of `follow_leaves`, by their `id`s
         self._leaves: dict[int, Any] = {}

@@ -309,6 +309,7 @@ def flax(kind: str, settings: Settings) -> tuple[Part, ...]:
         return FLAX_CELLS[kind]
     if kind == layouts.ATTENTION:
         return projections(int(str(settings.get("num_heads", -1))), -1, "out")
+    # with transpose_kernel, the kernel of a ConvTranspose is (*kernel, O, I), and its window is not reversed
     return layouts.parts(
         kind, settings, _FLAX, _KERNELS if settings.get("transpose_kernel") else _FLAX_RULES
     )

@@ -120,6 +120,7 @@ class _Search:
             for order in permutations([best.chosen[path] for path in group]):
                 exchanged = dict(zip(group, order, strict=True))
                 # the order of `best` itself needs no run
+                # nor is any needed once all layers agree, or allowed once there were too many
                 if (
                     not best.apart
                     or not self.may_go_on
