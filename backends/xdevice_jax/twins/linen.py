@@ -119,6 +119,7 @@ def intercepting(
     values."""
 
     def intercept(go: Callable[..., Any], args: Any, kwargs: Any, call: Any) -> Any:
+        """Makes the call of a method of a module, which linen passes to this function instead of making it itself."""
         path = ".".join(call.module.path)
         is_traced = any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves((args, kwargs)))
         # a call of another method of a layer is not a call of the layer

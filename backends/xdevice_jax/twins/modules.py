@@ -205,6 +205,7 @@ def _with_one_bias(every: Iterable[Variable]) -> Iterator[Variable]:
     size = len(first.value)
 
     def write(value: jax.Array) -> None:
+        """Writes the joined biases back into the two arrays."""
         first.write(value[:size])
         second.write(value[size:])
 

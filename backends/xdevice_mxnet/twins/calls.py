@@ -83,6 +83,7 @@ class MxnetCalls(Calls):
                 activations.append(block.act)
 
         def follow(result: Any, put: Callable[[int, Any], None]) -> Any:
+            """Returns the result with a tap in front of each array, if the program records for gradients."""
             # outside `autograd.record` there is no backward pass
             if not mx.autograd.is_recording():
                 return result

@@ -118,6 +118,7 @@ class TensorflowCalls(Calls):
         followed: list[tuple[Any, Callable[[Any], None]]] = []
 
         def follow(result: Any, put: Callable[[int, Any], None]) -> Any:
+            """Returns the result, and notes the tensors in it, so that a tape computes their gradients too."""
             for number, x in enumerate(common.tensors(self, result)):
                 # a tape computes no gradients of integers
                 if isinstance(x, tf.Tensor) and x.dtype.is_floating:
@@ -143,6 +144,7 @@ class TensorflowCalls(Calls):
             def note(
                 kind: Any, inputs: Any, attributes: Any, outputs: Any, *_: Any, **named: Any
             ) -> None:
+                """Passes an operation that TensorFlow reports to `run`."""
                 # operations of the tape itself are left out: gradients are followed at the operations of the program
                 if tf.executing_eagerly() and not common.is_called("imperative_grad"):
                     run(str(kind), tuple(inputs), lambda: list(outputs), follow)

@@ -196,6 +196,7 @@ def graph_of(layers: list[Any]) -> Graph:
             inputs.setdefault(id(_history(tensor).operation), []).append(layer)
 
     def before(op: Any) -> list[Any]:
+        """Returns the ops whose outputs an op takes."""
         # the Input of an inner model stands for the model: before it comes whatever is before that
         nodes = chain.from_iterable(nodes_of(owner) for owner in inputs.get(id(op), [op]))
         return list(

@@ -220,6 +220,7 @@ class Watch:
             return result
 
         def put(number: int, gradient: Any) -> None:
+            """Stores a copy of the gradient of the output with this index."""
             # a second backward pass replaces the gradients of the first
             call.gradients[number] = self._copy(gradient)
 

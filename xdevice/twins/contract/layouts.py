@@ -670,6 +670,7 @@ def in_order(layers: Iterable[Layer], blocks: Mapping[str, Sequence[str]]) -> li
         firsts.setdefault(_parent(layer), place)
 
     def key(numbered: tuple[int, Layer]) -> tuple[int, int, int]:
+        """The key by which a layer is sorted, given its index and the layer."""
         place, layer = numbered
         # attributes need not be listed in the order in which they are called
         names = blocks.get(_parent(layer), ())

@@ -181,6 +181,7 @@ class _ReadOptimizer(NamedTuple):
     optimizer: Optimizer
 
     def __str__(self) -> str:
+        """The name of the optimizer for messages, such as "torch's Adam"."""
         return f"{self.backend.name}'s {self.optimizer.name}"
 
 
@@ -254,6 +255,7 @@ def _matters(name: str, kind: str, one: _Settings, other: _Settings) -> bool:
     settings."""
 
     def both(setting: str, value: object) -> bool:
+        """Whether both optimizers have this value of a setting."""
         return bool(one[setting] == value == other[setting])
 
     # without momentum these settings have no effect
@@ -286,6 +288,7 @@ def _text(name: str, settings: _Settings) -> str:
 
 
 def _number(value: float) -> str:
+    """A number as a text for a message."""
     # six digits, because some frameworks keep settings in float32
     return f"{value:.6g}"
 
@@ -559,6 +562,7 @@ def _values(
         for slot, name in pair.parameter.state.items():
             array = _native(slot, pair, states)
             if array is None:
+                # a formula that needs no count of steps in the source does not need one in the target either
                 if slot != terms.STEP:
                     unfilled.append(f"{pair.name}: {ours} keeps no {_plain(slot)} for it")
                 continue

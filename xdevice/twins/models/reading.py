@@ -573,6 +573,7 @@ def without(twin: Twin, skip: Sequence[str]) -> Twin:
     """Returns the twin without the layers and single tensors that have a parameter at one of the paths of `skip`."""
 
     def kept(layers: Iterable[Layer]) -> list[Layer]:
+        """Returns the layers without a parameter at one of the paths."""
         return [
             layer
             for layer in layers

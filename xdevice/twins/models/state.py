@@ -119,6 +119,7 @@ class State(dict[str, Any]):
             del self.unmapped[name]
 
     def __str__(self) -> str:
+        """The tensors with their sources, then the steps, the unmapped names and the differences."""
         count = f"{len(self)} tensor{'' if len(self) == 1 else 's'} for {self.backend}"
         wide = max(map(len, self), default=0)
         lines = [f"{count}:" if self else count]

@@ -72,6 +72,7 @@ def without_channels(twin: Twin) -> Twin:
     why = "it has one number for each group, and does not say how many channels there are; give a model as like="
 
     def refuse(rule: layouts.Rule) -> layouts.Rule:
+        """Returns the rule for shapes only."""
         return layouts.refused(rule, why)
 
     return twin.with_layers(

@@ -61,6 +61,7 @@ def cut(twin: Twin, slices: Slices, done: list[str], is_target: bool) -> Twin:
         )
 
     def cut_all(layers: list[Layer]) -> list[Layer]:
+        """Returns the layers, with those in `slices` cut."""
         return [_cut(twin, layer, slices[layer.path], done, is_target) if layer.path in slices else layer
                 for layer in layers]  # fmt: skip
 

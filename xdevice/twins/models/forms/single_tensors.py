@@ -99,6 +99,7 @@ def _transposed(layer: Layer) -> Layer:
     inputs)."""
 
     def turned(rule: layouts.Rule) -> layouts.Rule:
+        """Returns the rule for the other order."""
         return layouts.TRANSPOSED if rule is layouts.SAME else layouts.SAME
 
     parts = [
@@ -131,6 +132,7 @@ def _with_layers(twin: Twin, new: Sequence[Layer]) -> Twin:
     places = {name: place for place, name in enumerate(twin.variables)}
 
     def place(layer: Layer) -> int:
+        """The index of a layer's first variable among the variables of the model."""
         return places[layer.parts[0].name]
 
     layers = [*twin.layers, *new]
