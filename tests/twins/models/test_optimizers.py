@@ -477,7 +477,7 @@ def test_5_steps_here_and_5_there_are_10(source, target, kind):
 
 @pytest.mark.slow
 def test_without_the_state_the_nets_are_far_apart(monkeypatch):
-    monkeypatch.setattr(xdevice, "convert_optimizer", lambda *_, **__: None)
+    monkeypatch.setattr(xdevice.models, "convert_optimizer", lambda *_, **__: None)
     for kind in nets.KINDS:
         net, other = nets.handed_on("torch", "tensorflow", kind)
         assert nets.furthest(net, other, "tensorflow") > 1e-3, kind
