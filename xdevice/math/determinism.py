@@ -41,6 +41,8 @@ def deterministic() -> Iterator[list[str]]:
         >>> with xdevice.use_backend("numpy"), xdevice.math.deterministic():
         ...     y = xdevice.ones(2) + 1
     """
+    # a dict, as a set that keeps its order: the selected backend is usually among the loaded
+    # ones
     backends = dict.fromkeys((selection.current(), *registry.list_loaded()))
     with ExitStack() as scopes:
         lines = {

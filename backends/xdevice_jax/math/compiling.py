@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from xdevice.base.devices import Device
     from xdevice.math.contract.compiling import Traced
 
+# whether an array was put on its device explicitly; JAX moves the other arrays where they are
+# needed
 _is_committed = attrgetter("committed")
 
 
@@ -36,7 +38,7 @@ class JaxCompiling(Compiling):
                 # jit returns the keys of a dict unchanged, so the note of `call` is passed as a key
                 return program(tensors).popitem()
             except ValueError as error:
-                # another ValueError: that of the function
+                # the tensors are on one device, so the user's function has raised this error
                 if len(self.devices_of(jax.Array, tensors)) == 1:
                     raise
                 raise DeviceMismatchError(str(error)) from None
@@ -44,7 +46,8 @@ class JaxCompiling(Compiling):
         return compiled
 
     def common_device(self, tensors: list[Any]) -> Device | None:
-        # jit itself raises for committed arrays on several devices, so the first may speak for all
+        # jit itself raises for committed arrays on several devices, so the device of the first
+        # one is enough
         if all(map(_is_committed, tensors)):
             return self.device_of(tensors[0])
         return super().common_device(tensors)

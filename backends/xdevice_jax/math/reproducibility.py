@@ -20,7 +20,8 @@ class JaxReproducibility(Reproducibility):
 
     @contextmanager
     def deterministic(self) -> Iterator[list[str]]:
-        # XLA reads the flags when JAX starts, so the flag can only be asked for here
+        # XLA reads the flags when JAX starts, so the block cannot set the flag but only report
+        # that it is missing
         needs_flag = (
             self.count("gpu")
             and not self.virtual

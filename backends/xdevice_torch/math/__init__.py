@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 
 class TorchArithmetic(Arithmetic):
+    # None if this PyTorch does not show the class of its scopes: then nothing is set aside, and
+    # calls are slower
     scopes = (
         None if not SCOPES else Scopes(count_function_modes, set_scopes_aside, put_scopes_back)
     )

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _WORKSPACE: Final = "CUBLAS_WORKSPACE_CONFIG"
-"""cuBLAS reads it when it starts; without it PyTorch raises an error at the first product of matrices on a GPU."""
+"""A variable that cuBLAS reads when it starts. If it is not set, PyTorch's deterministic mode
+raises an error at the first product of matrices on a GPU."""
 
 
 class TorchReproducibility(Reproducibility):
@@ -30,7 +31,7 @@ class TorchReproducibility(Reproducibility):
         )
         flags = cudnn.deterministic, cudnn.benchmark
         torch.use_deterministic_algorithms(True)
-        # the benchmark chooses kernels by their times, which differ between runs
+        # `benchmark` lets cuDNN choose kernels by their times, which differ between runs
         cudnn.deterministic, cudnn.benchmark = True, False
         try:
             yield _lacking()
@@ -40,6 +41,8 @@ class TorchReproducibility(Reproducibility):
 
 
 def _lacking() -> list[str]:
+    """Returns a line for each thing that stays nondeterministic in the block, with the
+    remedy."""
     if not torch.cuda.is_available() or _WORKSPACE in os.environ:
         return []
     return [
