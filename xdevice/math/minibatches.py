@@ -20,28 +20,27 @@ if TYPE_CHECKING:
 def batches(
     arrays: Any, size: int, *, shuffle: bool = False, drop_last: bool = False
 ) -> Batches:
-    """Batches of `size` rows, in order or shuffled: `for x, y in xdevice.math.batches((x, y),
-    32):`. Each loop over the result begins with the first batch.
+    """Batches of `size` rows, in order or shuffled: `for x, y in xdevice.math.batches((x, y), 32):`. Each loop over the
+    result begins with the first batch.
 
     Experimental: it may change in a minor version.
 
     Args:
         arrays: a tensor, or a container of tensors of equal length along the first axis. Each batch is a container of
-            the same type, with rows of these tensors. Its values that are not tensors are in every batch.
-        size: 1 or more. The last batch may be shorter. shuffle: whether to take the rows in a
-        random order. `xdevice.random.permutation` draws it at this call, and
-            another one for each further loop; with a seed it is the same on every backend.
+            the same type, with rows of these tensors and the same other values.
+        size: 1 or more. The last batch may be shorter. shuffle: whether to take the rows in the
+        order of a `xdevice.random.permutation`, drawn at this call and again
+            for each further loop. With a seed it is the same on every backend.
         drop_last: whether to leave out a last batch that is shorter than `size`.
 
     Raises, at the call:
-        ArgumentError: `size` is not an int of 1 or more.
-        ShapeError: a tensor has no axis, or its length differs from that of the others.
-        NotATensorError: `arrays` contains no tensor, or contains a model.
-        UnsupportedError: a tensor is sparse, or a function that shuffles is being traced.
+        ArgumentError: `size` is not an int of 1 or more. ShapeError: a tensor has no axis, or
+        another length. NotATensorError: there is no tensor, or a model. UnsupportedError: a
+        tensor is sparse; or `shuffle` is True
+            while a function is traced.
 
-    With `shuffle`, each batch is a copy of its rows. Without it, a batch is a view on PyTorch,
-    Paddle, MXNet and NumPy; on the other backends all of `arrays` is copied at the first batch.
-    `xdevice.prefetch` accepts the result.
+    With `shuffle`, a batch is a copy of its rows; without, a view on PyTorch, Paddle, MXNet and NumPy. On the other
+    backends, `arrays` is copied at the first batch. `xdevice.prefetch` accepts the result.
 
     Example:
         >>> [tuple(x.shape) for x in xdevice.math.batches(xdevice.ones(5, 2), 2)]

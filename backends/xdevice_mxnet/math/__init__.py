@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 
 class MxnetArithmetic(Arithmetic):
+    # both modules are imported at their first use: a program that only moves arrays does not
+    # need them
     def namespace(self) -> ModuleType:
         from . import arithmetic
 

@@ -21,7 +21,7 @@ class PaddleReproducibility(Reproducibility):
 
     @contextmanager
     def deterministic(self) -> Iterator[list[str]]:
-        # such a build does not have the flags, which are of GPUs only
+        # a build for CPUs does not have the flags, which are about kernels of GPUs
         if not paddle.is_compiled_with_cuda():
             yield []
             return

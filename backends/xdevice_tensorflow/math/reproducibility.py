@@ -23,7 +23,7 @@ class TensorflowReproducibility(Reproducibility):
 
     @contextmanager
     def deterministic(self) -> Iterator[list[str]]:
-        # asked first: TensorFlow has no public way to switch it off, and it would stay on
+        # checked before it is switched on: TensorFlow has no public way to switch it off again
         private.require("deterministic")
         was_on = private["tensorflow.python.framework.config.is_op_determinism_enabled"]()
         tf.config.experimental.enable_op_determinism()
