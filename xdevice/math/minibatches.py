@@ -28,15 +28,14 @@ def batches(
     Args:
         arrays: a tensor, or a container of tensors of equal length along the first axis. Each batch is a container of
             the same type, with rows of these tensors and the same other values.
-        size: 1 or more. The last batch may be shorter. shuffle: whether to take the rows in the
-        order of a `xdevice.random.permutation`, drawn at this call and again
+        size: 1 or more. The last batch may be shorter.
+        shuffle: whether to take the rows in the order of a `xdevice.random.permutation`, drawn at this call and again
             for each further loop. With a seed it is the same on every backend.
         drop_last: whether to leave out a last batch that is shorter than `size`.
 
     Raises, at the call:
-        ArgumentError: `size` is not an int of 1 or more. ShapeError: a tensor has no axis, or
-        another length. NotATensorError: there is no tensor, or a model. UnsupportedError: a
-        tensor is sparse; or `shuffle` is True
+        ArgumentError: `size` is not an int of 1 or more. ShapeError: a tensor has no axis, or another length.
+        NotATensorError: there is no tensor, or a model. UnsupportedError: a tensor is sparse; or `shuffle` is True
             while a function is traced.
 
     With `shuffle`, a batch is a copy of its rows; without, a view on PyTorch, Paddle, MXNet and NumPy. On the other
