@@ -18,10 +18,12 @@ from .namespace import array_namespace, checks_of
 
 
 def completed(own: Any) -> Any:
-    """The adapter's kernels. If one is missing, the kernel here takes its place, compiled if the adapter says how."""
+    """Returns the kernels of the adapter module `own`, with those of this module in place of
+    missing ones. They are compiled if the adapter has a function `compiled`."""
     kernels = SimpleNamespace(**OPTIONAL | {name: getattr(own, name) for name in dir(own)})
     for name, settings in BY_HAND.items():
         if not hasattr(own, name):
+            # the function of this module with that name; `kernels` is its argument `nn`
             kernel = partial(globals()[name], kernels)
             setattr(
                 kernels,
@@ -39,15 +41,17 @@ def attention(nn: Any, q: Any, k: Any, v: Any, mask: Any, causal: bool) -> Any:
     scores = xp.divide(xp.matmul(q, xp.matrix_transpose(k)), sqrt(q.shape[-1]))
     if mask is None:
         return xp.matmul(nn.softmax(scores, len(scores.shape) - 1), v)
-    # with -inf, a query without keys would have gradients of NaN
+    # the least number and not -inf, with which a query without any key would have gradients of
+    # NaN
     least = float(xp.finfo(scores.dtype).min)
-    # a query without keys has equal weights here, and zeros below
+    # a query without any key has equal weights here, which become zeros below
     weights = nn.softmax(xp.where(mask, scores, least), len(scores.shape) - 1)
     return xp.matmul(xp.where(mask, weights, 0.0), v)
 
 
 def _before(q: Any, k: Any) -> Any:
-    """A mask that lets query i see the keys up to the i-th."""
+    """Returns a bool mask that lets query i see the keys up to the i-th. Raises
+    `UnsupportedError` if a length is not known while a function is traced."""
     import numpy
 
     checks, lengths = checks_of(q, "attention"), (shape_of(q)[-2], shape_of(k)[-2])
@@ -76,7 +80,9 @@ def batch_norm(
 
 def binary_cross_entropies(nn: Any, logits: Any, labels: Any) -> Any:
     xp = array_namespace(logits)
-    is_positive = xp.greater(logits, 0.0)  # `abs` and `maximum` have other gradients at 0
+    # max(x, 0) - x * y + log(1 + exp(-|x|)), which does not overflow. `where` in place of `abs`
+    # and `maximum`, whose gradients at 0 would be others than that of the loss
+    is_positive = xp.greater(logits, 0.0)
     small = xp.where(is_positive, xp.negative(logits), logits)
     above = xp.where(is_positive, logits, 0.0)
     return xp.add(xp.subtract(above, xp.multiply(logits, labels)), xp.log1p(xp.exp(small)))
@@ -84,6 +90,7 @@ def binary_cross_entropies(nn: Any, logits: Any, labels: Any) -> Any:
 
 def cross_entropies(nn: Any, logits: Any, labels: Any) -> Any:
     xp = array_namespace(logits)
+    # in each row the logarithm of the probability of the label
     chosen = xp.take_along_axis(
         nn.log_softmax(logits, 1), xp.expand_dims(labels, axis=1), axis=1
     )
@@ -92,6 +99,7 @@ def cross_entropies(nn: Any, logits: Any, labels: Any) -> Any:
 
 def embedding(nn: Any, indices: Any, table: Any) -> Any:
     xp = array_namespace(table)
+    # `take` takes a vector of indices, so their axes are joined and restored
     rows = xp.take(table, xp.reshape(indices, (-1,)), axis=0)
     return xp.reshape(rows, (*indices.shape, table.shape[1]))
 
@@ -109,7 +117,8 @@ def gelu(nn: Any, x: Any, approximate: bool) -> Any:
 
 def layer_norm(nn: Any, x: Any, weight: Any, bias: Any, eps: float) -> Any:
     xp = array_namespace(x)
-    # not E(x * x) - E(x) ** 2, which loses all digits where the mean is large
+    # not E(x * x) - E(x) ** 2, which loses all digits if the mean is large compared with the
+    # deviation
     deviation = xp.subtract(x, xp.mean(x, axis=-1, keepdims=True))
     variance = xp.mean(xp.multiply(deviation, deviation), axis=-1, keepdims=True)
     result = xp.divide(deviation, xp.sqrt(xp.add(variance, eps)))

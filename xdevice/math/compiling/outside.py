@@ -285,8 +285,7 @@ def _is_tensor(value: Any) -> bool:
     """Whether `value` is a tensor or symbol that may be part of a program: not a model, and
     without attributes that the program has set."""
     owned = registry.kind_of(type(value))
-    # arrays of NumPy are written into without becoming new objects, so their changes are not
-    # noticed
+    # a NumPy array would be a constant of the program, and writing into it would not be noticed
     if owned is None or owned.kind == "model" or owned.backend.is_host_only:
         return False
     return not getattr(value, "__dict__", None)
