@@ -170,7 +170,7 @@ def gelu(x: Any, *, approximate: bool = False) -> Any:
 
 @_without_scopes
 def dropout(x: Any, mask: Any, p: float, **spelling: NoReturn) -> Any:
-    """`x * mask / (1 - p)`: elements are 0 where the mask is False. If it drops them with probability `p`, the mean stays.
+    """`x * mask / (1 - p)`: 0 where the mask is False. If it drops with probability `p`, the mean stays the same.
 
     Args:
         mask: bool, of the shape of `x`: `xdevice.random.bernoulli(x.shape, p=1 - p)` drops the same elements on every
@@ -389,8 +389,7 @@ def attention(q: Any, k: Any, v: Any, *, mask: Any = None, causal: bool = False)
     layers, q = _begin(q, "attention")
     k, v = (layers.checks.require(part, REAL_FLOATING, "attention") for part in (k, v))
     shapes = queries, keys, values = shape_of(q), shape_of(k), shape_of(v)
-    # all sizes have to fit: the leading axes of all three, the number of keys, and the number
-    # of features
+    # the leading axes, the number of keys and the number of features must fit; no size is 0
     if min(map(len, shapes)) < 2 or not (
         _fit(queries[:-2], keys[:-2])
         and _fit(keys[:-1], values[:-1])
@@ -588,7 +587,7 @@ def one_hot(indices: Any, n: int, *, dtype: object = None, **spelling: NoReturn)
 def conv2d(
     x: Any, kernel: Any, bias: Any = None, *, stride: Lengths = 1, padding: Lengths = 0
 ) -> Any:
-    """The convolution of images, as layers compute it, without flipping the kernel: (N, C, H, W) to (N, O, rows, columns).
+    """The convolution of images, without flipping the kernel, as in layers: (N, C, H, W) to (N, O, rows, columns).
 
     Args:
         x: images of the shape (N, C, H, W); N may be 0.
@@ -651,7 +650,7 @@ def max_pool2d(
         padding: from 0 to half of `size`; padding is never the greatest element.
 
     Raises:
-        ShapeError: `x` does not have the shape of images, or no window fits. ArgumentError: another argument is invalid.
+        ShapeError: `x` has another shape, or no window fits. ArgumentError: another argument is invalid.
         DTypeError, NotATensorError, UnsupportedError: as with `relu`.
 
     Costs as much as `relu`, plus 2 us for the checks.

@@ -125,7 +125,7 @@ def adam(
     eps: float = 1e-8,
     weight_decay: float = 0.0,
 ) -> tuple[Any, dict[str, Any]]:
-    """A step of Adam: `p - lr * m' / (sqrt(v') + eps)`, with the bias-corrected averages of gradients and their squares.
+    """A step of Adam: `p - lr * m' / (sqrt(v') + eps)`, with the bias-corrected averages of gradients and squares.
 
     Arguments, result, errors and costs are those of `sgd`.
 
@@ -391,8 +391,8 @@ def _norm(rows: Rows) -> Any:
 def clip_by_global_norm(grads: Any, max_norm: float) -> Any:
     """The gradients, scaled down so that their `global_norm` is at most `max_norm`.
 
-    Raises ArgumentError if `max_norm` is not positive, NotATensorError if there is no tensor. Costs `global_norm` and one
-    more pass.
+    Raises ArgumentError if `max_norm` is not positive, NotATensorError if there is no tensor. Costs `global_norm` and a
+    pass.
 
     Example:
         >>> clipped = xdevice.optim.clip_by_global_norm([xdevice.tensor([3.0]), xdevice.tensor([4.0])], 1.0)

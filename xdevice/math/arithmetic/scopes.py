@@ -62,8 +62,6 @@ def aside(scopes: Scopes | None, function: Callable[..., Any]) -> Callable[..., 
         return function
     are_open, set_aside, put_back = scopes
 
-    # without `updated=()`, the attributes of a `partial` or of another object would be copied,
-    # too
     @wraps(function, updated=())
     def run(*args: Any, **kwargs: Any) -> Any:
         if not are_open():
