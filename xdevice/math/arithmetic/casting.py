@@ -19,6 +19,7 @@ def astype(
 ) -> Any:
     x = checks.tensor(x, "astype")
     result = checks.cast(x, checks.supported(dtype_name(dtype)))
+    # a cast to another dtype is a copy already
     result = checks.kernels.copy(result) if copy and result is x else result
     return result if device is None else verbs.to_device(result, devices.parse(device))
 
@@ -44,7 +45,8 @@ def iinfo(checks: Checks, type: Any, /) -> dtypes.IInfo:
 def isdtype(checks: Checks, dtype: Any, kind: Any) -> bool:
     name = dtype_name(dtype)
     if isinstance(kind, tuple):
-        return any(isdtype(checks, dtype, one) for one in kind)
+        return any(isdtype(checks, dtype, item) for item in kind)
+    # a kind of the standard, such as "integral", or a dtype
     return dtypes.is_dtype(name, kind) if isinstance(kind, str) else name == dtype_name(kind)
 
 
@@ -57,7 +59,7 @@ def result_type(checks: Checks, *arrays_and_dtypes: Any) -> Any:
 
 
 def _name(checks: Checks, x: Any) -> str:
-    """The name of a dtype, or of a tensor's dtype."""
+    """Returns the name of a dtype, or of the dtype of a tensor."""
     if registry.kind_of(type(registry.as_array(x))) is not None:
         return checks.name(checks.tensor(x, "this function"))
     return dtype_name(x)

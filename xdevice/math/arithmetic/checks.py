@@ -113,7 +113,7 @@ class Checks:
         self.dense_layout: Any
         self.layout_attribute, self.dense_layout = self.kernels.DENSE
         """The name of the attribute that shows whether a tensor is dense, and its value in a
-        dense tensor. The name is "" if tensors of one type are all dense or all sparse."""
+        dense tensor. The name is "" if a fast call need not check it."""
         self.may_be_sparse: set[type] = set()
         """The types in `tensor_types` whose tensors may be sparse, so that each tensor has to be checked."""
         # an adapter without gradients inherits the default method of the contract, which raises

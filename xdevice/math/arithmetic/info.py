@@ -1,4 +1,5 @@
-"""`__array_namespace_info__`: which devices, dtypes and capabilities a backend really has, here and now."""
+"""`__array_namespace_info__`: which devices, dtypes and capabilities a backend has now, on this
+machine."""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ class Info:
         }
 
     def devices(self) -> tuple[Device, ...]:
-        # which holds no values
+        # the device "meta" holds no values
         return tuple(place for place in self._backend.devices() if place.kind != "meta")
 
     def default_device(self) -> Device:
@@ -51,11 +52,12 @@ class Info:
             for kind, name in usual.items()
             if name in self._backend.dtypes
         }
-        there = self._names(device)
+        # a kind without a dtype on this device is left out
+        available = self._names(device)
         return {
             kind: self._checks.kernels.dtype(name)
             for kind, name in names.items()
-            if name in there
+            if name in available
         }
 
     def dtypes(
@@ -67,12 +69,12 @@ class Info:
         names = [
             name
             for name in self._names(device)
-            if any(dtypes.is_dtype(name, one) for one in kinds)
+            if any(dtypes.is_dtype(name, item) for item in kinds)
         ]
         return {name: self._checks.kernels.dtype(name) for name in names}
 
     def _names(self, device: object) -> list[str]:
-        """The dtypes of the standard that a device of this backend has now."""
+        """Returns the names of the standard's dtypes that a device of this backend has now."""
         place = creation.place_for(self._backend, device)
         lacks = self._backend.lacks(place)
         return [

@@ -1,6 +1,6 @@
-"""The standard's functions whose results have shapes that depend on values: `nonzero` and the sets. NumPy finds the
-places on the host, which is the same on every backend, and a kernel then takes the values, so that gradients flow to
-them."""
+"""The standard's functions whose results have shapes that depend on values: `nonzero` and the
+`unique` functions. NumPy finds the indices on the host, in the same way for every backend. A
+kernel then takes the values, so that gradients flow to them."""
 
 from __future__ import annotations
 
@@ -56,13 +56,17 @@ def unique_values(checks: Checks, x: Any, /) -> Any:
 def _unique(
     checks: Checks, function: str, x: Any, has_places: bool, has_inverse: bool, has_counts: bool
 ) -> list[Any]:
-    """The distinct elements, and the other results that are asked for."""
+    """Returns a list with the distinct elements, then the index of the first occurrence of each
+    (if `has_places`), the index of each element of `x` in the distinct ones (if `has_inverse`),
+    and the number of occurrences (if `has_counts`). Raises `UnsupportedError` for a symbol;
+    `function` is the name in the error."""
     import numpy as np
 
     kernels, x = checks.kernels, checks.tensor(x, function)
     checks.require_values(x, f"the tensor of {function}")
     values = checks.backend.peek(x)
-    # gradients flow through `take`, and not through values that come from the host
+    # whether the elements are taken from `x` by their indices: gradients do not flow through
+    # values from the host
     takes = has_places or checks.has_gradients
     wanted: Any = {
         "return_index": takes,
@@ -72,10 +76,12 @@ def _unique(
     parts = np.unique(values.ravel(), equal_nan=False, **wanted)
     elements, *others = parts if isinstance(parts, tuple) else (parts,)
     tensors = [checks.constant(part.ravel(), x) for part in others]
+    # the inverse comes after the indices, if these are there; its shape differs between
+    # versions of NumPy
     if has_inverse:
-        # NumPy 2.0 and others give it in different shapes
         tensors[takes] = kernels.reshape(tensors[takes], values.shape)
     if not takes:
         return [checks.constant(elements, x), *tensors]
+    # -1 cannot be computed from a shape without elements
     elements = kernels.take(kernels.reshape(x, (-1,) if values.size else (0,)), tensors[0], 0)
     return [elements, *tensors[0 if has_places else 1 :]]
