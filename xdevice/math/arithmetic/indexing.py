@@ -37,8 +37,8 @@ def at(x: Any) -> At:
 
     Raises:
         IndexError: an index is out of range, or is not an index. ShapeError: the values do not broadcast.
-        NotATensorError, ArgumentError, DTypeError, DeviceMismatchError: `x` or `values` is not a tensor, or they differ in
-            backend, dtype or device.
+        NotATensorError, ArgumentError, DTypeError, DeviceMismatchError: `x` or `values` is not a tensor, or they
+            differ in backend, dtype or device.
         UnsupportedError: a compiler traces the index itself, or does not know a size.
 
     Costs a copy of `x`, 0.1 to 1 ms, and a read if the index is a tensor. Each element of `x` adds 1 ns on the host; on
