@@ -51,6 +51,7 @@ def batches(
         )
     operands = tensors_in(arrays, "arrays", "split into batches")
     length = length_of(operands)
+    # the number of rows of each batch
     sizes = [min(size, length - start) for start in range(0, length, size)]
     if drop_last and sizes and sizes[-1] < size:
         del sizes[-1]

@@ -199,7 +199,7 @@ def dropout(x: Any, mask: Any, p: float, **spelling: NoReturn) -> Any:
             f"dropout takes a mask of the shape of x, {shape_of(x)}, not {shape_of(mask)}"
         )
     if isinstance(p, bool) or not isinstance(p, int | float) or not 0 <= p <= 1:
-        raise ArgumentError(f"dropout takes a probability from 0 to 1, and p is {shown(p)}")
+        raise ArgumentError(f"dropout takes a probability p from 0 to 1, not {shown(p)}")
     # x * mask / 0 would be NaN, so x is multiplied with 0
     if p == 1:
         return layers.checks.kernels.multiply(

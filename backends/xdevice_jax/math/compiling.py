@@ -28,6 +28,9 @@ _is_committed = attrgetter("committed")
 
 
 class JaxCompiling(Compiling):
+    """The capability `Compiling` on JAX; its methods are documented in
+    `xdevice.math.contract.compiling`."""
+
     def compile(self, call: Traced, device: Device) -> Traced:
         program: Callable[[list[Any]], dict[Any, list[Any]]] = jax.jit(
             lambda tensors: dict([call(tensors)])

@@ -27,6 +27,9 @@ _trace = private.field("jax.core.Tracer._trace")
 
 
 class JaxGradients(Gradients):
+    """The capability `Gradients` on JAX; its methods are documented in
+    `xdevice.math.contract.gradients`."""
+
     def value_and_grad(self, leaves: list[Any], call: Call, nested: bool) -> Outcome:
         depends = False
 

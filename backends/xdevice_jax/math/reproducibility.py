@@ -15,6 +15,9 @@ _FLAG: Final = "--xla_gpu_deterministic_ops=true"
 
 
 class JaxReproducibility(Reproducibility):
+    """The capability `Reproducibility` on JAX; its methods are documented in
+    `xdevice.math.contract.reproducibility`."""
+
     def seed_generators(self, n: int) -> None:
         """Does nothing, because JAX has no generators: a program seeds its keys."""
 

@@ -94,7 +94,7 @@ def _refusing(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     def kernel(x: Any, *rest: Any) -> Any:
         if mx.autograd.is_recording() and builtins.any(map(_is_recorded, (x, *rest))):
             raise UnsupportedError(
-                f"mxnet has no gradient of {name}, and would take zeros for it; compute it with another backend, or "
+                f"mxnet has no gradient of {name}, and would use zeros instead; compute it with another backend, or "
                 "pass constants: xdevice.math.stop_gradient(x)"
             )
         return function(x, *rest)

@@ -85,6 +85,9 @@ def _unreachable(error: mx.MXNetError) -> int:
 
 
 class MxnetGradients(Gradients):
+    """The capability `Gradients` on MXNet; its methods are documented in
+    `xdevice.math.contract.gradients`."""
+
     def value_and_grad(self, leaves: list[Any], call: Call, nested: bool) -> Outcome:
         if nested or mx.autograd.is_recording():
             raise self.unsupported(

@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 
 
 class NumpyArithmetic(Arithmetic):
+    """The capability `Arithmetic` on NumPy; its methods are documented in
+    `xdevice.math.contract.arithmetic`."""
+
     # both modules are imported at their first use: a program that only moves arrays does not
     # need them
     def namespace(self) -> ModuleType:

@@ -36,8 +36,8 @@ def require(x: Any) -> None:
     """Raises `UnsupportedError` for a `numpy.matrix`."""
     if isinstance(x, np.matrix):
         raise UnsupportedError(
-            f"numpy does not support arithmetic of a {type(x).__qualname__} here: a matrix keeps two dimensions and "
-            f"multiplies otherwise; make it an array: numpy.asarray(x)"
+            f"numpy does not support arithmetic with a {type(x).__qualname__} here, because a matrix has other rules "
+            f"for dimensions and products; make it an array: numpy.asarray(x)"
         )
 
 

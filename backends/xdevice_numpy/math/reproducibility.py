@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 
 
 class NumpyReproducibility(Reproducibility):
+    """The capability `Reproducibility` on NumPy; its methods are documented in
+    `xdevice.math.contract.reproducibility`."""
+
     def seed_generators(self, n: int) -> None:
         # the only generator that all code of a program shares; others are objects, seeded by
         # the code that makes them

@@ -86,6 +86,9 @@ def _gradients(loss: Any, inputs: list[Any], goes_on: bool, backend: Gradients) 
 
 
 class PaddleGradients(Gradients):
+    """The capability `Gradients` on Paddle; its methods are documented in
+    `xdevice.math.contract.gradients`."""
+
     def value_and_grad(self, leaves: list[Any], call: Call, nested: bool) -> Outcome:
         if not paddle.in_dynamic_mode():
             raise self.unsupported(

@@ -16,6 +16,9 @@ _FLAGS: Final = ("FLAGS_cudnn_deterministic", "FLAGS_embedding_deterministic")
 
 
 class PaddleReproducibility(Reproducibility):
+    """The capability `Reproducibility` on Paddle; its methods are documented in
+    `xdevice.math.contract.reproducibility`."""
+
     def seed_generators(self, n: int) -> None:
         paddle.seed(n)
 
@@ -25,6 +28,7 @@ class PaddleReproducibility(Reproducibility):
         if not paddle.is_compiled_with_cuda():
             yield []
             return
+        # in both cases the list is empty, because nothing else has to be set
         before = paddle.get_flags(list(_FLAGS))
         paddle.set_flags(dict.fromkeys(_FLAGS, 1))
         try:

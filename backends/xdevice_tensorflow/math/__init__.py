@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 
 class TensorflowArithmetic(Arithmetic):
+    """The capability `Arithmetic` on TensorFlow; its methods are documented in
+    `xdevice.math.contract.arithmetic`."""
+
     _place: Callable[[str], Device]
 
     def namespace(self) -> ModuleType:

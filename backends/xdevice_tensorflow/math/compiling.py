@@ -24,6 +24,9 @@ _call_flat = private.get(
 
 
 class TensorflowCompiling(Compiling):
+    """The capability `Compiling` on TensorFlow; its methods are documented in
+    `xdevice.math.contract.compiling`."""
+
     def compile(self, call: Traced, device: Device) -> Traced:
         native = self.to_native(device)
         # the note and the program for the shapes and dtypes of the arguments

@@ -50,6 +50,9 @@ def _dense_gradient(g: Any, x: Any, backend: Gradients) -> Any:
 
 
 class TensorflowGradients(Gradients):
+    """The capability `Gradients` on TensorFlow; its methods are documented in
+    `xdevice.math.contract.gradients`."""
+
     def value_and_grad(self, leaves: list[Any], call: Call, nested: bool) -> Outcome:
         with _device_scope(leaves[0]):
             # only the inputs are watched: variables that the function reads are constants

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
 
 class TensorflowReproducibility(Reproducibility):
+    """The capability `Reproducibility` on TensorFlow; its methods are documented in
+    `xdevice.math.contract.reproducibility`."""
+
     def seed_generators(self, n: int) -> None:
         # TensorFlow's generators, and that of Keras's own layers
         keras.utils.set_random_seed(n)

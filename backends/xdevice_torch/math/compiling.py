@@ -243,7 +243,7 @@ class Recorder(Mode):
         # only PyTorch's own operations are known to do the same at each call
         if func.namespace != "aten":
             raise self._refuse(
-                f"compiling {func}, which is not its own operation", "call it outside"
+                f"compiling {func}, an operation of another library", "call it outside"
             )
         depends = any(tag in func.tags for tag in _DEPENDS)
         # PyTorch tags all indexing, but only a mask (bool, or the older uint8) makes the shape
@@ -497,6 +497,9 @@ def is_recording() -> bool:
 
 
 class TorchCompiling(Compiling):
+    """The capability `Compiling` on PyTorch; its methods are documented in
+    `xdevice.math.contract.compiling`."""
+
     # its `classify` and `tracing` come before those of the adapter's device layer, which they
     # call
     precedes = True

@@ -45,6 +45,9 @@ _is_inference, _detach, _require_grad = (
 
 
 class TorchGradients(Gradients):
+    """The capability `Gradients` on PyTorch; its methods are documented in
+    `xdevice.math.contract.gradients`."""
+
     def value_and_grad(self, leaves: list[Any], call: Call, nested: bool) -> Outcome:
         if _transformation() is not None:
             raise self.unsupported(

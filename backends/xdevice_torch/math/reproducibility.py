@@ -19,6 +19,9 @@ raises an error at the first product of matrices on a GPU."""
 
 
 class TorchReproducibility(Reproducibility):
+    """The capability `Reproducibility` on PyTorch; its methods are documented in
+    `xdevice.math.contract.reproducibility`."""
+
     def seed_generators(self, n: int) -> None:
         torch.manual_seed(n)
 
@@ -30,6 +33,7 @@ class TorchReproducibility(Reproducibility):
             torch.is_deterministic_algorithms_warn_only_enabled(),
         )
         flags = cudnn.deterministic, cudnn.benchmark
+        # raises for an operation without a deterministic kernel, instead of a warning
         torch.use_deterministic_algorithms(True)
         # `benchmark` lets cuDNN choose kernels by their times, which differ between runs
         cudnn.deterministic, cudnn.benchmark = True, False

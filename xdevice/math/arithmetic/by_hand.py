@@ -34,6 +34,7 @@ def completed(own: Any) -> Any:
 
 
 def attention(nn: Any, q: Any, k: Any, v: Any, mask: Any, causal: bool) -> Any:
+    """The kernel of `xdevice.nn.attention`: `mask` is None or a mask of bool."""
     xp = array_namespace(q)
     if causal:
         before = _before(q, k)
@@ -66,7 +67,10 @@ def _before(q: Any, k: Any) -> Any:
 def batch_norm(
     nn: Any, x: Any, mean: Any, variance: Any, weight: Any, bias: Any, eps: float
 ) -> Any:
+    """The kernel of `xdevice.nn.batch_norm`: the vectors belong to the channels, axis 1 of `x`;
+    `weight` and `bias` may be None."""
     xp = array_namespace(x)
+    # a vector in this shape broadcasts along axis 1
     along_channels = (1, -1, *[1] * (len(x.shape) - 2))
 
     def of_channels(vector: Any) -> Any:
@@ -79,6 +83,7 @@ def batch_norm(
 
 
 def binary_cross_entropies(nn: Any, logits: Any, labels: Any) -> Any:
+    """Returns the loss of each element for `xdevice.nn.binary_cross_entropy_with_logits`."""
     xp = array_namespace(logits)
     # max(x, 0) - x * y + log(1 + exp(-|x|)), which does not overflow. `where` in place of `abs`
     # and `maximum`, whose gradients at 0 would be others than that of the loss
@@ -89,6 +94,7 @@ def binary_cross_entropies(nn: Any, logits: Any, labels: Any) -> Any:
 
 
 def cross_entropies(nn: Any, logits: Any, labels: Any) -> Any:
+    """Returns the loss of each row for `xdevice.nn.cross_entropy`."""
     xp = array_namespace(logits)
     # in each row the logarithm of the probability of the label
     chosen = xp.take_along_axis(
@@ -98,6 +104,7 @@ def cross_entropies(nn: Any, logits: Any, labels: Any) -> Any:
 
 
 def embedding(nn: Any, indices: Any, table: Any) -> Any:
+    """Returns the rows of the table at the indices, which have any shape."""
     xp = array_namespace(table)
     # `take` takes a vector of indices, so their axes are joined and restored
     rows = xp.take(table, xp.reshape(indices, (-1,)), axis=0)
@@ -105,7 +112,9 @@ def embedding(nn: Any, indices: Any, table: Any) -> Any:
 
 
 def gelu(nn: Any, x: Any, approximate: bool) -> Any:
+    """The kernel of `xdevice.nn.gelu`: by the error function, or approximately by tanh."""
     xp = array_namespace(x)
+    # x / 2 * (1 + erf(x / sqrt(2)))
     if not approximate:
         part = xp.add(1.0, nn.erf(xp.multiply(x, sqrt(0.5))))
         return xp.multiply(0.5, xp.multiply(x, part))
@@ -116,6 +125,8 @@ def gelu(nn: Any, x: Any, approximate: bool) -> Any:
 
 
 def layer_norm(nn: Any, x: Any, weight: Any, bias: Any, eps: float) -> Any:
+    """The kernel of `xdevice.nn.layer_norm`, over the last axis; `weight` and `bias` may be
+    None."""
     xp = array_namespace(x)
     # not E(x * x) - E(x) ** 2, which loses all digits if the mean is large compared with the
     # deviation

@@ -51,6 +51,7 @@ def isdtype(checks: Checks, dtype: Any, kind: Any) -> bool:
 
 
 def result_type(checks: Checks, *arrays_and_dtypes: Any) -> Any:
+    # only the kinds of Python numbers count, and only next to a tensor or a dtype
     numbers = [x for x in arrays_and_dtypes if type(x) in NUMBERS]
     names = [_name(checks, x) for x in arrays_and_dtypes if type(x) not in NUMBERS]
     if not names:

@@ -159,9 +159,9 @@ class Checks:
         # a tensor of another framework is not converted, because a program should notice it
         if owned.backend is not self.backend:
             raise ArgumentError(
-                f"{function} of {self.backend.name}'s namespace was given a tensor of {owned.backend.name}; "
-                f"xdevice.convert(x, {self.backend.name!r}) makes one of {self.backend.name}; "
-                "after set_backend, call array_namespace again"
+                f"{function} of {self.backend.name}'s namespace was given a tensor of {owned.backend.name}; convert it "
+                f"with xdevice.convert(x, {self.backend.name!r}), or if you have called set_backend, call "
+                "array_namespace again"
             )
         if owned.kind == "model":
             return self._tensor_of_variable(x, function)
@@ -384,8 +384,8 @@ class Checks:
         for device, x in zip(devices, tensors, strict=True):
             if device is not devices[0]:
                 raise DeviceMismatchError(
-                    f"{function}: a tensor of the shape {shape_of(x)} is on {device}, and one before it of the shape "
-                    f"{shape_of(tensors[0])} on {devices[0]}; xdevice.to_device(x, {str(devices[0])!r}) moves it"
+                    f"{function}: a tensor of the shape {shape_of(x)} is on {device}, and the first one, of the shape "
+                    f"{shape_of(tensors[0])}, is on {devices[0]}; move it: xdevice.to_device(x, {str(devices[0])!r})"
                     f"{operators_compute_elsewhere(self.backend)}"
                 )
 

@@ -29,6 +29,8 @@ def _cross_product(checks: Checks, x1: Any, x2: Any, axis: int) -> Any:
 
 
 def diagonal(checks: Checks, x: Any, k: int) -> Any:
+    """Returns the diagonals of the matrices in the last two axes; `k` is 0 for the main one,
+    above 0 for those above it."""
     import numpy as np
 
     # the positions of the diagonal in a flattened matrix
@@ -39,6 +41,8 @@ def diagonal(checks: Checks, x: Any, k: int) -> Any:
 
 
 def hypot(checks: Checks, x1: Any, x2: Any) -> Any:
+    """Returns sqrt(x1 * x1 + x2 * x2) for each element, without overflow; infinity if one of
+    the two is infinite."""
     own, name = checks.backend.namespace(), checks.name(x1)
     one, zero, infinity = (own.number(value, name, x1) for value in (1.0, 0.0, math.inf))
     is_infinite = own.logical_or(own.isinf(x1), own.isinf(x2))
@@ -55,6 +59,7 @@ def hypot(checks: Checks, x1: Any, x2: Any) -> Any:
 
 
 def logaddexp(checks: Checks, x1: Any, x2: Any) -> Any:
+    """Returns log(exp(x1) + exp(x2)) for each element, without overflow."""
     own, name = checks.backend.namespace(), checks.name(x1)
     half, zero = own.number(0.5, name, x1), own.number(0.0, name, x1)
     are_equal = own.equal(x1, x2)
@@ -68,6 +73,7 @@ def logaddexp(checks: Checks, x1: Any, x2: Any) -> Any:
 
 
 def nonzero(checks: Checks, x: Any) -> tuple[Any, ...]:
+    """Returns a vector of indices for each axis: those of the elements that are not 0."""
     import numpy as np
 
     # the shapes of the results depend on values, so the host finds the indices
@@ -87,6 +93,7 @@ def _root_of_squares(checks: Checks, x: Any, axes: tuple[int, ...], keepdims: bo
 
 
 def repeat(checks: Checks, x: Any, times: int, axis: int) -> Any:
+    """Returns `x` with each element repeated `times` times along the axis."""
     # a new axis behind that axis is broadcast to the length `times`, and then merged into it
     shape = checks.full_shape(x, "repeat")
     length = shape[axis]

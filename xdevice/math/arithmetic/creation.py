@@ -40,7 +40,7 @@ def asarray(
     if not _is_mine(checks, obj):
         if copy is False:
             raise SharingError(
-                "asarray(copy=False) takes a tensor of the backend; anything else is copied"
+                "asarray(copy=False) takes only a tensor of this backend; anything else has to be copied"
             )
         return creation.tensor_of(
             checks.backend, obj, device, None if dtype is None else dtype_name(dtype)
@@ -67,6 +67,7 @@ def from_dlpack(
     if device is None:
         return result
     moved = verbs.to_device(result, device)
+    # another device needs a copy
     if copy is False and moved is not result:
         raise SharingError("from_dlpack(copy=False) cannot change the device without a copy")
     return moved
@@ -211,8 +212,9 @@ def linspace(
     import numpy
 
     name = _named(checks, dtype, "float32", device)
+    # evenly spaced integers do not exist for most arguments
     if dtypes.kind_of(name) not in "fc":
-        raise DTypeError(f"linspace gives floats, not {name}")
+        raise DTypeError(f"linspace makes floats or complex numbers, not {name}")
     start, stop = _plain(start), _plain(stop)
     return _placed(checks, numpy.linspace(start, stop, num, endpoint=endpoint), name, device)
 

@@ -50,7 +50,7 @@ def einsum(subscripts: str, *tensors: Any) -> Any:
         [3.0, 3.0]
     """
     if not tensors:
-        raise NotATensorError("einsum takes tensors after the subscripts")
+        raise NotATensorError("einsum needs at least one tensor after the subscripts")
     checks = checks_of(tensors[0], "einsum")
     if checks.kernels.einsum is None:
         raise checks.backend.unsupported("einsum", "use xp.tensordot, or sums of products")

@@ -48,6 +48,7 @@ def _along_one_axis(function: str) -> Callable[..., Any]:
     ) -> Any:
         x = _operand(checks, function, x)
         place = checks.axis(axis, len(x.shape), f"fft.{function}")
+        # raises for a length that is not known while a function is traced
         checks.full_shape(x, f"fft.{function}")
         return _transform(checks, function, x, (n,), (place,), norm)
 

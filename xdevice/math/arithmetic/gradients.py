@@ -305,8 +305,8 @@ def _no_parameter(name: str, tree: Tree, i: int) -> NotATensorError:
 def two_backends(name: str, backend: Backend, other: str, owner: Backend) -> ArgumentError:
     """Returns the error for the tensors `name` of `backend` and `other` of `owner`."""
     return ArgumentError(
-        f"{name} is of {backend.name}, and {other} of {owner.name}; xdevice.convert(x, {backend.name!r}) makes one of "
-        f"{backend.name}"
+        f"{name} is a tensor of {backend.name}, and {other} of {owner.name}; convert one of them: "
+        f"xdevice.convert(x, {backend.name!r})"
     )
 
 
@@ -331,7 +331,7 @@ def _parted(result: Any) -> tuple[Any, Any]:
     if isinstance(result, tuple) and len(result) == 2:
         return result
     raise ArgumentError(
-        f"with has_aux=True the function gives (loss, aux), not {shown(result)}"
+        f"with has_aux=True the function must return (loss, aux), not {shown(result)}"
     )
 
 
@@ -342,23 +342,23 @@ def _require_loss(loss: Any, backend: Backend) -> None:
     owned = registry.kind_of(type(loss))
     if owned is None or owned.kind == "model":
         raise NotATensorError(
-            f"the function gave {shown(loss)} of type {type(loss).__qualname__}, expected its loss: a tensor of one "
-            "float, computed from the parameters"
+            f"the function returned {shown(loss)} of type {type(loss).__qualname__}, expected its loss: a tensor of "
+            "one float, computed from the parameters"
         )
     if owned.backend is not backend:
         raise ArgumentError(
-            f"the function gave a loss of {owned.backend.name}, and its parameters are of {backend.name}; a "
+            f"the function returned a loss of {owned.backend.name}, and its parameters are of {backend.name}; a "
             "computation through NumPy or another framework has no gradient"
         )
     dtype = dtype_name(loss.dtype)
     if dtype not in FLOATS:
         raise DTypeError(
-            f"the function gave a loss of {dtype}, expected one of {', '.join(FLOATS)}"
+            f"the function returned a loss of {dtype}, expected one of {', '.join(FLOATS)}"
         )
     rank = _rank(loss)
     if rank:
         raise ShapeError(
-            f"the function gave a loss of the shape {tuple(loss.shape)}, expected one number: take its mean or sum"
+            f"the function returned a loss of the shape {tuple(loss.shape)}, expected one number: take its mean or sum"
         )
 
 

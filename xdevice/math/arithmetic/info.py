@@ -26,6 +26,8 @@ class Info:
         self._backend = checks.backend
 
     def capabilities(self) -> dict[str, Any]:
+        # "data-dependent shapes" is True because `nonzero` and the `unique` functions work,
+        # with NumPy on the host
         return {
             "boolean indexing": self._checks.kernels.TAKES_MASKS,
             "data-dependent shapes": True,
@@ -63,6 +65,7 @@ class Info:
     def dtypes(
         self, *, device: object = None, kind: str | tuple[str, ...] | None = None
     ) -> dict[str, Any]:
+        # without `kind`, all dtypes of the standard
         kinds = (
             ("bool", "numeric") if kind is None else (kind,) if isinstance(kind, str) else kind
         )

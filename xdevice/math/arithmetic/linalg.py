@@ -106,7 +106,9 @@ def solve(checks: Checks, x1: Any, x2: Any, /) -> Any:
     # rule
     is_vector = len(shapes[1]) == 1
     if not shapes[1] or shapes[1][-1 if is_vector else -2] != shapes[0][-1]:
-        raise ShapeError(f"linalg.solve: {shapes[0]} and {shapes[1]} do not fit")
+        raise ShapeError(
+            f"linalg.solve: the shapes {shapes[0]} and {shapes[1]} do not fit together"
+        )
     x2 = checks.xp.expand_dims(x2, axis=1) if is_vector else x2
     # both are broadcast to one stack, which not all kernels do themselves
     batch = broadcast_shape(shape_of(x1)[:-2], shape_of(x2)[:-2])
@@ -306,7 +308,7 @@ def matrix_norm(checks: Checks, x: Any, /, *, keepdims: bool = False, ord: Any =
     reduce = {"nuc": xp.sum, 2: xp.max, -2: xp.min}.get(ord)
     if reduce is None:
         raise ArgumentError(
-            f"linalg.matrix_norm: there is no norm {shown(ord)}; ord is 'fro', 'nuc', or +-1, 2, inf"
+            f"linalg.matrix_norm: there is no norm {shown(ord)}; expected 'fro', 'nuc', 1, -1, 2, -2, inf or -inf"
         )
     result = reduce(svdvals(checks, x), axis=-1, keepdims=keepdims)
     return xp.expand_dims(result, axis=-1) if keepdims else result

@@ -243,7 +243,9 @@ def squeeze(
     shape = shape_of(x)
     axes = checks.axes(axis, len(shape), "squeeze")
     if any(shape[place] not in (1, None) for place in axes):
-        raise ShapeError(f"squeeze takes axes of the length 1, not {axis} of the shape {shape}")
+        raise ShapeError(
+            f"squeeze takes axes of length 1, not axis {axis} of the shape {shape}"
+        )
     # the contract promises kernels at least one axis
     return checks.kernels.squeeze(x, axes) if axes else checks.kernels.copy(x)
 
@@ -397,7 +399,7 @@ def vecdot(checks: Checks, x1: Any, x2: Any, /, *, axis: int = -1) -> Any:
     lengths = shapes[0][axis], shapes[1][axis]
     if None not in lengths and lengths[0] != lengths[1]:
         raise ShapeError(
-            f"vecdot takes axes of one length, not {shapes[0][axis]} and {shapes[1][axis]}"
+            f"vecdot takes axes of equal length, not {shapes[0][axis]} and {shapes[1][axis]}"
         )
     try:
         is_complex = kind_of(checks.name(x1)) == "c"

@@ -180,8 +180,8 @@ def array_namespace(*xs: Any) -> Any:
         if functions is not None and other is not functions:
             name = functions.backend.name
             raise ArgumentError(
-                f"these tensors are of {name} and of {other.backend.name}; xdevice.convert(x, {name!r}) makes one of "
-                f"{name}"
+                f"these are tensors of {name} and of {other.backend.name}; convert them to one backend: "
+                f"xdevice.convert(x, {name!r})"
             )
         functions = other
     if functions is None:

@@ -27,6 +27,7 @@ class Aside:
 
     def __init__(self, backend: Backend | None) -> None:
         self._scopes = None if backend is None else backend.scopes
+        # the scopes that were removed, in the form that the framework returned
         self._taken: Sequence[Any] = ()
 
     def __enter__(self) -> Self:
@@ -42,9 +43,11 @@ class Aside:
         """Returns a function that calls `function` inside the removed scopes. It may be called
         only in this block."""
         scopes = self._scopes
+        # no scopes were removed, so the function runs as it is
         if scopes is None or not self._taken:
             return function
 
+        # called while the scopes are removed: opens them again for the call
         def run(*args: Any, **kwargs: Any) -> Any:
             scopes.put_back(self._taken)
             try:
@@ -69,6 +72,7 @@ def aside(scopes: Scopes | None, function: Callable[..., Any]) -> Callable[..., 
         taken = set_aside()
         try:
             return function(*args, **kwargs)
+        # also after an error, because the scopes belong to the user's program
         finally:
             put_back(taken)
 

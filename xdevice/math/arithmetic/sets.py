@@ -31,6 +31,7 @@ class UniqueInverseResult(NamedTuple):
 def nonzero(checks: Checks, x: Any, /) -> tuple[Any, ...]:
 
     x = checks.tensor(x, "nonzero")
+    # symbols have no values, so the shape of the result cannot be known
     checks.require_values(x, "the tensor of nonzero")
     if not len(x.shape):
         raise ShapeError("nonzero takes one dimension or more, not a tensor without dimensions")

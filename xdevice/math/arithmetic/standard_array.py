@@ -195,7 +195,7 @@ class Array:
     def to_device(self, device: object, /, *, stream: None = None) -> Array:
         if stream is not None:
             raise UnsupportedError(
-                "to_device takes no stream; xdevice.accelerator.Stream has streams"
+                "to_device takes no stream here; use xdevice.accelerator.Stream"
             )
         return Array(self._checks, verbs.to_device(self.tensor, device))
 
@@ -243,8 +243,8 @@ class Array:
         # refused, so that no copy from a GPU happens unnoticed
         if self.device is not CPU:
             raise DTypeError(
-                f"NumPy takes no array that is on {self.device}; x.to_device('cpu') copies it, "
-                "xdevice.to_numpy(x.tensor) reads it"
+                f"NumPy cannot read an array on {self.device}; copy it with x.to_device('cpu'), or read it with "
+                "xdevice.to_numpy(x.tensor)"
             )
         # always a copy: a NumPy array may be written into, and tensors of these arrays never
         # are
@@ -297,7 +297,7 @@ class Array:
         # the standard: in place, neither the shape nor the dtype may change
         if old != new:
             raise DTypeError(
-                f"an operator in place would make {new} of {old}; write x = x + y in place of x += y"
+                f"an operator in place would make {new} from {old}; write x = x + y instead of x += y"
             )
         self._write(result.tensor)
         return self

@@ -154,7 +154,7 @@ class Rows:
             return
         raise DeviceMismatchError(
             f"{self._name}{self.tree.path(i)} is on {places[i]}, and its {_one(name)} on {others[i]}; "
-            "xdevice.to_device brings them together"
+            "move one of them with xdevice.to_device"
         )
 
     def applied(self, rule: Callable[..., Any], writes: bool = False) -> list[Any]:
@@ -217,16 +217,16 @@ class Rows:
         where = f"{self._name}{self.tree.path(i)}"
         if owned is None or owned.backend is not self._backend or owned.kind == "model":
             raise NotATensorError(
-                f"the rule gave {shown(new)} of type {type(new).__qualname__} for {where}, expected the new "
+                f"the rule returned {shown(new)} of type {type(new).__qualname__} for {where}, expected the new "
                 f"parameter as a tensor of {self._backend.name}"
             )
         if new.shape != x.shape:
             raise ShapeError(
-                f"the rule gave the shape {tuple(new.shape)} for {where}, which has {tuple(x.shape)}"
+                f"the rule returned the shape {tuple(new.shape)} for {where}, which has {tuple(x.shape)}"
             )
         if new.dtype != x.dtype:
             raise DTypeError(
-                f"the rule gave {dtype_name(new.dtype)} for {where}, which is {dtype_name(x.dtype)}; the "
+                f"the rule returned {dtype_name(new.dtype)} for {where}, which is {dtype_name(x.dtype)}; the "
                 "functions of array_namespace keep the dtype with Python numbers"
             )
         return new

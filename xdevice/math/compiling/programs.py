@@ -85,7 +85,7 @@ def compile(function: F, **spelling: NoReturn) -> F:
         spellings.refuse(
             "compile",
             spelling,
-            "the function alone: what is no tensor is static, and nothing is donated",
+            "only the function: arguments that are not tensors are static, and none is donated",
         )
     if not callable(function):
         raise ArgumentError(
@@ -128,8 +128,8 @@ class _Arguments:
             # one program belongs to one framework's compiler
             if self.backend is not None and owner is not self.backend:
                 raise ArgumentError(
-                    f"compile takes tensors of one framework, and {self._name(i)} is of {owner.name}, others are of "
-                    f"{self.backend.name}; xdevice.convert(x, {self.backend.name!r}) makes one of {self.backend.name}"
+                    f"compile takes tensors of one framework, and {self._name(i)} is of {owner.name}, but earlier ones "
+                    f"are of {self.backend.name}; convert it: xdevice.convert(x, {self.backend.name!r})"
                 )
             self.backend = owner
             self.tensors.append(value)
@@ -149,7 +149,9 @@ class _Arguments:
             if id(leaf.value) not in {*map(id, self.walk[1])}
         ]
         for path, x in self.beside:
-            _require_fixed(f"beside the items of an argument, {path[path.index(']') + 1 :]}", x)
+            _require_fixed(
+                f"besides the items of an argument, {path[path.index(']') + 1 :]}", x
+            )
             self.structure += _key(x)
 
     def _owner_of(self, x: Any) -> tuple[Backend | None, Any]:
@@ -465,7 +467,7 @@ class _Program:
                 leaves[i] = self._blank
             elif not _is_fixed(x):
                 raise self._backend.unsupported(
-                    f"compiling a function that gives {shown(x)} of type {type(x).__qualname__}",
+                    f"compiling a function that returns {shown(x)} of type {type(x).__qualname__}",
                     f"return tensors of {self._backend.name}, numbers, texts and containers of these",
                 )
         return _builder(trees.flatten(trees.rebuild(walk, leaves)), places), tensors

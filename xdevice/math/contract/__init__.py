@@ -10,4 +10,5 @@ from .compiling import Compiling
 from .gradients import Gradients
 from .reproducibility import Reproducibility
 
+# the base classes of the mixins in an adapter's folder `math`
 CAPABILITIES: Final = (Arithmetic, Gradients, Compiling, Reproducibility)
