@@ -347,7 +347,11 @@ def test_rules_and_gradients_that_do_not_fit_are_refused(xp):
         ([params["w"]], xdevice.errors.ContainerError, r"params\['w'\] has no gradient"),
         (params["w"], xdevice.errors.ContainerError, r"params\['w'\] has no gradient"),
         ({"w": None}, xdevice.errors.NotATensorError, r"grads\['w'\] is None"),
-        ({"w": array}, xdevice.errors.ArgumentError, "params is of .*, and grads of numpy"),
+        (
+            {"w": array},
+            xdevice.errors.ArgumentError,
+            "params is a tensor of .*, and grads of numpy",
+        ),
         ({}, xdevice.errors.NotATensorError, "grads hold no tensor"),
     ):
         with pytest.raises(error, match=text):

@@ -85,7 +85,7 @@ def compile(function: F, **spelling: NoReturn) -> F:
         spellings.refuse(
             "compile",
             spelling,
-            "only the function: arguments that are not tensors are static, and none is donated",
+            "the function alone; values that are not tensors are static, and nothing is donated",
         )
     if not callable(function):
         raise ArgumentError(
