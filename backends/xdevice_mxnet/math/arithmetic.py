@@ -171,8 +171,9 @@ dtype = host_dtype
 def astype(x: Any, name: str) -> Any:
     if name == "bool":
         return _np.not_equal(x, 0) if x.dtype != np.bool_ else x.copy()
+    # integers have no gradient, but MXNet would pass one through them
     if _is_float(x) and not name.startswith("float"):
-        x = x.detach()  # integers have no gradient, but MXNet would pass one through them
+        x = x.detach()
     return x.astype(name)
 
 
@@ -238,6 +239,7 @@ def abs(x: Any) -> Any:
 
 @_kernel
 def pow(x1: Any, x2: Any) -> Any:
+    # MXNet's own would make floats of integers, so NumPy computes these
     return _np.power(x1, x2) if _is_float(x1) else _whole_power(x1, x2)
 
 

@@ -92,6 +92,7 @@ def layer_norm(x: Any, weight: Any, bias: Any, eps: float) -> Any:
 
 
 def one_hot(indices: Any, n: int, name: str) -> Any:
+    # Paddle's own returns float32
     result = functional.one_hot(indices, n)
     return result if name == "float32" else paddle.cast(result, name)
 
@@ -106,6 +107,7 @@ def avg_pool2d(x: Any, size: Pair, stride: Pair, padding: Pair) -> Any:
 
 
 def dropout(x: Any, mask: Any, keep: float) -> Any:
+    # Paddle does not multiply numbers with bools
     return x * paddle.cast(mask, x.dtype) / keep
 
 

@@ -17,6 +17,8 @@ from .checks import NUMBERS, Checks
 def astype(
     checks: Checks, x: Any, dtype: Any, /, *, copy: bool = True, device: object = None
 ) -> Any:
+    """Returns `x` in another dtype, as a copy unless `copy=False` and nothing changes; on
+    `device` if that is given."""
     x = checks.tensor(x, "astype")
     result = checks.cast(x, checks.supported(dtype_name(dtype)))
     # a cast to another dtype is a copy already
@@ -25,10 +27,13 @@ def astype(
 
 
 def can_cast(checks: Checks, from_: Any, to: Any, /) -> bool:
+    """Whether `from_`, a dtype or a tensor, may be cast to the dtype `to`: whether the two
+    promote to it."""
     return dtypes.can_cast(_name(checks, from_), dtype_name(to))
 
 
 def finfo(checks: Checks, type: Any, /) -> dtypes.FInfo:
+    """Returns the limits of a dtype of floats or complex numbers, or of that of a tensor."""
     name = _name(checks, type)
     if dtypes.kind_of(name) not in "fc":
         raise DTypeError(f"finfo takes a dtype of floats, not {name}; iinfo is for integers")
@@ -36,6 +41,7 @@ def finfo(checks: Checks, type: Any, /) -> dtypes.FInfo:
 
 
 def iinfo(checks: Checks, type: Any, /) -> dtypes.IInfo:
+    """Returns the limits of a dtype of integers, or of that of a tensor."""
     name = _name(checks, type)
     if dtypes.kind_of(name) not in "iu":
         raise DTypeError(f"iinfo takes a dtype of integers, not {name}; finfo is for floats")
@@ -43,6 +49,8 @@ def iinfo(checks: Checks, type: Any, /) -> dtypes.IInfo:
 
 
 def isdtype(checks: Checks, dtype: Any, kind: Any) -> bool:
+    """Whether a dtype is of a kind: a word of the standard such as "integral", a dtype, or a
+    tuple of these."""
     name = dtype_name(dtype)
     if isinstance(kind, tuple):
         return any(isdtype(checks, dtype, item) for item in kind)
@@ -51,6 +59,8 @@ def isdtype(checks: Checks, dtype: Any, kind: Any) -> bool:
 
 
 def result_type(checks: Checks, *arrays_and_dtypes: Any) -> Any:
+    """Returns the common dtype of tensors, dtypes and Python numbers. At least one is not a
+    number."""
     # only the kinds of Python numbers count, and only next to a tensor or a dtype
     numbers = [x for x in arrays_and_dtypes if type(x) in NUMBERS]
     names = [_name(checks, x) for x in arrays_and_dtypes if type(x) not in NUMBERS]

@@ -241,6 +241,7 @@ class Checks:
         """Returns the error for the dtypes `names`, of which at least one is not of the `kinds`
         that the function takes. It proposes a dtype to cast to."""
         to = {dtypes.BOOL: "xp.bool", dtypes.INTEGER: "xp.int64"}.get(kinds, "xp.float32")
+        # for bool, an integer is nearer than a float, unless the function takes only floats
         if set(names) == {"bool"} and kinds not in (dtypes.FLOATING, dtypes.REAL_FLOATING):
             to = "xp.int64"
         refused = " and ".join(dict.fromkeys(names))

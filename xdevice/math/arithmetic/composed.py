@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 
 def cross(checks: Checks, x1: Any, x2: Any, axis: int) -> Any:
+    """Returns the cross product of vectors of 3 elements along the axis."""
     return checks.fused(_cross_product, (x1, x2), axis)
 
 
@@ -81,6 +82,7 @@ def nonzero(checks: Checks, x: Any) -> tuple[Any, ...]:
 
 
 def norm(checks: Checks, x: Any, axes: tuple[int, ...], keepdims: bool) -> Any:
+    """Returns the root of the sum of squares along the axes."""
     return checks.fused(_root_of_squares, (x,), axes, keepdims)
 
 
@@ -103,10 +105,12 @@ def repeat(checks: Checks, x: Any, times: int, axis: int) -> Any:
 
 
 def tril(checks: Checks, x: Any, k: int) -> Any:
+    """Returns the matrices with zeros above the diagonal `k`."""
     return _triangle(checks, x, k, False)
 
 
 def triu(checks: Checks, x: Any, k: int) -> Any:
+    """Returns the matrices with zeros below the diagonal `k`."""
     # from the diagonal k on: the elements above the diagonal k - 1
     return _triangle(checks, x, k - 1, True)
 

@@ -36,6 +36,9 @@ def asarray(
     device: object = None,
     copy: bool | None = None,
 ) -> Any:
+    """Returns a tensor of lists, numbers or another framework's tensor; a tensor of this
+    backend is returned itself, unless the dtype, the device or `copy=True` asks for another
+    one."""
     # data such as lists, or a tensor of another framework: always copied
     if not _is_mine(checks, obj):
         if copy is False:
@@ -63,6 +66,8 @@ def _is_mine(checks: Checks, x: Any) -> bool:
 def from_dlpack(
     checks: Checks, x: Any, /, *, device: object = None, copy: bool | None = None
 ) -> Any:
+    """Returns the tensor of another framework, or any object with `__dlpack__`, as a tensor of
+    this backend."""
     result = conversion.convert(x, checks.backend.name, copy=copy)
     if device is None:
         return result
@@ -84,6 +89,8 @@ def full(
     dtype: Any = None,
     device: object = None,
 ) -> Any:
+    """Returns a tensor of a shape with one value. Without `dtype`, the kind of the value
+    decides."""
     # a NumPy scalar, or a tensor with one number
     if type(fill_value) not in NUMBERS:
         fill_value = creation.item(fill_value)
@@ -94,15 +101,18 @@ def full(
 
 
 def empty(checks: Checks, shape: Shape, *, dtype: Any = None, device: object = None) -> Any:
+    """Returns a tensor of a shape whose values do not matter."""
     # zeros, so that a program that reads them has the same numbers on every backend
     return zeros(checks, shape, dtype=dtype, device=device)
 
 
 def ones(checks: Checks, shape: Shape, *, dtype: Any = None, device: object = None) -> Any:
+    """Returns a tensor of ones of a shape."""
     return _filled(checks, shape, 1, _named(checks, dtype, "float32", device), device)
 
 
 def zeros(checks: Checks, shape: Shape, *, dtype: Any = None, device: object = None) -> Any:
+    """Returns a tensor of zeros of a shape."""
     return _filled(checks, shape, 0, _named(checks, dtype, "float32", device), device)
 
 
@@ -138,6 +148,8 @@ def _place(checks: Checks, dtype: str, device: object) -> Device:
 def full_like(
     checks: Checks, x: Any, /, fill_value: complex, *, dtype: Any = None, device: object = None
 ) -> Any:
+    """Returns a tensor with one value, of the shape, dtype and device of `x` unless others are
+    given."""
     x = checks.tensor(x, "full_like")
     if type(fill_value) not in NUMBERS:
         fill_value = creation.item(fill_value)
@@ -151,14 +163,17 @@ def full_like(
 
 
 def empty_like(checks: Checks, x: Any, /, *, dtype: Any = None, device: object = None) -> Any:
+    """Returns a tensor like `x` whose values do not matter."""
     return full_like(checks, x, 0, dtype=dtype, device=device)
 
 
 def ones_like(checks: Checks, x: Any, /, *, dtype: Any = None, device: object = None) -> Any:
+    """Returns a tensor of ones like `x`."""
     return full_like(checks, x, 1, dtype=dtype, device=device)
 
 
 def zeros_like(checks: Checks, x: Any, /, *, dtype: Any = None, device: object = None) -> Any:
+    """Returns a tensor of zeros like `x`."""
     return full_like(checks, x, 0, dtype=dtype, device=device)
 
 
@@ -175,6 +190,8 @@ def arange(
     dtype: Any = None,
     device: object = None,
 ) -> Any:
+    """Returns the numbers from `start` to below `stop` in steps; from 0 to below `start`
+    without `stop`."""
     import numpy
 
     if step == 0:
@@ -209,6 +226,8 @@ def linspace(
     device: object = None,
     endpoint: bool = True,
 ) -> Any:
+    """Returns `num` evenly spaced floats from `start` to `stop`, which is left out with
+    `endpoint=False`."""
     import numpy
 
     name = _named(checks, dtype, "float32", device)
@@ -229,6 +248,7 @@ def eye(
     dtype: Any = None,
     device: object = None,
 ) -> Any:
+    """Returns a matrix with ones on the diagonal `k` and zeros elsewhere."""
     import numpy
 
     name = _named(checks, dtype, "float32", device)
@@ -248,6 +268,8 @@ def _placed(checks: Checks, values: np.ndarray[Any, Any], name: str, device: obj
 
 
 def meshgrid(checks: Checks, *arrays: Any, indexing: str = "xy") -> tuple[Any, ...]:
+    """Returns the coordinates of a grid: each vector, broadcast along its own axis of the
+    grid."""
     if indexing not in ("xy", "ij"):
         raise ShapeError(f"meshgrid: indexing must be 'xy' or 'ij', not {shown(indexing)}")
     tensors = [checks.tensor(x, "meshgrid") for x in arrays]
@@ -282,10 +304,12 @@ def _along_axes(checks: Checks, *arguments: Any) -> list[Any]:
 
 
 def tril(checks: Checks, x: Any, /, *, k: int = 0) -> Any:
+    """Returns the matrices in the last two axes, with zeros above the diagonal `k`."""
     return checks.kernels.tril(_matrices(checks, "tril", x), k)
 
 
 def triu(checks: Checks, x: Any, /, *, k: int = 0) -> Any:
+    """Returns the matrices in the last two axes, with zeros below the diagonal `k`."""
     return checks.kernels.triu(_matrices(checks, "triu", x), k)
 
 

@@ -68,6 +68,8 @@ def with_number(name: str, value: complex) -> str:
     """Returns the dtype of a result computed from a tensor of dtype `name` and a Python number.
     Only the kind of the number counts: a tensor of ints and a float give float32."""
     kind = _KINDS[kind_of(name)]
+    # a number of the same or of a lower kind changes nothing: 1 is integers or higher, 2 is
+    # floats or higher
     if (
         isinstance(value, bool)
         or (isinstance(value, int) and kind >= 1)

@@ -197,6 +197,7 @@ def _axis_by_axis(
 def fftfreq(
     checks: Checks, n: int, /, *, d: float = 1.0, dtype: Any = None, device: object = None
 ) -> Any:
+    """Returns the frequencies of the results of `fft` for `n` samples at distances of `d`."""
     import numpy as np
 
     return _frequencies(checks, np.fft.fftfreq(n, d), dtype, device)
@@ -205,6 +206,7 @@ def fftfreq(
 def rfftfreq(
     checks: Checks, n: int, /, *, d: float = 1.0, dtype: Any = None, device: object = None
 ) -> Any:
+    """Returns the frequencies of the results of `rfft` for `n` samples at distances of `d`."""
     import numpy as np
 
     return _frequencies(checks, np.fft.rfftfreq(n, d), dtype, device)
@@ -218,10 +220,13 @@ def _frequencies(checks: Checks, values: Any, dtype: Any, device: object) -> Any
 
 
 def fftshift(checks: Checks, x: Any, /, *, axes: int | Sequence[int] | None = None) -> Any:
+    """Returns `x` with the frequency 0 moved to the middle of each axis."""
     return _shifted(checks, "fftshift", x, axes, 0)
 
 
 def ifftshift(checks: Checks, x: Any, /, *, axes: int | Sequence[int] | None = None) -> Any:
+    """Returns `x` with the middle of each axis moved to its beginning: the inverse of
+    `fftshift`."""
     return _shifted(checks, "ifftshift", x, axes, 1)
 
 

@@ -26,6 +26,8 @@ class Info:
         self._backend = checks.backend
 
     def capabilities(self) -> dict[str, Any]:
+        """Returns the standard's capabilities: whether masks may be indices, whether shapes may
+        depend on values, and the largest number of dimensions."""
         # "data-dependent shapes" is True because `nonzero` and the `unique` functions work,
         # with NumPy on the host
         return {
@@ -35,13 +37,17 @@ class Info:
         }
 
     def devices(self) -> tuple[Device, ...]:
+        """Returns the devices of the backend that hold values."""
         # the device "meta" holds no values
         return tuple(place for place in self._backend.devices() if place.kind != "meta")
 
     def default_device(self) -> Device:
+        """Returns the device of new tensors: that of the `with device:` block, or `cpu:0`."""
         return creation.place_for(self._backend, None)
 
     def default_dtypes(self, *, device: object = None) -> dict[str, Any]:
+        """Returns the default dtype for each kind of the standard on a device, without the
+        kinds that it lacks."""
         place = creation.place_for(self._backend, device)
         usual = {
             "real floating": "float32",
@@ -65,6 +71,7 @@ class Info:
     def dtypes(
         self, *, device: object = None, kind: str | tuple[str, ...] | None = None
     ) -> dict[str, Any]:
+        """Returns the dtypes of the given kinds on a device, by their names."""
         # without `kind`, all dtypes of the standard
         kinds = (
             ("bool", "numeric") if kind is None else (kind,) if isinstance(kind, str) else kind

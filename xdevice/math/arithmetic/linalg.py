@@ -68,6 +68,8 @@ def _of_square(function: str, result: Callable[[Any], Any] = lambda x: x) -> Cal
 
 
 def cholesky(checks: Checks, x: Any, /, *, upper: bool = False) -> Any:
+    """Returns the lower triangular Cholesky factors of positive definite matrices, or the upper
+    ones."""
     result = _factor(checks, "cholesky", x, True)
     # kernels return the lower triangle; the upper one is its conjugate transpose
     return _adjoint(checks, result) if upper else result
@@ -81,16 +83,19 @@ slogdet = _of_square("slogdet", SlogdetResult._make)
 
 
 def eig(checks: Checks, x: Any, /) -> EigResult:
+    """Returns the eigenvalues and eigenvectors of square matrices, as complex numbers."""
     kernel, x = _kernel(checks, "eig"), _matrix(checks, x, "eig", True)
     # cast to complex numbers, because the eigenvalues of a real matrix may be complex
     return EigResult(*kernel(checks.cast(x, _COMPLEX[checks.name(x)])))
 
 
 def eigvals(checks: Checks, x: Any, /) -> Any:
+    """Returns the eigenvalues of square matrices, as complex numbers."""
     return eig(checks, x)[0]
 
 
 def qr(checks: Checks, x: Any, /, *, mode: str = "reduced") -> QRResult:
+    """Returns the factors Q and R of matrices, reduced or complete."""
     if mode not in ("reduced", "complete"):
         raise ArgumentError(
             f"linalg.qr: mode must be 'reduced' or 'complete', not {shown(mode)}"
@@ -99,6 +104,7 @@ def qr(checks: Checks, x: Any, /, *, mode: str = "reduced") -> QRResult:
 
 
 def solve(checks: Checks, x1: Any, x2: Any, /) -> Any:
+    """Returns the solution y of `x1 @ y = x2`; `x2` is a vector or a stack of matrices."""
     x1, x2 = checks.operands_together("linalg.solve", FLOATING, x1, x2)
     kernel, x1 = _kernel(checks, "solve"), _matrix(checks, x1, "solve", True)
     shapes = shape_of(x1), shape_of(x2)
@@ -124,10 +130,13 @@ def _stacked(checks: Checks, x: Any, batch: tuple[Any, ...]) -> Any:
 
 
 def svd(checks: Checks, x: Any, /, *, full_matrices: bool = True) -> SVDResult:
+    """Returns the singular value decomposition of matrices: U, the singular values, and V
+    transposed."""
     return SVDResult(*_factor(checks, "svd", x, False, bool(full_matrices)))
 
 
 def svdvals(checks: Checks, x: Any, /) -> Any:
+    """Returns the singular values of matrices."""
     return _factor(checks, "svdvals", x, False)
 
 
@@ -171,6 +180,8 @@ def _matrix(checks: Checks, x: Any, function: str, is_square: bool = False) -> A
 
 
 def matrix_power(checks: Checks, x: Any, n: int, /) -> Any:
+    """Returns square matrices to the power of the int `n`; below 0, the power of the
+    inverse."""
     x, n = _matrix(checks, x, "matrix_power", True), index(n)
     # the identity, also for a matrix that has no inverse: of a matrix of ones only the diagonal
     # is kept
@@ -193,6 +204,7 @@ def _power(checks: Checks, x: Any, n: int) -> Any:
 
 
 def matrix_rank(checks: Checks, x: Any, /, *, rtol: Any = None) -> Any:
+    """Returns the number of singular values above `rtol` times the largest one."""
     return checks.fused(_rank, *_with_rtol(checks, "matrix_rank", x, rtol))
 
 
@@ -202,6 +214,8 @@ def _rank(checks: Checks, x: Any, rtol: Any) -> Any:
 
 
 def pinv(checks: Checks, x: Any, /, *, rtol: Any = None) -> Any:
+    """Returns the pseudo-inverses of matrices; singular values up to `rtol` times the largest
+    one count as 0."""
     return checks.fused(_pseudo_inverse, *_with_rtol(checks, "pinv", x, rtol))
 
 
@@ -254,6 +268,8 @@ def _adjoint(checks: Checks, x: Any) -> Any:
 
 
 def cross(checks: Checks, x1: Any, x2: Any, /, *, axis: int = -1) -> Any:
+    """Returns the cross product of vectors of 3 elements along the axis; other axes are
+    broadcast."""
     x1, x2 = checks.operands_together("linalg.cross", NUMERIC, x1, x2)
     # an axis below 0 has to exist in the tensor with fewer dimensions; it stays counted from
     # the end, because the numbers of dimensions may differ
@@ -270,6 +286,7 @@ def cross(checks: Checks, x1: Any, x2: Any, /, *, axis: int = -1) -> Any:
 
 
 def diagonal(checks: Checks, x: Any, /, *, offset: int = 0) -> Any:
+    """Returns the diagonals of the matrices in the last two axes."""
     x = checks.tensor(x, "linalg.diagonal")
     shape = checks.full_shape(x, "linalg.diagonal")
     if len(shape) < 2:
@@ -278,6 +295,7 @@ def diagonal(checks: Checks, x: Any, /, *, offset: int = 0) -> Any:
 
 
 def outer(checks: Checks, x1: Any, x2: Any, /) -> Any:
+    """Returns the matrix of the products of all elements of two vectors."""
     x1, x2 = checks.operands("linalg.outer", NUMERIC, (x1, x2))
     if len(x1.shape) != 1 or len(x2.shape) != 1:
         raise ShapeError(
@@ -287,6 +305,7 @@ def outer(checks: Checks, x1: Any, x2: Any, /) -> Any:
 
 
 def trace(checks: Checks, x: Any, /, *, offset: int = 0, dtype: Any = None) -> Any:
+    """Returns the sums of the diagonals of the matrices in the last two axes."""
     return checks.xp.sum(diagonal(checks, x, offset=offset), axis=-1, dtype=dtype)
 
 
@@ -294,6 +313,8 @@ def trace(checks: Checks, x: Any, /, *, offset: int = 0, dtype: Any = None) -> A
 
 
 def matrix_norm(checks: Checks, x: Any, /, *, keepdims: bool = False, ord: Any = "fro") -> Any:
+    """Returns a norm of matrices: 'fro', 'nuc', or an order of 1, 2 or infinity of either
+    sign."""
     xp, x = checks.xp, _matrix(checks, x, "matrix_norm")
     if ord == "fro":
         return _euclidean_norm(checks, x, (-2, -1), keepdims, "matrix_norm")
@@ -317,6 +338,7 @@ def matrix_norm(checks: Checks, x: Any, /, *, keepdims: bool = False, ord: Any =
 def vector_norm(
     checks: Checks, x: Any, /, *, axis: Axis = None, keepdims: bool = False, ord: float = 2
 ) -> Any:
+    """Returns the norm of order `ord` of all elements, or of vectors along the axes."""
     xp, x = checks.xp, checks.require(x, FLOATING, "linalg.vector_norm")
     if ord == 2:
         return _euclidean_norm(checks, x, axis, keepdims, "vector_norm")

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 
 def broadcast_to(checks: Checks, x: Any, /, shape: Sequence[int]) -> Any:
+    """Returns `x` broadcast to a shape."""
     x = checks.tensor(x, "broadcast_to")
     wanted = _sizes(shape, "broadcast_to")
     shape = shape_of(x)
@@ -34,6 +35,7 @@ def broadcast_to(checks: Checks, x: Any, /, shape: Sequence[int]) -> Any:
 
 
 def broadcast_arrays(checks: Checks, *arrays: Any) -> tuple[Any, ...]:
+    """Returns the tensors, broadcast to their common shape."""
     tensors = [checks.tensor(x, "broadcast_arrays") for x in arrays]
     if tensors:
         checks.require_one_device("broadcast_arrays", *tensors)
@@ -43,12 +45,14 @@ def broadcast_arrays(checks: Checks, *arrays: Any) -> tuple[Any, ...]:
 
 
 def broadcast_shapes(checks: Checks, *shapes: Sequence[int]) -> tuple[int, ...]:
+    """Returns the shape that tensors of these shapes broadcast to."""
     return broadcast_shape(*[_sizes(shape, "broadcast_shapes") for shape in shapes])
 
 
 def expand_dims(
     checks: Checks, x: Any, /, axis: int | tuple[int, ...] = 0, **spelling: NoReturn
 ) -> Any:
+    """Returns `x` with new axes of length 1, at these places of the result."""
     if spelling:
         spellings.refuse("xp.expand_dims", spelling, "axis=")
     x = checks.tensor(x, "expand_dims")
@@ -72,6 +76,8 @@ def flip(
     axis: int | tuple[int, ...] | None = None,
     **spelling: NoReturn,
 ) -> Any:
+    """Returns `x` with the order of the elements reversed along the axes, or along all axes for
+    None."""
     if spelling:
         spellings.refuse("xp.flip", spelling, "axis=")
     x = checks.tensor(x, "flip")
@@ -81,6 +87,7 @@ def flip(
 
 
 def matrix_transpose(checks: Checks, x: Any, /) -> Any:
+    """Returns `x` with its last two axes exchanged."""
     x = checks.tensor(x, "matrix_transpose")
     ndim = len(x.shape)
     if ndim < 2:
@@ -93,6 +100,8 @@ def matrix_transpose(checks: Checks, x: Any, /) -> Any:
 def moveaxis(
     checks: Checks, x: Any, source: int | Sequence[int], destination: int | Sequence[int], /
 ) -> Any:
+    """Returns `x` with the axes `source` moved to the places `destination`; the others keep
+    their order."""
     x = checks.tensor(x, "moveaxis")
     ndim = len(x.shape)
     sources, targets = (
@@ -113,6 +122,7 @@ def moveaxis(
 
 
 def permute_dims(checks: Checks, x: Any, /, axes: Sequence[int]) -> Any:
+    """Returns `x` with its axes in the order `axes`."""
     x = checks.tensor(x, "permute_dims")
     ndim = len(x.shape)
     order = tuple([checks.axis(axis, ndim, "permute_dims") for axis in listed(axes)])
@@ -124,6 +134,8 @@ def permute_dims(checks: Checks, x: Any, /, axes: Sequence[int]) -> Any:
 def repeat(
     checks: Checks, x: Any, repeats: Any, /, *, axis: int | None = None, **spelling: NoReturn
 ) -> Any:
+    """Returns `x` with each element repeated: `repeats` is an int, or an int for each element
+    along the axis."""
     if spelling:
         spellings.refuse("xp.repeat", spelling, "repeats=, axis=")
     x = checks.tensor(x, "repeat")
@@ -171,6 +183,8 @@ def _counts(checks: Checks, x: Any, repeats: Any) -> Any:
 def reshape(
     checks: Checks, x: Any, /, shape: Sequence[int], *, copy: bool | None = None
 ) -> Any:
+    """Returns the elements of `x` in another shape; one length may be -1. With `copy=False`,
+    never a copy."""
     x = checks.tensor(x, "reshape")
     old = shape_of(x)
     new = _filled(old, _ints(shape, "reshape"))
@@ -192,6 +206,8 @@ def roll(
     axis: int | Sequence[int] | None = None,
     **spelling: NoReturn,
 ) -> Any:
+    """Returns `x` with its elements shifted along the axes; those shifted beyond the end come
+    first."""
     if spelling:
         spellings.refuse("xp.roll", spelling, "shift=, axis=")
     x = checks.tensor(x, "roll")
@@ -237,6 +253,7 @@ def _rolled(checks: Checks, x: Any, shifts: Sequence[Any], axes: tuple[int, ...]
 def squeeze(
     checks: Checks, x: Any, /, axis: int | tuple[int, ...], **spelling: NoReturn
 ) -> Any:
+    """Returns `x` without these axes, which have the length 1."""
     if spelling:
         spellings.refuse("xp.squeeze", spelling, "axis=")
     x = checks.tensor(x, "squeeze")
@@ -253,6 +270,7 @@ def squeeze(
 def unstack(
     checks: Checks, x: Any, /, *, axis: int = 0, **spelling: NoReturn
 ) -> tuple[Any, ...]:
+    """Returns the parts of `x` along an axis, in a tuple and without that axis."""
     if spelling:
         spellings.refuse("xp.unstack", spelling, "axis=")
     x = checks.tensor(x, "unstack")
@@ -263,6 +281,7 @@ def unstack(
 
 
 def tile(checks: Checks, x: Any, repetitions: Sequence[int], /) -> Any:
+    """Returns `x` repeated as a whole, this many times along each axis."""
     x = checks.tensor(x, "tile")
     times = _sizes(repetitions, "tile")
     shape = checks.full_shape(x, "tile")
@@ -286,6 +305,7 @@ def tile(checks: Checks, x: Any, repetitions: Sequence[int], /) -> Any:
 def concat(
     checks: Checks, arrays: Sequence[Any], /, *, axis: int | None = 0, **spelling: NoReturn
 ) -> Any:
+    """Returns the tensors joined along an axis, or flattened and joined for None."""
     if spelling:
         spellings.refuse("xp.concat", spelling, "axis=")
     tensors = _together(checks, arrays, "concat")
@@ -309,6 +329,7 @@ def concat(
 def stack(
     checks: Checks, arrays: Sequence[Any], /, *, axis: int = 0, **spelling: NoReturn
 ) -> Any:
+    """Returns the tensors, which have one shape, joined along a new axis."""
     if spelling:
         spellings.refuse("xp.stack", spelling, "axis=")
     tensors = _together(checks, arrays, "stack")
@@ -334,6 +355,7 @@ def _together(checks: Checks, arrays: Sequence[Any], function: str) -> list[Any]
 def tensordot(
     checks: Checks, x1: Any, x2: Any, /, *, axes: int | tuple[Sequence[int], Sequence[int]] = 2
 ) -> Any:
+    """Returns the sums of products of `x1` and `x2` over the given axes of both."""
     x1, x2 = checks.operands_together("tensordot", NUMERIC, x1, x2)
     shapes = (
         checks.full_shape(x1, "tensordot"),
@@ -385,6 +407,8 @@ def _contracted(
 
 
 def vecdot(checks: Checks, x1: Any, x2: Any, /, *, axis: int = -1) -> Any:
+    """Returns the products of vectors along an axis, which the result does not have; `x1` is
+    conjugated."""
     x1, x2 = checks.operands_together("vecdot", NUMERIC, x1, x2)
     shapes = shape_of(x1), shape_of(x2)
     shorter = min(map(len, shapes))

@@ -70,6 +70,7 @@ class Namespace:
         signature = inspect.signature(functions["sum"])
         closures["sum"].__signature__ = signature  # type: ignore[attr-defined]
         functions |= closures
+        # open scopes of devices are removed during each call
         functions = {
             name: aside(checks.backend.scopes, function) for name, function in functions.items()
         }
@@ -77,6 +78,7 @@ class Namespace:
         self._backend = checks.backend
         vars(self).update(functions)
         vars(self).update(CONSTANTS)
+        # the dtypes, as the framework's own objects
         vars(self).update(
             {
                 name: checks.kernels.dtype(name)

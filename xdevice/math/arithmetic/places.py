@@ -71,6 +71,7 @@ argmin = reduction("argmin", _place)
 
 
 def where(checks: Checks, condition: Any, x1: Any, x2: Any, /) -> Any:
+    """Returns the elements of `x1` where the condition is True, and those of `x2` elsewhere."""
     condition = checks.require(condition, BOOL, "where")
     if type(x1) in NUMBERS and type(x2) in NUMBERS:
         # two numbers get the dtype of a list with both
@@ -90,6 +91,7 @@ def where(checks: Checks, condition: Any, x1: Any, x2: Any, /) -> Any:
 def take(
     checks: Checks, x: Any, indices: Any, /, *, axis: int | None = None, **spelling: NoReturn
 ) -> Any:
+    """Returns the elements of `x` at a vector of indices along an axis."""
     if spelling:
         spellings.refuse("xp.take", spelling, "axis=")
     x, indices = checks.tensor(x, "take"), checks.require(indices, INTEGER, "take")
@@ -105,6 +107,8 @@ def take(
 
 
 def take_along_axis(checks: Checks, x: Any, indices: Any, /, *, axis: int = -1) -> Any:
+    """Returns the elements of `x` at the indices along an axis, which differ for each other
+    position."""
     kernels = checks.kernels
     x, indices = (
         checks.tensor(x, "take_along_axis"),
@@ -218,6 +222,8 @@ sort = _ordering("sort", _sorted)
 
 
 def isin(checks: Checks, x1: Any, x2: Any, /, *, invert: bool = False) -> Any:
+    """Whether each element of `x1` is in `x2`, as a mask; inverted with `invert`. NaN is in
+    nothing."""
     kernels = checks.kernels
     x1, x2 = checks.operands_together("isin", REAL, x1, x2)
     # nothing is an element of an empty set
@@ -240,6 +246,8 @@ def isin(checks: Checks, x1: Any, x2: Any, /, *, invert: bool = False) -> Any:
 def searchsorted(
     checks: Checks, x1: Any, x2: Any, /, *, side: str = "left", sorter: Any = None
 ) -> Any:
+    """Returns for each element of `x2` where it belongs in the sorted vector `x1`; `side`
+    decides about equals."""
     x1, x2 = checks.operands_together("searchsorted", REAL, x1, x2)
     if len(x1.shape) != 1:
         raise ShapeError(f"searchsorted takes a sorted vector, not the shape {shape_of(x1)}")
@@ -265,6 +273,7 @@ def _insertion_points(checks: Checks, x1: Any, x2: Any, side: str) -> Any:
     name = checks.name(x1)
     if dtypes.kind_of(name) != "f":
         return kernels.searchsorted(x1, x2, side)
+    # infinity as a tensor, and the masks of the NaNs in `x1` and in `x2`
     most, are_nan, is_nan = (
         checks.number(math.inf, name, x1),
         kernels.isnan(x1),

@@ -221,6 +221,8 @@ def diff(
     prepend: Any = None,
     append: Any = None,
 ) -> Any:
+    """Returns the differences of neighbors along an axis, taken `n` times, after joining
+    `prepend` and `append`."""
     kernels = checks.kernels
     x = checks.require(x, NUMERIC, "diff")
     place = checks.axis(axis, len(x.shape), "diff")

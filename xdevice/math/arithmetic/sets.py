@@ -29,6 +29,7 @@ class UniqueInverseResult(NamedTuple):
 
 
 def nonzero(checks: Checks, x: Any, /) -> tuple[Any, ...]:
+    """Returns a vector of indices for each axis: those of the elements that are not 0."""
 
     x = checks.tensor(x, "nonzero")
     # symbols have no values, so the shape of the result cannot be known
@@ -39,18 +40,23 @@ def nonzero(checks: Checks, x: Any, /) -> tuple[Any, ...]:
 
 
 def unique_all(checks: Checks, x: Any, /) -> UniqueAllResult:
+    """Returns the distinct elements, where each occurs first, the inverse indices and the
+    counts."""
     return UniqueAllResult(*_unique(checks, "unique_all", x, True, True, True))
 
 
 def unique_counts(checks: Checks, x: Any, /) -> UniqueCountsResult:
+    """Returns the distinct elements and how often each occurs."""
     return UniqueCountsResult(*_unique(checks, "unique_counts", x, False, False, True))
 
 
 def unique_inverse(checks: Checks, x: Any, /) -> UniqueInverseResult:
+    """Returns the distinct elements, and for each element of `x` its index among them."""
     return UniqueInverseResult(*_unique(checks, "unique_inverse", x, False, True, False))
 
 
 def unique_values(checks: Checks, x: Any, /) -> Any:
+    """Returns the distinct elements."""
     return _unique(checks, "unique_values", x, False, False, False)[0]
 
 

@@ -146,30 +146,39 @@ class Array:
 
     @property
     def dtype(self) -> Any:
+        """The framework's own dtype."""
         return self._checks.kernels.dtype(self._checks.name(self.tensor))
 
     @property
     def device(self) -> Any:
+        """The device as `xdevice.Device`."""
         return self._checks.backend.device_of(self.tensor)
 
     @property
     def shape(self) -> tuple[Any, ...]:
+        """The lengths of the axes; None for one that is not known while a function is
+        traced."""
         return shape_of(self.tensor)
 
     @property
     def ndim(self) -> int:
+        """The number of axes."""
         return len(self.tensor.shape)
 
     @property
     def size(self) -> int | None:
+        """The number of elements; None if it is not known while a function is traced."""
         return None if None in self.shape else prod(self.shape)
 
     @property
     def mT(self) -> Array:  # noqa: N802
+        """The array with its last two axes exchanged."""
         return self.__array_namespace__().matrix_transpose(self)  # type: ignore[no-any-return]
 
     @property
     def T(self) -> Array:  # noqa: N802
+        """The transposed matrix; only for two dimensions."""
+        # the standard defines it for matrices only
         if self.ndim != 2:
             raise ShapeError(
                 f"T needs two dimensions, and the shape is {self.shape}; use mT or xp.permute_dims"
@@ -179,6 +188,7 @@ class Array:
     # how other libraries use an array: its namespace, its device, DLPack
 
     def __array_namespace__(self, *, api_version: str | None = None) -> Any:
+        """Returns the namespace whose functions take and return such arrays."""
         # an unknown version is refused, because the library relies on its rules
         if api_version not in (None, *VERSIONS):
             raise ArgumentError(
@@ -193,6 +203,7 @@ class Array:
         return wrapped
 
     def to_device(self, device: object, /, *, stream: None = None) -> Array:
+        """Returns the array on another device, given in any spelling."""
         if stream is not None:
             raise UnsupportedError(
                 "to_device takes no stream here; use xdevice.accelerator.Stream"
@@ -207,6 +218,8 @@ class Array:
         dl_device: tuple[int, int] | None = None,
         copy: bool | None = None,
     ) -> Any:
+        """Returns a DLPack capsule of the memory. Raises `SharingError` if it cannot be shared
+        as requested."""
         x = self
         # the caller wants the array on the CPU, and allows a copy
         if dl_device == (dlpack.CPU, 0) and copy is not False:
@@ -218,6 +231,7 @@ class Array:
         return x._capsule(bool(copy))
 
     def __dlpack_device__(self) -> tuple[int, int]:
+        """Returns DLPack's type and number of the device."""
         return (
             (dlpack.CPU, 0) if self.device is CPU else dlpack.Lent(self._capsule(False)).device
         )
@@ -238,6 +252,7 @@ class Array:
             return backend.export(x)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+        """Returns a copy as a NumPy array; only for arrays on a CPU."""
         import numpy
 
         # refused, so that no copy from a GPU happens unnoticed
@@ -277,6 +292,8 @@ class Array:
     # elements
 
     def __getitem__(self, index: Any) -> Array:
+        """Returns a part by NumPy's rules: a view for slices and ints, a new array for other
+        indices."""
         index = _bare(index)
         part = elements(self._checks, self.tensor, index)
         # as in NumPy, an index of slices and ints gives a view, and a single element is a value
@@ -285,6 +302,8 @@ class Array:
         return Array(self._checks, part, self, index)
 
     def __setitem__(self, index: Any, values: Any) -> None:
+        """Gives the array, and for a view its base, another tensor with these values at the
+        index."""
         self._write(at(self.tensor)[_bare(index)].set(_bare(values)))
 
     def _become(self, result: Array) -> Array:

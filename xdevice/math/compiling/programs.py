@@ -221,8 +221,10 @@ class _Pattern:
         """The functions and classes among the arguments, and the classes of their containers.
         The variables that they read are watched, like those of the compiled function."""
         self.numbers = [x for x in leaves if type(x) is int]
+        """The ints among the arguments, which a warning shows."""
         self._places = arguments.places
         self._fixed = [(i, x) for i, x in enumerate(leaves) if i not in set(self._places)]
+        """The values that are not tensors, with their indices among the leaves."""
         self._kinds = [*map(type, leaves)]
         # False if an argument is a variable: its tensor may be another one at each call
         is_plain = all(
@@ -558,6 +560,7 @@ def _structure(node: Any) -> Any:
     it; None without one."""
     if node is None:
         return None
+    # `inner` has the nodes of those children that are containers, by their indices
     x, _, keys, _, inner = node
     return (
         type(x),
