@@ -495,7 +495,7 @@ def _svd(x: Any, full_matrices: bool) -> tuple[Any, Any, Any]:
     return _np.swapaxes(uh, -1, -2), values, _np.swapaxes(v, -1, -2)
 
 
-# those with a right gradient; `eigh` and `eigvalsh` are refused inside a gradient
+# the others, `eigh` and `eigvalsh`, are refused inside a gradient
 _FACTORIZATIONS = ("cholesky", "det", "inv", "slogdet", "solve")
 linalg = SimpleNamespace(
     **{name: _kernel(getattr(_np.linalg, name)) for name in _FACTORIZATIONS},

@@ -36,8 +36,7 @@ _kernel = private.place("paddle.base.core.eager.run_partial_grad")
 _nothing = nullcontext()
 _is_leaf = attrgetter("is_leaf")
 _clone = methodcaller("clone")
-# a reentrant lock, because a gradient may be computed inside another; a forked process gets a
-# new one
+# a forked process gets a new lock
 _one_at_a_time = forks.renewed(threading.RLock())
 _ARGUMENTS = (
     "outputs", "inputs", "grad_outputs", "retain_graph", "create_graph", "only_inputs", "allow_unused", "no_grad_vars",

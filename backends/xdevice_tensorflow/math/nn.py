@@ -125,7 +125,7 @@ def avg_pool2d(x: Any, size: Pair, stride: Pair, padding: Pair) -> Any:
 
 @placed
 def dropout(x: Any, mask: Any, keep: float) -> Any:
-    # TensorFlow does not multiply numbers with bools
+    # the product of a float and a bool tensor is a bool tensor in TensorFlow
     return x * tf.cast(mask, x.dtype) / keep
 
 

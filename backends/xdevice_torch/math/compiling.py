@@ -40,8 +40,7 @@ if TYPE_CHECKING:
 
 # a subclass could do more than the operations that reach the dispatcher
 _PLAIN: Final = frozenset((torch.Tensor, torch.nn.Parameter))
-# the types of devices on which a program was measured to be faster than the function; others
-# call the function
+# the types of devices on which compiling was measured; on others the function itself is called
 _MEASURED: Final = ("cpu", "cuda")
 # types whose `repr` is a literal in the program. Not float: the `repr` of infinity and of NaN
 # is no literal
