@@ -1,4 +1,5 @@
-"""Framework-independent computing: arrays, gradients, functions of layers, optimizers, random numbers."""
+"""Framework-independent computing: arrays, gradients, functions of layers, optimizers, random
+numbers."""
 
 from __future__ import annotations
 

@@ -1,12 +1,15 @@
-"""Neural-network functions: the frameworks' own fast functions, with the same arguments, numbers and errors on each.
+"""Neural-network functions: the frameworks' own fast functions, with the same arguments,
+numbers and errors on each.
 
 Experimental: it may change in a minor version.
 
-Images are (N, C, H, W): batch, channels, height, width. Kernels of convolutions are (O, C, height, width). `size`,
-`stride` and `padding` are an int for height and width, or a pair (height, width); padding is the same on both sides.
+Images are (N, C, H, W): batch, channels, height, width. Kernels of convolutions are (O, C,
+height, width). `size`, `stride` and `padding` are an int for height and width, or a pair
+(height, width); padding is the same on both sides.
 
-The tensors of one call have the same backend, device and float dtype, and so do the results. float32 and float64 work
-on every backend, float16 and bfloat16 if the framework has them. Gradients are those of the framework; NumPy has none.
+The tensors of one call have the same backend, device and float dtype, and so do the results.
+float32 and float64 work on every backend, float16 and bfloat16 if the framework has them.
+Gradients are those of the framework; NumPy has none.
 """
 
 from __future__ import annotations
@@ -118,7 +121,8 @@ def relu(x: Any) -> Any:
 
 @_without_scopes
 def leaky_relu(x: Any, *, slope: float = 0.01) -> Any:
-    """x for each element above 0, and `slope * x` for the others; the gradient at 0 is the slope.
+    """x for each element above 0, and `slope * x` for the others; the gradient at 0 is the
+    slope.
 
     Errors are those of `relu`. Costs the time of three functions of `array_namespace`.
 
@@ -149,10 +153,11 @@ def gelu(x: Any, *, approximate: bool = False) -> Any:
     """x times the probability that a standard normal number is below x, for each element.
 
     Args:
-        approximate: whether to use tanh instead of erf, which is faster and off by up to 5e-4. That is the default of
-            JAX, but not of PyTorch.
+        approximate: whether to use tanh instead of erf, which is faster and off by up to 5e-4.
+            That is the default of JAX, but not of PyTorch.
 
-    Errors are those of `relu`. Without `approximate`, an adapter that has no erf raises UnsupportedError.
+    Errors are those of `relu`. Without `approximate`, an adapter that has no erf raises
+    UnsupportedError.
 
     Costs as much as `relu`; on NumPy 100 ns an element.
 
@@ -170,15 +175,17 @@ def gelu(x: Any, *, approximate: bool = False) -> Any:
 
 @_without_scopes
 def dropout(x: Any, mask: Any, p: float, **spelling: NoReturn) -> Any:
-    """`x * mask / (1 - p)`: 0 where the mask is False. If it drops with probability `p`, the mean stays the same.
+    """`x * mask / (1 - p)`: 0 where the mask is False. If it drops with probability `p`, the
+    mean stays the same.
 
     Args:
-        mask: bool, of the shape of `x`: `xdevice.random.bernoulli(x.shape, p=1 - p)` drops the same elements on every
-            backend.
+        mask: bool, of the shape of `x`: `xdevice.random.bernoulli(x.shape, p=1 - p)` drops the
+            same elements on every backend.
         p: a number from 0 to 1. If it is 1, all elements are 0, whatever the mask is.
 
     Raises:
-        ArgumentError: `p` is not a number from 0 to 1. ShapeError: the shapes of `x` and `mask` differ.
+        ArgumentError: `p` is not a number from 0 to 1. ShapeError: the shapes of `x` and `mask`
+            differ.
         DTypeError: `mask` is not bool. Other errors: those of `relu`.
         DeviceMismatchError: the tensors are on several devices.
 
@@ -246,11 +253,11 @@ def log_softmax(x: Any, *, axis: int = -1, **spelling: NoReturn) -> Any:
 
 @_without_scopes
 def logsumexp(x: Any, *, axis: int = -1) -> Any:
-    """The logarithm of the sum of exp(x) along an axis, without overflow; -inf if all elements are -inf. The gradient
-    of a row whose largest element is infinite is NaN.
+    """The logarithm of the sum of exp(x) along an axis, without overflow; -inf if all elements
+    are -inf. The gradient of a row whose largest element is infinite is NaN.
 
-    Errors are those of `softmax`; a tensor without elements raises ShapeError, too. Costs the time of seven functions
-    of `array_namespace`.
+    Errors are those of `softmax`; a tensor without elements raises ShapeError, too. Costs the
+    time of seven functions of `array_namespace`.
 
     Example:
         >>> xdevice.to_numpy(xdevice.nn.logsumexp(xdevice.tensor([[-1000.0, -1000.0], [3.0, -1000.0]]))).round(2)
@@ -280,16 +287,19 @@ def _along(function: str, x: Any, axis: int) -> Any:
 
 @_without_scopes
 def layer_norm(x: Any, weight: Any = None, bias: Any = None, *, eps: float = 1e-5) -> Any:
-    """`(x - mean) / sqrt(variance + eps) * weight + bias`, with mean and variance over the last axis.
+    """`(x - mean) / sqrt(variance + eps) * weight + bias`, with mean and variance over the last
+    axis.
 
     Args:
         weight: a vector as long as the last axis; None means ones.
         bias: a vector as long as the last axis; None means zeros.
 
     Raises:
-        ShapeError: the shapes do not fit, or the last axis has no elements. Other errors: those of `conv2d`.
+        ShapeError: the shapes do not fit, or the last axis has no elements. Other errors: those
+            of `conv2d`.
 
-    Costs as much as `relu`, or ten passes over `x` if the framework has no fused function (TensorFlow, NumPy).
+    Costs as much as `relu`, or ten passes over `x` if the framework has no fused function
+    (TensorFlow, NumPy).
 
     Example:
         >>> xdevice.to_numpy(xdevice.nn.layer_norm(xdevice.tensor([[1.0, 3.0]]), eps=0)).tolist()
@@ -312,12 +322,14 @@ def batch_norm(
 ) -> Any:
     """`(x - mean) / sqrt(variance + eps) * weight + bias` for each channel, axis 1 of `x`.
 
-    In training, `mean, variance = nn.moments(x)` are those of the batch, and gradients flow through them. Afterwards
-    they are running averages, which the program updates at each step: `running = 0.9 * running + 0.1 * mean`.
+    In training, `mean, variance = nn.moments(x)` are those of the batch, and gradients flow
+    through them. Afterwards they are running averages, which the program updates at each step:
+    `running = 0.9 * running + 0.1 * mean`.
 
     Args:
         x: floats of the shape (N, C, ...).
-        mean: floats of the shape (C,), as are `variance`, `weight` (None means ones) and `bias` (None means zeros).
+        mean: floats of the shape (C,), as are `variance`, `weight` (None means ones) and `bias`
+            (None means zeros).
 
     Raises:
         ShapeError: the shapes do not fit. Other errors: those of `conv2d`.
@@ -343,7 +355,8 @@ def batch_norm(
 def moments(x: Any) -> tuple[Any, Any]:
     """Mean and variance of each channel, axis 1 of `x`: two vectors, for `batch_norm`.
 
-    The squares are divided by the number of elements, n, as normalizing needs. PyTorch's running average has n - 1.
+    The squares are divided by the number of elements, n, as normalizing needs. PyTorch's
+    running average has n - 1.
 
     Raises:
         ShapeError: `x` has fewer than two axes, or no elements. Other errors: those of `relu`.
@@ -479,10 +492,12 @@ def binary_cross_entropy_with_logits(
         reduction: "mean", "sum", or "none" for the loss of each element.
 
     Raises:
-        ShapeError: the shapes differ, or a mean has no elements. ArgumentError: `reduction` is another value.
+        ShapeError: the shapes differ, or a mean has no elements. ArgumentError: `reduction` is
+            another value.
         DTypeError, DeviceMismatchError, NotATensorError, UnsupportedError: as with `conv2d`.
 
-    Costs as much as `relu`, or eight passes if the framework has no fused function (MXNet, NumPy).
+    Costs as much as `relu`, or eight passes if the framework has no fused function (MXNet,
+    NumPy).
 
     Example:
         >>> loss = xdevice.nn.binary_cross_entropy_with_logits
@@ -500,7 +515,8 @@ def binary_cross_entropy_with_logits(
 def mse_loss(x: Any, y: Any, *, reduction: Reduction = "mean") -> Any:
     """The mean of the squares of `x - y`. Both have the same shape: nothing is broadcast.
 
-    Arguments and errors are those of `binary_cross_entropy_with_logits`. Costs three passes over the tensors.
+    Arguments and errors are those of `binary_cross_entropy_with_logits`. Costs three passes
+    over the tensors.
 
     Example:
         >>> xdevice.item(xdevice.nn.mse_loss(xdevice.tensor([1.0, 2.0]), xdevice.tensor([1.0, 4.0])))
@@ -516,14 +532,16 @@ def mse_loss(x: Any, y: Any, *, reduction: Reduction = "mean") -> Any:
 
 @_without_scopes
 def embedding(indices: Any, table: Any) -> Any:
-    """The rows of a table at the indices. The result has the axes of `indices`, and a new last axis as long as a row.
+    """The rows of a table at the indices. The result has the axes of `indices`, and a new last
+    axis as long as a row.
 
     Args:
         indices: int32 or int64, of any shape, from 0 to rows - 1.
         table: floats of the shape (rows, features).
 
     Raises:
-        IndexError: there is no row for an index. Devices other than the CPU report it as `cross_entropy` says.
+        IndexError: there is no row for an index. Devices other than the CPU report it as
+            `cross_entropy` says.
         ShapeError: `table` has another shape. Other errors: those of `cross_entropy`.
 
     Costs as much as `cross_entropy`.
@@ -545,7 +563,8 @@ def embedding(indices: Any, table: Any) -> Any:
 
 @_without_scopes
 def one_hot(indices: Any, n: int, *, dtype: object = None, **spelling: NoReturn) -> Any:
-    """1 at the index and 0 elsewhere, along a new last axis of the length `n`; float32 unless `dtype` says otherwise.
+    """1 at the index and 0 elsewhere, along a new last axis of the length `n`; float32 unless
+    `dtype` says otherwise.
 
     Args:
         indices: int32 or int64, of any shape, from 0 to n - 1.
@@ -553,10 +572,12 @@ def one_hot(indices: Any, n: int, *, dtype: object = None, **spelling: NoReturn)
         dtype: any dtype that the backend has, in any framework's form.
 
     Raises:
-        IndexError: an index is below 0 or not below `n`. Devices other than the CPU report it as `cross_entropy` says.
-            For an integer or bool dtype, all devices raise this error, but a traced function does not check.
+        IndexError: an index is below 0 or not below `n`. Devices other than the CPU report it
+            as `cross_entropy` says. For an integer or bool dtype, all devices raise this error,
+            but a traced function does not check.
         ArgumentError: `n` is not an int of 1 or more.
-        DTypeError: `indices` are not int32 or int64, or the backend does not have the dtype here.
+        DTypeError: `indices` are not int32 or int64, or the backend does not have the dtype
+            here.
         NotATensorError, UnsupportedError: as with `relu`.
 
     Costs as much as `cross_entropy`.
@@ -587,18 +608,22 @@ def one_hot(indices: Any, n: int, *, dtype: object = None, **spelling: NoReturn)
 def conv2d(
     x: Any, kernel: Any, bias: Any = None, *, stride: Lengths = 1, padding: Lengths = 0
 ) -> Any:
-    """The convolution of images, without flipping the kernel, as in layers: (N, C, H, W) to (N, O, rows, columns).
+    """The convolution of images, without flipping the kernel, as in layers: (N, C, H, W) to (N,
+    O, rows, columns).
 
     Args:
         x: images of the shape (N, C, H, W); N may be 0.
         kernel: a tensor of the shape (O, C, height, width).
         bias: a tensor of the shape (O,), added to each filter's result.
-        stride: 1 or more. Steps that do not fit are left out: rows = (H + 2 * padding - height) // stride + 1.
+        stride: 1 or more. Steps that do not fit are left out: rows = (H + 2 * padding - height)
+            // stride + 1.
         padding: the number of zeros added on both sides of height and width, 0 or more.
 
     Raises:
-        ShapeError: the shapes do not fit together. ArgumentError: `stride` or `padding` is invalid.
-        DTypeError: the tensors are not floats, or have several dtypes. Other errors: those of `relu`.
+        ShapeError: the shapes do not fit together. ArgumentError: `stride` or `padding` is
+            invalid.
+        DTypeError: the tensors are not floats, or have several dtypes. Other errors: those of
+            `relu`.
         DeviceMismatchError: the tensors are on several devices.
 
     Costs as much as `relu`, plus 3 us for the checks, and on TensorFlow three transpositions.
@@ -639,18 +664,21 @@ def conv2d(
 def max_pool2d(
     x: Any, size: Lengths, *, stride: Lengths | None = None, padding: Lengths = 0
 ) -> Any:
-    """The greatest element of each window of each channel: (N, C, H, W) to (N, C, rows, columns).
+    """The greatest element of each window of each channel: (N, C, H, W) to (N, C, rows,
+    columns).
 
     If several elements of a window are equally great, only the first gets a gradient.
 
     Args:
         x: images of the shape (N, C, H, W); N may be 0.
         size: the size of a window, 1 or more.
-        stride: 1 or more; None means `size`. Windows that do not fit are left out, as in `conv2d`.
+        stride: 1 or more; None means `size`. Windows that do not fit are left out, as in
+            `conv2d`.
         padding: from 0 to half of `size`; padding is never the greatest element.
 
     Raises:
-        ShapeError: `x` has another shape, or no window fits. ArgumentError: another argument is invalid.
+        ShapeError: `x` has another shape, or no window fits. ArgumentError: another argument is
+            invalid.
         DTypeError, NotATensorError, UnsupportedError: as with `relu`.
 
     Costs as much as `relu`, plus 2 us for the checks.
@@ -667,7 +695,8 @@ def max_pool2d(
 def avg_pool2d(
     x: Any, size: Lengths, *, stride: Lengths | None = None, padding: Lengths = 0
 ) -> Any:
-    """The mean of each window of each channel: (N, C, H, W) to (N, C, rows, columns). Padding counts as zeros.
+    """The mean of each window of each channel: (N, C, H, W) to (N, C, rows, columns). Padding
+    counts as zeros.
 
     Arguments, errors and costs are those of `max_pool2d`.
 
@@ -814,8 +843,8 @@ class _Layers(Functions):
             )
 
     def require_together(self, **tensors: Any) -> None:
-        """Raises `DTypeError` for floats of several dtypes, and `DeviceMismatchError` for tensors on several
-        devices."""
+        """Raises `DTypeError` for floats of several dtypes, and `DeviceMismatchError` for
+        tensors on several devices."""
         dtypes = [x.dtype for x in tensors.values()]
         # finding the name of a dtype takes a microsecond, so the dtypes are compared first
         if (
@@ -828,8 +857,8 @@ class _Layers(Functions):
         self.require_one_device(**tensors)
 
     def require_one_device(self, **tensors: Any) -> None:
-        """Raises `DeviceMismatchError` for tensors on several devices. Traced tensors have no device, and tensors that
-        are spread over several devices are left to the framework."""
+        """Raises `DeviceMismatchError` for tensors on several devices. Traced tensors have no
+        device, and tensors that are spread over several devices are left to the framework."""
         operands = (*tensors.values(),)
         try:
             if self.checks.are_together(operands) or not all(map(_holds_values, operands)):
@@ -983,7 +1012,8 @@ def _holds_values(x: Any) -> bool:
 
 
 def _fit(shape: tuple[int | None, ...], other: tuple[int | None, ...]) -> bool:
-    """Whether two shapes are equal in every size that is known in both; an unknown size is None."""
+    """Whether two shapes are equal in every size that is known in both; an unknown size is
+    None."""
     return shape == other or (
         len(shape) == len(other)
         and all(

@@ -1,12 +1,14 @@
-"""Optimizers as functions: they return new parameters and a new state, with PyTorch's formulas on every backend.
+"""Optimizers as functions: they return new parameters and a new state, with PyTorch's formulas
+on every backend.
 
 Experimental: it may change in a minor version.
 
-The state is a dict: "step", a tensor without dimensions, and containers with the structure of the parameters. So it is
-saved, replicated and compiled like the parameters, and nothing is hidden in objects. A learning rate is a Python number
-or a tensor without dimensions, such as a schedule returns for the "step" of a state. A compiled step is compiled again
-for each new number, but not for a tensor. `weight_decay` times the parameter is added to the gradient; only `adamw`
-shrinks the parameter itself.
+The state is a dict: "step", a tensor without dimensions, and containers with the structure of
+the parameters. So it is saved, replicated and compiled like the parameters, and nothing is
+hidden in objects. A learning rate is a Python number or a tensor without dimensions, such as a
+schedule returns for the "step" of a state. A compiled step is compiled again for each new
+number, but not for a tensor. `weight_decay` times the parameter is added to the gradient; only
+`adamw` shrinks the parameter itself.
 """
 
 from __future__ import annotations
@@ -50,7 +52,8 @@ def init(rule: Callable[..., Any], params: Any) -> dict[str, Any]:
     """The state with which an optimizer begins: `optim.init(optim.adam, params)`.
 
     Raises:
-        ArgumentError: `rule` is not an optimizer of this module. Other errors: those of `update`.
+        ArgumentError: `rule` is not an optimizer of this module. Other errors: those of
+            `update`.
 
     Costs the memory of the parameters for each average that the optimizer keeps.
 
@@ -125,7 +128,8 @@ def adam(
     eps: float = 1e-8,
     weight_decay: float = 0.0,
 ) -> tuple[Any, dict[str, Any]]:
-    """A step of Adam: `p - lr * m' / (sqrt(v') + eps)`, with the bias-corrected averages of gradients and squares.
+    """A step of Adam: `p - lr * m' / (sqrt(v') + eps)`, with the bias-corrected averages of
+    gradients and squares.
 
     Arguments, result, errors and costs are those of `sgd`.
 
@@ -167,7 +171,8 @@ def rmsprop(
     eps: float = 1e-8,
     weight_decay: float = 0.0,
 ) -> tuple[Any, dict[str, Any]]:
-    """A step of RMSprop: `v = alpha * v + (1 - alpha) * g * g` and `p - lr * g / (sqrt(v) + eps)`.
+    """A step of RMSprop: `v = alpha * v + (1 - alpha) * g * g` and `p - lr * g / (sqrt(v) +
+    eps)`.
 
     Arguments, result, errors and costs are those of `sgd`.
     """
@@ -368,7 +373,8 @@ def _once_for_each_place(make: Callable[[Any], T]) -> Callable[[Any], T]:
 
 
 def global_norm(grads: Any) -> Any:
-    """The root of the sum of all squares in a container: a tensor without dimensions, on the first tensor's device.
+    """The root of the sum of all squares in a container: a tensor without dimensions, on the
+    first tensor's device.
 
     Raises NotATensorError if there is no tensor. Costs three passes over the tensors.
 
@@ -391,8 +397,8 @@ def _norm(rows: Rows) -> Any:
 def clip_by_global_norm(grads: Any, max_norm: float) -> Any:
     """The gradients, scaled down so that their `global_norm` is at most `max_norm`.
 
-    Raises ArgumentError if `max_norm` is not positive, NotATensorError if there is no tensor. Costs `global_norm` and a
-    pass.
+    Raises ArgumentError if `max_norm` is not positive, NotATensorError if there is no tensor.
+    Costs `global_norm` and a pass.
 
     Example:
         >>> clipped = xdevice.optim.clip_by_global_norm([xdevice.tensor([3.0]), xdevice.tensor([4.0])], 1.0)
@@ -416,10 +422,12 @@ def clip_by_global_norm(grads: Any, max_norm: float) -> Any:
 
 
 def warmup(step: Any, steps: int) -> Any:
-    """A factor for the learning rate that grows to 1 within `steps` steps: `(step + 1) / steps`, and then stays 1.
+    """A factor for the learning rate that grows to 1 within `steps` steps: `(step + 1) /
+    steps`, and then stays 1.
 
     Args:
-        step: an int, for which the result is a float; or the "step" of a state, for a tensor without dimensions.
+        step: an int, for which the result is a float; or the "step" of a state, for a tensor
+            without dimensions.
 
     Example:
         >>> [xdevice.optim.warmup(step, 4) for step in (0, 1, 3, 9)]
@@ -434,9 +442,11 @@ def warmup(step: Any, steps: int) -> Any:
 
 
 def cosine(step: Any, steps: int) -> Any:
-    """A factor for the learning rate that falls from 1 to 0 within `steps` steps, along half a period of a cosine.
+    """A factor for the learning rate that falls from 1 to 0 within `steps` steps, along half a
+    period of a cosine.
 
-    Arguments are those of `warmup`: `lr = 0.1 * warmup(step, 10) * cosine(step, 100)` combines the two.
+    Arguments are those of `warmup`: `lr = 0.1 * warmup(step, 10) * cosine(step, 100)` combines
+    the two.
 
     Example:
         >>> [xdevice.optim.cosine(step, 4) for step in (0, 2, 4, 9)]

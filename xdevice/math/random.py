@@ -75,7 +75,8 @@ _FARTHEST: Final = 16
 """An upper bound of the distance of a normal number from the mean, in standard deviations.
 NumPy's algorithm, the ziggurat, draws none beyond 13.8."""
 _FARTHEST_SUM: Final = 1e-3
-"""How far from 1 the sum of probabilities may be: each one in float16 has a relative error of up to 5e-4."""
+"""How far from 1 the sum of probabilities may be: each one in float16 has a relative error of
+up to 5e-4."""
 
 
 def uniform(
@@ -141,16 +142,18 @@ def normal(
     dtype: object = None,
     **spelling: NoReturn,
 ) -> Any:
-    """Normal numbers of mean `loc` and standard deviation `scale`; float32 unless `dtype` names another float type.
+    """Normal numbers of mean `loc` and standard deviation `scale`; float32 unless `dtype` names
+    another float type.
 
-    Standard normal numbers are drawn, multiplied by `scale` and added to `loc` in the dtype. 16-bit floats are computed
-    in float32 and then rounded.
+    Standard normal numbers are drawn, multiplied by `scale` and added to `loc` in the dtype.
+    16-bit floats are computed in float32 and then rounded.
 
     Args:
         scale: 0 or more. The other arguments are those of `uniform`.
 
     Raises, and nothing is drawn:
-        ArgumentError: `loc` or `scale` is not a number, or the numbers would not fit into the dtype.
+        ArgumentError: `loc` or `scale` is not a number, or the numbers would not fit into the
+            dtype.
         ShapeError, DeviceNotFoundError, DTypeError, UnsupportedError: as with `uniform`.
 
     Costs about 10 us, 20 ns a number, and the copy to the device.
@@ -241,12 +244,13 @@ def integers(
 def permutation(
     n: int, device: object = None, dtype: object = None, **spelling: NoReturn
 ) -> Any:
-    """The ints from 0 to n - 1 in random order, as a vector for shuffling by indexing; int64 unless `dtype` is given.
+    """The ints from 0 to n - 1 in random order, as a vector for shuffling by indexing; int64
+    unless `dtype` is given.
 
     Args:
         n: 0 or more.
-        dtype: any integer type that holds n - 1; the order does not depend on it. The other arguments are
-            those of `uniform`.
+        dtype: any integer type that holds n - 1; the order does not depend on it. The other
+            arguments are those of `uniform`.
 
     Raises, and nothing is drawn:
         ArgumentError: `n` is not an int of 0 or more.
@@ -280,7 +284,8 @@ def bernoulli(
     dtype: object = None,
     **spelling: NoReturn,
 ) -> Any:
-    """A mask: each element is True with probability `p`, else False. Another `dtype` than bool gives ones and zeros.
+    """A mask: each element is True with probability `p`, else False. Another `dtype` than bool
+    gives ones and zeros.
 
     Args:
         p: from 0 (never) to 1 (always).
@@ -320,18 +325,20 @@ def choice(
     dtype: object = None,
     **spelling: NoReturn,
 ) -> Any:
-    """Indices from 0 to n - 1, each `i` with probability `p[i]`: `choice(2, 3, p=[0.2, 0.8])`; int64 by default.
+    """Indices from 0 to n - 1, each `i` with probability `p[i]`: `choice(2, 3, p=[0.2, 0.8])`;
+    int64 by default.
 
     Experimental: it may change in a minor version.
 
     Args:
-        p: n probabilities: a sequence, or a tensor with one axis, which the host reads. Their sum may differ from 1 by
-            0.001; they are scaled so that it is 1.
-        dtype: any integer type that holds n - 1; the numbers drawn do not depend on it. The other
-            arguments are those of `uniform`.
+        p: n probabilities: a sequence, or a tensor with one axis, which the host reads. Their
+            sum may differ from 1 by 0.001; they are scaled so that it is 1.
+        dtype: any integer type that holds n - 1; the numbers drawn do not depend on it. The
+            other arguments are those of `uniform`.
 
     Raises, and nothing is drawn:
-        ArgumentError: `p` is empty, is not a vector of numbers, contains NaN or a number below 0, or has another sum.
+        ArgumentError: `p` is empty, is not a vector of numbers, contains NaN or a number below
+            0, or has another sum.
         ShapeError, DTypeError, DeviceNotFoundError, UnsupportedError: as with `integers`.
 
     Costs about 30 us, 40 ns a number, and the copy to the device.
@@ -359,18 +366,21 @@ def choice(
 def xavier_uniform(
     *shape: int | Sequence[int], device: object = None, dtype: object = None
 ) -> Any:
-    """Initial weights, uniform between -a and a with `a = sqrt(6 / (inputs + outputs))` (Glorot and Bengio, 2010).
+    """Initial weights, uniform between -a and a with `a = sqrt(6 / (inputs + outputs))` (Glorot
+    and Bengio, 2010).
 
     Experimental: it may change in a minor version.
 
     PyTorch's `nn.init.xavier_uniform_` and Keras's `GlorotUniform` have this distribution.
 
     Args:
-        shape: (inputs, outputs) for `xp.matmul(x, w)`; or (O, C, height, width) for `nn.conv2d`, whose inputs are
-            C * height * width, and whose outputs are O * height * width. The other arguments are those of `uniform`.
+        shape: (inputs, outputs) for `xp.matmul(x, w)`; or (O, C, height, width) for
+            `nn.conv2d`, whose inputs are C * height * width, and whose outputs are O * height *
+            width. The other arguments are those of `uniform`.
 
     Raises, and nothing is drawn:
-        ShapeError: the shape has neither two nor four axes. Other errors and the costs are those of `uniform`.
+        ShapeError: the shape has neither two nor four axes. Other errors and the costs are
+            those of `uniform`.
 
     Example:
         >>> with xdevice.random.seed(0):
@@ -385,12 +395,13 @@ def xavier_uniform(
 def xavier_normal(
     *shape: int | Sequence[int], device: object = None, dtype: object = None
 ) -> Any:
-    """Initial weights, normal with the deviation `sqrt(2 / (inputs + outputs))` (Glorot and Bengio, 2010).
+    """Initial weights, normal with the deviation `sqrt(2 / (inputs + outputs))` (Glorot and
+    Bengio, 2010).
 
     Experimental: it may change in a minor version.
 
-    PyTorch's `nn.init.xavier_normal_` has this distribution; Keras's `GlorotNormal` cuts it off at two deviations.
-    Arguments, errors and costs are those of `xavier_uniform`.
+    PyTorch's `nn.init.xavier_normal_` has this distribution; Keras's `GlorotNormal` cuts it off
+    at two deviations. Arguments, errors and costs are those of `xavier_uniform`.
     """
     inputs, outputs = _fans(shape, "xavier_normal")
     return normal(*shape, scale=(2 / (inputs + outputs)) ** 0.5, device=device, dtype=dtype)
@@ -399,12 +410,14 @@ def xavier_normal(
 def kaiming_uniform(
     *shape: int | Sequence[int], device: object = None, dtype: object = None
 ) -> Any:
-    """Initial weights before a relu, uniform between -a and a with `a = sqrt(6 / inputs)` (He et al., 2015).
+    """Initial weights before a relu, uniform between -a and a with `a = sqrt(6 / inputs)` (He
+    et al., 2015).
 
     Experimental: it may change in a minor version.
 
-    PyTorch's `nn.init.kaiming_uniform_(w, nonlinearity="relu")`, if `w` has the shape (outputs, inputs), and Keras's
-    `HeUniform` have this distribution. Arguments, errors and costs are those of `xavier_uniform`.
+    PyTorch's `nn.init.kaiming_uniform_(w, nonlinearity="relu")`, if `w` has the shape (outputs,
+    inputs), and Keras's `HeUniform` have this distribution. Arguments, errors and costs are
+    those of `xavier_uniform`.
     """
     return _around_zero(shape, 6 / _fans(shape, "kaiming_uniform")[0], device, dtype)
 
@@ -412,13 +425,14 @@ def kaiming_uniform(
 def kaiming_normal(
     *shape: int | Sequence[int], device: object = None, dtype: object = None
 ) -> Any:
-    """Initial weights before a relu, normal with the deviation `sqrt(2 / inputs)` (He et al., 2015).
+    """Initial weights before a relu, normal with the deviation `sqrt(2 / inputs)` (He et al.,
+    2015).
 
     Experimental: it may change in a minor version.
 
-    PyTorch's `nn.init.kaiming_normal_(w, nonlinearity="relu")`, if `w` has the shape (outputs, inputs), has this
-    distribution. Keras's `HeNormal` cuts it off at two deviations. Arguments, errors and costs are those of
-    `xavier_uniform`.
+    PyTorch's `nn.init.kaiming_normal_(w, nonlinearity="relu")`, if `w` has the shape (outputs,
+    inputs), has this distribution. Keras's `HeNormal` cuts it off at two deviations. Arguments,
+    errors and costs are those of `xavier_uniform`.
     """
     return normal(
         *shape, scale=(2 / _fans(shape, "kaiming_normal")[0]) ** 0.5, device=device, dtype=dtype
@@ -482,10 +496,12 @@ class seed:
 
 
 def seed_all(n: int) -> None:
-    """Seeds `xdevice.random` and all other generators: Python's `random`, NumPy's `np.random`, and the default
-    generators of the selected framework and of all loaded frameworks, on every device.
+    """Seeds `xdevice.random` and all other generators: Python's `random`, NumPy's `np.random`,
+    and the default generators of the selected framework and of all loaded frameworks, on every
+    device.
 
-    The frameworks draw different numbers from the same seed; only those of `xdevice.random` are the same on all.
+    The frameworks draw different numbers from the same seed; only those of `xdevice.random` are
+    the same on all.
 
     | backend | seeded by |
     |---|---|
@@ -499,7 +515,8 @@ def seed_all(n: int) -> None:
 
     Raises:
         ArgumentError: `n` is not such an int; nothing is seeded.
-        UnsupportedError: a third-party backend that cannot be seeded is loaded; other generators may be seeded by then.
+        UnsupportedError: a third-party backend that cannot be seeded is loaded; other
+            generators may be seeded by then.
 
     Example:
         >>> xdevice.random.seed_all(0)
@@ -519,11 +536,12 @@ def seed_all(n: int) -> None:
 
 
 def get_state() -> dict[str, Any]:
-    """The state of `xdevice.random` in this place, which decides its next numbers: a dict of plain values.
+    """The state of `xdevice.random` in this place, which decides its next numbers: a dict of
+    plain values.
 
-    It can be pickled, and `set_state` restores it. It belongs to the generator that `seed` seeds: that of the innermost
-    block or task, or else that of the process. The frameworks' own generators have their own states
-    (`torch.get_rng_state`).
+    It can be pickled, and `set_state` restores it. It belongs to the generator that `seed`
+    seeds: that of the innermost block or task, or else that of the process. The frameworks' own
+    generators have their own states (`torch.get_rng_state`).
 
     Example:
         >>> state = xdevice.random.get_state()
@@ -535,7 +553,8 @@ def get_state() -> dict[str, Any]:
 
 
 def set_state(state: dict[str, Any]) -> None:
-    """Continues with the numbers that followed the `get_state` that returned `state`, here or in another process.
+    """Continues with the numbers that followed the `get_state` that returned `state`, here or
+    in another process.
 
     Raises:
         ArgumentError: `state` is not the result of `get_state`; nothing changes.

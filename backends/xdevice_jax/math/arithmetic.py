@@ -1,5 +1,5 @@
-"""JAX's kernels for `xdevice.array_namespace`. `xdevice.math.contract.arithmetic` says with which arguments the core
-calls them, and what they have to return."""
+"""JAX's kernels for `xdevice.array_namespace`. `xdevice.math.contract.arithmetic` says with
+which arguments the core calls them, and what they have to return."""
 
 from __future__ import annotations
 
@@ -44,8 +44,9 @@ def astype(x: Array, name: str) -> Array:
 
 
 def constant(array: np.ndarray[Any, Any], like: Array) -> Array:
-    """Returns the values of a NumPy array on the device of `like`. If `like` is traced, or spread over several devices,
-    the result is uncommitted: JAX uses it together with arrays on any device."""
+    """Returns the values of a NumPy array on the device of `like`. If `like` is traced, or
+    spread over several devices, the result is uncommitted: JAX uses it together with arrays on
+    any device."""
     if isinstance(like, jax.core.Tracer):
         return jnp.asarray(array)
     # committed to that device, so that JAX raises if it is combined with arrays on another

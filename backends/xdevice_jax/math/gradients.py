@@ -2,9 +2,10 @@
 
 Facts about JAX that the code depends on:
 
-- The inputs are passed as a list and not as a dict, because JAX would return the gradients with sorted keys.
-- A gradient that does not depend on values is made on the default device, wherever its input is. So gradients are moved
-  to the devices of their inputs.
+- The inputs are passed as a list and not as a dict, because JAX would return the gradients with
+  sorted keys.
+- A gradient that does not depend on values is made on the default device, wherever its input
+  is. So gradients are moved to the devices of their inputs.
 """
 
 from __future__ import annotations
@@ -60,8 +61,8 @@ class JaxGradients(Gradients):
 
 
 def _on_device_of(x: Any, g: Any) -> Any:
-    """Returns `g`, the gradient for the input `x`, on the device of `x`; unchanged if one of them is traced, and so has
-    no device."""
+    """Returns `g`, the gradient for the input `x`, on the device of `x`; unchanged if one of
+    them is traced, and so has no device."""
     if (
         isinstance(g, jax.core.Tracer)
         or isinstance(x, jax.core.Tracer)

@@ -1,17 +1,19 @@
-"""MXNet's kernels for `xdevice.array_namespace`. `xdevice.math.contract.arithmetic` says with which arguments the core
-calls them, and what they have to return.
+"""MXNet's kernels for `xdevice.array_namespace`. `xdevice.math.contract.arithmetic` says with
+which arguments the core calls them, and what they have to return.
 
 Facts about MXNet that the code depends on:
-- Without NumPy's semantics, a setting of each thread, arrays without dimensions (0-d) or without elements do not exist.
-  And a loss that is recorded with these semantics and differentiated without them crashes the process. So the first
-  call of a kernel in a thread switches them on for good, or raises an error.
-- For some operations MXNet has no kernel or a wrong one, and NumPy computes them on the host. Their gradient is 0, or
-  they have none, or it is refused. MXNet's own gradient of `eigh` and `eigvalsh` is 0 (no upstream issue known).
+- Without NumPy's semantics, a setting of each thread, arrays without dimensions (0-d) or
+  without elements do not exist. And a loss that is recorded with these semantics and
+  differentiated without them crashes the process. So the first call of a kernel in a thread
+  switches them on for good, or raises an error.
+- For some operations MXNet has no kernel or a wrong one, and NumPy computes them on the host.
+  Their gradient is 0, or they have none, or it is refused. MXNet's own gradient of `eigh` and
+  `eigvalsh` is 0 (no upstream issue known).
 - `abs`, `square`, `pow` and `mod` compute integers as floats (no upstream issue known).
-- `where` with a number in place of an array passes the gradient to the elements that were not taken
-  (https://github.com/apache/mxnet/issues/17893), so it gets arrays.
-- `where` of empty arrays crashes the process. The mean of an empty array is 0. Integers are divided as float32 (no
-  upstream issues known).
+- `where` with a number in place of an array passes the gradient to the elements that were not
+  taken (https://github.com/apache/mxnet/issues/17893), so it gets arrays.
+- `where` of empty arrays crashes the process. The mean of an empty array is 0. Integers are
+  divided as float32 (no upstream issues known).
 """
 
 from __future__ import annotations
@@ -59,7 +61,8 @@ leave = semantics.leave
 
 
 def _kernel(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Makes a kernel that first switches NumPy's semantics on, unless they are on in this thread."""
+    """Makes a kernel that first switches NumPy's semantics on, unless they are on in this
+    thread."""
     is_on, switch = mx.util.is_np_shape, semantics.require
 
     @wraps(function)
@@ -87,8 +90,8 @@ def _beside_numbers(name: str) -> Callable[..., Any]:
 
 
 def _refusing(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """`function`, made to refuse tensors that are part of a recorded graph, because MXNet would take its gradient for
-    zero."""
+    """`function`, made to refuse tensors that are part of a recorded graph, because MXNet would
+    take its gradient for zero."""
 
     @wraps(function)
     def kernel(x: Any, *rest: Any) -> Any:
@@ -116,7 +119,8 @@ def _is_recorded(x: Any) -> bool:
 
 
 def _by_numpy(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Makes a kernel from a NumPy function: it computes on the host, and its result is on the device of `x`."""
+    """Makes a kernel from a NumPy function: it computes on the host, and its result is on the
+    device of `x`."""
 
     @wraps(function)
     def kernel(x: Any, *rest: Any) -> Any:
@@ -133,8 +137,8 @@ def _by_numpy(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _of_bits(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Makes a kernel for bool tensors from one of MXNet's bitwise functions, which do not take bool: it computes in
-    int8."""
+    """Makes a kernel for bool tensors from one of MXNet's bitwise functions, which do not take
+    bool: it computes in int8."""
 
     def kernel(x1: Any, x2: Any) -> Any:
         return function(x1.astype("int8"), x2.astype("int8")).astype("bool")
@@ -143,8 +147,8 @@ def _of_bits(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _shaping(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Makes a kernel from a function that only rearranges values. The kernel takes bool even if the function does not,
-    as many of MXNet's: it rearranges bools as int8."""
+    """Makes a kernel from a function that only rearranges values. The kernel takes bool even if
+    the function does not, as many of MXNet's: it rearranges bools as int8."""
 
     @wraps(function)
     def kernel(x: Any, *rest: Any) -> Any:

@@ -1,15 +1,15 @@
 """Computes gradients with `mx.autograd.grad`.
 
 Rules for this module, and why:
-- NumPy's shape semantics (a flag of each thread) must be the same while a function is recorded and while it is
-  differentiated. Otherwise the process crashes with a segmentation fault.
-- `backward()` is not used, because it would write into the `.grad` of every array that the loss depends on. The
-  function that is used, `autograd.grad`, requires that the loss depends on each input. If it raises because of one, it
-  is called again without that input.
+- NumPy's shape semantics (a flag of each thread) must be the same while a function is recorded
+  and while it is differentiated. Otherwise the process crashes with a segmentation fault.
+- `backward()` is not used, because it would write into the `.grad` of every array that the loss
+  depends on. The function that is used, `autograd.grad`, requires that the loss depends on each
+  input. If it raises because of one, it is called again without that input.
 - Nested gradients are refused, because hardly any operation has a second gradient.
-- MXNet requires an array for each gradient, into which only `backward()` writes. So all inputs share one array without
-  elements; `backward()` inside the differentiated function then raises an error. Each thread has its own array for each
-  device, because MXNet writes into the object.
+- MXNet requires an array for each gradient, into which only `backward()` writes. So all inputs
+  share one array without elements; `backward()` inside the differentiated function then raises
+  an error. Each thread has its own array for each device, because MXNet writes into the object.
 """
 
 from __future__ import annotations

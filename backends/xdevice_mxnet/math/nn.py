@@ -1,11 +1,13 @@
-"""MXNet's kernels for `xdevice.nn`. `xdevice.math.contract.nn` says with which arguments the core calls them, and what
-they have to return.
+"""MXNet's kernels for `xdevice.nn`. `xdevice.math.contract.nn` says with which arguments the
+core calls them, and what they have to return.
 
 Facts that the code depends on:
-- NumPy's semantics are on in this thread, because the core has called `arithmetic.enter` before.
-- `log_softmax` of float32 has errors up to 5e-6. MXNet can compute it exactly, but that takes up to 17 times as long.
-- Convolutions and pools of an empty batch fail later, in their gradients or when MXNet computes them in the background.
-  So an image of zeros is added to an empty batch.
+- NumPy's semantics are on in this thread, because the core has called `arithmetic.enter`
+  before.
+- `log_softmax` of float32 has errors up to 5e-6. MXNet can compute it exactly, but that takes
+  up to 17 times as long.
+- Convolutions and pools of an empty batch fail later, in their gradients or when MXNet computes
+  them in the background. So an image of zeros is added to an empty batch.
 """
 
 from __future__ import annotations

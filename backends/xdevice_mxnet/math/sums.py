@@ -1,13 +1,15 @@
 """Sums of an array along some of its axes.
 
 Facts about MXNet that the code depends on:
-- `sum` corrects rounding errors, and thereby makes NaN of infinities (https://github.com/apache/mxnet/pull/16234).
-  Products with ones and `einsum` only add.
-- A sum of 1,024 x 512 elements with its gradient takes 9 ms by `einsum`, and 0.7 ms by products with ones, on one core.
-  The gradient of `einsum` of a 0-d array sometimes raises, and only later, when MXNet computes it in the background.
-- `dot` supports only float32 and float64 on the CPU. It sums over the last axis of the first operand and the first axis
-  of a vector or matrix as the second.
-- Recording writes into the object of each array that it meets, so threads must not share one; they may share memory.
+- `sum` corrects rounding errors, and thereby makes NaN of infinities
+  (https://github.com/apache/mxnet/pull/16234). Products with ones and `einsum` only add.
+- A sum of 1,024 x 512 elements with its gradient takes 9 ms by `einsum`, and 0.7 ms by products
+  with ones, on one core. The gradient of `einsum` of a 0-d array sometimes raises, and only
+  later, when MXNet computes it in the background.
+- `dot` supports only float32 and float64 on the CPU. It sums over the last axis of the first
+  operand and the first axis of a vector or matrix as the second.
+- Recording writes into the object of each array that it meets, so threads must not share one;
+  they may share memory.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Arrays and reproducibility on NumPy. There is no mixin for gradients, because NumPy cannot compute them."""
+"""Arrays and reproducibility on NumPy. There is no mixin for gradients, because NumPy cannot
+compute them."""
 
 from __future__ import annotations
 

@@ -1,10 +1,11 @@
-"""NumPy's kernels for `xdevice.array_namespace`. `xdevice.math.contract.arithmetic` says with which arguments the core
-calls them, and what they have to return.
+"""NumPy's kernels for `xdevice.array_namespace`. `xdevice.math.contract.arithmetic` says with
+which arguments the core calls them, and what they have to return.
 
 Facts about NumPy that the code depends on:
 - It returns a scalar where the array API standard requires an array without dimensions.
-- It warns about `1 / 0` and `log(0)`, which have values in that standard. So the kernels that may do so silence these
-  warnings. `add`, `multiply` and `subtract` do not, because silencing takes longer than an addition.
+- It warns about `1 / 0` and `log(0)`, which have values in that standard. So the kernels that
+  may do so silence these warnings. `add`, `multiply` and `subtract` do not, because silencing
+  takes longer than an addition.
 """
 
 from __future__ import annotations

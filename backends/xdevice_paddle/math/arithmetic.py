@@ -1,14 +1,16 @@
-"""Paddle's kernels for `xdevice.array_namespace`. `xdevice.math.contract.arithmetic` says with which arguments the core
-calls them, and what they have to return.
+"""Paddle's kernels for `xdevice.array_namespace`. `xdevice.math.contract.arithmetic` says with
+which arguments the core calls them, and what they have to return.
 
-Paddle's own functions have these faults, which the kernels here correct (no upstream issues known):
+Paddle's own functions have these faults, which the kernels here correct (no upstream issues
+known):
 - On the CPU, `sqrt` of infinity in float32 is NaN if the tensor has eight elements or more.
 - `equal` treats floats that differ by 1e-8 as equal.
 - `pow` and `full_like` compute integers as float64.
 - `argmax` and `argmin` skip NaN, which the core corrects.
-- `matmul` of two stacks of integer matrices that are broadcast writes outside its memory, which crashes the process
-  later (3.3.1).
-- A reduction with `axis=[]` works over all axes. This is not corrected, because the core never passes `axis=[]`.
+- `matmul` of two stacks of integer matrices that are broadcast writes outside its memory, which
+  crashes the process later (3.3.1).
+- A reduction with `axis=[]` works over all axes. This is not corrected, because the core never
+  passes `axis=[]`.
 """
 
 from __future__ import annotations

@@ -1,14 +1,15 @@
 """Computes gradients with `paddle.grad`.
 
 Rules for this module, and why:
-- `backward()` is not used, because it would write into the `.grad` of every tensor with `stop_gradient=False` that the
-  loss depends on.
-- The function to be differentiated is called on a detached alias of each input. If an input is itself a result of
-  recorded operations, or if gradients are nested, it is called on the result of `clone` instead, through which
-  gradients flow on.
-- One thread calls `paddle.grad` at a time. It uses state of the whole process, and lets other threads run meanwhile:
-  two calls at once crash the process with a segmentation fault (3.3.1).
-- Many operations have no second gradient. Paddle's RuntimeError for these becomes an `UnsupportedError`.
+- `backward()` is not used, because it would write into the `.grad` of every tensor with
+  `stop_gradient=False` that the loss depends on.
+- The function to be differentiated is called on a detached alias of each input. If an input is
+  itself a result of recorded operations, or if gradients are nested, it is called on the result
+  of `clone` instead, through which gradients flow on.
+- One thread calls `paddle.grad` at a time. It uses state of the whole process, and lets other
+  threads run meanwhile: two calls at once crash the process with a segmentation fault (3.3.1).
+- Many operations have no second gradient. Paddle's RuntimeError for these becomes an
+  `UnsupportedError`.
 """
 
 from __future__ import annotations

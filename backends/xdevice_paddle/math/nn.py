@@ -1,11 +1,13 @@
-"""Paddle's kernels for `xdevice.nn`. `xdevice.math.contract.nn` says with which arguments the core calls them, and what
-they have to return.
+"""Paddle's kernels for `xdevice.nn`. `xdevice.math.contract.nn` says with which arguments the
+core calls them, and what they have to return.
 
-Paddle's own kernels for the CPU have these faults (3.3.1). The functions here correct the first and the last. For the
-other two, the core checks labels and indices before each call, because this module has no `guards`:
+Paddle's own kernels for the CPU have these faults (3.3.1). The functions here correct the first
+and the last. For the other two, the core checks labels and indices before each call, because
+this module has no `guards`:
 - In `log_softmax` and `cross_entropy`, the logarithm of a probability is never below -64.
 - `cross_entropy` takes labels modulo 2**32, and skips those that equal its label to ignore.
-- `embedding` reads outside its memory for the index -1, and raises for all other invalid indices.
+- `embedding` reads outside its memory for the index -1, and raises for all other invalid
+  indices.
 - A tensor of numbers cannot be multiplied with a tensor of bools.
 """
 
@@ -154,14 +156,14 @@ def adam(
 
 
 def _may_be_at_the_bound(losses: Any) -> bool:
-    """Whether Paddle's kernel may have cut off one of these losses at its bound of 64. If so, they have to be computed
-    in another way, which is exact and takes three times as long."""
+    """Whether Paddle's kernel may have cut off one of these losses at its bound of 64. If so,
+    they have to be computed in another way, which is exact and takes three times as long."""
     return not _value(paddle.max(losses.detach())) < 63
 
 
 def _value(x: Any) -> Any:
-    """Returns the number in a tensor without dimensions. To compute a maximum with Paddle and read it here takes half
-    the time of copying all numbers to NumPy for its `max`."""
+    """Returns the number in a tensor without dimensions. To compute a maximum with Paddle and
+    read it here takes half the time of copying all numbers to NumPy for its `max`."""
     # this read is not reported as a transfer of the program: does the same as `patching.unseen`
     # in a tenth of its time
     token = listening.set(False)

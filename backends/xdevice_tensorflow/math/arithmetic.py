@@ -1,13 +1,15 @@
-"""TensorFlow's kernels for `xdevice.array_namespace`. `xdevice.math.contract.arithmetic` says with which arguments the
-core calls them, and what they have to return.
+"""TensorFlow's kernels for `xdevice.array_namespace`. `xdevice.math.contract.arithmetic` says
+with which arguments the core calls them, and what they have to return.
 
 Facts about TensorFlow that the code depends on:
-- An operation runs on the device of the open scope, not on that of its operands. So each kernel opens a scope with the
-  device of its first operand.
-- `top_k`, on which `tf.sort` is built, does not sort NaN correctly. So floats are sorted through integers that have the
-  same order (https://github.com/tensorflow/tensorflow/issues/117287, 95235).
-- `floordiv` of floats rounds the quotient before it takes the floor: 1 // 0.1 is 10, while `floormod` gives a remainder
-  of 0.1. So `floor_divide` computes the quotient from the remainder (no upstream issue known; 74893 is another case).
+- An operation runs on the device of the open scope, not on that of its operands. So each kernel
+  opens a scope with the device of its first operand.
+- `top_k`, on which `tf.sort` is built, does not sort NaN correctly. So floats are sorted
+  through integers that have the same order
+  (https://github.com/tensorflow/tensorflow/issues/117287, 95235).
+- `floordiv` of floats rounds the quotient before it takes the floor: 1 // 0.1 is 10, while
+  `floormod` gives a remainder of 0.1. So `floor_divide` computes the quotient from the
+  remainder (no upstream issue known; 74893 is another case).
 - `argmax` and `argmin` skip NaN (no upstream issue known), which the core corrects.
 """
 

@@ -1,8 +1,10 @@
 """Compiles functions with `tf.function`.
 
 Facts about TensorFlow that the code depends on:
-- An operation of a graph runs on the device of the scope that is open while the function is traced.
-- AutoGraph would turn an `if` on a tensor into a condition of the graph, where other frameworks raise. So it is off.
+- An operation of a graph runs on the device of the scope that is open while the function is
+  traced.
+- AutoGraph would turn an `if` on a tensor into a condition of the graph, where other frameworks
+  raise. So it is off.
 """
 
 from __future__ import annotations

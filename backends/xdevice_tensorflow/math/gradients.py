@@ -1,7 +1,8 @@
 """Computes gradients with `tf.GradientTape`.
 
 Facts about TensorFlow that the code depends on:
-- An operation runs on the device of the open scope, not on that of its operands. So do the operations of its gradient.
+- An operation runs on the device of the open scope, not on that of its operands. So do the
+  operations of its gradient.
 - A tape distinguishes tensors by object, so each input is passed to it as a new object.
 - The gradient of `tf.gather` is a `tf.IndexedSlices`, which has to be made dense.
 """

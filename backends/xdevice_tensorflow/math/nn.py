@@ -1,10 +1,12 @@
-"""TensorFlow's kernels for `xdevice.nn`. `xdevice.math.contract.nn` says with which arguments the core calls them, and
-what they have to return.
+"""TensorFlow's kernels for `xdevice.nn`. `xdevice.math.contract.nn` says with which arguments
+the core calls them, and what they have to return.
 
 Facts about TensorFlow that the code depends on:
-- It has kernels for images of the shape (N, C, H, W) on GPUs only. On the CPU, and in a traced function, whose device
-  is not known, `conv2d` transposes the images and the result. A pool treats each channel as an image, which is faster.
-- A convolution of an empty batch returns the batch unchanged (2.21), so an image of zeros is added to the batch.
+- It has kernels for images of the shape (N, C, H, W) on GPUs only. On the CPU, and in a traced
+  function, whose device is not known, `conv2d` transposes the images and the result. A pool
+  treats each channel as an image, which is faster.
+- A convolution of an empty batch returns the batch unchanged (2.21), so an image of zeros is
+  added to the batch.
 - An operation runs on the device of the open scope, not on that of its operands.
 """
 

@@ -1,5 +1,5 @@
-"""PyTorch's kernels for `xdevice.array_namespace`. `xdevice.math.contract.arithmetic` says with which arguments the
-core calls them, and what they have to return."""
+"""PyTorch's kernels for `xdevice.array_namespace`. `xdevice.math.contract.arithmetic` says with
+which arguments the core calls them, and what they have to return."""
 
 from __future__ import annotations
 

@@ -1,15 +1,19 @@
-"""Compiles functions to their operations, which run one after another without Python or autograd in between.
+"""Compiles functions to their operations, which run one after another without Python or
+autograd in between.
 
-The function runs once, on `Symbol`s: tensors that represent others, and have no memory that could be read. Each
-operation that reaches PyTorch's dispatcher below autograd, also in the backward pass, is computed, noted and written
-out as a function.
+The function runs once, on `Symbol`s: tensors that represent others, and have no memory that
+could be read. Each operation that reaches PyTorch's dispatcher below autograd, also in the
+backward pass, is computed, noted and written out as a function.
 
 Rules for this module, and why:
-- Work that another call might have to do differently is refused: reading a value, a shape that depends on values, an
-  operation of another library, writing into a tensor that is neither an argument nor made by the function.
-- The function itself is called where it does more than its operations: where gradients are to flow through it, under
-  autocast, or inside other transformations. It is also called on devices on which compiling was not measured.
-- `make_fx` notes the same operations. It is not used, because it imports torch._dynamo, which takes 3 to 7 s (2.13).
+- Work that another call might have to do differently is refused: reading a value, a shape that
+  depends on values, an operation of another library, writing into a tensor that is neither an
+  argument nor made by the function.
+- The function itself is called where it does more than its operations: where gradients are to
+  flow through it, under autocast, or inside other transformations. It is also called on devices
+  on which compiling was not measured.
+- `make_fx` notes the same operations. It is not used, because it imports torch._dynamo, which
+  takes 3 to 7 s (2.13).
 """
 
 from __future__ import annotations
@@ -77,8 +81,8 @@ _native = private.field("torch._ops.OpOverload._op")
 
 
 class Symbol(torch.Tensor):
-    """Represents a tensor while a function is compiled. `value` is that tensor, and `variable` its name in the
-    program."""
+    """Represents a tensor while a function is compiled. `value` is that tensor, and `variable`
+    its name in the program."""
 
     value: torch.Tensor
     variable: str

@@ -1,11 +1,14 @@
 """Computes gradients with PyTorch's autograd.
 
 Rules for this module:
-- It calls `autograd.grad`, because `backward()` would write into the `.grad` of every tensor that the loss depends on.
-- The function to be differentiated is called on detached aliases of its inputs. If an input is itself a result of
-  recorded operations, or if gradients are nested, it is called on views instead, through which gradients flow on.
+- It calls `autograd.grad`, because `backward()` would write into the `.grad` of every tensor
+  that the loss depends on.
+- The function to be differentiated is called on detached aliases of its inputs. If an input is
+  itself a result of recorded operations, or if gradients are nested, it is called on views
+  instead, through which gradients flow on.
 - Autograd cannot record tensors that were made in inference mode, so copies of them are used.
-- Inside a transformation of `torch.func`, `requires_grad_()` does not work, so gradients are refused there.
+- Inside a transformation of `torch.func`, `requires_grad_()` does not work, so gradients are
+  refused there.
 """
 
 from __future__ import annotations

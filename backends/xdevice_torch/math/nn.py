@@ -1,5 +1,5 @@
-"""PyTorch's kernels for `xdevice.nn`. `xdevice.math.contract.nn` says with which arguments the core calls them, and
-what they have to return."""
+"""PyTorch's kernels for `xdevice.nn`. `xdevice.math.contract.nn` says with which arguments the
+core calls them, and what they have to return."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     Pair = tuple[int, int]
 
 _USUALLY_PASSED_OVER = -100
-"""The label that PyTorch's loss ignores by default. It is used in compiled graphs, because these are cached for all
-processes, and a random label would differ in each."""
+"""The label that PyTorch's loss ignores by default. It is used in compiled graphs, because
+these are cached for all processes, and a random label would differ in each."""
 _PASSED_OVER = -(2**62) - randbits(61)
-"""The label that the loss ignores outside compiled graphs: a random one, which no tensor of labels contains by
-mistake."""
+"""The label that the loss ignores outside compiled graphs: a random one, which no tensor of
+labels contains by mistake."""
 
 _ASSERTS = torch.version.cuda is not None and not is_blocking_wanted()
 """Whether it is enough that the kernels of a GPU refuse indices with assertions, which raise

@@ -1,4 +1,5 @@
-"""Bypasses the scopes of devices (`with device:`), which PyTorch calls for each operation and attribute."""
+"""Bypasses the scopes of devices (`with device:`), which PyTorch calls for each operation and
+attribute."""
 
 from __future__ import annotations
 
@@ -33,7 +34,8 @@ def _scope_classes() -> tuple[type, ...]:
 
 
 SCOPES = _scope_classes()
-"""The class of the mode that `with torch.device(...)` enters, in a tuple; empty if PyTorch does not show it."""
+"""The class of the mode that `with torch.device(...)` enters, in a tuple; empty if PyTorch does
+not show it."""
 
 
 def set_scopes_aside() -> Sequence[Any]:

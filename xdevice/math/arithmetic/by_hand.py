@@ -1,7 +1,8 @@
-"""Kernels of `xdevice.nn` written on the namespace, for adapters that have none of their own: `BY_HAND` in
-`xdevice.math.contract.nn` lists them and says what they may assume.
+"""Kernels of `xdevice.nn` written on the namespace, for adapters that have none of their own:
+`BY_HAND` in `xdevice.math.contract.nn` lists them and says what they may assume.
 
-The first argument of each, `nn`, has all kernels of the adapter, so that one kernel can call another.
+The first argument of each, `nn`, has all kernels of the adapter, so that one kernel can call
+another.
 """
 
 from __future__ import annotations

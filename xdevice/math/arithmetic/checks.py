@@ -1,4 +1,5 @@
-"""`Checks`: the checks of tensors, dtypes, devices, shapes and axes that all functions of a namespace use."""
+"""`Checks`: the checks of tensors, dtypes, devices, shapes and axes that all functions of a
+namespace use."""
 
 from __future__ import annotations
 
@@ -38,7 +39,8 @@ count subclasses."""
 
 
 class AxisError(ShapeError, IndexError):
-    """An axis that a tensor does not have. It is an `IndexError` because the standard requires that."""
+    """An axis that a tensor does not have. It is an `IndexError` because the standard requires
+    that."""
 
 
 def _completed(kernels: Any) -> Any:
@@ -98,8 +100,8 @@ def _on_host(kernels: Any, function: str, arguments: Sequence[Any]) -> Any:
 
 
 class Checks:
-    """One backend with its kernels (the functions of its adapter), and the checks that all functions of the namespace
-    use."""
+    """One backend with its kernels (the functions of its adapter), and the checks that all
+    functions of the namespace use."""
 
     def __init__(self, backend: Backend) -> None:
         self.backend = backend
@@ -115,7 +117,8 @@ class Checks:
         """The name of the attribute that shows whether a tensor is dense, and its value in a
         dense tensor. The name is "" if a fast call need not check it."""
         self.may_be_sparse: set[type] = set()
-        """The types in `tensor_types` whose tensors may be sparse, so that each tensor has to be checked."""
+        """The types in `tensor_types` whose tensors may be sparse, so that each tensor has to
+        be checked."""
         # an adapter without gradients inherits the default method of the contract, which raises
         own = getattr(backend.value_and_grad, "__func__", None)
         self.has_gradients = own is not Gradients.value_and_grad
@@ -368,8 +371,8 @@ class Checks:
     # devices
 
     def require_one_device(self, function: str, *values: Any) -> None:
-        """Raises `DeviceMismatchError` for tensors on several devices. Traced tensors have no device, and tensors that
-        are spread over several devices are left to the framework."""
+        """Raises `DeviceMismatchError` for tensors on several devices. Traced tensors have no
+        device, and tensors that are spread over several devices are left to the framework."""
         # such a backend has one device
         if self.backend.is_host_only:
             return
@@ -533,7 +536,8 @@ def broadcast_shape(*shapes: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def require_broadcast(function: str, *values: Any) -> None:
-    """Raises `ShapeError`, with the function's name, for tensors that do not broadcast together."""
+    """Raises `ShapeError`, with the function's name, for tensors that do not broadcast
+    together."""
     shapes = [shape_of(x) for x in values]
     try:
         broadcast_shape(*shapes)

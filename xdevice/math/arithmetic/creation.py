@@ -1,5 +1,5 @@
-"""The functions of the Python Array API standard that make tensors: by default float32 and int64, on the device of
-`with device:`."""
+"""The functions of the Python Array API standard that make tensors: by default float32 and
+int64, on the device of `with device:`."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The standard's elementwise functions. Tensors of one dtype go to the kernel at once; other arguments are promoted
-first."""
+"""The standard's elementwise functions. Tensors of one dtype go to the kernel at once; other
+arguments are promoted first."""
 
 from __future__ import annotations
 

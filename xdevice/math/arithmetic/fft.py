@@ -1,4 +1,5 @@
-"""The standard's extension `fft`, built on the transforms along one axis that an adapter provides."""
+"""The standard's extension `fft`, built on the transforms along one axis that an adapter
+provides."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ _STEPS: Final = {
     "irfftn": ("irfft", "ifft"),
     "rfftn": ("rfft", "fft"),
 }
-"""For each transform along several axes, the transform along the last axis and the one along the other axes."""
+"""For each transform along several axes, the transform along the last axis and the one along
+the other axes."""
 # the transforms that take real numbers, and those that return real numbers
 _OF_REAL: Final = ("rfft", "ihfft", "rfftn")
 _TO_REAL: Final = ("irfft", "hfft", "irfftn")

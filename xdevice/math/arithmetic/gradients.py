@@ -1,7 +1,9 @@
-"""`value_and_grad`, `grad` and `stop_gradient`: gradients with respect to containers of tensors.
+"""`value_and_grad`, `grad` and `stop_gradient`: gradients with respect to containers of
+tensors.
 
-This module has the rules for all frameworks: what may be a parameter, what may be a loss, and which gradient a
-parameter gets if the loss does not depend on it. An adapter only differentiates a function of a list of tensors.
+This module has the rules for all frameworks: what may be a parameter, what may be a loss, and
+which gradient a parameter gets if the loss does not depend on it. An adapter only
+differentiates a function of a list of tensors.
 """
 
 from __future__ import annotations
@@ -82,7 +84,8 @@ def value_and_grad(f: Callable[..., Any], *, has_aux: bool = False) -> Callable[
 
 
 def grad(f: Callable[..., Any], *, has_aux: bool = False) -> Callable[..., Any]:
-    """Returns a function that computes the gradients of `f` with respect to its first argument, without the value.
+    """Returns a function that computes the gradients of `f` with respect to its first argument,
+    without the value.
 
     Experimental: it may change in a minor version.
 
@@ -112,19 +115,20 @@ def grad(f: Callable[..., Any], *, has_aux: bool = False) -> Callable[..., Any]:
 
 
 def stop_gradient(x: Any) -> Any:
-    """The same values as constants: no gradient flows through the result to the tensors that `x` was computed from.
+    """The same values as constants: no gradient flows through the result to the tensors that
+    `x` was computed from.
 
     Experimental: it may change in a minor version.
 
     Args:
         x: a tensor, or a container; other values in it stay as they are.
 
-    The result shares the memory of `x` if the framework can do that, so write into neither. On NumPy, which has no
-    gradients, the result is `x` itself.
+    The result shares the memory of `x` if the framework can do that, so write into neither. On
+    NumPy, which has no gradients, the result is `x` itself.
 
     Raises:
-        NotATensorError: there is no tensor, or there is a model. ContainerError: an object that holds tensors is of an
-            unknown type.
+        NotATensorError: there is no tensor, or there is a model. ContainerError: an object that
+            holds tensors is of an unknown type.
 
     Costs the framework's own time for each tensor, plus 2 us.
 

@@ -65,7 +65,8 @@ class At:
 
 
 class Where:
-    """The result of `at(x)[index]`: a tensor and an index into it, before `set` or `add` is called."""
+    """The result of `at(x)[index]`: a tensor and an index into it, before `set` or `add` is
+    called."""
 
     __slots__ = ("_index", "_x")
 
@@ -316,15 +317,17 @@ def _along(checks: Checks, x: Any, axis: int, part: slice | int) -> Any:
 
 
 def top_k(x: Any, k: int) -> tuple[Any, Any]:
-    """The `k` greatest elements along the last axis, the greatest first, and their indices along that axis, as int64.
+    """The `k` greatest elements along the last axis, the greatest first, and their indices
+    along that axis, as int64.
 
     Experimental: it may change in a minor version.
 
-    Of equal elements, the lower index comes first. NaN counts as greater than all numbers, as in `xp.sort`.
-    Gradients flow to the chosen elements.
+    Of equal elements, the lower index comes first. NaN counts as greater than all numbers, as
+    in `xp.sort`. Gradients flow to the chosen elements.
 
     Raises:
-        ArgumentError: `k` is not an int from 1 to the length of the axis. ShapeError: `x` has no axis.
+        ArgumentError: `k` is not an int from 1 to the length of the axis. ShapeError: `x` has
+            no axis.
         DTypeError: `x` is of bool or complex numbers. NotATensorError: `x` is not a tensor.
 
     Costs a sort along the axis.

@@ -1,5 +1,5 @@
-"""The standard's extension `linalg`: functions built on the namespace and on the few factorizations that an adapter
-provides."""
+"""The standard's extension `linalg`: functions built on the namespace and on the few
+factorizations that an adapter provides."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""`Lookup`: finds a backend's functions by the type of a tensor, for `array_namespace` and `xdevice.nn`."""
+"""`Lookup`: finds a backend's functions by the type of a tensor, for `array_namespace` and
+`xdevice.nn`."""
 
 from __future__ import annotations
 
@@ -46,8 +47,8 @@ class Lookup(Generic[F]):
         self._make = make
         self._made: dict[str, F] = {}
         self.by_type: dict[type, F] = {}
-        """The `Functions` for each type of tensor seen so far: a fast lookup, valid while the `refusal` of the backend
-        is None."""
+        """The `Functions` for each type of tensor seen so far: a fast lookup, valid while the
+        `refusal` of the backend is None."""
 
     def of(self, backend: Backend) -> F:
         """Returns the `Functions` of a backend, which are made at the first call."""

@@ -1,5 +1,5 @@
-"""`array_namespace`: the Python Array API standard's functions for a backend, made once from the kernels of its
-adapter."""
+"""`array_namespace`: the Python Array API standard's functions for a backend, made once from
+the kernels of its adapter."""
 
 from __future__ import annotations
 
@@ -146,17 +146,19 @@ def _bound(name: str, function: Callable[..., Any], checks: Checks) -> Callable[
 
 
 def array_namespace(*xs: Any) -> Any:
-    """Returns the functions of the Python Array API standard (2025.12) for these tensors' backend, or the selected one.
+    """Returns the functions of the Python Array API standard (2025.12) for these tensors'
+    backend, or the selected one.
 
-    Names, dtypes and shapes are the same on every backend: `docs/reference/arithmetic.md` lists the functions and their
-    rules. Experimental: it may change in a minor version.
+    Names, dtypes and shapes are the same on every backend: `docs/reference/arithmetic.md` lists
+    the functions and their rules. Experimental: it may change in a minor version.
 
     Args:
-        xs: tensors of one backend; Python numbers and None are skipped. Without any tensor, the functions are those of
-            the selected backend.
+        xs: tensors of one backend; Python numbers and None are skipped. Without any tensor, the
+            functions are those of the selected backend.
 
     Raises:
-        ArgumentError: the tensors are of several backends. NotATensorError: `xs` contains anything else.
+        ArgumentError: the tensors are of several backends. NotATensorError: `xs` contains
+            anything else.
         UnsupportedError: a third-party adapter has no kernels.
 
     Costs 0.3 us, except for the first tensor of a type.

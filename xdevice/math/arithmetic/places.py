@@ -1,5 +1,5 @@
-"""The Python Array API standard's functions of positions: where extremes are, how elements are ordered, and which
-elements an index or a condition selects."""
+"""The Python Array API standard's functions of positions: where extremes are, how elements are
+ordered, and which elements an index or a condition selects."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The Python Array API standard's functions that compute one number from many: sums, extremes, variances, truth; and
-sums and differences along an axis."""
+"""The Python Array API standard's functions that compute one number from many: sums, extremes,
+variances, truth; and sums and differences along an axis."""
 
 from __future__ import annotations
 

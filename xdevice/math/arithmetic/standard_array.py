@@ -1,5 +1,5 @@
-"""`standard_array`: a tensor of any backend as an array of the Python Array API standard, for libraries that use
-operators and methods as well as functions.
+"""`standard_array`: a tensor of any backend as an array of the Python Array API standard, for
+libraries that use operators and methods as well as functions.
 
 The frameworks' own tensors are not changed: an `Array` contains a tensor, and each of its
 operators calls the function of the namespace that the standard names for it.
@@ -72,21 +72,24 @@ COMPUTING: Final = {
 
 
 def standard_array(x: Any) -> Any:
-    """Returns `x` as an array of the Python Array API standard, with its operators, methods and attributes.
+    """Returns `x` as an array of the Python Array API standard, with its operators, methods and
+    attributes.
 
     Experimental: it may change in a minor version.
 
-    Pass it to scikit-learn, SciPy, einops or array-api-extra, which do not take tensors of TensorFlow, Paddle and
-    MXNet. They return such arrays again, and `.tensor` is the tensor of an array, on the same device. Operators,
-    indexing and dtypes are those of `array_namespace`. `a[i] = v` and `a += v` give `a` another tensor and never write
-    into one. As in NumPy, `a[1:]` and `a[0]` are views; parts without dimensions and results of functions are not.
+    Pass it to scikit-learn, SciPy, einops or array-api-extra, which do not take tensors of
+    TensorFlow, Paddle and MXNet. They return such arrays again, and `.tensor` is the tensor of
+    an array, on the same device. Operators, indexing and dtypes are those of `array_namespace`.
+    `a[i] = v` and `a += v` give `a` another tensor and never write into one. As in NumPy,
+    `a[1:]` and `a[0]` are views; parts without dimensions and results of functions are not.
 
     Raises:
-        NotATensorError: `x` is not a tensor. Later calls raise the errors of `array_namespace`'s functions, and
+        NotATensorError: `x` is not a tensor. Later calls raise the errors of
+            `array_namespace`'s functions, and
         DTypeError if NumPy reads an array that is not on a CPU.
 
-    An index of slices and ints costs a kernel for each axis. Any other index costs 1 ns for each element on the host.
-    An assignment costs as much as `at`.
+    An index of slices and ints costs a kernel for each axis. Any other index costs 1 ns for
+    each element on the host. An assignment costs as much as `at`.
 
     Example:
         >>> x = xdevice.math.standard_array(xdevice.tensor([[1, 2], [3, 4]]))

@@ -97,7 +97,8 @@ class Rows:
             and cls in registry.probes
             and len(self._backend.devices_of(cls, tensors)) == 1
         )
-        """Whether these are tensors of one type and on one device. Symbols of a traced function have no device."""
+        """Whether these are tensors of one type and on one device. Symbols of a traced function
+        have no device."""
         if not self._is_together:
             for other, leaves in zip(others, columns[1:], strict=True):
                 self._require_one_device(other, leaves)

@@ -46,7 +46,8 @@ F = TypeVar("F", bound="Callable[..., Any]")
 # the containers that `_reader` and `_builder` handle without a whole walk
 _CONTAINERS: Final = frozenset((dict, list, tuple))
 _MANY: Final = 8
-"""After this many programs for one function, a warning says why it is compiled again and again."""
+"""After this many programs for one function, a warning says why it is compiled again and
+again."""
 
 
 def compile(function: F, **spelling: NoReturn) -> F:
@@ -155,8 +156,8 @@ class _Arguments:
             self.structure += _key(x)
 
     def _owner_of(self, x: Any) -> tuple[Backend | None, Any]:
-        """Returns the backend of a tensor or of a variable, and the tensor in it; the backend is None if `x` is
-        neither."""
+        """Returns the backend of a tensor or of a variable, and the tensor in it; the backend
+        is None if `x` is neither."""
         owned = registry.kind_of(type(x))
         if owned is None:
             return None, x

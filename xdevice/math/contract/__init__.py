@@ -1,5 +1,5 @@
-"""The part of an adapter's contract that `math` adds: arrays and the functions of layers, gradients, compiled
-functions."""
+"""The part of an adapter's contract that `math` adds: arrays and the functions of layers,
+gradients, compiled functions."""
 
 from __future__ import annotations
 

@@ -1,24 +1,27 @@
-"""The kernels (functions on tensors) that `Backend.namespace()` returns, and from which `xdevice.array_namespace` is
-built.
+"""The kernels (functions on tensors) that `Backend.namespace()` returns, and from which
+`xdevice.array_namespace` is built.
 
-A kernel has the name of its function in the Python Array API standard and has less to do, because the core promises
-that
+A kernel has the name of its function in the Python Array API standard and has less to do,
+because the core promises that
 
-- tensors are dense and of this backend, and all operands of one call have one dtype, which the standard allows for that
-  function; only conditions (bool) and indices (integers) have another dtype;
-- a Python number comes only as the second operand of a kernel that `TAKE_NUMBERS` names, as a float next to a tensor of
-  floats;
-- `axis` is counted from the front and exists; `axes` is a tuple of such axes, ascending and not empty. For `sum` it may
-  be None, which means all axes; for `permute_dims` it is the new order of all axes;
-- a shape is a tuple with the right number of elements; it contains -1 only if a size is not known while a function is
-  traced;
-- `max`, `min`, `argmax` and `argmin` get tensors with elements, `sort` and `argsort` tensors with elements and at least
-  one dimension;
-- indices are int32 or int64, in range and counted from the front. Those of `take` are a vector; those of
-  `take_along_axis` have the shape of `x`, except along the axis.
+- tensors are dense and of this backend, and all operands of one call have one dtype, which the
+  standard allows for that function; only conditions (bool) and indices (integers) have another
+  dtype;
+- a Python number comes only as the second operand of a kernel that `TAKE_NUMBERS` names, as a
+  float next to a tensor of floats;
+- `axis` is counted from the front and exists; `axes` is a tuple of such axes, ascending and not
+  empty. For `sum` it may be None, which means all axes; for `permute_dims` it is the new order
+  of all axes;
+- a shape is a tuple with the right number of elements; it contains -1 only if a size is not
+  known while a function is traced;
+- `max`, `min`, `argmax` and `argmin` get tensors with elements, `sort` and `argsort` tensors
+  with elements and at least one dimension;
+- indices are int32 or int64, in range and counted from the front. Those of `take` are a vector;
+  those of `take_along_axis` have the shape of `x`, except along the axis.
 
-A kernel returns the values that the standard prescribes: NaN propagates, tensors without dimensions or without elements
-are treated like any others, and the result is on the device of the operands. Gradients flow if the framework has them.
+A kernel returns the values that the standard prescribes: NaN propagates, tensors without
+dimensions or without elements are treated like any others, and the result is on the device of
+the operands. Gradients flow if the framework has them.
 """
 
 from __future__ import annotations
@@ -182,35 +185,39 @@ class Scopes(NamedTuple):
     """Returns a true value if this thread is inside any scope. It is the framework's own
     function, because each call of the namespace runs it."""
     set_aside: Callable[[], Sequence[Any]]
-    """Removes the scopes from this thread and returns them. If something else in the program also watches each
-    operation, removes none and returns an empty sequence."""
+    """Removes the scopes from this thread and returns them. If something else in the program
+    also watches each operation, removes none and returns an empty sequence."""
     put_back: Callable[[Sequence[Any]], None]
     """Opens the scopes that `set_aside` returned again, in their former order."""
 
 
 class Arithmetic(Primitives):
-    """The capability of computing with tensors: kernels (functions on tensors) for arithmetic and for neural networks.
-    The core calls them only with arguments that keep the promises written in this module and in the module `nn`."""
+    """The capability of computing with tensors: kernels (functions on tensors) for arithmetic
+    and for neural networks. The core calls them only with arguments that keep the promises
+    written in this module and in the module `nn`."""
 
     needs: ClassVar[tuple[str, ...]] = ("namespace",)
     scopes: ClassVar[Scopes | None] = None
-    """How the core sets aside the scopes of a framework, if they slow down the calls inside them."""
+    """How the core sets aside the scopes of a framework, if they slow down the calls inside
+    them."""
 
     def namespace(self) -> Any:
-        """Returns the kernels that `xdevice.array_namespace` is built from, as attributes of a module or object. The
-        docstring of `xdevice.math.contract.arithmetic` says what the core promises a kernel, and what a kernel must
-        return."""
+        """Returns the kernels that `xdevice.array_namespace` is built from, as attributes of a
+        module or object. The docstring of `xdevice.math.contract.arithmetic` says what the core
+        promises a kernel, and what a kernel must return."""
         raise self.unsupported("array namespace", "compute with the framework's own functions")
 
     def operand_device(self, x: Any) -> Device:
-        """Returns the device of `x` for the check that all operands are on one device. It differs from `device_of(x)`
-        if the framework itself copies such a tensor to the device of the other operands."""
+        """Returns the device of `x` for the check that all operands are on one device. It
+        differs from `device_of(x)` if the framework itself copies such a tensor to the device
+        of the other operands."""
         return self.device_of(x)
 
     def nn(self) -> Any:
-        """Returns the kernels that `xdevice.nn` is built from, as attributes of a module or object. The docstring of
-        `xdevice.math.contract.nn` says what the core promises a kernel, and what a kernel must return. Only called on a
-        backend that also implements `namespace`."""
+        """Returns the kernels that `xdevice.nn` is built from, as attributes of a module or
+        object. The docstring of `xdevice.math.contract.nn` says what the core promises a
+        kernel, and what a kernel must return. Only called on a backend that also implements
+        `namespace`."""
         raise self.unsupported(
             "neural-network functions", "compute with the framework's own functions"
         )

@@ -16,16 +16,18 @@ if TYPE_CHECKING:
 
 
 class Gradients(Primitives):
-    """The capability of computing gradients as return values: the user's tensors keep their flags (`requires_grad`) and
-    the gradients stored in them, also after an error."""
+    """The capability of computing gradients as return values: the user's tensors keep their
+    flags (`requires_grad`) and the gradients stored in them, also after an error."""
 
     needs: ClassVar[tuple[str, ...]] = ("value_and_grad",)
 
     def value_and_grad(self, leaves: list[Any], call: Call, nested: bool) -> Outcome:
-        """Calls `call` once, on tensors that represent `leaves`. The leaves are dense tensors of floats, or symbols.
-        `call` returns a loss, which is one float, and a list of anything. The method returns the loss, the gradient of
-        the loss for each leaf, and that list. A gradient is dense, with the leaf's shape, dtype and device. It is None
-        or zeros if the loss does not depend on the leaf; if the loss depends on no leaf, all gradients are None.
+        """Calls `call` once, on tensors that represent `leaves`. The leaves are dense tensors
+        of floats, or symbols. `call` returns a loss, which is one float, and a list of
+        anything. The method returns the loss, the gradient of the loss for each leaf, and that
+        list. A gradient is dense, with the leaf's shape, dtype and device. It is None or zeros
+        if the loss does not depend on the leaf; if the loss depends on no leaf, all gradients
+        are None.
 
         Two leaves may be the same object, and still are two inputs. The leaves and all other
         tensors that the loss depends on keep their flags and stored gradients, also if `call`

@@ -1,14 +1,18 @@
-"""The kernels (functions on tensors) that `Backend.nn()` returns, and from which `xdevice.nn` is built.
+"""The kernels (functions on tensors) that `Backend.nn()` returns, and from which `xdevice.nn`
+is built.
 
-A kernel is the framework's own function, corrected where that function does not keep the rules below. The core promises
-a kernel that
+A kernel is the framework's own function, corrected where that function does not keep the rules
+below. The core promises a kernel that
 
-- tensors are dense, of this backend and on one device; `x`, `logits`, `kernel` and `bias` are floats of one dtype;
-- images have the shape (N, C, H, W), kernels (O, C, kh, kw), biases (O,) and logits (N, C), and these sizes fit
-  together. No tensor is empty, except a batch of images and the argument of `relu` and `sigmoid`;
-- `axis` is counted from the front and exists; `stride`, `padding` and `size` are pairs of ints for height and width;
-- `labels` and `indices` are int32 or int64. They are in range, except while a function is traced and if the adapter's
-  `guards` returned True for them;
+- tensors are dense, of this backend and on one device; `x`, `logits`, `kernel` and `bias` are
+  floats of one dtype;
+- images have the shape (N, C, H, W), kernels (O, C, kh, kw), biases (O,) and logits (N, C), and
+  these sizes fit together. No tensor is empty, except a batch of images and the argument of
+  `relu` and `sigmoid`;
+- `axis` is counted from the front and exists; `stride`, `padding` and `size` are pairs of ints
+  for height and width;
+- `labels` and `indices` are int32 or int64. They are in range, except while a function is
+  traced and if the adapter's `guards` returned True for them;
 - in pools `padding` is at most half of the window, and every window fits into the padded image.
 
 The result has the dtype of `x` and is on the device of `x`. If the framework has gradients,
@@ -51,9 +55,10 @@ BY_HAND: Final = {
     # layer_norm(x, weight, bias, eps): over the last axis
     "layer_norm": ("eps",),
 }
-"""Kernels that the core implements itself, on the namespace, each with its arguments that are not tensors. An adapter
-overrides those that its framework has. Its `gelu`, `layer_norm` and `batch_norm` may return NotImplemented for a case
-that they cannot compute: then the core's is used."""
+"""Kernels that the core implements itself, on the namespace, each with its arguments that are
+not tensors. An adapter overrides those that its framework has. Its `gelu`, `layer_norm` and
+`batch_norm` may return NotImplemented for a case that they cannot compute: then the core's is
+used."""
 
 OPTIONAL: Final = {
     # compiled(kernel, settings): returns a kernel in `BY_HAND` compiled by the framework;

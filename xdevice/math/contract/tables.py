@@ -1,5 +1,5 @@
-"""Helps adapters to list kernels in a table, instead of writing a line for each; also kernels shared by adapters whose
-frameworks index as NumPy does."""
+"""Helps adapters to list kernels in a table, instead of writing a line for each; also kernels
+shared by adapters whose frameworks index as NumPy does."""
 
 from __future__ import annotations
 
