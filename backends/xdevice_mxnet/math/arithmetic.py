@@ -271,7 +271,8 @@ def round(x: Any) -> Any:
     low = _np.floor(x)
     rest = x - low
     is_up = logical_or(rest > 0.5, logical_and(rest == 0.5, _np.mod(low, 2) != 0))
-    return _np.copysign(where(is_up, low + 1, low), x)  # for -0.5 the result is -0.0
+    # with the sign of x, because the result for -0.5 is -0.0
+    return _np.copysign(where(is_up, low + 1, low), x)
 
 
 @_kernel
@@ -431,9 +432,8 @@ def matmul(x1: Any, x2: Any) -> Any:
         return _whole_product(x1, x2)
     shape1, shape2 = x1.shape, x2.shape
     if len(shape2) == 2 <= len(shape1) and dtype != np.float16:
-        return _dot(
-            x1, x2
-        )  # the gradient of `matmul` takes twice as long; `dot` does not take float16
+        # the gradient of `matmul` takes twice as long; `dot` does not take float16
+        return _dot(x1, x2)
     # if both operands are broadcast, the gradient of `matmul` is wrong (1.9.1), so they are
     # broadcast before
     stack = _stack_of_both(shape1, shape2)

@@ -23,6 +23,5 @@ class NumpyReproducibility(Reproducibility):
         np.random.seed(n)
 
     def deterministic(self) -> AbstractContextManager[list[str]]:
-        return nullcontext(
-            []
-        )  # nothing is set or missing: NumPy adds up in the same order in each run
+        # nothing is set or missing: NumPy adds up in the same order in each run
+        return nullcontext([])

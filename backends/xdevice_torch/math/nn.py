@@ -54,9 +54,8 @@ log_softmax = torch.log_softmax
 def ends(indices: Tensor) -> list[int]:
     """Returns the least and the greatest of the indices, with one copy to the host."""
     conversion.require_values(indices)
-    return torch.stack(
-        torch.aminmax(indices)
-    ).tolist()  # faster than reading all indices with NumPy
+    # faster than reading all indices with NumPy
+    return torch.stack(torch.aminmax(indices)).tolist()
 
 
 def guards(indices: Tensor, place: str) -> bool:

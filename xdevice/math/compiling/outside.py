@@ -99,9 +99,8 @@ class Outside:
     `functions` may also contain classes."""
 
     def __init__(self, functions: Iterable[Any]) -> None:
-        self._visited: dict[
-            int, Any
-        ] = {}  # the values themselves, so that no `id` is used again
+        # by `id`; the values themselves are kept, so that no other object gets the same `id`
+        self._visited: dict[int, Any] = {}
         self._watched: list[tuple[Callable[[], Iterable[Any]], list[Any], Sequence[str]]] = []
         """Functions that read the values of variables, the values that they returned at first,
         and the names of the variables."""

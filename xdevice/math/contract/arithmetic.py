@@ -46,7 +46,9 @@ of bool may be an index of a tensor."""
 MAKING: Final = (
     "dtype",  # dtype(name): the framework's own dtype
     "astype",  # astype(x, name): a new tensor of a dtype
-    "constant",  # constant(array, like): the values of a NumPy array where `like` is; it may keep the array's memory
+    # constant(array, like): the values of a NumPy array where `like` is; it may keep the
+    # array's memory
+    "constant",
     "copy",  # copy(x): new storage
     "full_like",  # full_like(x, value, name): a tensor of the shape of `x` where `x` is
     "number",  # number(value, name, like): a tensor without dimensions where `like` is
@@ -74,7 +76,9 @@ ALONG: Final = (
     "argsort",  # argsort(x, axis, descending): stable
     "cumulative_prod",  # cumulative_prod(x, axis)
     "cumulative_sum",  # cumulative_sum(x, axis)
-    "searchsorted",  # searchsorted(x1, x2, side): indices into the sorted vector `x1`; neither of the two is empty
+    # searchsorted(x1, x2, side): indices into the sorted vector `x1`; neither of the two is
+    # empty
+    "searchsorted",
     "sliced",  # sliced(x, axis, start, stop)
     "sort",  # sort(x, axis, descending)
     "take",  # take(x, indices, axis)
@@ -86,10 +90,14 @@ SHAPING: Final = (
     "concat",  # concat(tensors, axis)
     "expand_dims",  # expand_dims(x, axis)
     "flip",  # flip(x, axes)
-    "matmul",  # matmul(x1, x2): matrices, or stacks of them; for vectors and for shapes that do not fit it may raise
+    # matmul(x1, x2): matrices, or stacks of them; for vectors and for shapes that do not fit it
+    # may raise
+    "matmul",
     "permute_dims",  # permute_dims(x, axes)
     "reshape",  # reshape(x, shape)
-    "roll",  # roll(x, shifts, axes): each shift is less than the length of its axis; the axes may be in any order
+    # roll(x, shifts, axes): each shift is less than the length of its axis; the axes may be in
+    # any order
+    "roll",
     "squeeze",  # squeeze(x, axes)
     "stack",  # stack(tensors, axis)
     "unstack",  # unstack(x, axis)
@@ -108,11 +116,15 @@ PLACES: Final = frozenset(["argmax", "argmin", "argsort", "searchsorted"])
 
 COMPOSED: Final = (
     "cross",  # cross(x1, x2, axis): both have the same shape, with 3 elements along the axis
-    "diagonal",  # diagonal(x, k): of the matrices in the last two axes, as with `tril` and `triu`
+    # diagonal(x, k): of the matrices in the last two axes, as with `tril` and `triu`
+    "diagonal",
     "hypot",  # hypot(x1, x2): without overflow
-    "logaddexp",  # logaddexp(x1, x2): without overflow, and with gradients where both are one infinity
-    "nonzero",  # nonzero(x): a tuple with the indices of the nonzero elements along each axis, as int64
-    "norm",  # norm(x, axes, keepdims): the root of the sum of squares, of floats or complex numbers
+    # logaddexp(x1, x2): without overflow, and with gradients where both are one infinity
+    "logaddexp",
+    # nonzero(x): a tuple with the indices of the nonzero elements along each axis, as int64
+    "nonzero",
+    # norm(x, axes, keepdims): the root of the sum of squares, of floats or complex numbers
+    "norm",
     "repeat",  # repeat(x, times, axis)
     "tril",  # tril(x, k)
     "triu",  # triu(x, k)

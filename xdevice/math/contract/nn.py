@@ -30,9 +30,11 @@ KERNELS: Final = (
     "sigmoid",  # sigmoid(x)
     "softmax",  # softmax(x, axis)
     "log_softmax",  # log_softmax(x, axis): not the log of a softmax, whose 0 would become -inf
-    "cross_entropy",  # cross_entropy(logits, labels): the mean over the batch; large losses are not cut off
+    # cross_entropy(logits, labels): the mean over the batch; large losses are not cut off
+    "cross_entropy",
     "one_hot",  # one_hot(indices, n, name): for `n` classes, in the dtype `name`
-    "conv2d",  # conv2d(x, kernel, bias, stride, padding): the kernel is not flipped, the bias may be None
+    # conv2d(x, kernel, bias, stride, padding): the kernel is not flipped, the bias may be None
+    "conv2d",
     "max_pool2d",  # max_pool2d(x, size, stride, padding): padding is below all numbers
     "avg_pool2d",  # avg_pool2d(x, size, stride, padding): padding counts as zeros
     "dropout",  # dropout(x, mask, keep): x * mask / keep
