@@ -303,8 +303,8 @@ def _stepped(
     state: Any,
     stepped: Callable[[Rows], list[tuple[Any, ...]]],
 ) -> tuple[Any, dict[str, Any]]:
-    """`_step`, called outside a compiler such as torch.compile, which could not compile the
-    walk over containers."""
+    """Returns the result of `_step`. It is called outside a compiler such as torch.compile,
+    which could not compile the walk over containers."""
     parts, walk = _PARTS[optimizer], flatten(params)
     with Aside(backend_of(walk)):
         rows = Rows("params", walk, grads=grads, **{part: state[part] for part in parts})

@@ -152,7 +152,7 @@ def take_along_axis(x: Array, indices: Array, axis: int) -> Array:
 
 def _mode(indices: Array, fast: str) -> str:
     """Returns how JAX treats indices out of range: `fast` for indices that the core has
-    checked, and "fill" for traced ones, whose values nobody can check."""
+    checked, and "fill" for traced ones, whose values cannot be checked."""
     # "fill" gives NaN for an index out of range, where "clip" would hide it and return another
     # element
     return "fill" if isinstance(indices, jax.core.Tracer) else fast

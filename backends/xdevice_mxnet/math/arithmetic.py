@@ -5,7 +5,7 @@ Facts about MXNet that the code depends on:
 - Without NumPy's semantics, a setting of each thread, arrays without dimensions (0-d) or
   without elements do not exist. And a loss that is recorded with these semantics and
   differentiated without them crashes the process. So the first call of a kernel in a thread
-  switches them on for good, or raises an error.
+  switches them on permanently, or raises an error.
 - For some operations MXNet has no kernel or a wrong one, and NumPy computes them on the host.
   Their gradient is 0, or they have none, or it is refused. MXNet's own gradient of `eigh` and
   `eigvalsh` is 0 (no upstream issue known).
@@ -90,8 +90,9 @@ def _beside_numbers(name: str) -> Callable[..., Any]:
 
 
 def _refusing(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """`function`, made to refuse tensors that are part of a recorded graph, because MXNet would
-    take its gradient for zero."""
+    """Makes a kernel from `function`, which has no right gradient: MXNet would use zeros for
+    it. The kernel raises `UnsupportedError` for tensors that are part of a recorded graph;
+    `name` is its name in the error."""
 
     @wraps(function)
     def kernel(x: Any, *rest: Any) -> Any:

@@ -35,7 +35,8 @@ def completed(own: Any) -> Any:
 
 
 def attention(nn: Any, q: Any, k: Any, v: Any, mask: Any, causal: bool) -> Any:
-    """The kernel of `xdevice.nn.attention`: `mask` is None or a mask of bool."""
+    """The kernel of `xdevice.nn.attention`. `mask` is None or a bool tensor that is True for
+    the keys that a query sees; `causal` hides the later keys, too."""
     xp = array_namespace(q)
     if causal:
         before = _before(q, k)

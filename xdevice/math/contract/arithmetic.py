@@ -150,7 +150,8 @@ OPTIONAL: Final = {
     # subscripts are letters and end in "->" and those of the result; no operand has a letter
     # twice, and axes with the same letter are equally long
     "einsum": None,
-    # enter(): called when the namespace is asked for; prepares the calling thread for the kernels
+    # enter(): called when a program gets the namespace; prepares the calling thread for the
+    # kernels
     "enter": None,
     # an object with the Fourier transforms along one axis: `fft`, `ifft`, `irfft` and `rfft`, each with the arguments
     # (x, n, axis, norm). All but `rfft` and `rfftn` get complex tensors; they may give another precision. It may have
