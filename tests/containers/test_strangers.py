@@ -512,7 +512,7 @@ def test_a_method_of_the_same_name_that_gives_something_else_is_named(backend):
 
     with pytest.raises(
         xdevice.errors.ContainerError,
-        match=r"gave a str without tensors.*xdevice.register_container\(",
+        match=r"returned a str without tensors.*xdevice.register_container\(",
     ):
         xdevice.copy_to([Table(ones(backend))], "cpu")
 

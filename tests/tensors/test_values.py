@@ -472,7 +472,7 @@ def test_an_item_is_a_number_of_pythons_own():
         np.zeros((), [("a", "f4")]),
     ):
         with pytest.raises(
-            xdevice.errors.DTypeError, match=r"item gives a number, and .* holds "
+            xdevice.errors.DTypeError, match=r"item returns a number, but .* holds "
         ):
             xdevice.item(np.array(x))
 

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
 # the answers that several names share
 _DTYPE: Final = 'a dtype is a string here, the same on every backend: dtype="{name}"'
-_FRAMEWORK: Final = "models, and layers that have weights, are the framework's: xdevice moves and compares them"
+_FRAMEWORK: Final = (
+    "models, and layers that have weights, are the framework's: xdevice moves and compares them"
+)
 
 _WORDS: Final = {
     "device_count": "xdevice.num_gpus()",

@@ -45,8 +45,8 @@ class Takes(NamedTuple):
 
 
 def aligned(nbytes: int) -> np.ndarray[Any, Any]:
-    """Returns an array of `nbytes` new bytes whose memory begins at a multiple of `ALIGNMENT`. NumPy
-    guarantees only a multiple of 16."""
+    """Returns an array of `nbytes` new bytes whose memory begins at a multiple of `ALIGNMENT`. Memory
+    that NumPy allocates begins at such a multiple only by chance."""
     import numpy
 
     memory = numpy.empty(nbytes + ALIGNMENT, "uint8")

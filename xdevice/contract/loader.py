@@ -72,7 +72,7 @@ def _own_symbols() -> Iterator[None]:
         yield
         return
     flags = sys.getdlopenflags()
-    # macOS has no RTLD_DEEPBIND, and does not need it
+    # RTLD_DEEPBIND exists only on Linux
     sys.setdlopenflags(os.RTLD_NOW | os.RTLD_LOCAL | getattr(os, "RTLD_DEEPBIND", 0))
     try:
         yield

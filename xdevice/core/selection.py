@@ -108,7 +108,7 @@ def _from_variable() -> Backend | None:
         backend = registry.load(name)
     except BackendNotFoundError as error:
         raise BackendNotFoundError(f"{VARIABLE}={name}: {error}") from None
-    # loading a backend changes no settings of the framework, but choosing it may
+    # some settings are changed only if the backend is chosen, such as MXNet's NumPy semantics
     backend.on_choice()
     return backend
 
