@@ -244,7 +244,7 @@ def test_what_does_not_split_is_named(backend):
     x, y = tensor([1.0, 2.0]), tensor([1.0, 2.0, 3.0, 4.0])
     with pytest.raises(
         xdevice.errors.ShapeError,
-        match=r"x\['b'\]\[0\] has 4 along its first axis, expected 2 as x\['a'\]",
+        match=r"x\['b'\]\[0\] has the length 4 along its first axis, expected 2, as in x\['a'\]",
     ):
         xdevice.split_batch({"a": x, "b": [y]}, devices())
     with pytest.raises(xdevice.errors.ShapeError, match=r"x\['b'\] is a single number"):
@@ -276,7 +276,7 @@ def test_parts_that_do_not_fit_are_named(backend):
             xdevice.parallel.gather([{"x": x}, {"x": other}], "cpu")
     with pytest.raises(
         xdevice.errors.ContainerError,
-        match=r"parts\[1\] is not built as parts\[0\] is: .*\['x'\]",
+        match=r"parts\[1\] is not built like parts\[0\]: .*\['x'\]",
     ):
         xdevice.parallel.gather([{"x": x}, {"y": x}], "cpu")
     with pytest.raises(xdevice.errors.ContainerError, match=r"parts\[1\] is not built"):
@@ -692,7 +692,7 @@ def test_replicas_that_differ_are_named_before_anything_is_written(backend):
     unchanged(
         replicas(x, {"a": x}),
         xdevice.errors.ContainerError,
-        r"tensors\[1\] is not built as tensors\[0\] is",
+        r"tensors\[1\] is not built like tensors\[0\]",
     )
     unchanged(replicas(x, x), xdevice.errors.ArgumentError, "'max'", op="max")
 

@@ -1,7 +1,7 @@
 """`Stream` and `Event`: say which work on a device waits for which other work, and how long work took on the device.
 
-The device and the backend that a stream or an event is used with are checked here: the frameworks do not check them,
-and give wrong times or no order.
+The device and the backend with which a stream or an event is used are checked here. The frameworks do not check them;
+with a wrong one they report wrong times, or do not wait.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from xdevice.contract import Backend
 
+# the open blocks of `with stream:` of this thread or task
 _entered: ContextVar[tuple[scopes.Block, ...]] = ContextVar("xdevice_streams", default=())
 
 
@@ -61,7 +62,7 @@ class Stream:
 
     def __init__(self, device: object = None) -> None:
         backend = selection.current()
-        # a stream is made of a device, so the default is one that is likely to have streams
+        # the default is the device that is most likely to have streams
         place = _default(backend) if device is None else devices.parse(device)
         place = backend.require(place)
         self._hold(backend, place, backend.new_stream(place))
@@ -74,12 +75,14 @@ class Stream:
 
     @classmethod
     def _current(cls, backend: Backend, device: Device) -> Stream:
+        """Returns a `Stream` for the framework's stream to which this thread's work on a device goes."""
         place = backend.require(device)
         stream = cls.__new__(cls)
         stream._hold(backend, place, backend.current_stream(place))
         return stream
 
     def _hold(self, backend: Backend, device: Device, native: Any) -> None:
+        """Sets the attributes of a new stream. `native` is the framework's own stream."""
         self.backend = backend
         self.device = device
         self.native = native
@@ -93,7 +96,7 @@ class Stream:
             DeviceMismatchError: the `with device:` around the block names another device, whose work the stream would
                 not hold.
         """
-        # the block would hold work of a different backend than the reader expects
+        # the block has an effect only on work of the stream's own backend
         chosen = selection.current()
         if chosen is not self.backend:
             raise UnsupportedError(
@@ -135,7 +138,7 @@ class Stream:
                 f"{type(other).__qualname__}; xdevice.sync(x) makes the host wait for a device or a tensor"
             )
         _same_backend(self, other)
-        # streams wait for events, so a stream is marked by a new one
+        # frameworks let streams wait for events only, so a new event marks the end of the other stream's work
         event = other._mark() if isinstance(other, Stream) else other._happening("wait for")
         self.backend.stream_wait(self.native, event)
 
@@ -170,7 +173,7 @@ class Stream:
             raise NotATensorError(
                 f"{shown(x)} of type {type(x).__qualname__} holds no tensor to keep"
             )
-        # all are checked before the first is kept, so that a wrong one changes nothing
+        # all are checked before the first one is kept, so an error changes nothing
         for leaf in tensors:
             self._check(leaf.value, f"x{leaf.path}")
         for leaf in tensors:
@@ -182,7 +185,7 @@ class Stream:
         assert owner is not None
         if owner is not self.backend:
             raise UnsupportedError(
-                f"{name} is a tensor of {owner.name}, and {self} holds work of its own backend only"
+                f"{name} is a tensor of {owner.name}, and {self} has only work of its own backend"
             )
         place = owner.device_of(x)
         if place is not self.device:
@@ -226,15 +229,16 @@ class Event:
         self.backend = selection.current()
         self.device: Device | None = None
         self._native: Any = None
-        # an event that was not recorded counts as having happened in CUDA, and a wait for it would not wait
+        # CUDA treats an event that was never recorded as one that has happened, so a wait would return at once
         self._recorded = False
         if device is not None:
             self._make(self.backend.require(devices.parse(device)))
         else:
-            # raises if there are no events; neither binds the event to a GPU nor starts one
+            # raises the error if there are no events; the event gets its device when it is recorded
             self.backend.require_events(devices.of("gpu") if self.backend.count("gpu") else CPU)
 
     def _make(self, device: Device) -> None:
+        """Makes the framework's own event, which belongs to one device."""
         self._native = self.backend.new_event(device)
         self.device = device
 
@@ -251,7 +255,7 @@ class Event:
             DeviceError: not a `Stream`; or none is given, and there are several GPUs that could be meant.
             UnsupportedError: a stream of another backend.
         """
-        # the stream that the next operation of this thread would go to
+        # the stream to which the next operation of this thread would go
         if stream is None:
             stream = Stream._current(self.backend, self.device or here(self.backend))
         elif not isinstance(stream, Stream):
@@ -261,7 +265,7 @@ class Event:
             )
         _same_backend(self, stream)
         if self._native is None:
-            # without a device of its own, it belongs to that of the first stream
+            # no device was named, so the event gets the device of the first stream
             self._make(stream.device)
         elif self.device is not stream.device:
             raise DeviceMismatchError(
@@ -298,12 +302,14 @@ class Event:
                 f"the events are of {self.device} and {other.device}, whose clocks differ; record both on streams of "
                 f"one device, or time several devices with xdevice.Timer"
             )
-        # CUDA raises an error for the time between events that have not happened
+        # CUDA raises an error if one of the events has not happened yet
         self.backend.wait_event(start)
         self.backend.wait_event(end)
         return self.backend.elapsed(start, end)
 
     def _happening(self, verb: str) -> Any:
+        """Returns the framework's own event. Raises `TimingError` if it was not recorded; `verb` says in the error what
+        was to be done with it."""
         if not self._recorded:
             raise TimingError(
                 f"cannot {verb} {self}, which was not recorded; call its record() first"
@@ -316,11 +322,13 @@ class Event:
 
 
 def _is_tensor(x: object) -> bool:
+    """Whether `x` is a tensor, not a symbol or a model."""
     owned = registry.kind_of(type(x))
     return owned is not None and owned.kind == "tensor"
 
 
 def _same_backend(one: Stream | Event, other: Stream | Event) -> None:
+    """Raises `UnsupportedError` if two streams or events belong to different backends."""
     if one.backend is not other.backend:
         raise UnsupportedError(
             f"{one} cannot wait for {other}; xdevice.sync(...) on the host orders the work of two backends"
@@ -328,26 +336,25 @@ def _same_backend(one: Stream | Event, other: Stream | Event) -> None:
 
 
 def _default(backend: Backend) -> Device:
-    """The device of a stream or event if none is named: that of `with device:`, else the first GPU, else the CPU."""
+    """Returns the device of a new stream if none is named: that of `with device:`, else the first GPU, else the CPU."""
     return scopes.current() or (devices.of("gpu") if backend.count("gpu") else CPU)
 
 
 def here(backend: Backend) -> Device:
-    """The device that this thread's work goes to: that of the innermost `with stream:`, else `with device:`, else the
-    GPU."""
+    """Returns the device to which this thread's work goes: that of the innermost `with stream:`, else of `with device:`,
+    else the only GPU, else the CPU. Raises `DeviceError` if there are several GPUs."""
     entered: list[Device] = [
         block.key.device for block in _entered.get() if block.key.backend is backend
     ]
-    # the innermost block of this backend, whatever other backends' blocks are inside it
     if entered:
         return entered[-1]
     around = scopes.current()
     if around is not None:
         return around
     gpus = backend.count("gpu")
-    # for virtual GPUs the next call raises: they have no streams
+    # virtual GPUs have no streams, and the caller's next call raises the better error
     if gpus > 1 and not backend.virtual:
         raise DeviceError(
-            f"this could be any of {gpus} GPUs; say which: do it inside `with xdevice.gpu(1):`"
+            f"there are {gpus} GPUs, and none is named; do this inside a block such as `with xdevice.gpu(1):`"
         )
     return devices.of("gpu") if gpus else CPU

@@ -1,4 +1,4 @@
-"""`Timer`, `Benchmark` and `measure`: time asynchronous work. They wait for the devices before each reading of a
+"""`Timer`, `Benchmark` and `measure`, which time asynchronous work: they wait for the devices before they read a
 clock."""
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _IDLE = 2e-4
-"""The most seconds that waiting for an idle device takes, even on a busy machine."""
+"""How many seconds a wait for an idle device takes at most, even on a busy machine."""
 _MISSED = 0.05
-"""The share of a measured time for which work may have run on streams that the events do not see. If it was more, the
+"""If the device is busy on streams that the events do not cover for a larger share of the measured time than this, the
 host's clock is used instead."""
 
 
@@ -68,7 +68,7 @@ class Timer:
             )
         sync(*self._targets)
         self.times.append(perf_counter() - self._started)
-        # stopped: a second `stop` raises instead of adding time that nobody measured
+        # a second `stop` raises an error
         self._started = None
         return self.times[-1]
 
@@ -127,7 +127,7 @@ class Benchmark:
                 f"the benchmark {self.description!r} is not running; use it as `with Benchmark(...):`"
             )
         timer = self._running.pop()
-        # the time of a block that failed says nothing
+        # a block that has raised an error did not do all its work
         if exc_type is None:
             self.seconds = timer.stop()
             print(f"{self.description}: {self.seconds:.4f} sec")
@@ -151,7 +151,7 @@ class Measurement(NamedTuple):
         )
 
     def _repr_html_(self) -> str:
-        """A table for notebooks, with the times rounded."""
+        """Returns an HTML table for notebooks, with rounded times."""
         rows = {
             "median": self.median,
             "spread": self.spread,
@@ -204,10 +204,10 @@ def measure(
     _check_count("warmup", warmup, 0)
     _check_count("repeats", repeats, 1)
     targets = _targets(devices)
-    # with the waits, as in the repeats, so that the caches of waiting are warm, too
+    # in the same way as the repeats, with the wait, because its first call is slow too
     for _ in range(warmup):
         _once(fn, args, targets)
-    # an event belongs to one GPU, so with several the host's clock is read
+    # an event belongs to one GPU, so the host's clock is read if there are several
     place = _only_gpu(targets)
     measured = _by_events(fn, args, targets, repeats, place) if place is not None else None
     if measured is not None:
@@ -217,9 +217,10 @@ def measure(
 
 
 def _once(fn: Callable[..., Any], args: tuple[Any, ...], targets: tuple[object, ...]) -> float:
-    """The seconds that one call of `fn` and its asynchronous work take. The device must be idle before."""
+    """Returns how many seconds one call of `fn` and its asynchronous work take. The device must be idle before the
+    call."""
     started = perf_counter()
-    # kept until the wait is over: JAX cannot wait for an array that was dropped
+    # kept until the wait is over, because JAX cannot wait for an array to which nothing refers
     result = fn(*args)
     sync(*targets)
     seconds = perf_counter() - started
@@ -234,8 +235,8 @@ def _by_events(
     repeats: int,
     gpu: Device,
 ) -> Measurement | None:
-    """The times measured with events of the GPU. None if events cannot measure them, because the backend has no events
-    or `fn` uses other streams too."""
+    """Returns the times of `repeats` calls, measured with events of the GPU. Returns None if events cannot measure them,
+    because the backend has no events, or because `fn` uses other streams too."""
     from .streams import Event
 
     try:
@@ -250,25 +251,25 @@ def _by_events(
         result = fn(*args)
         end.record()
         times.append(start.elapsed(end))
-        # how long the device is still busy after its events
+        # both events have happened; if the device is still busy, then on other streams
         before = perf_counter()
         sync(*targets)
         del result
-        # the events have happened, and yet the device was busy: on streams that they do not see
         if perf_counter() - before > _IDLE + _MISSED * times[-1]:
             return None
     return _summary(times, "device")
 
 
 def _summary(times: list[float], clock: Literal["device", "host"]) -> Measurement:
-    # a single time is each of its own quartiles
+    """Returns the `Measurement` of these times."""
+    # `quantiles` needs two times; one time is taken as all three quartiles
     low, _, high = quantiles(times, n=4, method="inclusive") if len(times) > 1 else times * 3
     return Measurement(median(times), high - low, tuple(times), clock)
 
 
 def _only_gpu(targets: tuple[object, ...]) -> Device | None:
-    """The GPU that `targets` name, if they name exactly one device; without targets, the only GPU of the selected
-    backend. None otherwise."""
+    """Returns the GPU that `targets` name, if they name only that; without targets, the only GPU of the selected backend.
+    Returns None otherwise."""
     backend = selection.current()
     if not targets:
         return (
@@ -277,30 +278,34 @@ def _only_gpu(targets: tuple[object, ...]) -> Device | None:
             else None
         )
     only, *others = targets
-    # several targets, whose times no single pair of events covers
+    # one pair of events cannot cover several targets
     if others:
         return None
     try:
         place = spellings.parse(only)
+    # a tensor, a stream, a backend or a container
     except DeviceError:
-        return None  # `only` is a tensor, a backend or a container
+        return None
     return place if place.kind == "gpu" else None
 
 
 def _targets(devices: object) -> tuple[object, ...]:
-    """`devices` as arguments for `sync`. No arguments mean all devices of the selected backend."""
+    """Returns the argument `devices` of `Timer` as arguments for `sync`; an empty tuple, for all devices of the selected
+    backend, if it is None. Raises `DeviceError` for an empty list."""
     if devices is None:
         return ()
     if not isinstance(devices, list | tuple):
         return (devices,)
     if not devices:
         raise DeviceError(
-            "devices is an empty list, so there is nothing to wait for; leave it out to wait for all"
+            "devices is an empty list, so there is nothing to wait for; omit it to wait for all devices"
         )
     return tuple(devices)
 
 
 def _check_count(name: str, count: object, least: int) -> None:
+    """Raises `ArgumentError` unless an argument of `measure`, called `name`, is an int of `least` or more."""
+    # True and False are ints in Python
     if isinstance(count, bool) or not isinstance(count, int) or count < least:
         raise ArgumentError(
             f"{name} of measure() must be an int of {least} or more, not {shown(count)}"
