@@ -54,8 +54,8 @@ class XDeviceError(Exception):
 
 
 def _anew(cls: type[XDeviceError], args: tuple[Any, ...]) -> XDeviceError:
-    """Returns an error of the class `cls`, made from the `args` that pickle keeps. It does not call
-    the class's own `__init__`, which may take more arguments than these (`PeerError`)."""
+    """Returns an error of the class `cls`, made from the `args` that pickle keeps. It does not
+    call the class's own `__init__`, which may take more arguments than these (`PeerError`)."""
     # OSError sets its attributes in `__new__`, so that one gets the arguments too
     error = cls.__new__(cls, *args)
     super(XDeviceError, error).__init__(*args)
@@ -63,8 +63,9 @@ def _anew(cls: type[XDeviceError], args: tuple[Any, ...]) -> XDeviceError:
 
 
 def shown(x: object, most: int | None = 100) -> str:
-    """Returns the text that stands for an object in an error message: the first `most` characters
-    of its `repr` (None: all of them), or Python's default `repr` if the object's own raises."""
+    """Returns the text that stands for an object in an error message: the first `most`
+    characters of its `repr` (None: all of them), or Python's default `repr` if the object's own
+    raises."""
     try:
         return repr(x)[:most]
     except Exception:
@@ -100,8 +101,8 @@ def listed(names: Iterable[object], most: int) -> str:
 
 
 class ArgumentError(XDeviceError, ValueError, TypeError):
-    """An argument that a function does not take: it has a wrong type, is out of range, or is not
-    one of the listed values."""
+    """An argument that a function does not take: it has a wrong type, is out of range, or is
+    not one of the listed values."""
 
 
 class NotATensorError(ArgumentError):
@@ -117,13 +118,15 @@ class ShapeError(ArgumentError):
 
 
 class SettingError(ArgumentError):
-    """An environment variable, such as XDEVICE_BLOCKING or LOCAL_RANK, with an invalid value."""
+    """An environment variable, such as XDEVICE_BLOCKING or LOCAL_RANK, with an invalid
+    value."""
 
 
 class LaunchError(SettingError):
     """The processes cannot work together as they were started: the variables that a launcher
-    (torchrun, mpirun) set for this process are incomplete or contradict each other, no engine moves
-    tensors between the processes, or no block of `xdevice.distributed.processes` is open."""
+    (torchrun, mpirun) set for this process are incomplete or contradict each other, no engine
+    moves tensors between the processes, or no block of `xdevice.distributed.processes` is
+    open."""
 
 
 class BackendNotFoundError(XDeviceError, LookupError):
@@ -135,8 +138,8 @@ class BackendImportError(XDeviceError, ImportError):
 
 
 class ContractError(XDeviceError, TypeError):
-    """An adapter that breaks the contract of `xdevice.contract.Backend`, or that claims the name of
-    another adapter."""
+    """An adapter that breaks the contract of `xdevice.contract.Backend`, or that claims the
+    name of another adapter."""
 
 
 class DeviceNotFoundError(XDeviceError, LookupError):
@@ -153,13 +156,14 @@ class NotBuiltError(XDeviceError, RuntimeError):
 
 class ContainerError(XDeviceError, ValueError):
     """A container that contains itself, is nested too deeply, cannot be rebuilt, or differs in
-    structure from another container. Also raised for a container that cannot be saved, because two
-    of its tensors would have the same name in the file, or because UTF-8 cannot encode a name."""
+    structure from another container. Also raised for a container that cannot be saved, because
+    two of its tensors would have the same name in the file, or because UTF-8 cannot encode a
+    name."""
 
 
 class DTypeError(XDeviceError, TypeError):
-    """Data or a dtype that the backend or the device cannot hold unchanged, or that does not match
-    the requested dtype."""
+    """Data or a dtype that the backend or the device cannot hold unchanged, or that does not
+    match the requested dtype."""
 
 
 class StateError(XDeviceError, ValueError):
@@ -167,8 +171,9 @@ class StateError(XDeviceError, ValueError):
     not known. Nothing was written.
 
     Attributes:
-        pairs: if layers could not be paired, a guess of which layer of the source corresponds to
-            which layer of the target, by their paths. It can be passed as `names=`. Empty otherwise.
+        pairs: if layers could not be paired, a guess of which layer of the source corresponds
+            to which layer of the target, by their paths. It can be passed as `names=`. Empty
+            otherwise.
     """
 
     def __init__(self, text: str = "", pairs: dict[str, str] | None = None) -> None:
@@ -207,14 +212,14 @@ class SharingError(XDeviceError, BufferError):
 
 
 class ScopeError(XDeviceError, RuntimeError):
-    """A block that is left in a different thread or task than the one that entered it. Also raised
-    for a block that awaits, and so lets other tasks run inside it, although the framework keeps one
-    device for all tasks of a thread."""
+    """A block that is left in a different thread or task than the one that entered it. Also
+    raised for a block that awaits, and so lets other tasks run inside it, although the
+    framework keeps one device for all tasks of a thread."""
 
 
 class TransferError(XDeviceError, RuntimeError):
-    """A transfer inside `transfers("disallow")`, stopped before it was made. `record`, a `Record` of
-    `transfers`, says which transfer it was and on which line of the program."""
+    """A transfer inside `transfers("disallow")`, stopped before it was made. `record`, a
+    `Record` of `transfers`, says which transfer it was and on which line of the program."""
 
     def __init__(self, message: str, record: Any) -> None:
         super().__init__(message)
@@ -229,9 +234,9 @@ class TransferWarning(UserWarning):
 
 
 class PeerError(XDeviceError, ConnectionError):
-    """Another process has failed, or did not join; `rank` is its number, and `why` is one of "died",
-    "raised", "late", "silent", "left" and "never joined". The world is closed: from now on each of
-    its functions raises the same error at once."""
+    """Another process has failed, or did not join; `rank` is its number, and `why` is one of
+    "died", "raised", "late", "silent", "left" and "never joined". The world is closed: from now
+    on each of its functions raises the same error at once."""
 
     def __init__(self, message: str, rank: int, why: str) -> None:
         super().__init__(message)
@@ -241,8 +246,8 @@ class PeerError(XDeviceError, ConnectionError):
 
 class CollectiveMismatchError(XDeviceError, ValueError):
     """The processes do not call the same function with the same operation, dtypes and shapes.
-    `calls` has, by rank, a description of each process's call. Nothing was sent or written, and the
-    world can still be used."""
+    `calls` has, by rank, a description of each process's call. Nothing was sent or written, and
+    the world can still be used."""
 
     def __init__(self, message: str, calls: tuple[str, ...]) -> None:
         super().__init__(message)

@@ -1,5 +1,5 @@
-"""`try_gpu`, `try_all_gpus` and other functions that return the framework's own device objects: a drop-in replacement for
-those of d2l.ai."""
+"""`try_gpu`, `try_all_gpus` and other functions that return the framework's own device objects:
+a drop-in replacement for those of d2l.ai."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ if TYPE_CHECKING:
     from typing import Any
 
 
-# only the two names that d2l.ai has, so that `from xdevice.native import *` replaces just these
+# these are d2l.ai's functions; the others are written into scripts by `xdevice port`
 def __dir__() -> list[str]:
     return ["try_all_gpus", "try_gpu"]
 
 
 def try_gpu(i: int = 0) -> Any:
-    """Returns the selected backend's own object for `gpu:i` if that device exists, else for `cpu:0`.
+    """Returns the selected backend's own object for `gpu:i` if that device exists, else for
+    `cpu:0`.
 
     `torch.device("cuda:0")`, `"/GPU:0"`, `mx.gpu(0)`, `paddle.CUDAPlace(0)`, `jax.devices("gpu")[0]`; on a machine
     without a GPU `torch.device("cpu")`, `"/CPU:0"`, `mx.cpu(0)`, `paddle.CPUPlace()`, `jax.devices("cpu")[0]`;
@@ -35,7 +36,8 @@ def try_gpu(i: int = 0) -> Any:
 
 
 def try_all_gpus() -> list[Any]:
-    """Returns the selected backend's own objects for all its GPUs, else for `cpu:0`, in a list that is never empty.
+    """Returns the selected backend's own objects for all its GPUs, else for `cpu:0`, in a list
+    that is never empty.
 
     Example:
         >>> with xdevice.use_backend("numpy"):
@@ -46,10 +48,11 @@ def try_all_gpus() -> list[Any]:
 
 
 def device(spec: object) -> Any:
-    """Returns the selected backend's own object for a device, whether that exists or not, as `torch.device("cuda:1")` can be
-    made on any machine.
+    """Returns the selected backend's own object for a device, whether that exists or not, as
+    `torch.device("cuda:1")` can be made on any machine.
 
-    `Device.native` raises an error if the device does not exist; use this function to name devices without using them.
+    `Device.native` raises an error if the device does not exist; use this function to name
+    devices without using them.
 
     Args:
         spec: any spelling that `xdevice.device` takes.
@@ -84,7 +87,8 @@ def cpu(i: int = 0) -> Any:
 
 
 def gpu(i: int = 0) -> Any:
-    """Returns the selected backend's own object for `gpu:i`, whether that device exists or not; see `device`.
+    """Returns the selected backend's own object for `gpu:i`, whether that device exists or not;
+    see `device`.
 
     Example:
         >>> with xdevice.use_backend("torch"):

@@ -185,7 +185,7 @@ def test_a_nan_beside_the_tensors_is_the_same_in_all_parts(backend):
     assert whole["rate"] is parts[0]["rate"]
     with pytest.raises(
         xdevice.errors.ContainerError,
-        match=r"parts\[1\]\['rate'\] is 1.0 and parts\[0\]\['rate'\] nan",
+        match=r"parts\[1\]\['rate'\] is 1.0, but parts\[0\]\['rate'\] is nan",
     ):
         xdevice.parallel.gather([parts[0], {**parts[1], "rate": 1.0}], "cpu")
 
@@ -282,7 +282,7 @@ def test_parts_that_do_not_fit_are_named(backend):
     with pytest.raises(xdevice.errors.ContainerError, match=r"parts\[1\] is not built"):
         xdevice.parallel.gather([x, {"y": x}], "cpu")
     with pytest.raises(
-        xdevice.errors.ContainerError, match=r"\['n'\] is 2 and parts\[0\]\['n'\] 1"
+        xdevice.errors.ContainerError, match=r"\['n'\] is 2, but parts\[0\]\['n'\] is 1"
     ):
         xdevice.parallel.gather([{"x": x, "n": 1}, {"x": x, "n": 2}], "cpu")
 

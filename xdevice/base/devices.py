@@ -38,9 +38,9 @@ _ACCEPTED: Final = (
     'a Device, "cpu", "gpu", "gpu:1", "cuda:1", "GPU:1", "/GPU:1", '
     '"/job:localhost/replica:0/task:0/device:GPU:1", "gpu(1)", "mps", "xpu:0", or a framework\'s own device object'
 )
-# A kind, and an index of at most six digits without leading zeros: "gpu", "gpu:1", "gpu(1)". The
-# prefixes are those of TensorFlow's long names and of Paddle's `Place(gpu:1)`, whose bracket must
-# be closed again.
+# A kind, and an index of at most six digits without leading zeros: "gpu", "gpu:1", "gpu(1)".
+# The prefixes are those of TensorFlow's long names and of Paddle's `Place(gpu:1)`, whose
+# bracket must be closed again.
 _SPELLING: Final = (
     r"(?:/job:localhost/replica:0/task:0)?/?(?:device:|physical_device:|(?P<place>place\())?"
     r"(?P<kind>[a-z]+)"
@@ -49,8 +49,8 @@ _SPELLING: Final = (
 
 
 class Answers:
-    """Functions that only `core` can supply, because they need the backends: its modules `registry`,
-    `selection` and `scopes` set them when they are loaded."""
+    """Functions that only `core` can supply, because they need the backends: its modules
+    `registry`, `selection` and `scopes` set them when they are loaded."""
 
     to_native: Callable[[Device], Any]
     from_native: Callable[[object], Device | None]
@@ -212,8 +212,8 @@ spelled: Final[dict[str, Device]] = {}
 
 
 def of(kind: str, index: int = 0) -> Device:
-    """Returns the `Device` of a kind and an index, always the same object for the same arguments.
-    It is for adapters, and does not check whether the kind is known."""
+    """Returns the `Device` of a kind and an index, always the same object for the same
+    arguments. It is for adapters, and does not check whether the kind is known."""
     device = _interned.get((kind, index))
     if device is None:
         device = _new(Device, kind=kind, index=index, _text=f"{kind}:{index}")
@@ -225,8 +225,8 @@ def of(kind: str, index: int = 0) -> Device:
 
 
 def _intern_weakly(device: Device) -> Device:
-    """Returns the interned device that equals `device`; `device` itself if there is none yet. It is
-    forgotten when nobody refers to it any more."""
+    """Returns the interned device that equals `device`; `device` itself if there is none yet.
+    It is forgotten when nobody refers to it any more."""
     global _interned_weakly
     with _lock:
         # imported here, because hardly any program names such a device
@@ -274,7 +274,8 @@ def spell(text: str, device: Device) -> None:
 
 
 def _index_hint(spec: object) -> str:
-    """Returns the end of the error for a bare int, which PyTorch takes as a GPU; "" for all else."""
+    """Returns the end of the error for a bare int, which PyTorch takes as a GPU; "" for all
+    else."""
     # not `isinstance`: True is an int, too
     if type(spec) is int and spec >= 0:
         return f". For GPU {spec} write xdevice.gpu({spec})"

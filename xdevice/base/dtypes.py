@@ -29,8 +29,8 @@ SHORT_FLOATS: Final = (
     "float8_e4m3fnuz",
     "float8_e5m2fnuz",
 )
-"""8-bit floats, by their names in ml_dtypes: if a framework has them, its tensors of these dtypes
-can be moved, saved and loaded, but xdevice does not compute with them."""
+"""8-bit floats, by their names in ml_dtypes: if a framework has them, its tensors of these
+dtypes can be moved, saved and loaded, but xdevice does not compute with them."""
 
 NARROWER: Final = {
     "float64": "float32", "complex128": "complex64", "int64": "int32", "uint64": "uint32",
@@ -39,8 +39,8 @@ NARROWER: Final = {
 """The dtype to use in place of one that a device lacks."""
 
 BITS_AS: Final = {"bfloat16": "int16", **dict.fromkeys(SHORT_FLOATS, "uint8")}
-"""For each float dtype that NumPy itself lacks, an integer dtype of the same size, as which its bits
-are passed between NumPy and a framework."""
+"""For each float dtype that NumPy itself lacks, an integer dtype of the same size, as which its
+bits are passed between NumPy and a framework."""
 
 # the dtypes that Python's types become; and what others call a dtype, by NumPy's name for it
 _PYTHON: Final = {bool: "bool", int: "int64", float: "float32", complex: "complex64"}
@@ -51,7 +51,8 @@ _OTHER_NAMES: Final = {
 
 _stated: dict[type, dict[object, str]] = {}
 """The names of the frameworks' own dtype objects, in one dict for each type of such objects:
-torch.compile cannot look an object up in a dict that also has TensorFlow's, whose hash is in C++."""
+torch.compile cannot look an object up in a dict that also has TensorFlow's, whose hash is in
+C++."""
 # for a type that has no dict yet
 _NONE: Final[dict[object, str]] = {}
 # two caches: dtypes by their names, and names by their dtypes

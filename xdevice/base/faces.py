@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
 
 def names_in(file: str) -> dict[str, str]:
-    """Returns the public names of the face whose module is `file`, each with the module from which
-    the stub imports it."""
+    """Returns the public names of the face whose module is `file`, each with the module from
+    which the stub imports it."""
     names = {}
     with open(os.path.splitext(file)[0] + ".pyi", encoding="utf-8") as stub:
         for line in stub:
@@ -26,8 +26,8 @@ def names_in(file: str) -> dict[str, str]:
 
 
 def read(face: str, package: str, module: str, name: str) -> Any:
-    """Imports `name` from `module`, as a stub of the package `package` writes it, stores it in the
-    module `face`, so that the next use takes no time, and returns it."""
+    """Imports `name` from `module`, as a stub of the package `package` writes it, stores it in
+    the module `face`, so that the next use takes no time, and returns it."""
     from importlib import import_module
 
     # `from . import math` imports a module, every other line a value of a module

@@ -1,4 +1,5 @@
-"""Which floats xdevice makes if no dtype is named: float32, unless `xdevice parity` sets XDEVICE_FLOATS.
+"""Which floats xdevice makes if no dtype is named: float32, unless `xdevice parity` sets
+XDEVICE_FLOATS.
 
 | XDEVICE_FLOATS | |
 |---|---|
@@ -71,7 +72,8 @@ def usual(name: str = "float32") -> str:
 
 def take(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """Returns an array that a program passed in, changed as XDEVICE_FLOATS asks: converted to
-    float64, or with each number changed by an ULP (to the next float). By default it is unchanged."""
+    float64, or with each number changed by an ULP (to the next float). By default it is
+    unchanged."""
     if _asked == FLOAT64:
         name = array.dtype.name
         return array.astype(_WIDE[name]) if name in _WIDE else array
@@ -79,8 +81,8 @@ def take(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 def jitter(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Returns the array, with each number changed by an ULP if XDEVICE_FLOATS asks for that; whole
-    numbers stay as they are.
+    """Returns the array, with each number changed by an ULP if XDEVICE_FLOATS asks for that;
+    whole numbers stay as they are.
 
     Equal arrays get equal changes, in any order of calls, so tied weights stay equal.
     """
@@ -88,9 +90,10 @@ def jitter(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 def _jitter(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Returns a copy of an array of floats in which each number that is not whole is replaced by the
-    next larger or the next smaller float, chosen at random. The choice depends only on the setting
-    and on the numbers, so a run can be repeated. An array of another dtype is returned as it is."""
+    """Returns a copy of an array of floats in which each number that is not whole is replaced
+    by the next larger or the next smaller float, chosen at random. The choice depends only on
+    the setting and on the numbers, so a run can be repeated. An array of another dtype is
+    returned as it is."""
     name = array.dtype.name
     if name not in _JITTERED or array.size == 0:
         return array

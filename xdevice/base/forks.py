@@ -1,5 +1,5 @@
-"""Functions for work that a forked child has to do again, because the threads and the connections of
-its parent do not exist there.
+"""Functions for work that a forked child has to do again, because the threads and the
+connections of its parent do not exist there.
 
 `import xdevice` imports this module, so it imports nothing that takes time.
 """
@@ -25,8 +25,8 @@ def in_child(function: F) -> F:
 
 
 def renewed(lock: Lock) -> Lock:
-    """Returns `lock`, registered to be free in each forked child: the thread that would release it
-    does not exist there."""
+    """Returns `lock`, registered to be free in each forked child: the thread that would release
+    it does not exist there."""
     # the private method that Python's own modules, such as logging, call on their locks
     renew = getattr(lock, "_at_fork_reinit", None)
     if renew is not None:

@@ -1,8 +1,8 @@
-"""What to use instead of a name that xdevice does not have, for the error about the missing name.
+"""The advice in the error about a name that xdevice does not have: what to use instead.
 Imported only when a name is missing.
 
-The names are those of PyTorch, JAX, TensorFlow, Keras, MXNet, PaddlePaddle, accelerate and d2l for
-things that xdevice has under another name, or leaves to the framework on purpose.
+The names are those of PyTorch, JAX, TensorFlow, Keras, MXNet, PaddlePaddle, accelerate and d2l
+for things that xdevice has under another name, or leaves to the framework on purpose.
 """
 
 from __future__ import annotations
@@ -173,12 +173,13 @@ max maximum mean meshgrid min minimum multiply nonzero ones_like outer permute_d
 roll round searchsorted sign sin sort sqrt square squeeze stack std subtract sum take tan tanh tensordot tile tril triu
 unstack unique_values var vecdot where zeros_like
 """
-"""Functions of the Python Array API standard, which are methods of `xdevice.array_namespace(x)`."""
+"""Functions of the Python Array API standard, which are methods of
+`xdevice.array_namespace(x)`."""
 
 
 def answer(name: str, public: list[str]) -> str:
-    """Returns the message of the `AttributeError` for a name that `xdevice` does not have. `public`
-    lists the names that it has."""
+    """Returns the message of the `AttributeError` for a name that `xdevice` does not have.
+    `public` lists the names that it has."""
     missing = f"module 'xdevice' has no attribute {name!r}"
     # tools ask for such names, as `hasattr(xdevice, "__wrapped__")` does, and need no advice
     if name.startswith("_"):
@@ -189,8 +190,8 @@ def answer(name: str, public: list[str]) -> str:
 
 
 def _word(name: str) -> str | None:
-    """Returns a sentence that says what to write instead of another library's name; None for a name
-    that is not listed here."""
+    """Returns a sentence that says what to write instead of another library's name; None for a
+    name that is not listed here."""
     if name in _WORDS:
         word = _WORDS[name]
         # code follows "use"; the other answers are sentences already
@@ -214,13 +215,14 @@ def _names_of(face: str) -> list[str]:
     try:
         return dir(import_module(f"xdevice.{face}"))
     except ModuleNotFoundError:
-        # the device layer also works without the products, to which some of these modules belong
+        # the device layer also works without the products, to which some of these modules
+        # belong
         return []
 
 
 def _resembling(name: str, public: list[str]) -> str | None:
-    """Returns advice for the name that is most like a misspelt one, out of xdevice's names (`public`)
-    and those of other libraries; None if none is like it."""
+    """Returns advice for the name that is most like a misspelt one, out of xdevice's names
+    (`public`) and those of other libraries; None if none is like it."""
     from difflib import get_close_matches
 
     # 0.8 allows about one wrong letter in five: a lower limit would suggest unrelated names

@@ -1,8 +1,8 @@
-"""What to write instead of an argument of another library, such as PyTorch's `dim`, for the error
-that refuses it.
+"""Errors for arguments of other libraries, such as PyTorch's `dim`, that say what to write
+instead.
 
-A function that answers such arguments declares `**spelling: NoReturn`, so type checkers report a
-call that passes one.
+A function that answers such arguments declares `**spelling: NoReturn`, so type checkers report
+a call that passes one.
 """
 
 from __future__ import annotations
@@ -52,8 +52,9 @@ _WORDS: Final = {
 
 
 def refuse(function: str, spelling: Iterable[str], takes: str) -> NoReturn:
-    """Raises the `ArgumentError` for the first of the arguments in `spelling`, which the function
-    named `function` does not have. `takes` lists, in words, the arguments that it has."""
+    """Raises the `ArgumentError` for the first of the arguments in `spelling`, which the
+    function named `function` does not have. `takes` lists, in words, the arguments that it
+    has."""
     name = next(iter(spelling))
     advice = _WORDS.get(name, "").format(function=function)
     raise ArgumentError(f"{function} has no argument {name!r}: {advice or f'it takes {takes}'}")

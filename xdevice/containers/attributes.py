@@ -1,5 +1,5 @@
-"""Reads and sets the attributes of an object, which are in its slots and its `__dict__`, without running the object's
-code."""
+"""Reads and sets the attributes of an object, which are in its slots and its `__dict__`,
+without running the object's code."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 _PLAIN: Final = (bool, int, float, str, bytes)
 
 members: Final[Any] = type.__dict__["__dict__"].__get__
-"""Returns the attributes that a class itself defines, without those of its bases. `vars` would call code of its
-metaclass, which may raise."""
+"""Returns the attributes that a class itself defines, without those of its bases. `vars` would
+call code of its metaclass, which may raise."""
 
 
 class Attribute(str):
@@ -43,8 +43,10 @@ def as_name(key: Any) -> Any:
 
 @registry.kept_by_type
 def slots(cls: type) -> tuple[str, ...]:
-    """Returns the names of the slots of a class and its bases, in the form that `setattr` accepts."""
-    # from the descriptors, because `__slots__` has private names in another form (`__x`, `_Class__x`)
+    """Returns the names of the slots of a class and its bases, in the form that `setattr`
+    accepts."""
+    # from the descriptors, because `__slots__` has private names in another form (`__x`,
+    # `_Class__x`)
     bases = [members(base) for base in cls.__mro__ if "__slots__" in members(base)]
     return tuple(
         name
@@ -55,8 +57,8 @@ def slots(cls: type) -> tuple[str, ...]:
 
 
 def attribute_dict(x: Any) -> Any:
-    """Returns the `__dict__` of an object; None if it has none. Raises `ContainerError` if the class
-    replaces it by a property that raises an error."""
+    """Returns the `__dict__` of an object; None if it has none. Raises `ContainerError` if the
+    class replaces it by a property that raises an error."""
     try:
         return object.__getattribute__(x, "__dict__")
     except AttributeError:
@@ -82,9 +84,10 @@ def attributes(x: Any) -> dict[Any, Any]:
 
 
 def first_lost(old: Any, new: Any) -> str:
-    """Compares two objects of one type. Returns the name of the first attribute of `old` that `new`
-    lacks, or has with a value of another type, or with another number or string; "" if there is none.
-    Attributes with "hash" in their names are ignored, because a stored hash changes with the contents."""
+    """Compares two objects of one type. Returns the name of the first attribute of `old` that
+    `new` lacks, or has with a value of another type, or with another number or string; "" if
+    there is none. Attributes with "hash" in their names are ignored, because a stored hash
+    changes with the contents."""
     before, after = attributes(old), attributes(new)
     names = (name for name in before if "hash" not in str(name))
     return next(
@@ -103,7 +106,8 @@ def _differs(old: Any, new: Any) -> bool:
 
 
 def put(new: Any, name: Any, value: Any) -> None:
-    """Sets an attribute of `new` without running code of its class, which may forbid it or compute something."""
+    """Sets an attribute of `new` without running code of its class, which may forbid it or
+    compute something."""
     # the object's `__dict__`, and the descriptor of the slot, if the attribute is in one
     own, slot = (
         getattr(new, "__dict__", None),
@@ -118,11 +122,12 @@ def put(new: Any, name: Any, value: Any) -> None:
 
 
 def read(x: Any) -> tuple[list[Any], list[Any]]:
-    """Returns the keys and the values of the attributes of an object; the fields of a dataclass come first."""
+    """Returns the keys and the values of the attributes of an object; the fields of a dataclass
+    come first."""
     named = [field.name for field in fields(x)] if is_dataclass(x) else ()
     of_fields = {name: getattr(x, name) for name in named if hasattr(x, name)}
-    # the first `of_fields` sets the order; the second one the values, because a field may be a property
-    # that returns another value than is stored
+    # the first `of_fields` sets the order; the second one the values, because a field may be a
+    # property that returns another value than is stored
     values = of_fields | attributes(x) | of_fields
     return list(map(as_key, values)), list(values.values())
 
@@ -142,8 +147,9 @@ def write(x: Any, keys: Iterable[Any], children: Sequence[Any]) -> Any:
 
 
 def fill(new: Any, x: Any, keys: Iterable[Any], children: Sequence[Any]) -> Any:
-    """Sets the attributes of `new`, which `empty(x)` has made, to `children`, and returns `new`. `keys` are the keys of
-    the attributes. If an attribute records the device of tensors that have moved, it gets the new device."""
+    """Sets the attributes of `new`, which `empty(x)` has made, to `children`, and returns
+    `new`. `keys` are the keys of the attributes. If an attribute records the device of tensors
+    that have moved, it gets the new device."""
     values = dict(zip(map(as_name, keys), children, strict=True))
     # such as `device`, or `weights_device`
     for name, child in values.items():
@@ -153,10 +159,11 @@ def fill(new: Any, x: Any, keys: Iterable[Any], children: Sequence[Any]) -> Any:
 
 
 def _gone_along(name: str, noted: Any, x: Any, values: dict[Any, Any]) -> Any:
-    """Returns the new value of an attribute in which an object records a device. `name` is its name, `noted` its old
-    value, `x` the old object, and `values` has the attributes of the new one. If the tensors that the attribute
-    describes were on that device and have moved, the result is their new device, otherwise the old value. `device`
-    describes all tensors of the object, `some_device` those whose names begin with `some`."""
+    """Returns the new value of an attribute in which an object records a device. `name` is its
+    name, `noted` its old value, `x` the old object, and `values` has the attributes of the new
+    one. If the tensors that the attribute describes were on that device and have moved, the
+    result is their new device, otherwise the old value. `device` describes all tensors of the
+    object, `some_device` those whose names begin with `some`."""
     # either a framework's own device object, or a `Device`
     owner = registry.owner_of(type(noted))
     place = owner.from_native(noted) if owner is not None else noted
@@ -176,7 +183,8 @@ def _gone_along(name: str, noted: Any, x: Any, values: dict[Any, Any]) -> Any:
                 moves.add(
                     (owned.backend.device_of(before[other]), owned.backend.device_of(child))
                 )
-    # only if it is certain: it is a device, and all these tensors have moved from it to one other
+    # only if it is certain: it is a device, and all these tensors have moved from it to one
+    # other
     if (
         type(place) is not Device
         or len(moves) != 1

@@ -1,8 +1,9 @@
-"""How the items and attributes of each kind of container are read, and how a container is rebuilt with other items and
-attributes.
+"""How the items and attributes of each kind of container are read, and how a container is
+rebuilt with other items and attributes.
 
-State that is neither an item nor an attribute is taken from the old container. If that is not possible, because the
-type's constructor or methods change or lose a part of the container, a `ContainerError` is raised.
+State that is neither an item nor an attribute is taken from the old container. If that is not
+possible, because the type's constructor or methods change or lose a part of the container, a
+`ContainerError` is raised.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ Names = Iterable[Any]
 Children = Sequence[Any]
 
 _KEYS: Final = Attribute("keys()")
-"""The key of an additional leaf, which contains all keys of a mapping if tensors are among these. Rebuilding never
-replaces that leaf."""
+"""The key of an additional leaf, which contains all keys of a mapping if tensors are among
+these. Rebuilding never replaces that leaf."""
 
 # the parts of a `functools.partial`, in the order in which its `__setstate__` takes them
 _PARTIAL: Final = tuple(map(Attribute, ("func", "args", "keywords")))
@@ -43,16 +44,16 @@ class Walk(NamedTuple):
     """Rebuilds a container with other children (items and attributes); whatever else it has comes from the old
     container."""
     is_plain: bool = False
-    """Whether the container is rebuilt even if its children are the same. Otherwise a rebuilt outer container would share
-    it with the old one."""
+    """Whether the container is rebuilt even if its children are the same. Otherwise a rebuilt
+    outer container would share it with the old one."""
     dense: str = ""
-    """For an object whose tensors cannot be split, joined or summed one by one, such as a sparse array: advice on how to
-    make it dense, the end of an error. Empty for all others."""
+    """For an object whose tensors cannot be split, joined or summed one by one, such as a
+    sparse array: advice on how to make it dense, the end of an error. Empty for all others."""
 
 
 def _extra_attributes(x: Any) -> dict[str, Any]:
-    """Returns those attributes of a container with items that hold tensors or models, by their names. Attributes whose
-    values are also items of the container are left out."""
+    """Returns those attributes of a container with items that hold tensors or models, by their
+    names. Attributes whose values are also items of the container are left out."""
     # the attributes of a framework's own container are for the framework's internal use
     if registry.owner_of(type(x)) is not None:
         return {}
@@ -90,8 +91,8 @@ def add_attributes(x: Any, keys: Iterable[Any], items: Iterable[Any]) -> tuple[N
 
 
 def and_keys(keys: Iterable[Any], values: Iterable[Any]) -> tuple[Names, Children]:
-    """Returns the keys and the values of a mapping. If tensors are among the keys or in them, all keys together are
-    added as one more value, under the key `_KEYS`."""
+    """Returns the keys and the values of a mapping. If tensors are among the keys or in them,
+    all keys together are added as one more value, under the key `_KEYS`."""
     names, children = list(keys), list(values)
     if PLAIN.issuperset(map(id, map(type, names))):
         return names, children
@@ -105,8 +106,9 @@ def and_keys(keys: Iterable[Any], values: Iterable[Any]) -> tuple[Names, Childre
 
 
 def _read_keyed(x: Any) -> tuple[Names, Children]:
-    """Returns the keys and values of a dict, and of its attributes that hold tensors. Raises `ContainerError` for a
-    subclass whose `items()` differ from the stored ones, if there are tensors in it."""
+    """Returns the keys and values of a dict, and of its attributes that hold tensors. Raises
+    `ContainerError` for a subclass whose `items()` differ from the stored ones, if there are
+    tensors in it."""
     items = dict(x.items())
     # what the dict really stores, past the methods of its class
     if isinstance(x, dict) and not looks.is_proxy(type(x)):
@@ -136,8 +138,9 @@ def _tensors(x: Any) -> set[int]:
 
 
 def write_keyed(x: Any, keys: Names, children: Children) -> Any:
-    """Returns a copy of a dict with other values and attributes. `copy.copy` makes it, which keeps everything else that
-    the dict has. Raises `ContainerError` if that changes a value's type."""
+    """Returns a copy of a dict with other values and attributes. `copy.copy` makes it, which
+    keeps everything else that the dict has. Raises `ContainerError` if that changes a value's
+    type."""
     new = copy.copy(x)
     # the class's own `__copy__` has returned something else
     if new is x or type(new) is not type(x):
@@ -163,8 +166,9 @@ def write_keyed(x: Any, keys: Names, children: Children) -> Any:
 
 
 def _read_mapping(x: Any) -> tuple[Names, Children]:
-    """Returns the keys and values of a mapping that is not a dict, and of its attributes that hold further tensors.
-    Raises `ContainerError` if there are tensors in it and a key has several values."""
+    """Returns the keys and values of a mapping that is not a dict, and of its attributes that
+    hold further tensors. Raises `ContainerError` if there are tensors in it and a key has
+    several values."""
     items = [*x.items()]
     names, values = and_keys([key for key, _ in items], [value for _, value in items])
     # multi-dicts, such as those for HTTP headers, yield a key once for each of its values
@@ -177,9 +181,10 @@ def _read_mapping(x: Any) -> tuple[Names, Children]:
 
 
 def _write_mapping(x: Any, keys: Names, children: Children) -> Any:
-    """Returns a new mapping of the type of `x`, made from a dict by the type's constructor. (`copy.copy` cannot be used:
-    unless the type has a `__copy__`, the copy would share the inner dict of `x`.) Raises `ContainerError` if the new
-    mapping does not contain exactly these children."""
+    """Returns a new mapping of the type of `x`, made from a dict by the type's constructor.
+    (`copy.copy` cannot be used: unless the type has a `__copy__`, the copy would share the
+    inner dict of `x`.) Raises `ContainerError` if the new mapping does not contain exactly
+    these children."""
     pairs = [
         (key, child) for key, child in zip(keys, children, strict=True) if key is not _KEYS
     ]
@@ -196,8 +201,8 @@ def _write_mapping(x: Any, keys: Names, children: Children) -> Any:
 
 
 def _made(x: Any, inside: Any) -> Any:
-    """Returns a new object that the type of `x` makes from the contents `inside`. Raises `ContainerError` if it has
-    another type than `x` or lacks an attribute of `x`."""
+    """Returns a new object that the type of `x` makes from the contents `inside`. Raises
+    `ContainerError` if it has another type than `x` or lacks an attribute of `x`."""
     # the constructor may return another type, as a class with `__new__` can
     new = type(x)(inside)
     if type(new) is not type(x):
@@ -209,8 +214,9 @@ def _made(x: Any, inside: Any) -> Any:
 
 
 def _is_kept(new: Any, old: Any) -> bool:
-    """Whether a mapping has kept the value `old` that was put into it, and now returns `new` for. A tensor or model must
-    be the same object; any other value must only have the same type."""
+    """Whether a mapping has kept the value `old` that was put into it, and now returns `new`
+    for. A tensor or model must be the same object; any other value must only have the same
+    type."""
     return new is old or (type(new) is type(old) and registry.kind_of(type(old)) is None)
 
 
@@ -224,12 +230,14 @@ def _check_taken(new: Any, keys: Names, children: Children) -> Any:
 
 
 def _refuse_weak(x: Any, keys: Names, children: Children) -> Any:
-    """Raises `ContainerError`, because the new contents of a weak container would be gone at once."""
+    """Raises `ContainerError`, because the new contents of a weak container would be gone at
+    once."""
     raise ContainerError("its contents exist only while something else refers to them")
 
 
 def _read_listed(x: Any) -> tuple[Names, Children]:
-    """Returns the indices and items of a list, and the names and values of its attributes that hold tensors."""
+    """Returns the indices and items of a list, and the names and values of its attributes that
+    hold tensors."""
     items = _items(x)
     return add_attributes(x, range(len(items)), items)
 
@@ -250,15 +258,16 @@ def _write_listed(x: Any, keys: Names, children: Children) -> Any:
 
 
 def _put_attributes(new: Any, count: int, keys: Names, children: Children) -> Any:
-    """Sets the attributes of `new` to the children that follow the first `count`, which are items, and returns `new`."""
+    """Sets the attributes of `new` to the children that follow the first `count`, which are
+    items, and returns `new`."""
     for name, child in list(zip(keys, children, strict=True))[count:]:
         put(new, name, child)
     return new
 
 
 def _read_tuple(x: Any) -> tuple[Names, Children]:
-    """Returns the names of a tuple's items, or their indices if they have none, and the items; then its attributes that
-    hold tensors."""
+    """Returns the names of a tuple's items, or their indices if they have none, and the items;
+    then its attributes that hold tensors."""
     # a namedtuple: paths in errors are easier to read with names
     names = getattr(x, "_fields", None)
     # time.struct_time and torch.return_types name their items, but are not namedtuples
@@ -272,7 +281,8 @@ def _read_tuple(x: Any) -> tuple[Names, Children]:
 
 def _write_tuple(x: Any, keys: Names, children: Children) -> Any:
     """Returns a new tuple of the type of `x` with other items and attributes."""
-    # a struct sequence (see `_read_tuple`) has its own layout in C, so only its constructor can make one
+    # a struct sequence (see `_read_tuple`) has its own layout in C, so only its constructor can
+    # make one
     if hasattr(x, "n_sequence_fields"):
         return type(x)(children)
     count = len(_items(x))
@@ -284,7 +294,8 @@ def _write_tuple(x: Any, keys: Names, children: Children) -> Any:
 
 
 def _read_partial(x: Any) -> tuple[Names, Children]:
-    """Returns the function and the stored arguments of a `functools.partial`, and its other attributes."""
+    """Returns the function and the stored arguments of a `functools.partial`, and its other
+    attributes."""
     more = attributes(x)
     return [*_PARTIAL, *map(Attribute, more)], [
         x.func,
@@ -304,13 +315,15 @@ def _write_partial(x: Any, keys: Names, children: Children) -> Any:
 
 
 def read_elements(x: Any) -> tuple[Names, Children]:
-    """Returns numbers and the elements of a set, a deque or a view of a dict, in the order of iteration."""
+    """Returns numbers and the elements of a set, a deque or a view of a dict, in the order of
+    iteration."""
     elements = _items(x)
     return range(len(elements)), elements
 
 
 def _write_set(x: Any, keys: Names, children: Children) -> Any:
-    """Returns a new set of the type of `x`. Raises `ContainerError` if it does not contain exactly these children."""
+    """Returns a new set of the type of `x`. Raises `ContainerError` if it does not contain
+    exactly these children."""
     new = _made(x, children)
     # by `id`, because comparing tensors would compute
     if set(map(id, new)) != set(map(id, children)):
@@ -319,7 +332,8 @@ def _write_set(x: Any, keys: Names, children: Children) -> Any:
 
 
 def _write_deque(x: Any, keys: Names, children: Children) -> Any:
-    """Returns a new deque of the type of `x`. Raises `ContainerError` if that type's constructor loses an attribute."""
+    """Returns a new deque of the type of `x`. Raises `ContainerError` if that type's
+    constructor loses an attribute."""
     new = type(x)(children, x.maxlen)
     lost = first_lost(x, new)
     if lost:
@@ -329,10 +343,11 @@ def _write_deque(x: Any, keys: Names, children: Children) -> Any:
 
 ATTRIBUTES: Final = Walk(by_attributes.read, by_attributes.write)
 KNOWING_ITSELF: Final = Walk(by_attributes.read, by_attributes.write)
-"""How an object is walked if something inside it refers back to it, as the inverse of a transform refers to the
-transform. It equals `ATTRIBUTES`, but is told apart by `is`."""
+"""How an object is walked if something inside it refers back to it, as the inverse of a
+transform refers to the transform. It equals `ATTRIBUTES`, but is told apart by `is`."""
 
-# the first entry whose classes include the type counts, so special classes come before general ones
+# the first entry whose classes include the type counts, so special classes come before general
+# ones
 BY_BASE: Final[tuple[tuple[Any, Walk], ...]] = (
     (dict | UserDict, Walk(_read_keyed, write_keyed)),
     (list | UserList, Walk(_read_listed, _write_listed)),

@@ -1,10 +1,11 @@
 """Finds the values that an object holds: those in its slots and its `__dict__`, and the items of the containers in
 these.
 
-None of the object's code is called, not even a property, so values that the object computes are not found. Values that
-an object refers to only from C are found if its type reports them to Python's garbage collector, as Python requires of
-all types. To refuse every object that may have such values is no alternative: it would refuse batches with locks,
-loggers, open files and random generators.
+None of the object's code is called, not even a property, so values that the object computes are
+not found. Values that an object refers to only from C are found if its type reports them to
+Python's garbage collector, as Python requires of all types. To refuse every object that may
+have such values is no alternative: it would refuse batches with locks, loggers, open files and
+random generators.
 """
 
 from __future__ import annotations
@@ -29,12 +30,12 @@ if TYPE_CHECKING:
     from xdevice.contract.backend import Owned
 
 _MOST: Final = 10_000
-"""How many values of one object are searched before the search is given up. From some objects, such as a training loop,
-half of the program can be reached."""
+"""How many values of one object are searched before the search is given up. From some objects,
+such as a training loop, half of the program can be reached."""
 
 _DEEPEST: Final = 16
-"""How many levels of plain containers `is_plain` looks through. Without a limit, a container that contains itself would
-keep it busy forever."""
+"""How many levels of plain containers `is_plain` looks through. Without a limit, a container
+that contains itself would keep it busy forever."""
 
 # a bit of `__flags__`: Py_TPFLAGS_HAVE_GC of Python's C API
 _IS_COLLECTED: Final = 1 << 14
@@ -42,14 +43,15 @@ _IS_COLLECTED: Final = 1 << 14
 _VIEWS: Final[tuple[Any, ...]] = (type({}.keys()), type({}.values()), type({}.items()))
 _LISTS: Final[tuple[Any, ...]] = (list, tuple, set, frozenset, deque, *_VIEWS)
 PLAIN: Final = frozenset(map(id, (type(None), bool, int, float, complex, str, bytes)))
-"""The `id`s of the types whose objects refer to no other objects: numbers, strings, None. `id`s, because the type that is
-looked up may be unhashable."""
+"""The `id`s of the types whose objects refer to no other objects: numbers, strings, None.
+`id`s, because the type that is looked up may be unhashable."""
 
-# the containers that `is_plain` looks through, and the types of attributes that are computed when read
+# the containers that `is_plain` looks through, and the types of attributes that are computed
+# when read
 _FLAT: Final = frozenset(map(id, (dict, list, tuple, set, frozenset)))
 _DESCRIPTORS: Final = (types.GetSetDescriptorType, types.MemberDescriptorType, property)
-# types that are never searched: from code and classes the whole program can be reached, and the object of a
-# weak reference belongs to someone else
+# types that are never searched: from code and classes the whole program can be reached, and the
+# object of a weak reference belongs to someone else
 _NEVER: Final = (
     *(type, types.ModuleType, types.FunctionType, types.GeneratorType),
     *(
@@ -68,12 +70,13 @@ _FIELDS: Final[dict[type, tuple[str, ...]]] = {
     types.BuiltinMethodType: ("__self__",),
     types.MethodWrapperType: ("__self__",),
 }
-"""For types whose attributes are neither in slots nor in a `__dict__`: the names of the attributes to search."""
+"""For types whose attributes are neither in slots nor in a `__dict__`: the names of the
+attributes to search."""
 
 
 class Inner(NamedTuple):
-    """A tensor or model that was found in an object, the path from the object to it, such as `.x[0]`, and its backend
-    and kind."""
+    """A tensor or model that was found in an object, the path from the object to it, such as
+    `.x[0]`, and its backend and kind."""
 
     path: str
     value: Any
@@ -82,21 +85,22 @@ class Inner(NamedTuple):
 
 
 class MappingKeys(tuple[Any, ...]):
-    """The keys of a mapping, as one leaf. They are never replaced, because the program looks values up by the old
-    keys."""
+    """The keys of a mapping, as one leaf. They are never replaced, because the program looks
+    values up by the old keys."""
 
     __slots__ = ()
     __qualname__ = "tuple of keys"
 
 
 class _View(NamedTuple):
-    """Where objects of a type can have references to other objects; determined once for each type."""
+    """Where objects of a type can have references to other objects; determined once for each
+    type."""
 
     is_proxy: bool
     is_open: bool
-    """Whether objects of the type may have references besides those in `base`, `fields` and their attributes, so that
-    the garbage collector is asked. Refusing such types instead would refuse 38 of 66 everyday objects, such as locks,
-    open files, and objects that have one."""
+    """Whether objects of the type may have references besides those in `base`, `fields` and
+    their attributes, so that the garbage collector is asked. Refusing such types instead would
+    refuse 38 of 66 everyday objects, such as locks, open files, and objects that have one."""
     base: Any
     """The built-in container that the type is or inherits from; None if there is none."""
     fields: tuple[str, ...]
@@ -104,19 +108,22 @@ class _View(NamedTuple):
 
 
 def search(x: Any) -> list[Inner]:
-    """Returns the tensors and models in an object that is neither a tensor nor a model, or in an array of Python objects.
-    Raises `ContainerError` if the object contains too much to be searched."""
+    """Returns the tensors and models in an object that is neither a tensor nor a model, or in
+    an array of Python objects. Raises `ContainerError` if the object contains too much to be
+    searched."""
     inside = _objects(x, registry.kind_of(type(x)))
     x = x if inside is None else inside
     return list(_search(x)) if can_hold(type(x)) else []
 
 
 def answers(x: Any) -> bool:
-    """Whether the type of an object can be hashed, and whether `isinstance` and `hasattr` work for the object and for its
-    type. Code of the object or of its metaclass may raise errors there."""
+    """Whether the type of an object can be hashed, and whether `isinstance` and `hasattr` work
+    for the object and for its type. Code of the object or of its metaclass may raise errors
+    there."""
     try:
         hash(type(x))
-        # a name that no class has: the metaclass may have a `__getattr__` that raises another error
+        # a name that no class has: the metaclass may have a `__getattr__` that raises another
+        # error
         getattr(type(x), "__xdevice_lacks_it__", None)
         return x.__class__ is not None and getattr(x, "__dict__", None) is not ...
     except Exception:
@@ -124,8 +131,8 @@ def answers(x: Any) -> bool:
 
 
 def has_method(cls: type, name: str) -> bool:
-    """Whether objects of a type have a method of this name. Calls no code of the objects, of the type or of its
-    metaclass."""
+    """Whether objects of a type have a method of this name. Calls no code of the objects, of
+    the type or of its metaclass."""
     return callable(
         # the first class that has the name decides, as in Python's own lookup
         next((members(base)[name] for base in cls.__mro__ if name in members(base)), None)
@@ -134,7 +141,8 @@ def has_method(cls: type, name: str) -> bool:
 
 @registry.kept_by_type
 def can_hold(cls: type) -> bool:
-    """Whether objects of a type may have references to other objects that are worth a search."""
+    """Whether objects of a type may have references to other objects that are worth a
+    search."""
     # a type whose objects can refer to others takes part in garbage collection
     if not cls.__flags__ & _IS_COLLECTED or issubclass(cls, _NEVER):
         return False
@@ -144,8 +152,9 @@ def can_hold(cls: type) -> bool:
 
 
 def _is_function(cls: type) -> bool:
-    """Whether objects of a type are functions, including those of Cython for example. The garbage collector is not asked
-    about them, because they refer to the globals of a module, and these to the whole program."""
+    """Whether objects of a type are functions, including those of Cython for example. The
+    garbage collector is not asked about them, because they refer to the globals of a module,
+    and these to the whole program."""
     return has_method(cls, "__call__") and has_method(cls, "__get__")
 
 
@@ -161,8 +170,8 @@ def is_proxy(cls: type) -> bool:
 
 
 def _defined(cls: type, name: str) -> Any:
-    """Returns the attribute `name` as a type or one of its bases, except `object`, defines it (a property as such);
-    None if none of them does."""
+    """Returns the attribute `name` as a type or one of its bases, except `object`, defines it
+    (a property as such); None if none of them does."""
     return next(
         (members(base)[name] for base in cls.__mro__[:-1] if name in members(base)), None
     )
@@ -178,8 +187,9 @@ def _unwrap(x: Any) -> Any:
 
 
 def seen_class(x: Any) -> type:
-    """Returns the type of an object, or for a proxy the type of the object behind it. `x.__class__` is not used, because a
-    mock with a `spec`, for example, claims another class there whose contents it does not have."""
+    """Returns the type of an object, or for a proxy the type of the object behind it.
+    `x.__class__` is not used, because a mock with a `spec`, for example, claims another class
+    there whose contents it does not have."""
     # there may be a proxy of a proxy
     while is_proxy(type(x)):
         x = _unwrap(x)
@@ -187,12 +197,13 @@ def seen_class(x: Any) -> type:
 
 
 def _search(x: Any) -> Iterator[Inner]:
-    """Yields the tensors and models in an object, depth first, each of them once. Raises `ContainerError` if more than
-    `_MOST` objects have to be searched."""
+    """Yields the tensors and models in an object, depth first, each of them once. Raises
+    `ContainerError` if more than `_MOST` objects have to be searched."""
     # objects may refer to each other in cycles
     visited = {id(x)}
-    # a stack instead of recursion, because a linked list may be thousands of objects deep; each entry has the
-    # step that led to an object, as `_children` yields it, and the iterator over its children
+    # a stack instead of recursion, because a linked list may be thousands of objects deep; each
+    # entry has the step that led to an object, as `_children` yields it, and the iterator over
+    # its children
     way: list[tuple[str, Any, Iterator[Any]]] = [("", "", _children(x))]
     while way:
         for form, key, child in way[-1][2]:
@@ -218,7 +229,8 @@ def _search(x: Any) -> Iterator[Inner]:
 
 
 def _code(form: str, key: Any) -> str:
-    """Returns the code of one step of a path, from a form and a key as `_children` yields them: `[0]`, or `.x`."""
+    """Returns the code of one step of a path, from a form and a key as `_children` yields them:
+    `[0]`, or `.x`."""
     return form.replace("{}", shown(key, None)) if form.endswith("[{}]") else form
 
 
@@ -243,9 +255,10 @@ def _view(cls: type) -> _View:
 
 
 def _children(x: Any) -> Iterator[tuple[str, Any, Any]]:
-    """Yields `(form, key, value)` for the values directly in an object that may hold tensors. Attributes that are
-    numbers or strings, and containers of only these, are left out. `form` is the code of the step to the value: `[{}]`,
-    in which `{}` stands for the key, or `.x`, with the key ''. Both are '' if there is no code for the step."""
+    """Yields `(form, key, value)` for the values directly in an object that may hold tensors.
+    Attributes that are numbers or strings, and containers of only these, are left out. `form`
+    is the code of the step to the value: `[{}]`, in which `{}` stands for the key, or `.x`,
+    with the key ''. Both are '' if there is no code for the step."""
     cls = type(x)
     view = _view(cls)
     if view.is_proxy:
@@ -272,26 +285,30 @@ def _children(x: Any) -> Iterator[tuple[str, Any, Any]]:
     yield from (
         (f".{name}", "", value) for name, value in own.items() if id(type(value)) not in PLAIN
     )
-    # the collector also returns the `__dict__` and the attributes, which were yielded above with their names
+    # the collector also returns the `__dict__` and the attributes, which were yielded above
+    # with their names
     if view.is_open:
         listed = set(map(id, chain(named, own.values())))
         yield from (("", "", inner) for inner in gc.get_referents(x) if id(inner) not in listed)
 
 
 def _number(form: str, values: list[Any]) -> Iterator[tuple[str, Any, Any]]:
-    """Yields `(form, index, value)` for each value of a list; nothing if all of them are plain."""
+    """Yields `(form, index, value)` for each value of a list; nothing if all of them are
+    plain."""
     return iter(()) if is_plain(values) else zip(repeat(form), count(), values, strict=False)
 
 
 def is_plain(values: list[Any]) -> bool:
-    """Whether values are only numbers and strings, or built-in containers of these. Its loops run in C, because a
-    tokenizer has 50,000 pairs, for which a loop in Python takes ten times as long."""
+    """Whether values are only numbers and strings, or built-in containers of these. Its loops
+    run in C, because a tokenizer has 50,000 pairs, for which a loop in Python takes ten times
+    as long."""
     for _ in range(_DEEPEST):
         kinds = set(map(id, map(type, values))) - PLAIN
         # all are plain; or one is neither plain nor a built-in container
         if not kinds or not kinds <= _FLAT:
             return not kinds
-        # then the contents of all these containers, one level down; a container in two places once
+        # then the contents of all these containers, one level down; a container in two places
+        # once
         once = {id(value): value for value in values if id(type(value)) in _FLAT}.values()
         values = list(chain.from_iterable(once))
         values += chain.from_iterable(box.values() for box in once if type(box) is dict)
@@ -299,8 +316,8 @@ def is_plain(values: list[Any]) -> bool:
 
 
 def _objects(x: Any, owned: Owned | None) -> Any:
-    """Returns the elements of a NumPy array of Python objects; None for an array of numbers, and for anything else.
-    `owned` is the backend and kind of its type."""
+    """Returns the elements of a NumPy array of Python objects; None for an array of numbers,
+    and for anything else. `owned` is the backend and kind of its type."""
     # such an adapter's `container_way` returns a way only for an array of objects
     if owned is None or not owned.backend.is_host_only:
         return None

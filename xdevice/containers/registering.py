@@ -1,9 +1,10 @@
-"""`register_container`, which registers the user's types here and in the trees (pytrees) of JAX, PyTorch and optree.
+"""`register_container`, which registers the user's types here and in the trees (pytrees) of
+JAX, PyTorch and optree.
 
-A type whose attributes are walked is also registered with each framework that is loaded, now or later. In a tree, the
-attributes that hold tensors are children; all others are static, and compared by `==`, as `jax.jit` compares static
-values. Types that are registered with functions are not passed on: their `rebuild` takes the old object, which trees do
-not have.
+A type whose attributes are walked is also registered with each framework that is loaded, now or
+later. In a tree, the attributes that hold tensors are children; all others are static, and
+compared by `==`, as `jax.jit` compares static values. Types that are registered with functions
+are not passed on: their `rebuild` takes the old object, which trees do not have.
 """
 
 from __future__ import annotations
@@ -70,8 +71,8 @@ def register_container(
 
 
 class Static(NamedTuple):
-    """The static part of an object in a tree: its type, the names of the attributes that hold tensors, and the names and
-    values of all others."""
+    """The static part of an object in a tree: its type, the names of the attributes that hold
+    tensors, and the names and values of all others."""
 
     cls: type
     names: tuple[Any, ...]
@@ -83,8 +84,8 @@ class Static(NamedTuple):
 
 
 def _share(cls: type) -> None:
-    """Registers a type with the trees of the frameworks that are loaded, and with optree if that is imported. `share_all`
-    does so for frameworks that are loaded later."""
+    """Registers a type with the trees of the frameworks that are loaded, and with optree if
+    that is imported. `share_all` does so for frameworks that are loaded later."""
     _shared.append(cls)
     for backend in registry.list_loaded():
         backend.register_tree_node(cls, _flatten, _unflatten)
@@ -95,7 +96,8 @@ def _share(cls: type) -> None:
 
 
 def share_all(backend: Backend) -> None:
-    """Registers the types in `_shared` with the trees of a backend that was loaded after them."""
+    """Registers the types in `_shared` with the trees of a backend that was loaded after
+    them."""
     for cls in _shared:
         backend.register_tree_node(cls, _flatten, _unflatten)
 
@@ -126,8 +128,8 @@ def _is_tensor(value: object) -> bool:
 
 
 def _unflatten(static: Static, children: Any) -> Any:
-    """Returns an object from its static part and its children, without calling `__init__`: trees also rebuild objects
-    whose children are no tensors."""
+    """Returns an object from its static part and its children, without calling `__init__`:
+    trees also rebuild objects whose children are no tensors."""
     new: Any = object.__new__(static.cls)
     for name, value in (*static.others, *zip(static.names, children, strict=True)):
         attributes.put(new, name, value)

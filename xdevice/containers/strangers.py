@@ -1,14 +1,15 @@
-"""Strangers: objects that hold tensors but are neither tensors, models nor containers. Some of them can move
-themselves.
+"""Strangers: objects that hold tensors but are neither tensors, models nor containers. Some of
+them can move themselves.
 
-An object moves itself if its type was registered with `move`, or if the type has the method with which objects of
-libraries around a framework move (`Backend.moves_by`, such as `to`) and all tensors found in it are of that framework.
-Any other object cannot be moved. Its tensors would then stay behind, so moving a container with such an object raises
-an error.
+An object moves itself if its type was registered with `move`, or if the type has the method
+with which objects of libraries around a framework move (`Backend.moves_by`, such as `to`) and
+all tensors found in it are of that framework. Any other object cannot be moved. Its tensors
+would then stay behind, so moving a container with such an object raises an error.
 
-If the object's own method leaves a tensor behind, an error names the method, because xdevice cannot know whether the
-method forgot the tensor or keeps it on the host on purpose. The type's `Way` lists the tensors that stay on purpose, for
-all objects of the type; that is never inferred from one object.
+If the object's own method leaves a tensor behind, an error names the method, because xdevice
+cannot know whether the method forgot the tensor or keeps it on the host on purpose. The type's
+`Way` lists the tensors that stay on purpose, for all objects of the type; that is never
+inferred from one object.
 """
 
 from __future__ import annotations
@@ -34,8 +35,9 @@ if TYPE_CHECKING:
 
 
 class Stranger:
-    """An object `x` that is neither a tensor, a model nor a container, with the way in which its type was registered
-    (None if it was not), and the tensors and models that were found in it (`parts`)."""
+    """An object `x` that is neither a tensor, a model nor a container, with the way in which
+    its type was registered (None if it was not), and the tensors and models that were found in
+    it (`parts`)."""
 
     def __init__(self, x: Any, way: Way | None, parts: list[Inner]) -> None:
         self.x = x
@@ -43,7 +45,8 @@ class Stranger:
         self.parts = parts
         # a registered way comes before the object's own method
         self.mover = None if way is not None else _mover(x, parts)
-        """The backend to whose devices the object's own method moves it; None if it has no such method."""
+        """The backend to whose devices the object's own method moves it; None if it has no such
+        method."""
 
     @property
     def moves(self) -> bool:
@@ -58,7 +61,8 @@ class Stranger:
             if kind == "tensor":
                 places.append((path, backend.device_of(value)))
             elif kind == "model":
-                # a model that is not built has no device: its variables are made when it is first used
+                # a model that is not built has no device: its variables are made when it is
+                # first used
                 with suppress(NotBuiltError):
                     places += [
                         (f"{path}.{name}".rstrip("."), place)
@@ -81,27 +85,29 @@ class Stranger:
             return False
 
     def without(self, models: Collection[int]) -> Stranger:
-        """Returns a `Stranger` for the same object, without the models that have these `id`s. They are moved
-        separately."""
+        """Returns a `Stranger` for the same object, without the models that have these `id`s.
+        They are moved separately."""
         return Stranger(
             self.x, self.way, [one for one in self.parts if id(one.value) not in models]
         )
 
     def has_tensors(self) -> bool:
-        """Whether the object can move itself, or holds a tensor. A model that is one variable counts as a tensor here;
-        other models do not."""
+        """Whether the object can move itself, or holds a tensor. A model that is one variable
+        counts as a tensor here; other models do not."""
         return self.moves or any(
             one.kind != "model" or _is_variable(one.backend, one.value) for one in self.parts
         )
 
     def require(self, target: Device) -> None:
-        """Raises `DeviceNotFoundError` if the framework of a tensor in the object does not have this device."""
+        """Raises `DeviceNotFoundError` if the framework of a tensor in the object does not have
+        this device."""
         for backend in {part.backend for part in self.parts}:
             backend.require(target)
 
     def refusal(self, path: str, target: Device) -> ContainerError:
-        """Returns the error for an object that cannot move to `target`: it says that its tensors would stay behind, and
-        which line of code fixes that. `path` is where the object is in its container."""
+        """Returns the error for an object that cannot move to `target`: it says that its
+        tensors would stay behind, and which line of code fixes that. `path` is where the object
+        is in its container."""
         places = [place for _, place in self.places()]
         somewhere = "tensors" if places else "models"
         where = next(
@@ -113,8 +119,9 @@ class Stranger:
         )
 
     def remedy(self, other: str) -> str:
-        """Returns advice on how to get the object's tensors moved, for the end of an error: the line that registers its
-        type, followed by `other`, if that is possible; otherwise another way."""
+        """Returns advice on how to get the object's tensors moved, for the end of an error: the
+        line that registers its type, followed by `other`, if that is possible; otherwise
+        another way."""
         cls = type(self.x)
         if self.way is not None and self.way.instead:
             return self.way.instead
@@ -138,15 +145,17 @@ class Stranger:
         return f"call xdevice.register_container({cls.__qualname__}) to have its attributes walked, {other}"
 
     def move_to(self, target: Device) -> Any:
-        """Returns the object on a device, moved by its own method or by the registered function; the object itself if it
-        is on the device already."""
-        # an object in which no tensors are found is always moved, because nothing says where it is
+        """Returns the object on a device, moved by its own method or by the registered
+        function; the object itself if it is on the device already."""
+        # an object in which no tensors are found is always moved, because nothing says where it
+        # is
         if self.is_on(target) and self.parts:
             return self.x
         return self._move(self.x, target)
 
     def copy_to(self, target: Device) -> Any:
-        """Returns a copy of the object on a device. Raises `ContainerError` if it cannot be copied or moved."""
+        """Returns a copy of the object on a device. Raises `ContainerError` if it cannot be
+        copied or moved."""
         if self.way is not None and self.way.copy is not None:
             return self.way.copy(self.x, target)
         try:
@@ -162,9 +171,10 @@ class Stranger:
         return self._move(twin, target)
 
     def _move(self, x: Any, target: Device) -> Any:
-        """Returns `x`, this object or its copy, moved by its own method. Raises `ContainerError` if the method fails or
-        leaves tensors behind. In the second case, an object that moves in place is first moved back, if all its tensors
-        were on one device."""
+        """Returns `x`, this object or its copy, moved by its own method. Raises
+        `ContainerError` if the method fails or leaves tensors behind. In the second case, an
+        object that moves in place is first moved back, if all its tensors were on one
+        device."""
         homes: set[Device] = set()
         # a tensor in it may be on several devices
         with suppress(UnsupportedError):
@@ -183,15 +193,16 @@ class Stranger:
             self._refuse_left(moved, target)
         except ContainerError:
             if moved is x and len(homes) == 1:
-                # if that fails too, the error already says that the object has not moved as a whole
+                # if that fails too, the error already says that the object has not moved as a
+                # whole
                 with suppress(Exception):
                     self._let_move(x, *homes)
             raise
         return moved
 
     def _refuse_left(self, moved: Any, target: Device) -> None:
-        """Raises `ContainerError` if not all tensors in `moved`, which the object's method has returned, are on the
-        device `target`."""
+        """Raises `ContainerError` if not all tensors in `moved`, which the object's method has
+        returned, are on the device `target`."""
         name = type(self.x).__qualname__
         method = (
             f"{name}.{self.mover.moves_by}()"
@@ -224,8 +235,8 @@ class Stranger:
             )
 
     def _let_move(self, x: Any, target: Device) -> Any:
-        """Returns the result of the registered function, or else of the object's own method for moving; `x` itself if
-        that method returns None, as methods that work in place do."""
+        """Returns the result of the registered function, or else of the object's own method for
+        moving; `x` itself if that method returns None, as methods that work in place do."""
         if self.mover is None:
             assert self.way is not None
             assert self.way.move is not None
@@ -235,8 +246,8 @@ class Stranger:
 
 
 def _duplicate(x: Any, parts: list[Inner]) -> Any:
-    """Returns a deep copy of an object, in which the tensors of `parts` are copied by their framework: gradients flow to
-    the old tensors, and no storage is shared."""
+    """Returns a deep copy of an object, in which the tensors of `parts` are copied by their
+    framework: gradients flow to the old tensors, and no storage is shared."""
     # `deepcopy` regards the objects in this dict as copied already
     memo: dict[int, Any] = {}
     for _, value, backend, kind in parts:
@@ -246,8 +257,9 @@ def _duplicate(x: Any, parts: list[Inner]) -> Any:
 
 
 def separate(x: Any, new: Any) -> None:
-    """Replaces the attributes of `new`, a copy of the tensor `x` of a user's class, by copies. Frameworks share them
-    between both tensors: PyTorch in `Tensor.to`, NumPy in `__array_finalize__`."""
+    """Replaces the attributes of `new`, a copy of the tensor `x` of a user's class, by copies.
+    Frameworks share them between both tensors: PyTorch in `Tensor.to`, NumPy in
+    `__array_finalize__`."""
     before = attributes(x)
     for name, value in attributes(new).items():
         # still shared, and not a number or string, which cannot change
@@ -256,8 +268,9 @@ def separate(x: Any, new: Any) -> None:
 
 
 def _copied(value: Any, name: str) -> Any:
-    """Returns a deep copy of a tensor's attribute; the same object if it cannot be copied and holds no tensors. Raises
-    `ContainerError`, which calls the attribute `name`, if it holds tensors and cannot be copied."""
+    """Returns a deep copy of a tensor's attribute; the same object if it cannot be copied and
+    holds no tensors. Raises `ContainerError`, which calls the attribute `name`, if it holds
+    tensors and cannot be copied."""
     owned = registry.kind_of(type(value))
     parts = [looks.Inner("", value, *owned)] if owned is not None else looks.search(value)
     try:
@@ -272,9 +285,10 @@ def _copied(value: Any, name: str) -> Any:
 
 
 def find(x: Any, way: Way | None, with_host: bool = False) -> Stranger | None:
-    """Returns the `Stranger` for an object that is neither a tensor nor a model; None if nothing in it can be moved.
-    `way` is the way in which the type of the object was registered; None if it was not. Arrays of a framework that has
-    only host memory count only with `with_host`: they cannot be moved, but a copy of the object needs its own."""
+    """Returns the `Stranger` for an object that is neither a tensor nor a model; None if
+    nothing in it can be moved. `way` is the way in which the type of the object was registered;
+    None if it was not. Arrays of a framework that has only host memory count only with
+    `with_host`: they cannot be moved, but a copy of the object needs its own."""
     if way is not None and way.tensors is not None:
         named = ((name, value, registry.kind_of(type(value))) for name, value in way.tensors(x))
         parts = [looks.Inner(name, value, *owned) for name, value, owned in named if owned]
@@ -299,8 +313,8 @@ def _is_variable(backend: Backend, model: Any) -> bool:
 
 
 def _mover(x: Any, parts: list[Inner]) -> Backend | None:
-    """Returns the backend of all tensors and models in an object, if the object has the method with which objects of
-    libraries around that framework move themselves; otherwise None."""
+    """Returns the backend of all tensors and models in an object, if the object has the method
+    with which objects of libraries around that framework move themselves; otherwise None."""
     first = parts[0].backend if parts else None
     if (
         first is None

@@ -1,8 +1,10 @@
-"""Walks containers, rebuilds them with their tensors replaced, and registers the user's types (`register`).
+"""Walks containers, rebuilds them with their tensors replaced, and registers the user's types
+(`register`).
 
-This module knows Python's own containers (the module `batches` takes those with nothing but tensors, numbers and
-strings); `ways` determines how other types are walked. It is asked once for each type, and the answer is kept until the
-type is deleted, a backend is loaded, or a type is registered.
+This module knows Python's own containers (the module `batches` takes those with nothing but
+tensors, numbers and strings); `ways` determines how other types are walked. It is asked once
+for each type, and the answer is kept until the type is deleted, a backend is loaded, or a type
+is registered.
 """
 
 from __future__ import annotations
@@ -39,12 +41,13 @@ if TYPE_CHECKING:
     from xdevice.contract.backend import Owned
 
     _Node = tuple[Any, Walk, Iterable[Any], Sequence[Any], dict[int, Any]]
-    """A container that was walked; how it is read and written; its keys; its children; and, by their indices, the nodes
-    of those children that are containers."""
+    """A container that was walked; how it is read and written; its keys; its children; and, by
+    their indices, the nodes of those children that are containers."""
     Walked = tuple[_Node | None, list[Any], dict[int, type]]
-    """The result of a walk: the node of the container, None if it was a leaf itself; every leaf, tensor or not, in the
-    order of the walk; the types of the leaves, by their `id`s, because some types cannot be hashed. Nodes and results are
-    tuples, because a class of their own made `to_device` 2.5 times as slow for three tensors that are there already."""
+    """The result of a walk: the node of the container, None if it was a leaf itself; every
+    leaf, tensor or not, in the order of the walk; the types of the leaves, by their `id`s,
+    because some types cannot be hashed. Nodes and results are tuples, because a class of their
+    own made `to_device` 2.5 times as slow for three tensors that are there already."""
 
 
 # a type that was not looked up yet, because None means a leaf
@@ -64,11 +67,12 @@ class Leaf(NamedTuple):
 
 
 def flatten(x: Any, whole: bool = False, once: bool = False) -> Walked:
-    """Returns every leaf of a container, and what `rebuild` needs to replace them. Raises `ContainerError` if the
-    container contains itself or is nested too deeply.
+    """Returns every leaf of a container, and what `rebuild` needs to replace them. Raises
+    `ContainerError` if the container contains itself or is nested too deeply.
 
-    With `whole`, an object that moves itself is a leaf. With `once`, a container that is in several places is walked only
-    at the first of them: thirty lists, each of which contains the next one twice, have a billion places.
+    With `whole`, an object that moves itself is a leaf. With `once`, a container that is in
+    several places is walked only at the first of them: thirty lists, each of which contains the
+    next one twice, have a billion places.
     """
     while True:
         ways = walks
@@ -86,7 +90,8 @@ def flatten(x: Any, whole: bool = False, once: bool = False) -> Walked:
                 root = _walk(x, way, whole, {} if once else None, leaves, kinds)
             except RecursionError:
                 raise too_deep(x) from None
-        # otherwise a backend was loaded during the walk, and types may be walked differently now
+        # otherwise a backend was loaded during the walk, and types may be walked differently
+        # now
         if ways is walks:
             return root, leaves, kinds
 
@@ -99,12 +104,14 @@ def _walk(
     leaves: list[Any],
     kinds: dict[int, type],
 ) -> _Node:
-    """Walks a container: adds its leaves to `leaves` and their types to `kinds`, and returns its node.
+    """Walks a container: adds its leaves to `leaves` and their types to `kinds`, and returns
+    its node.
 
-    `once` is None if a container in several places is to be walked at each of them. Otherwise it has the node of each
-    container that was met before, by the container's `id`; None in place of the node while the container is being walked,
-    and `_REFERRED_TO` if something in it has turned out to refer back to it. Raises `RecursionError` for a container that
-    contains itself and could not be rebuilt.
+    `once` is None if a container in several places is to be walked at each of them. Otherwise
+    it has the node of each container that was met before, by the container's `id`; None in
+    place of the node while the container is being walked, and `_REFERRED_TO` if something in it
+    has turned out to refer back to it. Raises `RecursionError` for a container that contains
+    itself and could not be rebuilt.
     """
     # a dict whose keys are all strings is read without a function
     is_plain = type(x) is dict
@@ -114,8 +121,9 @@ def _walk(
             break
     # `way.read` takes three times as long
     keys, children = ([*x], [*x.values()]) if is_plain else way.read(x)
-    # a first loop for containers with nothing but leaves, which takes a third of the time of the second
-    # one; tensors in a list are mostly of one type, which is looked up only when it changes
+    # a first loop for containers with nothing but leaves, which takes a third of the time of
+    # the second one; tensors in a list are mostly of one type, which is looked up only when it
+    # changes
     cls: Any = None
     for child in children:
         if type(child) is not cls:
@@ -146,8 +154,8 @@ def _walk(
         else:
             node = once[id(child)]
             if node is None or node is _REFERRED_TO:
-                # a list or dict that contains itself cannot be rebuilt; an object with attributes can,
-                # because it is made first and filled afterwards
+                # a list or dict that contains itself cannot be rebuilt; an object with
+                # attributes can, because it is made first and filled afterwards
                 if into is not ATTRIBUTES:
                     raise RecursionError
                 once[id(child)] = _REFERRED_TO
@@ -160,9 +168,10 @@ def _walk(
 
 
 def rebuild(walk: Walked, changed: Sequence[Any], touched: Container[int] = ()) -> Any:
-    """Returns the container that was walked with `changed` in place of its leaves; the container itself if these are the
-    same objects as before. Inner containers with a leaf whose `id` is in `touched` are rebuilt even if nothing in them has
-    changed. Raises `ContainerError` if a container cannot be rebuilt."""
+    """Returns the container that was walked with `changed` in place of its leaves; the
+    container itself if these are the same objects as before. Inner containers with a leaf whose
+    `id` is in `touched` are rebuilt even if nothing in them has changed. Raises
+    `ContainerError` if a container cannot be rebuilt."""
     root, leaves, _ = walk
     if root is None:
         # it was a leaf itself
@@ -192,15 +201,15 @@ class Tree:
     ) -> None:
         self.is_once = once
         self.strangers: list[tuple[int, strangers.Stranger]] = []
-        """The objects of unknown types that hold tensors, each with its index among the leaves. Empty unless the tree
-        comes from `searched`."""
+        """The objects of unknown types that hold tensors, each with its index among the leaves.
+        Empty unless the tree comes from `searched`."""
         self.walk = flatten(x, whole, once) if walk is None else walk
         self.root, self.leaves, self.kinds = self.walk
 
     @cached_property
     def owners(self) -> dict[int, Owned | None]:
-        """The backend and the kind of each type of leaf, by the type's `id`; None for types that are not tensors,
-        symbols or models."""
+        """The backend and the kind of each type of leaf, by the type's `id`; None for types
+        that are not tensors, symbols or models."""
         return {number: registry.kind_of(cls) for number, cls in self.kinds.items()}
 
     def paths(self) -> list[tuple[Any, ...]]:
@@ -213,7 +222,8 @@ class Tree:
             raise too_deep(self.root[0]) from None
 
     def path(self, index: int) -> str:
-        """Returns the path to the leaf with this index, as written after the container's name: `['x'][1]`."""
+        """Returns the path to the leaf with this index, as written after the container's name:
+        `['x'][1]`."""
         return written(self.paths()[index])
 
     def named_leaves(self) -> list[Leaf]:
@@ -224,15 +234,18 @@ class Tree:
         ]
 
     def rebuilt(self, changed: Sequence[Any]) -> Any:
-        """Returns the container with other leaves; the container itself if they are the same objects as before."""
+        """Returns the container with other leaves; the container itself if they are the same
+        objects as before."""
         return rebuild(self.walk, changed)
 
     def check_rebuilding(self, touched: Container[int]) -> None:
-        """Raises `ContainerError` if the container cannot be rebuilt when the leaves with these `id`s are replaced."""
+        """Raises `ContainerError` if the container cannot be rebuilt when the leaves with these
+        `id`s are replaced."""
         rebuild(self.walk, self.leaves, touched)
 
     def unknown(self) -> list[int]:
-        """Returns the indices of the leaves that are neither tensors nor models, nor numbers, strings or None."""
+        """Returns the indices of the leaves that are neither tensors nor models, nor numbers,
+        strings or None."""
         return [
             i
             for i, value in enumerate(self.leaves)
@@ -240,13 +253,15 @@ class Tree:
         ]
 
     def refuse_strangers(self) -> None:
-        """Raises `ContainerError` if a leaf is an object that holds tensors, because these cannot be replaced."""
+        """Raises `ContainerError` if a leaf is an object that holds tensors, because these
+        cannot be replaced."""
         for i, stranger in self.strangers:
             refuse_stranger(self.path(i), stranger)
 
     def refuse_shared(self) -> None:
-        """Raises `ContainerError` if a leaf is an object that holds NumPy arrays, which a copy of the container would
-        share. (A move may share them, because it leaves them on the host.)"""
+        """Raises `ContainerError` if a leaf is an object that holds NumPy arrays, which a copy
+        of the container would share. (A move may share them, because it leaves them on the
+        host.)"""
         # objects that hold other tensors too are copied as a whole
         taken = {i for i, _ in self.strangers}
         for i in self.unknown():
@@ -260,8 +275,9 @@ class Tree:
                 )
 
     def refuse_sparse(self, name: str, verb: str) -> None:
-        """Raises `UnsupportedError` if the container is or contains an object whose tensors have a meaning only together,
-        such as a sparse array. `name` is what the error calls the container, and `verb` the function that was called."""
+        """Raises `UnsupportedError` if the container is or contains an object whose tensors
+        have a meaning only together, such as a sparse array. `name` is what the error calls the
+        container, and `verb` the function that was called."""
         # a list as a stack, because containers may be nested deeply
         nodes: list[tuple[tuple[Any, ...], _Node]] = (
             [] if self.root is None else [((), self.root)]
@@ -278,8 +294,9 @@ class Tree:
             nodes += [((*path, names[i]), node) for i, node in inner.items()]
 
     def stranger(self, index: int) -> strangers.Stranger | None:
-        """Returns what the function `stranger` returns for the leaf with this index. Raises `ContainerError`, with the
-        path of the leaf, if the leaf contains too much to be searched."""
+        """Returns what the function `stranger` returns for the leaf with this index. Raises
+        `ContainerError`, with the path of the leaf, if the leaf contains too much to be
+        searched."""
         try:
             return stranger(self.leaves[index])
         except ContainerError as error:
@@ -287,14 +304,15 @@ class Tree:
 
 
 def searched(x: Any, whole: bool = False, walk: Walked | None = None) -> Tree:
-    """Returns the `Tree` of a container, in which `strangers` lists the objects of unknown types that hold tensors.
-    `walk` is the result of `flatten(x, whole, once=True)`, if the caller has it already."""
+    """Returns the `Tree` of a container, in which `strangers` lists the objects of unknown
+    types that hold tensors. `walk` is the result of `flatten(x, whole, once=True)`, if the
+    caller has it already."""
     while True:
         ways = walks
         tree = Tree(x, whole, once=True, walk=walk)
         for i in tree.unknown():
-            # this loads a backend if it meets the first object of a framework; other types are walked
-            # then, so the loop begins again
+            # this loads a backend if it meets the first object of a framework; other types are
+            # walked then, so the loop begins again
             holder = tree.stranger(i)
             if holder is not None:
                 tree.strangers.append((i, holder))
@@ -313,8 +331,8 @@ def too_deep(x: Any) -> ContainerError:
 
 
 def refuse_stranger(path: str, holder: strangers.Stranger | None) -> None:
-    """Raises `ContainerError` if `holder`, the leaf at `path` of a container, holds tensors. Does nothing if it is
-    None."""
+    """Raises `ContainerError` if `holder`, the leaf at `path` of a container, holds tensors.
+    Does nothing if it is None."""
     if holder is not None and holder.has_tensors():
         raise ContainerError(
             f"{path or 'it'} is a {type(holder.x).__qualname__} that holds tensors, and is not known to xdevice as a "
@@ -328,21 +346,22 @@ def is_container(x: object) -> bool:
 
 
 def leaves(x: object) -> list[Leaf]:
-    """Returns every leaf of `x`, tensor or not, with its path, in the order of the walk; `x` itself if it is no
-    container."""
+    """Returns every leaf of `x`, tensor or not, with its path, in the order of the walk; `x`
+    itself if it is no container."""
     return Tree(x).named_leaves()
 
 
 def written(keys: Iterable[Any]) -> str:
-    """Returns the path that consists of these keys, as written after the container's name: `['x'][1]`."""
+    """Returns the path that consists of these keys, as written after the container's name:
+    `['x'][1]`."""
     return "".join(
         f".{key}" if type(key) is Attribute else f"[{shown(key, None)}]" for key in keys
     )
 
 
 def have_same_keys(one: Walked, other: Walked) -> bool:
-    """Whether two containers have the same keys in the same order at all levels, so the paths to their leaves are
-    equal."""
+    """Whether two containers have the same keys in the same order at all levels, so the paths
+    to their leaves are equal."""
     nodes = [(one[0], other[0])]
     # the list grows while it is iterated over
     for node, twin in nodes:
@@ -358,11 +377,12 @@ def have_same_keys(one: Walked, other: Walked) -> bool:
 
 
 def map_leaves(x: Any, change: Callable[[list[Any]], list[Any]], copies: bool = False) -> Any:
-    """Returns `x` rebuilt with the leaves that `change(leaves)` returns; `x` itself if these are the same objects.
+    """Returns `x` rebuilt with the leaves that `change(leaves)` returns; `x` itself if these
+    are the same objects.
 
     Raises:
-        ContainerError: a leaf is an object that holds tensors; or, with `copies`, one that holds NumPy arrays, which the
-            result would share.
+        ContainerError: a leaf is an object that holds tensors; or, with `copies`, one that
+            holds NumPy arrays, which the result would share.
     """
     tree = searched(x)
     tree.refuse_strangers()
@@ -391,8 +411,8 @@ def way_of(x: Any, whole: bool) -> Walk | None:
 
 
 def mover(x: Any) -> strangers.Stranger | None:
-    """Returns the `Stranger` for an object whose type is registered with a function that moves it, by a user or a
-    framework; None for any other object."""
+    """Returns the `Stranger` for an object whose type is registered with a function that moves
+    it, by a user or a framework; None for any other object."""
     way = walks.get(id(type(x)))
     if type(way) is not Whole or way.way is None:
         return None
@@ -401,8 +421,8 @@ def mover(x: Any) -> strangers.Stranger | None:
 
 
 def stranger(x: Any) -> strangers.Stranger | None:
-    """Returns the `Stranger` for a leaf that holds tensors or models, or that is registered with a function that moves
-    it; None for any other leaf."""
+    """Returns the `Stranger` for a leaf that holds tensors or models, or that is registered
+    with a function that moves it; None for any other leaf."""
     cls = type(x)
     if id(cls) in PLAIN:
         return None
@@ -413,9 +433,9 @@ def stranger(x: Any) -> strangers.Stranger | None:
 def _paths(
     node: _Node, before: tuple[Any, ...], visited: set[int] | None
 ) -> Iterator[tuple[Any, ...]]:
-    """Yields a tuple of keys for each leaf below a node: those of `before`, and then those that lead from the node to the
-    leaf. If `visited` is a set, of the `id`s of containers, a container that is in several places is entered only at the
-    first of them."""
+    """Yields a tuple of keys for each leaf below a node: those of `before`, and then those that
+    lead from the node to the leaf. If `visited` is a set, of the `id`s of containers, a
+    container that is in several places is entered only at the first of them."""
     container, _, keys, _, inner = node
     if visited is not None:
         if id(container) in visited:
@@ -435,9 +455,10 @@ def _rebuild(
     touched: Container[int],
     done: dict[int, tuple[_Node, list[Any], Any]],
 ) -> Any:
-    """Returns the container of a node, with the next items of `changed` as its leaves. `touched` is as in `rebuild`.
-    `done` has, by the `id` of each container that was rebuilt, its node, its new children and the new container, so a
-    container in two places is rebuilt as one."""
+    """Returns the container of a node, with the next items of `changed` as its leaves.
+    `touched` is as in `rebuild`. `done` has, by the `id` of each container that was rebuilt,
+    its node, its new children and the new container, so a container in two places is rebuilt as
+    one."""
     container, way, _, children, inner = node
     # rebuilt already, at another place in the container
     before = done.get(id(container))
@@ -471,7 +492,8 @@ def _rebuild(
 
 
 def _write(node: _Node, new: list[Any]) -> Any:
-    """Returns the container of a node, rebuilt with the children `new`. Raises `ContainerError` if that fails."""
+    """Returns the container of a node, rebuilt with the children `new`. Raises `ContainerError`
+    if that fails."""
     container, way, keys, _, _ = node
     try:
         return way.write(container, keys, new)
@@ -495,13 +517,15 @@ def _read_dict(x: Any) -> tuple[Iterable[Any], Sequence[Any]]:
 
 
 def _read_ordered(x: Any) -> tuple[Iterable[Any], Sequence[Any]]:
-    """Returns the keys and values of an `OrderedDict`, and those of its attributes that hold tensors."""
+    """Returns the keys and values of an `OrderedDict`, and those of its attributes that hold
+    tensors."""
     return add_attributes(x, *_read_dict(x)) if x.__dict__ else _read_dict(x)
 
 
 def _write_ordered(x: Any, keys: Iterable[Any], new: Sequence[Any]) -> Any:
     """Returns an `OrderedDict` with other values, and with the attributes of `x`."""
-    # a PyTorch state_dict, for example, has the versions of its layers in the attribute `_metadata`
+    # a PyTorch state_dict, for example, has the versions of its layers in the attribute
+    # `_metadata`
     return write_keyed(x, keys, new) if x.__dict__ else OrderedDict(zip(x, new, strict=False))
 
 
@@ -512,8 +536,9 @@ def _read_items(x: Any) -> tuple[Iterable[Any], Sequence[Any]]:
 
 _SLICE: Final = tuple(map(Attribute, ("start", "stop", "step")))
 
-# how Python's own containers are walked. `zip` is not strict, because the values of a dict may be followed by
-# one more child, the leaf for keys that hold tensors (see `and_keys`), which is left out.
+# how Python's own containers are walked. `zip` is not strict, because the values of a dict may
+# be followed by one more child, the leaf for keys that hold tensors (see `and_keys`), which is
+# left out.
 OWN: Final[dict[type, Walk]] = {
     dict: Walk(_read_dict, lambda x, keys, new: dict(zip(x, new, strict=False)), True),
     OrderedDict: Walk(_read_ordered, _write_ordered, True),
@@ -542,8 +567,8 @@ def register(
     rebuild: Callable[[Any, Any], Any] | None,
     move: Callable[[Any, Device], Any] | None,
 ) -> None:
-    """Registers how objects of a type are walked or moved, with the arguments of `register_container`. Raises
-    `ContainerError` for wrong arguments."""
+    """Registers how objects of a type are walked or moved, with the arguments of
+    `register_container`. Raises `ContainerError` for wrong arguments."""
     _refuse(cls, flatten, rebuild, move)
     registered[cls] = Way(flatten, rebuild, move)
     forget()
@@ -583,13 +608,14 @@ def _refuse(cls: object, flatten: object, rebuild: object, move: object) -> None
 
 
 def forget(_: Backend | None = None) -> None:
-    """Forgets how each type is walked. Called for each backend that is loaded. `walks` is then another dict, from which a
-    walk that is in progress sees that it has to begin again."""
+    """Forgets how each type is walked. Called for each backend that is loaded. `walks` is then
+    another dict, from which a walk that is in progress sees that it has to begin again."""
     global walks
     walks = dict.fromkeys(PLAIN) | {id(cls): way for cls, way in OWN.items()}
 
 
 walks: dict[int, Walk | Whole | None]
-"""How objects of each type are walked, by the `id` of the type; None for leaves. `registry.remember` adds types to it."""
+"""How objects of each type are walked, by the `id` of the type; None for leaves.
+`registry.remember` adds types to it."""
 forget()
 registry.on_load.append(forget)

@@ -1,5 +1,5 @@
-"""The choice of the accelerator that the name `gpu:i` means, if a framework has several, such as CUDA
-and another vendor's plugin."""
+"""The choice of the accelerator that the name `gpu:i` means, if a framework has several, such
+as CUDA and another vendor's plugin."""
 
 from __future__ import annotations
 
@@ -25,8 +25,10 @@ def choose(
     Args:
         framework: what error messages call the framework.
         names: the framework's accelerators that have devices on this machine.
-        words: returns the words that mean the hardware of an accelerator, such as "cuda" for TensorFlow's "GPU".
-        default: the accelerator on which the framework itself computes; None if it does not say so.
+        words: returns the words that mean the hardware of an accelerator, such as "cuda" for
+            TensorFlow's "GPU".
+        default: the accelerator on which the framework itself computes; None if it does not
+            say.
 
     Raises:
         UnsupportedError: there are several accelerators, and neither XDEVICE_ACCELERATOR nor `default` names one.
@@ -38,7 +40,8 @@ def choose(
         word.strip().lower() for word in os.environ.get(VARIABLE, "").split(",") if word.strip()
     ]
     there = ", ".join(names)
-    # the variable lists words for several frameworks, each of which uses the first that it knows
+    # the variable lists words for several frameworks, each of which uses the first that it
+    # knows
     if wanted:
         for name in names:
             if name.lower() in wanted or any(word in wanted for word in words(name)):

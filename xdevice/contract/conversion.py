@@ -26,7 +26,8 @@ ALIGNMENT: Final = 64
 """Memory that other frameworks are to adopt begins at a multiple of this many bytes: on any other memory TensorFlow's
 first operation crashes the process, and JAX makes a copy."""
 
-# arrays of fewer elements than this are copied at once; larger ones in strips of so many columns
+# arrays of fewer elements than this are copied at once; larger ones in strips of so many
+# columns
 _LARGE: Final = 1 << 20
 _STRIP: Final = 16
 
@@ -45,8 +46,8 @@ class Takes(NamedTuple):
 
 
 def aligned(nbytes: int) -> np.ndarray[Any, Any]:
-    """Returns an array of `nbytes` new bytes whose memory begins at a multiple of `ALIGNMENT`. Memory
-    that NumPy allocates begins at such a multiple only by chance."""
+    """Returns an array of `nbytes` new bytes whose memory begins at a multiple of `ALIGNMENT`.
+    Memory that NumPy allocates begins at such a multiple only by chance."""
     import numpy
 
     memory = numpy.empty(nbytes + ALIGNMENT, "uint8")
@@ -58,14 +59,15 @@ def aligned(nbytes: int) -> np.ndarray[Any, Any]:
 def owned(
     array: np.ndarray[Any, Any], room: np.ndarray[Any, Any] | None = None
 ) -> np.ndarray[Any, Any]:
-    """Returns a copy of an array in C order. Its memory is that of `room`, an array of at least as many
-    bytes; if `room` is None, new memory from `aligned`."""
+    """Returns a copy of an array in C order. Its memory is that of `room`, an array of at least
+    as many bytes; if `room` is None, new memory from `aligned`."""
     buffer = aligned(array.nbytes) if room is None else room[: array.nbytes]
     copy: np.ndarray[Any, Any] = buffer.view(array.dtype).reshape(array.shape)
     if array.size < _LARGE or array.flags.c_contiguous:
         copy[...] = array
         return copy
-    # transposing a matrix of 64 MB takes NumPy 25 times as long as a plain copy; in strips of columns, 8 times
+    # transposing a matrix of 64 MB takes NumPy 25 times as long as a plain copy; in strips of
+    # columns, 8 times
     for first in range(0, array.shape[-1], _STRIP):
         copy[..., first : first + _STRIP] = array[..., first : first + _STRIP]
     return copy
@@ -85,18 +87,19 @@ class Conversion(Primitives):
     needs: ClassVar[tuple[str, ...]] = ("export", "takes", "adopt")
 
     def takes(self) -> Takes | None:
-        """Returns a description of the memory in which `adopt` can make tensors; None if `adopt` cannot
-        use another framework's memory at all."""
+        """Returns a description of the memory in which `adopt` can make tensors; None if
+        `adopt` cannot use another framework's memory at all."""
         return None
 
     def shares(self, device: Device) -> bool:
-        """Whether other frameworks can use the memory of this device in place. By default they can use
-        that of the host and of real GPUs, but not that of virtual GPUs."""
+        """Whether other frameworks can use the memory of this device in place. By default they
+        can use that of the host and of real GPUs, but not that of virtual GPUs."""
         return device is devices.CPU or (device.kind == "gpu" and not self.virtual)
 
     def detached(self, x: Any) -> Any:
-        """Returns a tensor in the same memory as `x` that is not part of a gradient computation; `x`
-        itself if it requires no gradient. Raises `UnsupportedError` if `x` is not a dense tensor."""
+        """Returns a tensor in the same memory as `x` that is not part of a gradient
+        computation; `x` itself if it requires no gradient. Raises `UnsupportedError` if `x` is
+        not a dense tensor."""
         return x
 
     def finish(self, x: Any) -> None:
@@ -105,45 +108,46 @@ class Conversion(Primitives):
         self.wait(x)
 
     def lending(self, x: Any) -> AbstractContextManager[Any]:
-        """Returns a context manager that the core enters while it exports the memory of `x` and another
-        framework adopts it. In PyTorch it makes the GPU of `x` the current one."""
+        """Returns a context manager that the core enters while it exports the memory of `x` and
+        another framework adopts it. In PyTorch it makes the GPU of `x` the current one."""
         return nullcontext()
 
     def memory_layout(self, x: Any) -> tuple[int, bool, bool] | None:
-        """Returns the address of a detached tensor, whether it is in C order, and whether none of its
-        strides is negative. Returns None if the framework has no faster way to these than a DLPack
-        capsule, which the core then reads."""
+        """Returns the address of a detached tensor, whether it is in C order, and whether none
+        of its strides is negative. Returns None if the framework has no faster way to these
+        than a DLPack capsule, which the core then reads."""
         return None
 
     def export(self, x: Any) -> Any:
-        """Returns an unversioned DLPack capsule for a detached tensor. The capsule keeps the tensor's memory alive.
-        Raises `BufferError` if the capsule would not describe the values, or if the memory must not be shared."""
+        """Returns an unversioned DLPack capsule for a detached tensor. The capsule keeps the
+        tensor's memory alive. Raises `BufferError` if the capsule would not describe the
+        values, or if the memory must not be shared."""
         raise self.unsupported("sharing its memory", "its tensors are copied through the host")
 
     def compact(self, x: Any) -> Any:
-        """Returns a copy of a detached tensor, on the same device, that any framework can adopt: in C
-        order, at a multiple of `ALIGNMENT`. For tensors of all frameworks on cpu:0 the core calls only
-        the NumPy adapter's method."""
+        """Returns a copy of a detached tensor, on the same device, that any framework can
+        adopt: in C order, at a multiple of `ALIGNMENT`. For tensors of all frameworks on cpu:0
+        the core calls only the NumPy adapter's method."""
         return self.copy(x, self.device_of(x))
 
     def adopt(self, lent: Lent, dtype: str) -> Any:
-        """Returns a tensor of `dtype` in the memory that `lent` describes, which satisfies what `takes`
-        returned. The method must consume either `lent.capsule`, or `lent` itself, which the framework's
-        `from_dlpack` accepts like an array."""
+        """Returns a tensor of `dtype` in the memory that `lent` describes, which satisfies what
+        `takes` returned. The method must consume either `lent.capsule`, or `lent` itself, which
+        the framework's `from_dlpack` accepts like an array."""
         raise self.unsupported(
             "using the memory of other frameworks", "tensors are copied to it through the host"
         )
 
     def from_buffer(self, array: np.ndarray[Any, Any]) -> Any:
-        """Returns a tensor on cpu:0 with the dtype and values of an array, in the array's own memory if
-        the framework can do that. The array is not empty, is C-contiguous, and begins at a multiple of
-        `ALIGNMENT`; nobody else uses it."""
+        """Returns a tensor on cpu:0 with the dtype and values of an array, in the array's own
+        memory if the framework can do that. The array is not empty, is C-contiguous, and begins
+        at a multiple of `ALIGNMENT`; nobody else uses it."""
         return self.from_numpy(array, devices.CPU)
 
     def gives_away(self, x: Any) -> bool:
-        """Whether nobody else, not even the framework, uses the memory of the array that `to_numpy(x)`
-        returns. If somebody does, the core copies the array before a user may write into it. It always
-        copies an array that is read-only."""
+        """Whether nobody else, not even the framework, uses the memory of the array that
+        `to_numpy(x)` returns. If somebody does, the core copies the array before a user may
+        write into it. It always copies an array that is read-only."""
         return False
 
     def peek(self, x: Any) -> np.ndarray[Any, Any]:
@@ -152,7 +156,7 @@ class Conversion(Primitives):
         return self.to_numpy(x)
 
     def dtype_refusal(self, dtype: str) -> str | None:
-        """Returns why the framework, with its present settings, would replace `dtype`, one of its
-        `dtypes`, by a narrower one, and what to do about that; None if it would not. JAX has 64-bit
-        dtypes only if jax_enable_x64 is set."""
+        """Returns why the framework, with its present settings, would replace `dtype`, one of
+        its `dtypes`, by a narrower one, and what to do about that; None if it would not. JAX
+        has 64-bit dtypes only if jax_enable_x64 is set."""
         return None

@@ -1,8 +1,9 @@
 """Reads DLPack capsules, and corrects them before a framework consumes them.
 
-Every framework that shares memory uses the DLPack protocol, but each checks less of a capsule than it should, so the
-core reads the fields here. The dtype in a capsule is rewritten if the two frameworks label the same dtype differently.
-The strides are rewritten if they differ from C order only along dimensions of size 1, where strides have no effect.
+Every framework that shares memory uses the DLPack protocol, but each checks less of a capsule
+than it should, so the core reads the fields here. The dtype in a capsule is rewritten if the
+two frameworks label the same dtype differently. The strides are rewritten if they differ from C
+order only along dimensions of size 1, where strides have no effect.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ _CODES: Final = {"int": 0, "uint": 1, "float": 2, "bfloat": 4, "complex": 5}
 BOOL: Final = (6, 8)
 CPU: Final = 1
 GPUS: Final = (2, 10)
-"""DLPack's device types for CUDA and ROCm. Those of Metal and oneAPI are left out, because their pointers are not
-addresses that another framework can use."""
+"""DLPack's device types for CUDA and ROCm. Those of Metal and oneAPI are left out, because
+their pointers are not addresses that another framework can use."""
 
 Label = tuple[int, int]
 """How DLPack writes a dtype: a code for the kind, and the number of bits."""
@@ -73,10 +74,12 @@ def label_of(dtype: str) -> Label:
 
 
 class Lent:
-    """A tensor's memory, to be lent through DLPack: a capsule that nobody has consumed yet, and the fields read from
-    it. An importer, such as a framework's `from_dlpack`, accepts a `Lent` like an array.
+    """A tensor's memory, to be lent through DLPack: a capsule that nobody has consumed yet, and
+    the fields read from it. An importer, such as a framework's `from_dlpack`, accepts a `Lent`
+    like an array.
 
-    `address` is that of the first element, `strides` are in elements, `device` is DLPack's pair of type and index.
+    `address` is that of the first element, `strides` are in elements, `device` is DLPack's pair
+    of type and index.
     """
 
     __slots__ = ("_tensor", "address", "capsule", "device", "shape", "strides")
@@ -104,37 +107,39 @@ class Lent:
         return True
 
     def relabel(self, label: Label) -> None:
-        """Writes a code and number of bits for the dtype into the capsule: those that the framework
-        that is going to consume it uses."""
+        """Writes a code and number of bits for the dtype into the capsule: those that the
+        framework that is going to consume it uses."""
         self._tensor.code, self._tensor.bits = label
 
     def straighten(self) -> None:
         """Makes the capsule of a compact tensor state the strides of C order, also along dimensions of size 1."""
         if self.strides != compact_strides(self.shape):
-            # a null pointer means C order; the list must not be changed, because it may be the source
-            # tensor's own: PyTorch 2.13 does not copy it
+            # a null pointer means C order; the list must not be changed, because it may be the
+            # source tensor's own: PyTorch 2.13 does not copy it
             self._tensor.strides = None
 
     def hand_over(self, adopt: Callable[[Lent], Any]) -> Any:
-        """Returns `adopt(self)`, the tensor of the importer. Once the importer no longer needs the memory, it is
-        released by a thread of xdevice.
+        """Returns `adopt(self)`, the tensor of the importer. Once the importer no longer needs
+        the memory, it is released by a thread of xdevice.
 
-        This prevents deadlocks if the importing or the exporting framework holds its own lock while it releases memory
-        (`Primitives.releases_under_lock`). If such a framework imports memory, releasing it may also release a tensor
-        of the framework itself, which needs the same lock again. If such a framework exports memory, the importer may
-        release it, and then waits for Python's lock, while the thread with Python's lock waits for the framework's.
+        This prevents deadlocks if the importing or the exporting framework holds its own lock
+        while it releases memory (`Primitives.releases_under_lock`). If such a framework imports
+        memory, releasing it may also release a tensor of the framework itself, which needs the
+        same lock again. If such a framework exports memory, the importer may release it, and
+        then waits for Python's lock, while the thread with Python's lock waits for the
+        framework's.
         """
         import numpy
 
-        # A NumPy capsule, with the fields of this tensor written into it. It may be released while an
-        # exception propagates. NumPy's deleter and callbacks of weak references preserve the exception;
-        # a callback of ctypes loses it, or crashes.
+        # A NumPy capsule, with the fields of this tensor written into it. It may be released
+        # while an exception propagates. NumPy's deleter and callbacks of weak references
+        # preserve the exception; a callback of ctypes loses it, or crashes.
         token = numpy.empty(1, "uint8")
         capsule = token.__dlpack__()
         managed = _Managed.from_address(_pointer_of(capsule, _NAME))
         managed.tensor = self._tensor
-        # `put` is written in C; a Python function would let the interpreter switch threads while the
-        # importer holds its lock
+        # `put` is written in C; a Python function would let the interpreter switch threads
+        # while the importer holds its lock
         released = weakref.ref(token, _let_go.put)
         _held[id(released)] = _Held(released, managed, self.capsule)
         _start_releaser()
@@ -170,9 +175,9 @@ def compact_strides(shape: list[int]) -> list[int]:
 
 
 class _Held(NamedTuple):
-    """What must stay alive while an importer uses memory from `hand_over`: a weak reference that is
-    dead once the importer is done, the `DLManagedTensor` that the importer got, and the original
-    capsule, which owns the memory."""
+    """The objects that must stay alive while an importer uses memory from `hand_over`: a weak
+    reference that is dead once the importer is done, the `DLManagedTensor` that the importer
+    got, and the original capsule, which owns the memory."""
 
     released: weakref.ref[Any]
     managed: _Managed
@@ -197,15 +202,16 @@ def _start_releaser() -> None:
 
 
 def _release() -> None:
-    """The work of the thread: removes each entry whose importer is done, which releases its capsule."""
+    """The work of the thread: removes each entry whose importer is done, which releases its
+    capsule."""
     while True:
         _held.pop(id(_let_go.get()), None)
 
 
 @atexit.register
 def _leave_to_the_system() -> None:
-    """Called at exit: removes the deleters of memory that importers still use, because they could be
-    called after Python has ended. The operating system frees the memory."""
+    """Called at exit: removes the deleters of memory that importers still use, because they
+    could be called after Python has ended. The operating system frees the memory."""
     for export in tuple(_held.values()):
         if export.released() is not None:
             export.managed.deleter = None

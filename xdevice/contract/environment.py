@@ -1,7 +1,8 @@
-"""What environment variables, or a call at the program's start, request of every framework that is loaded: virtual
-GPUs, blocking mode, float64.
+"""Settings for every framework that is loaded, made by environment variables or by a call at
+the program's start: virtual GPUs, blocking mode, float64.
 
-Some of it must be known before a framework is imported, so adapters call these functions while they are imported.
+Some of them must be known before a framework is imported, so adapters call these functions
+while they are imported.
 """
 
 from __future__ import annotations
@@ -25,18 +26,19 @@ VARIABLES: Final = (
     "ACCELERATOR", "ADDRESS", "BACKEND", "BLOCKING", "CHECK", "ENGINE", "FLOATS", "JOIN_TIMEOUT", "LOCAL_RANK",
     "LOCAL_SIZE", "RANK", "RECORD", "SEED", "SIZE", "TIMEOUT", "TOKEN", "VIRTUAL_GPUS",
 )  # fmt: skip
-"""The words that follow `XDEVICE_` in the variables that xdevice itself reads. An adapter may read others."""
+"""The words that follow `XDEVICE_` in the variables that xdevice itself reads. An adapter may
+read others."""
 
 _asked = ""
-"""The virtual GPUs that the program has requested by `xdevice.virtual_gpus`, as XDEVICE_VIRTUAL_GPUS would name them;
-empty if it has requested none."""
+"""The virtual GPUs that the program has requested by `xdevice.virtual_gpus`, as
+XDEVICE_VIRTUAL_GPUS would name them; empty if it has requested none."""
 _forever = ExitStack()
 """The open `blocking()` blocks that XDEVICE_BLOCKING has entered. They are never left."""
 
 
 def asks() -> bool:
-    """Whether an environment variable or the program requests virtual GPUs, blocking mode or other
-    floats. A variable with a wrong value counts too; `check` refuses it later."""
+    """Whether an environment variable or the program requests virtual GPUs, blocking mode or
+    other floats. A variable with a wrong value counts too; `check` refuses it later."""
     variables = (VIRTUAL_GPUS, BLOCKING, floats.VARIABLE)
     return bool(_asked) or any(
         os.environ.get(name, "").strip() not in ("", "0") for name in variables
@@ -44,8 +46,8 @@ def asks() -> bool:
 
 
 def check() -> None:
-    """Checks the variables before a framework is imported. If blocking mode is wanted, also sets CUDA_LAUNCH_BLOCKING,
-    which the CUDA driver reads when it starts.
+    """Checks the variables before a framework is imported. If blocking mode is wanted, also
+    sets CUDA_LAUNCH_BLOCKING, which the CUDA driver reads when it starts.
 
     Raises:
         SettingError: XDEVICE_VIRTUAL_GPUS or XDEVICE_BLOCKING has a wrong value, or a variable is misspelt.
@@ -68,7 +70,8 @@ def _refuse_misspelt() -> None:
     import difflib
 
     for name in sorted(others):
-        # a name that is less similar than 0.85 may be a variable of the program or of an adapter
+        # a name that is less similar than 0.85 may be a variable of the program or of an
+        # adapter
         close = difflib.get_close_matches(name, VARIABLES, n=1, cutoff=0.85)
         if close:
             raise SettingError(
@@ -77,11 +80,11 @@ def _refuse_misspelt() -> None:
 
 
 def provide(backend: Backend) -> None:
-    """Gives a backend, which is being loaded, the virtual GPUs, the default dtype float64 and the
-    blocking mode that the environment requests."""
+    """Gives a backend, which is being loaded, the virtual GPUs, the default dtype float64 and
+    the blocking mode that the environment requests."""
     if wanted := described():
-        # imported by name and only here (and in `parsed`), because the device layer must not depend
-        # on the product `virtual`
+        # imported by name and only here (and in `parsed`), because the device layer must not
+        # depend on the product `virtual`
         import_module("xdevice.virtual.gpus").give(backend, wanted)
     if floats.is_float64():
         backend.default_to_float64()
@@ -119,8 +122,8 @@ def virtual_gpus_wanted() -> int:
     """Returns how many virtual GPUs the program or XDEVICE_VIRTUAL_GPUS requests; 0 for none.
 
     Raises:
-        SettingError: the value of XDEVICE_VIRTUAL_GPUS does not begin with an int of 0 or more, or what follows it
-            ("4:no_float64") is not a known property of virtual GPUs.
+        SettingError: the value of XDEVICE_VIRTUAL_GPUS does not begin with an int of 0 or more,
+            or what follows it ("4:no_float64") is not a known property of virtual GPUs.
 
     Example:
         >>> from xdevice.contract.environment import virtual_gpus_wanted
@@ -131,8 +134,8 @@ def virtual_gpus_wanted() -> int:
 
 
 def described() -> tuple[Any, ...]:
-    """Returns the `Character` (a description of its properties) of each requested virtual GPU; an empty
-    tuple if there is none. Raises `SettingError` as `virtual_gpus_wanted` does."""
+    """Returns the `Character` (a description of its properties) of each requested virtual GPU;
+    an empty tuple if there is none. Raises `SettingError` as `virtual_gpus_wanted` does."""
     _, text = request()
     try:
         return parsed(text)
@@ -144,14 +147,14 @@ def described() -> tuple[Any, ...]:
 
 
 def request() -> tuple[str, str]:
-    """Returns the name of the call or variable that requests virtual GPUs, and the text that describes
-    them: "" if there is no request. A call takes precedence."""
+    """Returns the name of the call or variable that requests virtual GPUs, and the text that
+    describes them: "" if there is no request. A call takes precedence."""
     return ("virtual_gpus()", _asked) if _asked else (VIRTUAL_GPUS, _variable())
 
 
 def remember(text: str) -> None:
-    """Stores the program's request for the virtual GPUs that `text` describes, so backends that are
-    loaded later get them too."""
+    """Stores the program's request for the virtual GPUs that `text` describes, so backends that
+    are loaded later get them too."""
     global _asked
     _asked = text
 
@@ -163,8 +166,8 @@ def _variable() -> str:
 
 @cache
 def parsed(text: str) -> tuple[Any, ...]:
-    """Returns the `Character` of each virtual GPU that a text describes. Raises `ValueError` for any
-    other text."""
+    """Returns the `Character` of each virtual GPU that a text describes. Raises `ValueError`
+    for any other text."""
     if text in ("", "0"):
         return ()
     # imported only here, because most programs have no virtual GPUs
@@ -172,8 +175,9 @@ def parsed(text: str) -> tuple[Any, ...]:
 
 
 def refuse_too_late(backend: Backend) -> None:
-    """Raises `SettingError` if XDEVICE_VIRTUAL_GPUS requests other virtual GPUs than a backend was given
-    when it was loaded. Called when a program counts GPUs, or names one that does not exist."""
+    """Raises `SettingError` if XDEVICE_VIRTUAL_GPUS requests other virtual GPUs than a backend
+    was given when it was loaded. Called when a program counts GPUs, or names one that does not
+    exist."""
     text = _variable()
     # a backend such as NumPy, which has only the CPU, never gets virtual GPUs
     if not text or backend.is_host_only:

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 import_lock = forks.renewed(threading.RLock())
-"""Held while a framework is imported, because the dlopen flags and the warning filters, which are changed
-meanwhile, hold for the whole process."""
+"""Held while a framework is imported, because the dlopen flags and the warning filters, which
+are changed meanwhile, hold for the whole process."""
 
 
 @contextmanager
@@ -42,8 +42,8 @@ def importing(*, own_symbols_after: str | None = None) -> Iterator[None]:
 
 
 def import_apart(name: str, *, beside: str) -> None:
-    """Imports the module `name` such that its shared libraries use their own linker symbols. Does nothing unless the
-    module is installed and the module `beside` is imported.
+    """Imports the module `name` such that its shared libraries use their own linker symbols.
+    Does nothing unless the module is installed and the module `beside` is imported.
 
     Call it inside `importing()`. PyTorch's builds for GPUs come with triton, and import it for the first optimizer.
     TensorFlow 2.20 and 2.21 make the symbols of their LLVM global, so triton would call those and segfault
@@ -59,15 +59,16 @@ def import_apart(name: str, *, beside: str) -> None:
         or importlib.util.find_spec(name.partition(".")[0]) is None
     ):
         return
-    # an error is not the concern of this function: whoever needs the module imports it and sees it
+    # an error is not the concern of this function: whoever needs the module imports it and sees
+    # it
     with _own_symbols(), suppress(ImportError):
         importlib.import_module(name)
 
 
 @contextmanager
 def _own_symbols() -> Iterator[None]:
-    """A block in which shared libraries that are loaded look for linker symbols in themselves first. On
-    Windows it does nothing."""
+    """A block in which shared libraries that are loaded look for linker symbols in themselves
+    first. On Windows it does nothing."""
     if not hasattr(sys, "setdlopenflags"):
         yield
         return

@@ -1,7 +1,8 @@
-"""Replacing attributes of a framework while a block is open. Overlapping blocks share a replacement, and after the last
-of them the attribute is restored.
+"""Replacing attributes of a framework while a block is open. Overlapping blocks share a
+replacement, and after the last of them the attribute is restored.
 
-Also whether this thread or task reports transfers, because reads by xdevice itself must not be reported.
+Also whether this thread or task reports transfers, because reads by xdevice itself must not be
+reported.
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 listening: Final[ContextVar[bool]] = ContextVar("xdevice_listening", default=False)
-"""Whether transfers of this thread or task are to be reported: it is inside a block that requests reports, and not
-inside a transfer that was already reported."""
+"""Whether transfers of this thread or task are to be reported: it is inside a block that
+requests reports, and not inside a transfer that was already reported."""
 
 
 @contextmanager
 def unseen() -> Iterator[None]:
-    """A block in which transfers are not reported, for reads that xdevice itself makes: the program has
-    not asked for them."""
+    """A block in which transfers are not reported, for reads that xdevice itself makes: the
+    program has not asked for them."""
     token = listening.set(False)
     try:
         yield
@@ -43,8 +44,8 @@ _set: dict[tuple[int, str], _Hook] = {}
 
 
 class _Hook:
-    """A replaced attribute: its owner, its value before, the replacement, which `make` returns for that
-    value, and the number of open blocks that need it."""
+    """A replaced attribute: its owner, its value before, the replacement, which `make` returns
+    for that value, and the number of open blocks that need it."""
 
     def __init__(self, owner: Any, name: str, make: Callable[[Any], Any]) -> None:
         self.owner = owner
@@ -81,8 +82,8 @@ class Patches:
 
     def __exit__(self, *_: object) -> None:
         with lock:
-            # the last replacement first: it may have been made from the attribute as an earlier one
-            # left it
+            # the last replacement first: it may have been made from the attribute as an earlier
+            # one left it
             for key in reversed(self._used):
                 hook = _set[key]
                 hook.blocks -= 1
@@ -93,8 +94,9 @@ class Patches:
             self._used.clear()
 
     def replace(self, owner: Any, name: str, make: Callable[[Any], Any]) -> None:
-        """Sets the attribute `name` of `owner` to `make(value)`, where `value` is its present value. If
-        another open block has replaced it already, that replacement is used here too."""
+        """Sets the attribute `name` of `owner` to `make(value)`, where `value` is its present
+        value. If another open block has replaced it already, that replacement is used here
+        too."""
         with lock:
             # `_Hook` keeps the owner alive, so its `id` stays its own
             key = id(owner), name
@@ -105,12 +107,12 @@ class Patches:
 
 
 class Shared:
-    """A mode of a framework, for one thread (`per_thread`) or the whole process. The first of several overlapping
-    blocks switches it on, and the last one switches it off.
+    """A mode of a framework, for one thread (`per_thread`) or the whole process. The first of
+    several overlapping blocks switches it on, and the last one switches it off.
 
-    Blocks may end in any order. If the last block of a thread ends in another thread, the mode cannot be switched off
-    there. It then stays on in the first thread, although `is_wanted` is False there, until the next block of the first
-    thread ends.
+    Blocks may end in any order. If the last block of a thread ends in another thread, the mode
+    cannot be switched off there. It then stays on in the first thread, although `is_wanted` is
+    False there, until the next block of the first thread ends.
     """
 
     def __init__(self, *, per_thread: bool) -> None:
@@ -141,8 +143,9 @@ class Shared:
         return bool(self._state().blocks)
 
     def _state(self) -> Any:
-        """Returns the state of this thread or of the process: the number of open blocks (`blocks`), and
-        the function that switches the mode off (`off`; None while the mode is off)."""
+        """Returns the state of this thread or of the process: the number of open blocks
+        (`blocks`), and the function that switches the mode off (`off`; None while the mode is
+        off)."""
         try:
             return self._here.state
         except AttributeError:

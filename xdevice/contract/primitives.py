@@ -1,8 +1,8 @@
 """The part of the contract that every adapter must provide: the devices and the tensors of a framework. The other
 modules of this folder are capabilities, which a framework may lack.
 
-The rules that are the same for all frameworks are not in adapters but in the core, the packages of xdevice that call
-the adapters. The core promises an adapter that
+The rules that are the same for all frameworks are not in adapters but in the core, the packages
+of xdevice that call the adapters. The core promises an adapter that
 
 - a `device` passed to a method exists on this backend; only `to_native` and `describe_missing` may get one that does
   not exist, and `from_native` the framework's object for one that does not exist;
@@ -33,9 +33,9 @@ if TYPE_CHECKING:
     from .private import Names
 
 Kind = Literal["tensor", "symbol", "model"]
-"""The kinds of a framework's types. A move returns a new object for a tensor, and moves the variables of a model in
-place. A symbol takes the place of a tensor while a function is traced: it has no device yet, and every move of it is
-recorded."""
+"""The kinds of a framework's types. A move returns a new object for a tensor, and moves the
+variables of a model in place. A symbol takes the place of a tensor while a function is traced:
+it has no device yet, and every move of it is recorded."""
 
 
 class DeviceInfo(NamedTuple):
@@ -59,41 +59,48 @@ class Memory(NamedTuple):
     peak: int | None = None
     """The most that `allocated` has been since the start or `reset_peak_memory_stats`."""
     pinned: int = 0
-    """For the CPU only: the page-locked bytes that xdevice keeps for copies to and from GPUs."""
+    """For the CPU only: the page-locked bytes that xdevice keeps for copies to and from
+    GPUs."""
     name: str = ""
     """The framework's name of the device, such as "NVIDIA H200"."""
 
 
 class Way(NamedTuple):
-    """How an object that is neither a tensor nor a model is searched for tensors, or moved. `xdevice.register_container`
-    makes a `Way` from its arguments; an adapter's `container_way` returns one for types that are registered with its
-    framework. If no field is set, the attributes of the object are walked."""
+    """How an object that is neither a tensor nor a model is searched for tensors, or moved.
+    `xdevice.register_container` makes a `Way` from its arguments; an adapter's `container_way`
+    returns one for types that are registered with its framework. If no field is set, the
+    attributes of the object are walked."""
 
     flatten: Callable[[Any], Any] | None = None
     """Returns the contents of an object, as a dict or a list."""
     rebuild: Callable[[Any, Any], Any] | None = None
-    """`rebuild(old, contents)` returns an object like `old` with other contents, in the form that `flatten` returns."""
+    """`rebuild(old, contents)` returns an object like `old` with other contents, in the form
+    that `flatten` returns."""
     move: Callable[[Any, Device], Any] | None = None
     """`move(x, device)` returns the object on a device: `x` itself or a new one."""
     copy: Callable[[Any, Device], Any] | None = None
-    """`copy(x, device)` returns a copy on a device, in new storage. If it is None, `copy.deepcopy` and then `move` are
-    called."""
+    """`copy(x, device)` returns a copy on a device, in new storage. If it is None,
+    `copy.deepcopy` and then `move` are called."""
     tensors: Callable[[Any], Iterable[tuple[str, Any]]] | None = None
-    """For an object that moves itself: returns the tensors that decide on which device it is, each with the path from
-    the object to the tensor, such as ".x". If it is None, all tensors that can be found in the object decide."""
+    """For an object that moves itself: returns the tensors that decide on which device it is,
+    each with the path from the object to the tensor, such as ".x". If it is None, all tensors
+    that can be found in the object decide."""
     stays: tuple[str, ...] = ()
-    """The attributes, at any depth, whose tensors a move leaves on their device by design, such as the index tensors
-    that PyG's `Batch` keeps on the host. They do not decide on which device the object is."""
+    """The attributes, at any depth, whose tensors a move leaves on their device by design, such
+    as the index tensors that PyG's `Batch` keeps on the host. They do not decide on which
+    device the object is."""
     instead: str = ""
-    """For an object that can be neither walked nor moved: advice on what to do instead, the end of the error."""
+    """For an object that can be neither walked nor moved: advice on what to do instead, the end
+    of the error."""
     dense: str = ""
-    """For a sparse or packed array, whose indices and lengths are tensors too: advice on how to make it dense. Such an
-    object can be moved and copied, but not split, joined or summed tensor by tensor; the error ends with this text."""
+    """For a sparse or packed array, whose indices and lengths are tensors too: advice on how to
+    make it dense. Such an object can be moved and copied, but not split, joined or summed
+    tensor by tensor; the error ends with this text."""
 
 
 class Primitives(ABC):
-    """The methods that every adapter must implement for its framework: those for devices and tensors, on which
-    everything else is built.
+    """The methods that every adapter must implement for its framework: those for devices and
+    tensors, on which everything else is built.
 
     A subclass states the class attributes, then the methods in this order. An argument `x` is a tensor of the
     framework; in `move` and `copy` it may also be a symbol (see `Kind`).
@@ -108,11 +115,12 @@ class Primitives(ABC):
     dtypes: ClassVar[frozenset[str]]
     """The dtypes that the framework supports, by NumPy's names, and "bfloat16"."""
     dtype_names: ClassVar[Mapping[Any, str]] = MappingProxyType({})
-    """The framework's dtype objects with their names in `dtypes`, such as {half: "float16"}. Only needed if neither the
-    attribute `name` nor the text of an object is that name; see `xdevice.base.dtypes.dtype_name`."""
+    """The framework's dtype objects with their names in `dtypes`, such as {half: "float16"}.
+    Only needed if neither the attribute `name` nor the text of an object is that name; see
+    `xdevice.base.dtypes.dtype_name`."""
     opaque: tuple[type, ...] = ()
-    """Types of the framework whose objects have arrays for internal use only, such as random generators. They are not
-    searched for tensors."""
+    """Types of the framework whose objects have arrays for internal use only, such as random
+    generators. They are not searched for tensors."""
     short_floats: frozenset[str] = frozenset()
     """The 8-bit floats, by ml_dtypes's names, that `from_numpy`, `to_numpy` and `move` also take; nothing else does."""
     kinds: ClassVar[tuple[str, ...]] = ("cpu", "gpu")
@@ -126,23 +134,25 @@ class Primitives(ABC):
     private_names: ClassVar[Names | None] = None
     """The private names of the framework that the adapter needs: `xdevice info` lists those that are absent."""
     is_compiling: ClassVar[staticmethod[[], bool] | None] = None
-    """A static method that quickly returns whether the framework is compiling, which is when `eagerly` has an effect.
-    None if there is no quick way."""
+    """A static method that quickly returns whether the framework is compiling, which is when
+    `eagerly` has an effect. None if there is no quick way."""
     releases_under_lock: ClassVar[bool] = False
-    """Whether the framework holds its own lock while it releases memory, which could cause deadlocks; see `hand_over`
-    in `xdevice.contract.dlpack`."""
+    """Whether the framework holds its own lock while it releases memory, which could cause
+    deadlocks; see `hand_over` in `xdevice.contract.dlpack`."""
     refusal: str | None = None
     """Why the backend cannot be used in this process any more; set by the core in a forked child."""
     virtual: int = 0
     """The number of the backend's GPUs if they are virtual, else 0; set by the core after `make_virtual_gpus`."""
     answered: frozenset[str] = frozenset()
-    """A cache of the words for hardware for which `answers_to` returned True. They stay valid, because the accelerator
-    that `gpu:i` means does not change, unless GPUs become virtual, and then every word is valid."""
+    """A cache of the words for hardware for which `answers_to` returned True. They stay valid,
+    because the accelerator that `gpu:i` means does not change, unless GPUs become virtual, and
+    then every word is valid."""
     computes_on: ClassVar[Literal["operands", "scope"]] = "operands"
-    """On which device the framework's operations compute. "operands": on the device of their operands. "scope": on
-    the device of the innermost `scope`, or on the framework's default device outside any, whatever the devices of the
-    operands. Then a process that has its own GPU is in the scope of that GPU, and errors for tensors on two devices
-    say where operations compute."""
+    """On which device the framework's operations compute. "operands": on the device of their
+    operands. "scope": on the device of the innermost `scope`, or on the framework's default
+    device outside any, whatever the devices of the operands. Then a process that has its own
+    GPU is in the scope of that GPU, and errors for tensors on two devices say where operations
+    compute."""
     most_axes: int = 64
     """How many axes a tensor may have at most; values pass through NumPy, which allows 64."""
     longest_axis: int = 2**63 - 1
@@ -179,8 +189,9 @@ class Primitives(ABC):
         """Returns the name and the memory of a device; `VIRTUAL_GPU` for a virtual GPU. May initialize the device."""
 
     def hardware(self) -> frozenset[str]:
-        """Returns the words from `devices.HARDWARE` that mean the hardware of `gpu:i` on this machine, such as "cuda".
-        If the set is empty, every word is accepted as a name of `gpu:i`."""
+        """Returns the words from `devices.HARDWARE` that mean the hardware of `gpu:i` on this
+        machine, such as "cuda". If the set is empty, every word is accepted as a name of
+        `gpu:i`."""
         return frozenset()
 
     def lacks(self, device: Device) -> frozenset[str]:
@@ -194,8 +205,8 @@ class Primitives(ABC):
         return False
 
     def is_started(self, device: Device) -> bool:
-        """Whether this process has used (initialized) a GPU. The core calls it first, because other calls about an
-        unused GPU, such as for its memory, would initialize it."""
+        """Whether this process has used (initialized) a GPU. The core calls it first, because
+        other calls about an unused GPU, such as for its memory, would initialize it."""
         return True
 
     @abstractmethod
@@ -223,13 +234,14 @@ class Primitives(ABC):
 
     @abstractmethod
     def device_of(self, x: Any) -> Device:
-        """Returns the device on which the memory of `x` is. It has to be as fast as possible, because nearly every
-        function of xdevice calls it. Raises `UnsupportedError` for a tensor that is spread over several devices, or
-        that is on a device of a kind that is not in `kinds`."""
+        """Returns the device on which the memory of `x` is. It has to be as fast as possible,
+        because nearly every function of xdevice calls it. Raises `UnsupportedError` for a
+        tensor that is spread over several devices, or that is on a device of a kind that is not
+        in `kinds`."""
 
     def probe(self, cls: type) -> Callable[[Any], Device]:
-        """Returns a function that does what `device_of` does for tensors of exactly this type, and may be faster.
-        Called once per type."""
+        """Returns a function that does what `device_of` does for tensors of exactly this type,
+        and may be faster. Called once per type."""
         return self.device_of
 
     def devices_of(self, cls: type, tensors: Sequence[Any]) -> set[Device]:
@@ -243,14 +255,14 @@ class Primitives(ABC):
         flow."""
 
     def move_all(self, tensors: Sequence[Any], device: Device) -> list[Any]:
-        """Moves several tensors, and returns what `move` would return for each. The tensors are different objects, and
-        none of them is on `device` yet."""
+        """Moves several tensors, and returns what `move` would return for each. The tensors are
+        different objects, and none of them is on `device` yet."""
         return [self.move(x, device) for x in tensors]
 
     def start_move(self, x: Any, device: Device) -> Any:
-        """Does what `move` does, but may return before the values have arrived. Every operation that reads the result
-        must wait for them, and so must `wait` for the result, and `synchronize` for either device. Until then nobody
-        may write into the memory of `x`."""
+        """Does what `move` does, but may return before the values have arrived. Every operation
+        that reads the result must wait for them, and so must `wait` for the result, and
+        `synchronize` for either device. Until then nobody may write into the memory of `x`."""
         return self.move(x, device)
 
     @abstractmethod
@@ -274,9 +286,9 @@ class Primitives(ABC):
 
     @abstractmethod
     def to_numpy(self, x: Any) -> np.ndarray[Any, Any]:
-        """Returns the values of `x` as an array, whatever the device, the dtype or the gradient of `x`; the array may
-        share the memory of `x`. Raises `UnsupportedError` for a tensor that no array can represent; the message says
-        what to read instead."""
+        """Returns the values of `x` as an array, whatever the device, the dtype or the gradient
+        of `x`; the array may share the memory of `x`. Raises `UnsupportedError` for a tensor
+        that no array can represent; the message says what to read instead."""
 
     @abstractmethod
     def full(self, shape: tuple[int, ...], value: float, device: Device, dtype: str) -> Any:
@@ -289,17 +301,18 @@ class Primitives(ABC):
         return None
 
     def eagerly(self, function: Callable[[], Any]) -> Any:
-        """Returns `function()`, called outside the framework's compiler. Inside, the compiler would replace the NumPy
-        functions that it calls by the framework's own operations."""
+        """Returns `function()`, called outside the framework's compiler. Inside, the compiler
+        would replace the NumPy functions that it calls by the framework's own operations."""
         return function()
 
     # containers
 
     def container_way(self, x: Any) -> Way | None:
-        """Returns how to walk or move an object that is neither a tensor nor a model, but whose type is registered with
-        the framework (a pytree); None for any other object. The result must be the same for all objects of a type. For
-        an adapter with `is_host_only`, the core calls it for tensors, too: it returns how to get the objects in an
-        array of Python objects, and None for an array of numbers."""
+        """Returns how to walk or move an object that is neither a tensor nor a model, but whose
+        type is registered with the framework (a pytree); None for any other object. The result
+        must be the same for all objects of a type. For an adapter with `is_host_only`, the core
+        calls it for tensors, too: it returns how to get the objects in an array of Python
+        objects, and None for an array of numbers."""
         return None
 
     # what a tensor is made of
@@ -319,19 +332,20 @@ class Primitives(ABC):
     def register_tree_node(  # noqa: B027  # most frameworks have no trees
         self, cls: type, flatten: Callable[..., Any], unflatten: Callable[..., Any]
     ) -> None:
-        """Registers a type with the framework's own trees (pytrees), if it has any and the type is not registered yet.
-        `flatten(x)` returns the children and the static part of an object; `unflatten(static, children)` makes an
-        object from these."""
+        """Registers a type with the framework's own trees (pytrees), if it has any and the type
+        is not registered yet. `flatten(x)` returns the children and the static part of an
+        object; `unflatten(static, children)` makes an object from these."""
 
     # memory
 
     def memory(self, device: Device) -> Memory:
-        """Returns the total, free, allocated and peak bytes of a device; each is None if the framework does not report
-        it."""
+        """Returns the total, free, allocated and peak bytes of a device; each is None if the
+        framework does not report it."""
         raise self.unsupported("memory()", "override Backend.memory()")
 
     def empty_cache(self, device: Device) -> None:
-        """Releases the memory that the framework keeps for its next tensors on a real device other than the CPU."""
+        """Releases the memory that the framework keeps for its next tensors on a real device
+        other than the CPU."""
         raise self.unsupported(
             "releasing memory before the process ends",
             "limit the framework's memory before it starts",
@@ -352,8 +366,9 @@ class Primitives(ABC):
     # the process
 
     def on_choice(self) -> None:  # noqa: B027  # most frameworks need not be told
-        """Called when the program chooses this backend with `use_backend`, `set_backend` or XDEVICE_BACKEND, in the
-        thread that chooses it. If the variable names it, also called when the program imports the framework."""
+        """Called when the program chooses this backend with `use_backend`, `set_backend` or
+        XDEVICE_BACKEND, in the thread that chooses it. If the variable names it, also called
+        when the program imports the framework."""
 
     def after_fork(self) -> str | None:
         """Called in a forked child. Returns why this backend cannot be used there, or None if it can."""
@@ -369,8 +384,8 @@ class Primitives(ABC):
 
     @property
     def is_host_only(self) -> bool:
-        """Whether the tensors of this backend can only be in host memory. In a container with tensors of other
-        backends they are data, like numbers, and are not moved."""
+        """Whether the tensors of this backend can only be in host memory. In a container with
+        tensors of other backends they are data, like numbers, and are not moved."""
         return self.kinds == ("cpu",)
 
     def devices(self) -> tuple[Device, ...]:
@@ -419,8 +434,9 @@ class Primitives(ABC):
         )
 
     def answers_to(self, device: Device) -> bool:
-        """Whether the name of a device is valid on this backend, even if the device does not exist: it is a plain name
-        (`gpu:1`), or a word for the hardware that `gpu:i` is here (`cuda:1`)."""
+        """Whether the name of a device is valid on this backend, even if the device does not
+        exist: it is a plain name (`gpu:1`), or a word for the hardware that `gpu:i` is here
+        (`cuda:1`)."""
         if type(device) is not devices.Named or device.word in self.answered:
             return True
         # virtual GPUs, and GPUs of unknown hardware, accept every word
@@ -431,8 +447,9 @@ class Primitives(ABC):
         return True
 
     def refuse_if_frozen(self, draw: str) -> None:
-        """Raises `UnsupportedError` while a compiler traces a function, which would return the same random numbers at
-        each call. `draw` is the text that names the draw in the message."""
+        """Raises `UnsupportedError` while a compiler traces a function, which would return the
+        same random numbers at each call. `draw` is the text that names the draw in the
+        message."""
         compiler = self.tracing()
         if compiler is not None:
             raise self.unsupported(

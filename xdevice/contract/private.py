@@ -1,21 +1,24 @@
 """The private names of a framework: those that an adapter reads or replaces although the framework does not promise to
 keep them.
 
-Each adapter lists them once, in its module `private`, each with the capability that needs it and a comment that says
-why (docs/reference/private.md shows both). Its other modules look them up there when they are loaded:
+Each adapter lists them once, in its module `private`, each with the capability that needs it
+and a comment that says why (docs/reference/private.md shows both). Its other modules look them
+up there when they are loaded:
 
     private = Names("torch", "2.15.0", PRIVATE, IN_BLOCKS, FOR_GOOD)
     is_tracing = private["torch._C._is_tracing"]
 
-If the installed framework lacks a name, the capability that needs it raises an `AbsentNameError`, and everything else
-works:
+If the installed framework lacks a name, the capability that needs it raises an
+`AbsentNameError`, and everything else works:
 
-- `private[...]` returns an `Absent` in place of the missing object, which raises the error when it is used;
+- `private[...]` returns an `Absent` in place of the missing object, which raises the error when
+  it is used;
 - `private.get(...)` returns a default, for an adapter that has another way or only loses speed;
 - `private.require(capability)` raises the error before a capability changes anything;
 - `private.field(...)` reads and writes an attribute that only objects have, and raises the error if they lack it.
 
-`xdevice info` lists the absent names, and tests/contract/test_absent_names.py removes each name in turn.
+`xdevice info` lists the absent names, and tests/contract/test_absent_names.py removes each name
+in turn.
 """
 
 from __future__ import annotations
@@ -34,9 +37,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 Only = Literal["", "CUDA", "virtual GPUs", "older", "newer"]
-"""Where the framework has the names. "": everywhere; "CUDA": in builds with CUDA; "virtual GPUs": while it has these;
-"older": only in versions older than the tested one; "newer": only in the tested version, some before it, and later
-ones."""
+"""Where the framework has the names. "": everywhere; "CUDA": in builds with CUDA; "virtual
+GPUs": while it has these; "older": only in versions older than the tested one; "newer": only in
+the tested version, some before it, and later ones."""
 
 CORE: Final = ("tensors", "containers", "models", "conversion", "random numbers", "waiting")
 """The capabilities of the device layer, which should need few private names."""
@@ -46,16 +49,19 @@ CAPABILITIES: Final = (
     "nn", "compile", "deterministic", "memory", "streams", "graphs", "parallel", "prefetch", "blocking", "transfers",
     "replicas", "several processes", "virtual GPUs", "--xd-cuda", "samples",
 )  # fmt: skip
-"""The complete list of the words with which errors and `xdevice info` name the capability that needs a name."""
+"""The complete list of the words with which errors and `xdevice info` name the capability that
+needs a name."""
 
 taken_away: Final[set[str]] = set()
-"""Dotted names that are treated as absent, together with all names inside them. Only tests add to it, before they load
-an adapter: most names cannot be deleted from a framework, because the framework itself needs them."""
+"""Dotted names that are treated as absent, together with all names inside them. Only tests add
+to it, before they load an adapter: most names cannot be deleted from a framework, because the
+framework itself needs them."""
 
 
 class Private(NamedTuple):
-    """A row of an adapter's tables: private names that it reads (`PRIVATE`), or attributes that it replaces, either
-    until the last block that needs the replacement ends (`IN_BLOCKS`), or until the process ends (`FOR_GOOD`)."""
+    """A row of an adapter's tables: private names that it reads (`PRIVATE`), or attributes that
+    it replaces, either until the last block that needs the replacement ends (`IN_BLOCKS`), or
+    until the process ends (`FOR_GOOD`)."""
 
     capability: str
     """One or several capabilities that need the names: "blocking, compile and transfers"."""
@@ -67,13 +73,14 @@ class Private(NamedTuple):
 
 
 class AbsentNameError(UnsupportedError):
-    """The backend has a capability, but the installed release of its framework lacks a private name that it needs. Code
-    of xdevice that catches `UnsupportedError`, to go on without a capability, raises this error again."""
+    """The backend has a capability, but the installed release of its framework lacks a private
+    name that it needs. Code of xdevice that catches `UnsupportedError`, to go on without a
+    capability, raises this error again."""
 
 
 class Names:
-    """The private names of one framework, from the tables of its adapter. `tested` is the newest version of the
-    framework that was tested.
+    """The private names of one framework, from the tables of its adapter. `tested` is the
+    newest version of the framework that was tested.
 
     >>> private = Names("math", "3.13", (Private("waiting", "math", ("_turbo", "floor")),))
     >>> private["math.floor"](2.5)
@@ -99,8 +106,9 @@ class Names:
             )
 
     def __getitem__(self, dotted: str) -> Any:
-        """Returns the object with this dotted name, or an `Absent` if the framework lacks it. Raises `ContractError`,
-        as all methods here do, if the adapter does not list the name."""
+        """Returns the object with this dotted name, or an `Absent` if the framework lacks it.
+        Raises `ContractError`, as all methods here do, if the adapter does not list the
+        name."""
         row = self._row(dotted)
         value = look_up(dotted)
         return (
@@ -115,18 +123,20 @@ class Names:
         return default if value is _ABSENT else value
 
     def has(self, dotted: str) -> bool:
-        """Whether the framework has this name, if only as an attribute of the objects of a class."""
+        """Whether the framework has this name, if only as an attribute of the objects of a
+        class."""
         self._row(dotted)
         return is_there(dotted)
 
     def field(self, dotted: str) -> Any:
-        """Returns a `Field`: a function that reads an attribute of an object, and whose `set(x, value)` writes it."""
+        """Returns a `Field`: a function that reads an attribute of an object, and whose `set(x,
+        value)` writes it."""
         row = self._row(dotted)
         return Field(dotted, partial(self.error, row.capability, [dotted]))
 
     def place(self, dotted: str) -> tuple[Any, str]:
-        """Returns the owner and the name of an attribute that the adapter replaces. The owner is an `Absent` if the
-        framework lacks it."""
+        """Returns the owner and the name of an attribute that the adapter replaces. The owner
+        is an `Absent` if the framework lacks it."""
         row = self._row(dotted)
         owner, _, name = dotted.rpartition(".")
         value = look_up(owner)
@@ -135,9 +145,9 @@ class Names:
         ) if value is _ABSENT else value, name
 
     def require(self, capability: str, only: Only = "") -> None:
-        """Raises `AbsentNameError` if the framework lacks a name that the capability needs. `only`, such as "CUDA",
-        adds the names that the framework has only there. The first call for a capability looks each name up; later
-        ones take 0.1 us."""
+        """Raises `AbsentNameError` if the framework lacks a name that the capability needs.
+        `only`, such as "CUDA", adds the names that the framework has only there. The first call
+        for a capability looks each name up; later ones take 0.1 us."""
         # cached, because some capabilities are required at each move of a model
         if capability not in self._lacking:
             self._lacking[capability] = self.absent(capability, only)
@@ -145,7 +155,8 @@ class Names:
             raise self.error(capability, lacking)
 
     def absent(self, capability: str, only: Only = "") -> list[str]:
-        """Returns the dotted names that a capability needs and the framework lacks. `only` is as in `require`."""
+        """Returns the dotted names that a capability needs and the framework lacks. `only` is
+        as in `require`."""
         rows = [
             row
             for row in self.rows
@@ -154,8 +165,9 @@ class Names:
         return [dotted for row in rows for dotted in spelled(row) if not is_there(dotted)]
 
     def lacking(self) -> list[str]:
-        """Returns, for `xdevice info`, the error text for each capability that needs names which the framework lacks.
-        It imports the modules that should have the names, which takes seconds."""
+        """Returns, for `xdevice info`, the error text for each capability that needs names
+        which the framework lacks. It imports the modules that should have the names, which
+        takes seconds."""
         capabilities = dict.fromkeys(word for row in self.rows for word in words(row))
         return [
             str(self.error(word, lacking))
@@ -186,8 +198,8 @@ class Names:
         return f"{self.framework} {version}" if version else f"the installed {self.framework}"
 
     def _row(self, dotted: str) -> Private:
-        """Returns the row that lists a name. Raises `ContractError` if there is none, so no adapter uses a private name
-        that its tables lack."""
+        """Returns the row that lists a name. Raises `ContractError` if there is none, so no
+        adapter uses a private name that its tables lack."""
         if dotted not in self._of:
             raise ContractError(f"{dotted} is not listed in the adapter's module private.py")
         return self._of[dotted]
@@ -213,8 +225,8 @@ class Absent:
     __ror__ = __or__
 
     def _refuse(self, *_: object, **__: object) -> Any:
-        """Raises the error. The special methods below are this one, because Python looks them up in the class and not
-        by `__getattr__`."""
+        """Raises the error. The special methods below are this one, because Python looks them
+        up in the class and not by `__getattr__`."""
         raise self.error()
 
     __call__ = __bool__ = __iter__ = __len__ = __contains__ = __getitem__ = __enter__ = (
@@ -223,8 +235,8 @@ class Absent:
     __instancecheck__ = __subclasscheck__ = __setattr__ = __int__ = __index__ = _refuse
 
     def __mro_entries__(self, bases: tuple[Any, ...]) -> tuple[type, ...]:
-        # an adapter may define a class that inherits from the missing one: only making an object of
-        # it raises the error
+        # an adapter may define a class that inherits from the missing one: only making an
+        # object of it raises the error
         return (_refusing(self.error),)
 
 
@@ -238,8 +250,8 @@ def _refusing(error: Callable[[], UnsupportedError]) -> type:
 
 
 class Field:
-    """An attribute of a framework's objects whose presence can only be checked on an object. A call reads it. If it is
-    absent, reading and writing raise `error()`."""
+    """An attribute of a framework's objects whose presence can only be checked on an object. A
+    call reads it. If it is absent, reading and writing raise `error()`."""
 
     def __init__(self, dotted: str, error: Callable[[], UnsupportedError]) -> None:
         self._name = dotted.rpartition(".")[2]
@@ -278,13 +290,14 @@ def _numbers(version: str) -> list[int]:
 
 
 def spelled(row: Private) -> Iterator[str]:
-    """Yields the dotted names of a row. For "*" (all functions) that is the name of the owner."""
+    """Yields the dotted names of a row. For "*" (all functions) that is the name of the
+    owner."""
     return (row.owner if name == "*" else f"{row.owner}.{name}" for name in row.names)
 
 
 def words(row: Private) -> list[str]:
-    """Returns the capabilities that need the names of a row: ["blocking", "compile"] for "blocking and
-    compile"."""
+    """Returns the capabilities that need the names of a row: ["blocking", "compile"] for
+    "blocking and compile"."""
     return row.capability.replace(" and ", ", ").split(", ")
 
 
@@ -295,8 +308,8 @@ def is_taken_away(dotted: str) -> bool:
 
 
 def look_up(dotted: str) -> Any:
-    """Returns the module, class or object with a dotted name, and imports the modules around it. Returns
-    `_ABSENT` if a part of the name does not exist."""
+    """Returns the module, class or object with a dotted name, and imports the modules around
+    it. Returns `_ABSENT` if a part of the name does not exist."""
     parts = dotted.split(".")
     if is_taken_away(dotted):
         return _ABSENT
@@ -314,8 +327,8 @@ def look_up(dotted: str) -> Any:
 
 
 def is_there(dotted: str) -> bool:
-    """Whether a framework has a name: either the owner has the attribute, or the owner is a class (or a
-    function) whose code reads or writes such an attribute of its objects."""
+    """Whether a framework has a name: either the owner has the attribute, or the owner is a
+    class (or a function) whose code reads or writes such an attribute of its objects."""
     owner_name, _, name = dotted.rpartition(".")
     if look_up(dotted) is not _ABSENT:
         return True
@@ -327,7 +340,8 @@ def is_there(dotted: str) -> bool:
         if isinstance(owner, type)
         else [owner]
     )
-    # an attribute that `__init__` sets is in no class, but its name is in the code of `__init__`
+    # an attribute that `__init__` sets is in no class, but its name is in the code of
+    # `__init__`
     codes = [value.__code__ for value in values if isinstance(value, types.FunctionType)]
     # among the constants if the code passes the name to `setattr`
     return any(name in (*code.co_names, *code.co_consts) for code in codes)

@@ -1,5 +1,5 @@
-"""Keeps track of the thread and the asyncio task that entered each `with` block: several of them may
-use one object in their `with` statements, and leave their blocks in any order."""
+"""Keeps track of the thread and the asyncio task that entered each `with` block: several of
+them may use one object in their `with` statements, and leave their blocks in any order."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ def place_in(stack: Sequence[Owned], key: object, what: str) -> int:
 
 
 class Entered:
-    """The open blocks of all `with` statements that use the same object, each with its owner: the
-    thread and task that entered it. What a block is, is up to the caller."""
+    """The open blocks of all `with` statements that use the same object, each with its owner:
+    the thread and task that entered it. What a block is, is up to the caller."""
 
     def __init__(self, what: str) -> None:
         # the code of the `with` statement, for the error
@@ -71,9 +71,9 @@ class Entered:
         self._open.append((owner(), block))
 
     def take(self) -> tuple[Any, int]:
-        """Removes the block that is being left, and returns it with the id of the thread that entered
-        it. That is the last block of this thread and task; if they have none, the last block of any
-        thread.
+        """Removes the block that is being left, and returns it with the id of the thread that
+        entered it. That is the last block of this thread and task; if they have none, the last
+        block of any thread.
 
         Raises:
             ScopeError: no block is open.

@@ -1,4 +1,5 @@
-"""From which generator random numbers are drawn: that of the process, of a block of `seed`, or of a task.
+"""From which generator random numbers are drawn: that of the process, of a block of `seed`, or
+of a task.
 
 docs/reference/random.md has the table.
 """
@@ -56,15 +57,16 @@ class Numbers:
             return draw(self._generator)
 
     def for_task(self) -> Numbers:
-        """Returns a generator for a task, derived from this one; a different one at each call."""
+        """Returns a generator for a task, derived from this one; a different one at each
+        call."""
         with self._lock:
             number, self._tasks = self._tasks, self._tasks + 1
         # the path makes the streams independent, whatever the order of the draws
         return Numbers(self._entropy, (*self._path, _TASK, number))
 
     def state(self) -> dict[str, Any]:
-        """Returns the state on which the next numbers depend, as a dict of plain values, which can be
-        saved. `of_state` takes it."""
+        """Returns the state on which the next numbers depend, as a dict of plain values, which
+        can be saved. `of_state` takes it."""
         with self._lock:
             bits = _plain(self.draw(lambda generator: generator.bit_generator.state))
             return {
@@ -85,13 +87,14 @@ class Numbers:
         return numbers
 
     def for_fork(self) -> Numbers:
-        """Returns a generator for a forked child, derived from this one by the number of the fork."""
+        """Returns a generator for a forked child, derived from this one by the number of the
+        fork."""
         return Numbers(self._entropy, (*self._path, _FORK, self.forks))
 
 
 def _plain(state: Any) -> Any:
-    """Returns the state of a bit generator with lists in place of NumPy arrays, because users compare
-    states with `==`, which fails for arrays."""
+    """Returns the state of a bit generator with lists in place of NumPy arrays, because users
+    compare states with `==`, which fails for arrays."""
     if isinstance(state, dict):
         return {name: _plain(value) for name, value in state.items()}
     return state.tolist() if hasattr(state, "tolist") else state
@@ -112,8 +115,8 @@ _process: dict[str, Place] = {}
 
 
 def current_place() -> Place:
-    """Returns the place from which this thread or task draws: that of the innermost block or task,
-    else that of the process."""
+    """Returns the place from which this thread or task draws: that of the innermost block or
+    task, else that of the process."""
     places = entered.get()
     if places:
         return places[-1]
@@ -122,8 +125,8 @@ def current_place() -> Place:
 
 
 def branch() -> None:
-    """Gives this context, which is that of a task, a new generator, derived from the one that it uses
-    now. Each call derives a different one."""
+    """Gives this context, which is that of a task, a new generator, derived from the one that
+    it uses now. Each call derives a different one."""
     place = current_place()
     entered.set((*entered.get(), Place(place.numbers.for_task(), None)))
 
@@ -141,8 +144,8 @@ def keep_generator() -> Iterator[None]:
 
 
 def _first_seed() -> int:
-    """Returns the seed of the process: XDEVICE_SEED, or a random number if that is not set. Raises
-    `SettingError` if the variable is not an int of 0 or more."""
+    """Returns the seed of the process: XDEVICE_SEED, or a random number if that is not set.
+    Raises `SettingError` if the variable is not an int of 0 or more."""
     text = os.environ.get(VARIABLE, "").strip()
     if not text:
         # 128 bits, as NumPy itself takes for a generator without a seed
@@ -156,7 +159,8 @@ def _first_seed() -> int:
 
 
 def _reachable() -> tuple[Place, ...]:
-    """Returns the places from which the thread that forks, the only one in the child, can draw."""
+    """Returns the places from which the thread that forks, the only one in the child, can
+    draw."""
     return (*_process.values(), *entered.get())
 
 

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 
     from .frameworks import Known
 
-# the modules whose import this hook may take over; all frameworks import NumPy (the last), so not that
+# the modules whose import this hook may take over; all frameworks import NumPy (the last), so
+# not that
 _taken: Final = {framework.modules[0]: framework for framework in frameworks.KNOWN[:-1]} | {
     guest: framework
     for guest in frameworks.GUESTS
@@ -41,14 +42,14 @@ _asking: Final[list[tuple[int, Known]]] = []
 
 class _Finder:
     """Hands the import of a framework to xdevice if a plain import may not work: if environment
-    variables ask something of every framework, if another framework is imported, and for fragile
-    frameworks (`Known.is_fragile`)."""
+    variables ask something of every framework, if another framework is imported, and for
+    fragile frameworks (`Known.is_fragile`)."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Returns the spec of a framework, with a `_Loader` in it; None to leave the import to the
-        other finders. Python calls this for each import."""
+        """Returns the spec of a framework, with a `_Loader` in it; None to leave the import to
+        the other finders. Python calls this for each import."""
         # most imports are of other modules, and end here
         framework = _taken.get(name)
         if framework is None or name in sys.modules:
@@ -72,8 +73,8 @@ class _Finder:
 
 
 class _Loader:
-    """Wraps the loader of a framework, such that xdevice makes its backend while the framework is
-    being imported."""
+    """Wraps the loader of a framework, such that xdevice makes its backend while the framework
+    is being imported."""
 
     def __init__(self, loader: object, framework: Known) -> None:
         self._loader = loader
@@ -84,8 +85,9 @@ class _Loader:
         return getattr(self._loader, name)
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
-        """Imports the framework with its own loader, and returns its module. xdevice makes the backend
-        before that import; for a library over several frameworks, such as Keras, after it."""
+        """Imports the framework with its own loader, and returns its module. xdevice makes the
+        backend before that import; for a library over several frameworks, such as Keras, after
+        it."""
         from importlib import import_module
 
         here = _thread.get_ident(), self._known
@@ -103,16 +105,17 @@ class _Loader:
         return module
 
     def exec_module(self, module: ModuleType) -> None:
-        """Does not run the module, because `create_module` has done so. Restores its `__spec__`."""
+        """Does not run the module, because `create_module` has done so. Restores its
+        `__spec__`."""
         # Python has replaced it by the spec that has this loader
         module.__spec__ = self._spec
 
     def _is_brought(self) -> bool:
-        """Whether a framework that is being imported imports this one, as TensorFlow imports JAX. If
-        another thread is importing a framework that this one will import, first waits until that
-        import is done."""
-        # making a backend now could deadlock: the other framework's thread may hold `import_lock`
-        # while it waits for this import
+        """Whether a framework that is being imported imports this one, as TensorFlow imports
+        JAX. If another thread is importing a framework that this one will import, first waits
+        until that import is done."""
+        # making a backend now could deadlock: the other framework's thread may hold
+        # `import_lock` while it waits for this import
         if any(self._known.name in other.brings for _, other in tuple(_handing)):
             return True
         while any(other.name in self._known.brings for _, other in tuple(_handing)):
@@ -136,7 +139,8 @@ class _Loader:
         except SettingError:
             raise
         except BackendImportError as error:
-            # the framework did not import; its own error is what `import` raises without xdevice
+            # the framework did not import; its own error is what `import` raises without
+            # xdevice
             if name not in sys.modules:
                 raise (error.__cause__ or error) from None
         # a program that only imports the framework is not disturbed: the error is raised again
@@ -149,8 +153,8 @@ _finder: Final = _Finder()
 
 
 def _is_needed(framework: Known) -> bool:
-    """Whether xdevice has to take over the import of a framework, because a plain import may fail, or
-    would ignore what environment variables ask for."""
+    """Whether xdevice has to take over the import of a framework, because a plain import may
+    fail, or would ignore what environment variables ask for."""
     # the adapter itself is importing its framework, in the right way
     if f"xdevice_{framework.name}" in sys.modules:
         return False

@@ -36,26 +36,26 @@ GROUP: Final = "xdevice.backends"
 
 
 probes: Final[dict[type, Callable[[Any], devices.Device]]] = {}
-"""For each tensor type that was looked up, the function that returns the device of such a tensor: the
-`probe` of its backend. It makes `device_of` fast."""
+"""For each tensor type that was looked up, the function that returns the device of such a
+tensor: the `probe` of its backend. It makes `device_of` fast."""
 
 movable: Final[dict[type, Backend]] = {}
-"""The backend of each tensor type that was looked up. Types whose tensors are always on the host are
-left out."""
+"""The backend of each tensor type that was looked up. Types whose tensors are always on the
+host are left out."""
 
 on_load: Final[list[Callable[[Backend], None]]] = []
 """Functions that are called with every backend that is loaded from now on."""
 
 _making = _thread.RLock()
-"""Held while a backend is created and set up as environment variables ask, so only one thread does
-it."""
+"""Held while a backend is created and set up as environment variables ask, so only one thread
+does it."""
 _loaded: dict[str, Backend] = {}
 _compiling: Final[list[tuple[Callable[[], bool] | None, Backend]]] = []
 """The loaded backends whose adapters override `eagerly`, each with its `is_compiling`."""
 _owners: dict[int, Owned | None] = {}
-"""The backend and kind of each type that was looked up, by the type's `id`; None for a type that
-belongs to no backend. The kind is None for a type of a framework that is not one of tensors, symbols
-or models."""
+"""The backend and kind of each type that was looked up, by the type's `id`; None for a type
+that belongs to no backend. The kind is None for a type of a framework that is not one of
+tensors, symbols or models."""
 # in place of an entry of `_owners`, where None has a meaning
 _UNSEEN: Final = object()
 # the result of `entry_points`, once it was called
@@ -144,8 +144,8 @@ def entry_points() -> dict[str, EntryPoint]:
 
 
 def namesake() -> str | None:
-    """Returns a warning if the other package on PyPI, named `xdevice`, is installed too, because both
-    have a file `xdevice/__init__.py`; None if it is not."""
+    """Returns a warning if the other package on PyPI, named `xdevice`, is installed too,
+    because both have a file `xdevice/__init__.py`; None if it is not."""
     from importlib.metadata import PackageNotFoundError, version
 
     try:
@@ -160,8 +160,8 @@ def namesake() -> str | None:
 
 
 def _refuse_conflict(new: EntryPoint, old: EntryPoint | None) -> None:
-    """Raises `ContractError` if the adapter `new` claims the name of another one (`old`, None if there
-    is none), or an alias of a built-in backend."""
+    """Raises `ContractError` if the adapter `new` claims the name of another one (`old`, None
+    if there is none), or an alias of a built-in backend."""
     # an adapter that is listed twice does not conflict with itself
     if old is not None and (old.value, _distribution(old)) != (new.value, _distribution(new)):
         raise ContractError(
@@ -184,13 +184,14 @@ def _distribution(point: EntryPoint) -> str:
 
 
 def _source(point: EntryPoint) -> str:
-    """Returns an adapter's class and its package for errors: "a_module:Class of package 1.0"."""
+    """Returns an adapter's class and its package for errors: "a_module:Class of package
+    1.0"."""
     return f"{point.value} of {_distribution(point)}"
 
 
 def _nearest(name: str) -> str:
-    """Returns the end of the error for an unknown name: the name that may have been meant, or "" if
-    no name is like it."""
+    """Returns the end of the error for an unknown name: the name that may have been meant, or
+    "" if no name is like it."""
     if not name:
         return ", a name is missing: is a variable such as $XDEVICE_BACKEND unset?"
     # a module or library in place of the backend: "keras", "jaxlib", "flax"
@@ -220,9 +221,9 @@ def _overview() -> str:
 def load(name: str) -> Backend:
     """Returns the backend for a name or alias, and imports its framework on first use.
 
-    Several threads may call this at once, and the thread that loads a backend may end before the
-    others use it. Python's import locks and `loader.importing` guard the import; `_making` guards the
-    steps that follow.
+    Several threads may call this at once, and the thread that loads a backend may end before
+    the others use it. Python's import locks and `loader.importing` guard the import; `_making`
+    guards the steps that follow.
 
     Raises:
         BackendNotFoundError: the name is unknown, or the framework is not installed.
@@ -243,8 +244,8 @@ def list_loaded() -> tuple[Backend, ...]:
 
 
 def _load(name: str) -> Backend:
-    """Returns the backend of this name, which is not an alias. If it is not loaded yet, imports its
-    framework and makes it. Raises what `load` raises."""
+    """Returns the backend of this name, which is not an alias. If it is not loaded yet, imports
+    its framework and makes it. Raises what `load` raises."""
     if name in _loaded:
         return _loaded[name]
     if not is_installed(name):
@@ -274,9 +275,9 @@ def _load(name: str) -> Backend:
 
 
 def make(name: str) -> Backend:
-    """Returns the backend of this name, which is not an alias, and makes it if it is not loaded yet.
-    The framework must have been imported, or this thread must be importing it. Raises what `load`
-    raises."""
+    """Returns the backend of this name, which is not an alias, and makes it if it is not loaded
+    yet. The framework must have been imported, or this thread must be importing it. Raises what
+    `load` raises."""
     if name in _loaded:
         return _loaded[name]
     from xdevice.contract import check, environment
@@ -320,13 +321,13 @@ def make(name: str) -> Backend:
 
 
 _PLUGINS_VARIABLE: Final = "TORCH_DEVICE_BACKEND_AUTOLOAD"
-"""The environment variable that turns the plugins of other vendors off. PyTorch names it in its error
-if a plugin that it loads at import fails."""
+"""The environment variable that turns the plugins of other vendors off. PyTorch names it in its
+error if a plugin that it loads at import fails."""
 
 
 def _import_failed(name: str, error: Exception) -> BackendImportError:
-    """Returns the error for a framework or adapter that cannot be imported because of `error`. Its
-    message says how to fix that."""
+    """Returns the error for a framework or adapter that cannot be imported because of `error`.
+    Its message says how to fix that."""
     # installing the framework again, as is advised below, would not help in this case
     if _PLUGINS_VARIABLE in str(error):
         return BackendImportError(
@@ -340,7 +341,8 @@ def _import_failed(name: str, error: Exception) -> BackendImportError:
 
 
 def _refuse_too_old(backend: Backend) -> None:
-    """Raises `BackendImportError` if the version of the framework is older than the adapter needs."""
+    """Raises `BackendImportError` if the version of the framework is older than the adapter
+    needs."""
     import re
 
     # "2.6.0+cpu" and "2.6.0rc1" count as (2, 6, 0)
@@ -353,8 +355,8 @@ def _refuse_too_old(backend: Backend) -> None:
 
 
 def _register(backend: Backend) -> None:
-    """Makes a new backend known: from now on its types belong to it. Also calls the functions in
-    `on_load`."""
+    """Makes a new backend known: from now on its types belong to it. Also calls the functions
+    in `on_load`."""
     # its framework was imported in the parent of this forked child, and may not work here
     if _imported_before_fork & set(backend.modules):
         backend.refusal = backend.after_fork()
@@ -364,7 +366,8 @@ def _register(backend: Backend) -> None:
 
     from xdevice.contract import Backend
 
-    # data loaders pickle the arguments of the processes that they start, and backends may be among them
+    # data loaders pickle the arguments of the processes that they start, and backends may be
+    # among them
     copyreg.pickle(type(backend), _by_name)
     _loaded[backend.name] = backend
     # the others have no compiler that would trace xdevice's own code
@@ -385,21 +388,22 @@ def _by_name(backend: Backend) -> tuple[Callable[[str], Backend], tuple[str]]:
 
 
 def owner_of(cls: type) -> Backend | None:
-    """Returns the backend that a type belongs to, found by the modules in which the type and its bases
-    are defined; None if it belongs to none. Loads the backend if necessary."""
+    """Returns the backend that a type belongs to, found by the modules in which the type and
+    its bases are defined; None if it belongs to none. Loads the backend if necessary."""
     owned = _look_up(cls)
     return owned.backend if owned is not None else None
 
 
 def kind_of(cls: type) -> Owned | None:
-    """Returns the backend and the kind of a type of tensors, symbols or models; None for any other
-    type, even for a framework's."""
+    """Returns the backend and the kind of a type of tensors, symbols or models; None for any
+    other type, even for a framework's."""
     owned = _look_up(cls)
     return owned if owned is not None and owned.kind is not None else None
 
 
 def _from_native(native: object) -> devices.Device | None:
-    """Returns the device that a framework's own device object names; None for any other object."""
+    """Returns the device that a framework's own device object names; None for any other
+    object."""
     owner = owner_of(type(native))
     return owner.from_native(native) if owner is not None else None
 
@@ -418,9 +422,9 @@ def remember(facts: dict[int, Any], cls: type, fact: Any) -> None:
 
 
 def kept_by_type(learn: Callable[[type], _Fact]) -> Callable[[type], _Fact]:
-    """Decorates a function that takes a type: its result is cached for as long as the type lives.
-    `functools.cache` would keep the types alive, and cannot take types whose metaclass makes them
-    unhashable."""
+    """Decorates a function that takes a type: its result is cached for as long as the type
+    lives. `functools.cache` would keep the types alive, and cannot take types whose metaclass
+    makes them unhashable."""
     facts: dict[int, _Fact] = {}
 
     def look_up(cls: type) -> _Fact:
@@ -433,16 +437,16 @@ def kept_by_type(learn: Callable[[type], _Fact]) -> Callable[[type], _Fact]:
 
 
 def forget_types() -> None:
-    """Empties the caches of `_look_up`. Called after the devices have changed, because the `probe` of a
-    type may depend on them."""
+    """Empties the caches of `_look_up`. Called after the devices have changed, because the
+    `probe` of a type may depend on them."""
     probes.clear()
     movable.clear()
     _owners.clear()
 
 
 def as_array(x: Any) -> Any:
-    """Returns a NumPy scalar, such as `x.sum()` returns, as an array without dimensions, and any other
-    object as it is. (In a container, a NumPy scalar counts as a number.)"""
+    """Returns a NumPy scalar, such as `x.sum()` returns, as an array without dimensions, and
+    any other object as it is. (In a container, a NumPy scalar counts as a number.)"""
     numpy = sys.modules.get("numpy")
     # without NumPy there are no NumPy scalars
     if numpy is None or not issubclass(type(x), numpy.generic):
@@ -453,8 +457,9 @@ def as_array(x: Any) -> Any:
 
 
 def _look_up(cls: type) -> Owned | None:
-    """Returns the backend and kind of a type, from `_owners` if it was looked up before; None if it
-    belongs to no backend. Raises `UnsupportedError` if its backend cannot work in this process."""
+    """Returns the backend and kind of a type, from `_owners` if it was looked up before; None
+    if it belongs to no backend. Raises `UnsupportedError` if its backend cannot work in this
+    process."""
     owned: Any = _owners.get(id(cls), _UNSEEN)
     if owned is _UNSEEN:
         owned = eagerly(lambda: _learn(cls))
@@ -477,8 +482,9 @@ def _learn(cls: type) -> Owned | None:
 
 
 def eagerly(function: Callable[[], Any]) -> Any:
-    """Returns `function()`, called outside the compilers of all loaded backends, which could not
-    compile it: torch.compile fails when types are looked up, and when containers are walked."""
+    """Returns `function()`, called outside the compilers of all loaded backends, which could
+    not compile it: torch.compile fails when types are looked up, and when containers are
+    walked."""
     for is_compiling, backend in _compiling:
         # None: the backend cannot tell quickly, so its `eagerly` is used in any case
         if is_compiling is None or is_compiling():
@@ -487,8 +493,9 @@ def eagerly(function: Callable[[], Any]) -> Any:
 
 
 def _classify(cls: type) -> Owned | None:
-    """Returns the backend and the kind of a type; None if it belongs to no backend. If the framework
-    that defines the type has no kind for it, the framework of a base class decides."""
+    """Returns the backend and the kind of a type; None if it belongs to no backend. If the
+    framework that defines the type has no kind for it, the framework of a base class
+    decides."""
     from xdevice.contract.backend import Owned
 
     owner = None
@@ -513,8 +520,8 @@ def _classify(cls: type) -> Owned | None:
 
 
 def _owner_of_module(root: str) -> Backend | None:
-    """Returns the backend to which a top-level module belongs, and loads it if necessary; None if the
-    module belongs to none."""
+    """Returns the backend to which a top-level module belongs, and loads it if necessary; None
+    if the module belongs to none."""
     # a class may name a module that does not exist; nothing is imported because of that
     if root == "builtins" or not _is_imported(root):
         return None
@@ -531,8 +538,8 @@ def _owner_of_module(root: str) -> Backend | None:
 
 
 def host_of(guest: str) -> Backend:
-    """Returns the backend on which a guest, a library over several frameworks such as Keras, is running.
-    Raises `UnsupportedError` if that backend cannot move its models."""
+    """Returns the backend on which a guest, a library over several frameworks such as Keras, is
+    running. Raises `UnsupportedError` if that backend cannot move its models."""
     from importlib import import_module
 
     module, function = GUESTS[guest]
@@ -549,14 +556,14 @@ def host_of(guest: str) -> Backend:
 
 
 _imported_before_fork: frozenset[str] = frozenset()
-"""In a forked child, the modules that its parent had imported; otherwise empty. If the backend of one
-of them is loaded only in the child, its `after_fork` is called then."""
+"""In a forked child, the modules that its parent had imported; otherwise empty. If the backend
+of one of them is loaded only in the child, its `after_fork` is called then."""
 
 
 @forks.in_child
 def _after_fork() -> None:
-    """Asks each backend whether it works in this forked child. Types of backends that do not are
-    removed from `probes` and `movable`, so `_look_up` refuses them."""
+    """Asks each backend whether it works in this forked child. Types of backends that do not
+    are removed from `probes` and `movable`, so `_look_up` refuses them."""
     global _imported_before_fork, _making
     # the thread of the parent that may hold the old one cannot release it here
     _making = _thread.RLock()
@@ -565,7 +572,8 @@ def _after_fork() -> None:
         backend.refusal = backend.after_fork()
         if backend.refusal is not None:
             for cls, probe in tuple(probes.items()):
-                # a type that is always on the host is only in `probes`, as a method of its backend
+                # a type that is always on the host is only in `probes`, as a method of its
+                # backend
                 if backend in (movable.get(cls), getattr(probe, "__self__", None)):
                     del probes[cls]
                     movable.pop(cls, None)

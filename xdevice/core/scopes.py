@@ -83,15 +83,16 @@ def set_default_device(device: object) -> None:
 
 
 def enter(device: Device) -> None:
-    """Enters `with device:`: checks that the selected backend has the device, and makes it current."""
+    """Enters `with device:`: checks that the selected backend has the device, and makes it
+    current."""
     backend = selection.current()
     place = backend.require(device)
     push(_entered, Block(place, lambda: backend.scope(place)))
 
 
 def leave(device: Device, error: BaseException | None) -> None:
-    """Leaves `with device:`. `error` is the exception with which the block ends; None if there is
-    none. Raises `ScopeError` as `pop` does."""
+    """Leaves `with device:`. `error` is the exception with which the block ends; None if there
+    is none. Raises `ScopeError` as `pop` does."""
     # `enter` has put `gpu:1` on the stack for `cuda:1`
     pop(_entered, devices.plain(device), error)
 
@@ -106,8 +107,8 @@ def push(stack: ContextVar[tuple[Block, ...]], block: Block) -> None:
 
 
 def pop(stack: ContextVar[tuple[Block, ...]], key: object, error: BaseException | None) -> None:
-    """Ends the last block that this thread and task entered with the object `key`, and takes it off
-    the stack. `error` is the exception with which the block ends; None if there is none.
+    """Ends the last block that this thread and task entered with the object `key`, and takes it
+    off the stack. `error` is the exception with which the block ends; None if there is none.
 
     Raises:
         ScopeError: there is no such block, or its task has waited inside it.
@@ -119,8 +120,8 @@ def pop(stack: ContextVar[tuple[Block, ...]], key: object, error: BaseException 
 
 
 class _Threads(_thread._local):
-    """The blocks that each thread has open in its framework: its blocks in the order in which they
-    were entered, and below them the device that `set_default_device` has set."""
+    """The blocks that each thread has open in its framework: its blocks in the order in which
+    they were entered, and below them the device that `set_default_device` has set."""
 
     def __init__(self) -> None:
         self.open: list[Block] = []
@@ -133,8 +134,8 @@ _threads = _Threads()
 
 
 class Block:
-    """One `with device:` or `with stream:`. `key` is the device or the stream, and `make` returns a
-    new context manager of the framework for it."""
+    """One `with device:` or `with stream:`. `key` is the device or the stream, and `make`
+    returns a new context manager of the framework for it."""
 
     def __init__(self, key: Any, make: Callable[[], AbstractContextManager[Any]]) -> None:
         self.key = key
@@ -171,15 +172,16 @@ class Block:
             )
 
     def _put_on(self) -> None:
-        """Enters a new context manager of the framework, because one cannot be entered twice."""
+        """Enters a new context manager of the framework, because one cannot be entered
+        twice."""
         self._native = self._make()
         self._native.__enter__()
 
     def _undo(self) -> None:
-        """Leaves the framework's context manager of this block. Those that were entered after it are
-        left first, and entered again afterwards."""
-        # no exception is passed to `__exit__`: contextlib would set attributes of it, which fails
-        # for an exception that is a frozen dataclass
+        """Leaves the framework's context manager of this block. Those that were entered after
+        it are left first, and entered again afterwards."""
+        # no exception is passed to `__exit__`: contextlib would set attributes of it, which
+        # fails for an exception that is a frozen dataclass
         place = _threads.open.index(self)
         # blocks of generators may end before those that were entered later
         above = _threads.open[place + 1 :]
@@ -194,7 +196,7 @@ class Block:
                 block._put_on()
 
     def _undo_at_await(self) -> None:
-        """Called by the event loop if the task waits inside the block: undoes it before another task
-        runs."""
+        """Called by the event loop if the task waits inside the block: undoes it before another
+        task runs."""
         self._has_waited = True
         self._undo()

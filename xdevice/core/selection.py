@@ -1,5 +1,5 @@
-"""Which backend is used if no tensor decides that: the one chosen by `use_backend`, by `set_backend` or
-by XDEVICE_BACKEND; otherwise one whose framework is imported or installed."""
+"""Which backend is used if no tensor decides that: the one chosen by `use_backend`, by
+`set_backend` or by XDEVICE_BACKEND; otherwise one whose framework is imported or installed."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ _resolved: Backend | None = None
 _resolved_from: Any = None
 """The value of XDEVICE_BACKEND when `_resolved` was chosen."""
 
-# os.environ.get takes 0.8 us, most of the time that try_gpu may take; the dict behind it takes 0.05 us
+# os.environ.get takes 0.8 us, most of the time that try_gpu may take; the dict behind it takes
+# 0.05 us
 _environ: Any = getattr(os.environ, "_data", os.environ)
 _encoded: Any = getattr(os.environ, "encodekey", str)
 _KEY: Any = _encoded(VARIABLE)
@@ -78,8 +79,9 @@ def restore_default(before: Backend | None) -> None:
 
 
 def _resolve() -> Backend:
-    """Returns the backend that XDEVICE_BACKEND names, or else the one that `_prefer` names. If a
-    backend was chosen before, returns that one again, and warns that the variable has changed."""
+    """Returns the backend that XDEVICE_BACKEND names, or else the one that `_prefer` names. If
+    a backend was chosen before, returns that one again, and warns that the variable has
+    changed."""
     global _resolved, _resolved_from
     # changing the backend in the middle of a program would mix the tensors of two frameworks
     if _resolved is not None:
@@ -99,8 +101,8 @@ def _resolve() -> Backend:
 
 
 def _from_variable() -> Backend | None:
-    """Returns the backend that XDEVICE_BACKEND names; None if the variable is not set or empty. Raises
-    what `registry.load` raises."""
+    """Returns the backend that XDEVICE_BACKEND names; None if the variable is not set or empty.
+    Raises what `registry.load` raises."""
     name = os.environ.get(VARIABLE, "").strip()
     if not name:
         return None
@@ -115,7 +117,8 @@ def _from_variable() -> Backend | None:
 
 def hand_over(module: str, framework: Known) -> None:
     """Loads the backend of a module that the program is importing. If environment variables ask
-    something of every framework, also loads the backends of the frameworks that the module imports.
+    something of every framework, also loads the backends of the frameworks that the module
+    imports.
 
     Raises:
         XDeviceError: as `registry.load` does.
@@ -136,8 +139,8 @@ def hand_over(module: str, framework: Known) -> None:
 
 
 def _prefer() -> str:
-    """Returns the name of the only framework that the program has imported. If it has imported none or
-    several, returns the first installed one in the order of preference."""
+    """Returns the name of the only framework that the program has imported. If it has imported
+    none or several, returns the first installed one in the order of preference."""
     imported = registry.imported_frameworks()
     # the program has shown which framework it means
     if len(imported) == 1:
@@ -225,8 +228,8 @@ class use_backend:
     across an `await`. The backend is loaded when the block is entered.
 
     Raises:
-        ScopeError: the block is left in a different thread or asyncio task than the one that entered it. That one
-            keeps the backend.
+        ScopeError: the block is left in a different thread or asyncio task than the one that
+            entered it. That one keeps the backend.
         BackendNotFoundError, BackendImportError: as with `backend`, on entering.
 
     Example:
@@ -256,8 +259,8 @@ class use_backend:
 
 
 class _Used:
-    """An open block of `use_backend`: the object that was entered (`key`), the thread and task that
-    entered it (`owner`), and the backend that it chose."""
+    """An open block of `use_backend`: the object that was entered (`key`), the thread and task
+    that entered it (`owner`), and the backend that it chose."""
 
     def __init__(self, key: use_backend, chosen: Backend) -> None:
         self.key = key

@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
 
 def installed_version(name: str) -> str | None:
-    """Returns the version of the package of a backend's framework, from its metadata, without importing
-    it; None if there is no such package. The first call takes half a second if many packages are
-    installed."""
+    """Returns the version of the package of a backend's framework, from its metadata, without
+    importing it; None if there is no such package. The first call takes half a second if many
+    packages are installed."""
     framework = frameworks.find(name)
     # a module may have a different name than its package: `tensorflow` is in `tensorflow-cpu`
     owners = _owners_of_modules().get(
@@ -31,6 +31,6 @@ def installed_version(name: str) -> str | None:
 # slow, because it reads the metadata of all installed packages
 @cache
 def _owners_of_modules() -> Mapping[str, list[str]]:
-    """Returns, for each top-level module that is installed, the names of the packages that it comes
-    from."""
+    """Returns, for each top-level module that is installed, the names of the packages that it
+    comes from."""
     return metadata.packages_distributions()

@@ -1,7 +1,8 @@
-"""Counts and identifies the GPUs that a CUDA program will see, through NVML, NVIDIA's management library.
+"""Counts and identifies the GPUs that a CUDA program will see, through NVML, NVIDIA's
+management library.
 
-To count GPUs, the CUDA runtime initializes CUDA, and after that no forked child can use CUDA. NVML creates no CUDA
-context, so forked children can still use CUDA.
+To count GPUs, the CUDA runtime initializes CUDA, and after that no forked child can use CUDA.
+NVML creates no CUDA context, so forked children can still use CUDA.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ import os
 
 
 def count() -> int | None:
-    """Returns how many GPUs the program sees under CUDA_VISIBLE_DEVICES; None if there is a driver, but NVML is missing or
-    fails."""
+    """Returns how many GPUs the program sees under CUDA_VISIBLE_DEVICES; None if there is a
+    driver, but NVML is missing or fails."""
     uuids = _uuids()
     return (
         None if uuids is None else len(visible(uuids, os.environ.get("CUDA_VISIBLE_DEVICES")))
@@ -21,15 +22,17 @@ def count() -> int | None:
 
 
 def uuid(index: int) -> str | None:
-    """Returns the unique id of the GPU that has this index in the program; None if it is not known."""
+    """Returns the unique id of the GPU that has this index in the program; None if it is not
+    known."""
     chosen = visible(_uuids() or (), os.environ.get("CUDA_VISIBLE_DEVICES"))
     return chosen[index] if index < len(chosen) else None
 
 
 @functools.cache
 def visible(uuids: tuple[str, ...], wanted: str | None) -> tuple[str, ...]:
-    """Returns the unique ids of the GPUs that a program sees, out of those of the driver (`uuids`), if CUDA_VISIBLE_DEVICES
-    is `wanted`: the GPUs that it names, in that order, up to the first wrong name. None means that it is not set."""
+    """Returns the unique ids of the GPUs that a program sees, out of those of the driver
+    (`uuids`), if CUDA_VISIBLE_DEVICES is `wanted`: the GPUs that it names, in that order, up to
+    the first wrong name. None means that it is not set."""
     if wanted is None:
         return uuids
     chosen: list[str] = []
@@ -46,8 +49,8 @@ def visible(uuids: tuple[str, ...], wanted: str | None) -> tuple[str, ...]:
 
 
 def _named(uuids: tuple[str, ...], name: str) -> str | None:
-    """Returns the unique id of the GPU that one name in CUDA_VISIBLE_DEVICES means: an index, or the beginning of a unique
-    id. Returns None for a wrong name."""
+    """Returns the unique id of the GPU that one name in CUDA_VISIBLE_DEVICES means: an index,
+    or the beginning of a unique id. Returns None for a wrong name."""
     # a MIG device, a part of a GPU, counts as a GPU
     if name.startswith("MIG-"):
         return name
@@ -59,10 +62,11 @@ def _named(uuids: tuple[str, ...], name: str) -> str | None:
 
 @functools.cache
 def _uuids() -> tuple[str, ...] | None:
-    """Returns the unique ids of all GPUs of the driver; an empty tuple if there is no driver; None if there is one, but
-    NVML is missing or fails."""
+    """Returns the unique ids of all GPUs of the driver; an empty tuple if there is no driver;
+    None if there is one, but NVML is missing or fails."""
     is_windows = hasattr(ctypes, "WinDLL")
-    # without these device files (the last one is WSL's) there is no GPU, and no library is loaded
+    # without these device files (the last one is WSL's) there is no GPU, and no library is
+    # loaded
     if not is_windows and not any(
         map(os.path.exists, ("/dev/nvidia0", "/dev/nvidiactl", "/dev/dxg"))
     ):

@@ -1,8 +1,10 @@
-"""Copies between ordinary host memory and NVIDIA GPUs, made by several threads through a ring of page-locked buffers.
+"""Copies between ordinary host memory and NVIDIA GPUs, made by several threads through a ring
+of page-locked buffers.
 
-The driver copies ordinary memory with one thread, which also touches each new page for the first time. It reaches 2 GB/s
-to the host and 8 GB/s to the GPU, on a bus of 55 GB/s (docs/explanation/measurements.md). Here each of several threads
-copies chunks between the caller's memory and a slot of the ring (a buffer of 4 MB), which the GPU reads or writes at the
+The driver copies ordinary memory with one thread, which also touches each new page for the
+first time. It reaches 2 GB/s to the host and 8 GB/s to the GPU, on a bus of 55 GB/s
+(docs/explanation/measurements.md). Here each of several threads copies chunks between the
+caller's memory and a slot of the ring (a buffer of 4 MB), which the GPU reads or writes at the
 speed of the bus.
 
 Rules that a change of this module must keep:
@@ -10,13 +12,14 @@ Rules that a change of this module must keep:
 - The GPU's part of each copy is queued on the stream that the caller names, so it comes after the work that is on that
   stream, and before work that is put there later. Each slot has an event, after which the GPU no longer uses the slot;
   the next user of the slot waits for that event.
-- Only threads of the ring use slots: in the caller's thread, Ctrl-C could raise an exception between a copy and the
-  recording of its event. The threads keep the memory on both sides alive until they have done their part, even if the
-  caller no longer waits.
+- Only threads of the ring use slots: in the caller's thread, Ctrl-C could raise an exception
+  between a copy and the recording of its event. The threads keep the memory on both sides alive
+  until they have done their part, even if the caller no longer waits.
 - `os.fork` must not have to wait for the ring: a forked child begins without one.
-- The ring calls the CUDA driver through ctypes, so one ring serves all frameworks, without any framework's allocator.
-  Copies that were not measured are left to the framework: on systems other than Linux, on other GPUs, with few cores,
-  and of sizes for which the ring is not faster.
+- The ring calls the CUDA driver through ctypes, so one ring serves all frameworks, without any
+  framework's allocator. Copies that were not measured are left to the framework: on systems
+  other than Linux, on other GPUs, with few cores, and of sizes for which the ring is not
+  faster.
 """
 
 from __future__ import annotations
@@ -34,11 +37,11 @@ SLOT: Final = 4 << 20
 SLOTS: Final = 16
 """How many buffers of `SLOT` bytes the ring has: 64 MB in all."""
 FEW: Final = 64 << 10
-"""A copy of fewer bytes than this to the host, if it follows no stream, is made in the caller's thread. In a thread of
-the ring, a copy of 4 bytes took 120 us longer (H200, 2026-11-26)."""
+"""A copy of fewer bytes than this to the host, if it follows no stream, is made in the caller's
+thread. In a thread of the ring, a copy of 4 bytes took 120 us longer (H200, 2026-11-26)."""
 _PER_THREAD: Final = 2
-"""CUDA's handle for the default stream of the calling thread (CU_STREAM_PER_THREAD). In the ring's threads it would mean
-another stream, so copies on it are left to the framework."""
+"""CUDA's handle for the default stream of the calling thread (CU_STREAM_PER_THREAD). In the
+ring's threads it would mean another stream, so copies on it are left to the framework."""
 _THREADS_TO_GPU: Final = 12
 """How many threads make a copy to the GPU at most."""
 _LEAST_CORES: Final = 4
@@ -56,13 +59,13 @@ _MADV_HUGEPAGE: Final = 14
 
 
 class DriverError(Exception):
-    """A call to the CUDA driver has failed. The copy is then left to the framework, which raises its own error if it fails
-    too."""
+    """A call to the CUDA driver has failed. The copy is then left to the framework, which
+    raises its own error if it fails too."""
 
 
 def is_measured() -> bool:
-    """Whether the ring can be used here, with Linux, enough cores, and a CUDA driver. Without these it was not
-    measured."""
+    """Whether the ring can be used here, with Linux, enough cores, and a CUDA driver. Without
+    these it was not measured."""
     global _driver
     # cached, because the result cannot change in one process; False stands for "no driver"
     if _driver is None:
@@ -73,9 +76,9 @@ def is_measured() -> bool:
 def to_host(
     x: Any, address: int, array: Any, target: int, nbytes: int, stream: int | None
 ) -> bool:
-    """Copies `nbytes` from `address` on a GPU, in the memory of `x`, to `target`, in the memory of `array`: after the work
-    on `stream`, or at once if that is None. Returns True when the copy is complete, and False if the framework must make
-    it."""
+    """Copies `nbytes` from `address` on a GPU, in the memory of `x`, to `target`, in the memory
+    of `array`: after the work on `stream`, or at once if that is None. Returns True when the
+    copy is complete, and False if the framework must make it."""
     # waking up a thread would take longer than the copy
     if stream is None and nbytes < FEW:
         return _few_to_host(address, target, nbytes)
@@ -86,21 +89,24 @@ def to_host(
 def to_gpu(
     array: Any, source: int, x: Any, address: int, nbytes: int, stream: int | None
 ) -> bool:
-    """Copies `nbytes` from `source`, in the memory of `array`, to `address` on a GPU, in the memory of `x`. Returns True
-    when the source has been read; the copy then goes on as work on `stream`, or is complete if that is None. Returns False
-    if the framework must make the copy."""
+    """Copies `nbytes` from `source`, in the memory of `array`, to `address` on a GPU, in the
+    memory of `x`. Returns True when the source has been read; the copy then goes on as work on
+    `stream`, or is complete if that is None. Returns False if the framework must make the
+    copy."""
     return _done(_ToGpu((x, array), address, source, nbytes, stream))
 
 
 def pinned_bytes() -> int:
-    """Returns how many bytes of page-locked memory this process keeps for the ring; 0 if there is no ring."""
+    """Returns how many bytes of page-locked memory this process keeps for the ring; 0 if there
+    is no ring."""
     # read once, because another thread may free it meanwhile
     ring = _ring
     return 0 if ring is None else SLOT * SLOTS
 
 
 def free() -> None:
-    """Waits for the copies under way, and releases the ring's memory. The next copy makes a new ring."""
+    """Waits for the copies under way, and releases the ring's memory. The next copy makes a new
+    ring."""
     global _ring
     # from here on, no copy can begin on this ring
     with _making:
@@ -129,16 +135,16 @@ def _call(name: str, *arguments: Any) -> None:
 
 
 def _asked(name: str, kind: Any, *arguments: Any) -> Any:
-    """Calls a function of the driver that writes its result to its first argument, and returns that result, an object of
-    the ctypes type `kind`."""
+    """Calls a function of the driver that writes its result to its first argument, and returns
+    that result, an object of the ctypes type `kind`."""
     result = kind()
     _call(name, ctypes.byref(result), *arguments)
     return result
 
 
 def _done(copy: _Copy) -> bool:
-    """Makes a copy through the ring. Returns False if it could not; the framework then makes the copy, and raises the error
-    if that fails too."""
+    """Makes a copy through the ring. Returns False if it could not; the framework then makes
+    the copy, and raises the error if that fails too."""
     global _ring
     if copy.stream == _PER_THREAD:
         return False
@@ -155,11 +161,12 @@ def _done(copy: _Copy) -> bool:
 
 
 def _few_to_host(address: int, target: int, nbytes: int) -> bool:
-    """Copies a few bytes to the host, in the caller's thread. Returns False if that has failed."""
+    """Copies a few bytes to the host, in the caller's thread. Returns False if that has
+    failed."""
     host, gpu, size = ctypes.c_void_p(target), ctypes.c_uint64(address), ctypes.c_size_t(nbytes)
     try:
-        # a stream brings its context along; after Ctrl-C, a context that was made current here might
-        # stay so
+        # a stream brings its context along; after Ctrl-C, a context that was made current here
+        # might stay so
         stream = _place_of(address).quick
         _call("cuMemcpyDtoHAsync_v2", host, gpu, size, stream)
         _call("cuStreamSynchronize", stream)
@@ -169,7 +176,8 @@ def _few_to_host(address: int, target: int, nbytes: int) -> bool:
 
 
 def _place_of(address: int) -> _Place:
-    """Returns the GPU in whose memory an address is. Raises `DriverError` for any other memory, such as the host's."""
+    """Returns the GPU in whose memory an address is. Raises `DriverError` for any other memory,
+    such as the host's."""
     pointer = ctypes.c_uint64(address)
     if (
         # managed and host memory are left to the framework
@@ -186,8 +194,9 @@ def _place_of(address: int) -> _Place:
 
 
 class _Place:
-    """A GPU: its primary CUDA context, which the CUDA runtimes of all frameworks share; a stream for copies that name none
-    (`stream`); and one for copies of a few bytes (`quick`), which so do not wait for large ones."""
+    """A GPU: its primary CUDA context, which the CUDA runtimes of all frameworks share; a
+    stream for copies that name none (`stream`); and one for copies of a few bytes (`quick`),
+    which so do not wait for large ones."""
 
     def __init__(self, index: int) -> None:
         device = _asked("cuDeviceGet", ctypes.c_int, index)
@@ -220,8 +229,8 @@ class _Slot:
         self._last: Any = None
 
     def mark(self, place: _Place, stream: Any) -> None:
-        """Records an event in a stream of the GPU: when the GPU reaches it, the slot is free again. The GPU's context must
-        be current."""
+        """Records an event in a stream of the GPU: when the GPU reaches it, the slot is free
+        again. The GPU's context must be current."""
         # an event belongs to the context of one GPU
         if place not in self._events:
             self._events[place] = _asked("cuEventCreate", ctypes.c_void_p, _NO_TIMING)
@@ -241,8 +250,9 @@ class _Slot:
 
 
 class _Copy:
-    """One copy, which several threads of the ring make chunk by chunk. `address` is on the GPU and `host` in host memory;
-    `owners` are the two objects whose memory that is, which are kept alive meanwhile."""
+    """One copy, which several threads of the ring make chunk by chunk. `address` is on the GPU
+    and `host` in host memory; `owners` are the two objects whose memory that is, which are kept
+    alive meanwhile."""
 
     threads = SLOTS
     """How many threads make a copy at most."""
@@ -267,8 +277,8 @@ class _Copy:
         self.parts = 0
 
     def run(self, slots: SimpleQueue[_Slot]) -> None:
-        """Copies chunks until none is left. Runs in each thread of the ring that takes part. An error is stored, and raised
-        by `wait`."""
+        """Copies chunks until none is left. Runs in each thread of the ring that takes part. An
+        error is stored, and raised by `wait`."""
         try:
             stream = self.place.stream if self.stream is None else ctypes.c_void_p(self.stream)
             with _Current(self.place):
@@ -297,15 +307,16 @@ class _Copy:
                 slots.put(slot)
 
     def step(self, slot: _Slot, start: int, nbytes: int, stream: Any) -> None:
-        """Copies the chunk of `nbytes` bytes that begins at the offset `start`, through a slot and on a stream."""
+        """Copies the chunk of `nbytes` bytes that begins at the offset `start`, through a slot
+        and on a stream."""
         raise NotImplementedError
 
     def end(self) -> None:
         """Called in each thread after its last chunk, even if that chunk has failed."""
 
     def wait(self) -> None:
-        """Waits, in the caller's thread, until all threads have done their part. Raises the error of the copy, if there is
-        one."""
+        """Waits, in the caller's thread, until all threads have done their part. Raises the
+        error of the copy, if there is one."""
         try:
             for _ in range(self.parts):
                 self._ended.get()
@@ -313,7 +324,8 @@ class _Copy:
         except BaseException:
             self._starts.clear()
             raise
-        # the threads may refer to this object for a moment longer, which must not keep the memory alive
+        # the threads may refer to this object for a moment longer, which must not keep the
+        # memory alive
         self.owners = None
         if self.error is not None:
             raise self.error
@@ -348,14 +360,15 @@ class _ToGpu(_Copy):
         slot.mark(self.place, stream)
 
     def end(self) -> None:
-        # without a stream of the caller, nothing else would make the next use of the memory wait for the copy
+        # without a stream of the caller, nothing else would make the next use of the memory
+        # wait for the copy
         if self.stream is None:
             _call("cuStreamSynchronize", self.place.stream)
 
 
 class _Ring:
-    """The page-locked memory, divided into slots, and the threads that copy through it. `place` is the GPU in whose context
-    the memory is allocated; all GPUs can use it."""
+    """The page-locked memory, divided into slots, and the threads that copy through it. `place`
+    is the GPU in whose context the memory is allocated; all GPUs can use it."""
 
     def __init__(self, place: _Place) -> None:
         with _Current(place):
@@ -417,8 +430,8 @@ _making = threading.Lock()
 
 
 def _advise(target: int, nbytes: int) -> None:
-    """Asks the system for huge pages in new memory, as NumPy does: the first write to each page is slow, and there are 512
-    times fewer huge pages than ordinary ones."""
+    """Asks the system for huge pages in new memory, as NumPy does: the first write to each page
+    is slow, and there are 512 times fewer huge pages than ordinary ones."""
     # the first multiple of the page size from `target` on
     start = -(-target // _HUGE_PAGE) * _HUGE_PAGE
     # only whole pages, because the memory around belongs to others

@@ -1,7 +1,7 @@
 """`Stream` and `Event`: say which work on a device waits for which other work, and how long work took on the device.
 
-The device and the backend with which a stream or an event is used are checked here. The frameworks do not check them;
-with a wrong one they report wrong times, or do not wait.
+The device and the backend with which a stream or an event is used are checked here. The
+frameworks do not check them; with a wrong one they report wrong times, or do not wait.
 """
 
 from __future__ import annotations
@@ -75,7 +75,8 @@ class Stream:
 
     @classmethod
     def _current(cls, backend: Backend, device: Device) -> Stream:
-        """Returns a `Stream` for the framework's stream to which this thread's work on a device goes."""
+        """Returns a `Stream` for the framework's stream to which this thread's work on a device
+        goes."""
         place = backend.require(device)
         stream = cls.__new__(cls)
         stream._hold(backend, place, backend.current_stream(place))
@@ -138,7 +139,8 @@ class Stream:
                 f"{type(other).__qualname__}; xdevice.sync(x) makes the host wait for a device or a tensor"
             )
         _same_backend(self, other)
-        # frameworks let streams wait for events only, so a new event marks the end of the other stream's work
+        # frameworks let streams wait for events only, so a new event marks the end of the other
+        # stream's work
         event = other._mark() if isinstance(other, Stream) else other._happening("wait for")
         self.backend.stream_wait(self.native, event)
 
@@ -229,12 +231,14 @@ class Event:
         self.backend = selection.current()
         self.device: Device | None = None
         self._native: Any = None
-        # CUDA treats an event that was never recorded as one that has happened, so a wait would return at once
+        # CUDA treats an event that was never recorded as one that has happened, so a wait would
+        # return at once
         self._recorded = False
         if device is not None:
             self._make(self.backend.require(devices.parse(device)))
         else:
-            # raises the error if there are no events; the event gets its device when it is recorded
+            # raises the error if there are no events; the event gets its device when it is
+            # recorded
             self.backend.require_events(devices.of("gpu") if self.backend.count("gpu") else CPU)
 
     def _make(self, device: Device) -> None:
@@ -308,8 +312,8 @@ class Event:
         return self.backend.elapsed(start, end)
 
     def _happening(self, verb: str) -> Any:
-        """Returns the framework's own event. Raises `TimingError` if it was not recorded; `verb` says in the error what
-        was to be done with it."""
+        """Returns the framework's own event. Raises `TimingError` if it was not recorded;
+        `verb` says in the error what was to be done with it."""
         if not self._recorded:
             raise TimingError(
                 f"cannot {verb} {self}, which was not recorded; call its record() first"
@@ -336,13 +340,15 @@ def _same_backend(one: Stream | Event, other: Stream | Event) -> None:
 
 
 def _default(backend: Backend) -> Device:
-    """Returns the device of a new stream if none is named: that of `with device:`, else the first GPU, else the CPU."""
+    """Returns the device of a new stream if none is named: that of `with device:`, else the
+    first GPU, else the CPU."""
     return scopes.current() or (devices.of("gpu") if backend.count("gpu") else CPU)
 
 
 def here(backend: Backend) -> Device:
-    """Returns the device to which this thread's work goes: that of the innermost `with stream:`, else of `with device:`,
-    else the only GPU, else the CPU. Raises `DeviceError` if there are several GPUs."""
+    """Returns the device to which this thread's work goes: that of the innermost `with
+    stream:`, else of `with device:`, else the only GPU, else the CPU. Raises `DeviceError` if
+    there are several GPUs."""
     entered: list[Device] = [
         block.key.device for block in _entered.get() if block.key.backend is backend
     ]

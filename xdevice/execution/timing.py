@@ -1,5 +1,5 @@
-"""`Timer`, `Benchmark` and `measure`, which time asynchronous work: they wait for the devices before they read a
-clock."""
+"""`Timer`, `Benchmark` and `measure`, which time asynchronous work: they wait for the devices
+before they read a clock."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 _IDLE = 2e-4
 """How many seconds a wait for an idle device takes at most, even on a busy machine."""
 _MISSED = 0.05
-"""If the device is busy on streams that the events do not cover for a larger share of the measured time than this, the
-host's clock is used instead."""
+"""If the device is busy on streams that the events do not cover for a larger share of the
+measured time than this, the host's clock is used instead."""
 
 
 class Timer:
@@ -217,8 +217,8 @@ def measure(
 
 
 def _once(fn: Callable[..., Any], args: tuple[Any, ...], targets: tuple[object, ...]) -> float:
-    """Returns how many seconds one call of `fn` and its asynchronous work take. The device must be idle before the
-    call."""
+    """Returns how many seconds one call of `fn` and its asynchronous work take. The device must
+    be idle before the call."""
     started = perf_counter()
     # kept until the wait is over, because JAX cannot wait for an array to which nothing refers
     result = fn(*args)
@@ -235,8 +235,9 @@ def _by_events(
     repeats: int,
     gpu: Device,
 ) -> Measurement | None:
-    """Returns the times of `repeats` calls, measured with events of the GPU. Returns None if events cannot measure them,
-    because the backend has no events, or because `fn` uses other streams too."""
+    """Returns the times of `repeats` calls, measured with events of the GPU. Returns None if
+    events cannot measure them, because the backend has no events, or because `fn` uses other
+    streams too."""
     from .streams import Event
 
     try:
@@ -268,8 +269,8 @@ def _summary(times: list[float], clock: Literal["device", "host"]) -> Measuremen
 
 
 def _only_gpu(targets: tuple[object, ...]) -> Device | None:
-    """Returns the GPU that `targets` name, if they name only that; without targets, the only GPU of the selected backend.
-    Returns None otherwise."""
+    """Returns the GPU that `targets` name, if they name only that; without targets, the only
+    GPU of the selected backend. Returns None otherwise."""
     backend = selection.current()
     if not targets:
         return (
@@ -290,8 +291,9 @@ def _only_gpu(targets: tuple[object, ...]) -> Device | None:
 
 
 def _targets(devices: object) -> tuple[object, ...]:
-    """Returns the argument `devices` of `Timer` as arguments for `sync`; an empty tuple, for all devices of the selected
-    backend, if it is None. Raises `DeviceError` for an empty list."""
+    """Returns the argument `devices` of `Timer` as arguments for `sync`; an empty tuple, for
+    all devices of the selected backend, if it is None. Raises `DeviceError` for an empty
+    list."""
     if devices is None:
         return ()
     if not isinstance(devices, list | tuple):
@@ -304,7 +306,8 @@ def _targets(devices: object) -> tuple[object, ...]:
 
 
 def _check_count(name: str, count: object, least: int) -> None:
-    """Raises `ArgumentError` unless an argument of `measure`, called `name`, is an int of `least` or more."""
+    """Raises `ArgumentError` unless an argument of `measure`, called `name`, is an int of
+    `least` or more."""
     # True and False are ints in Python
     if isinstance(count, bool) or not isinstance(count, int) or count < least:
         raise ArgumentError(

@@ -48,7 +48,8 @@ def sync(*targets: object) -> None:
 
 def _sync_one(target: object) -> None:
     """Waits for one argument of `sync`."""
-    # loaded by name, because that raises the error of a backend that cannot work in a forked child
+    # loaded by name, because that raises the error of a backend that cannot work in a forked
+    # child
     if isinstance(target, Backend):
         registry.load(target.name).synchronize(None)
         return

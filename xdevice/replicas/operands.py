@@ -35,13 +35,14 @@ class Operand(NamedTuple):
 
 
 def leaves_in(x: Any, name: str, verb: str) -> list[Operand]:
-    """Returns the tensors and models in `x`, as operands. `name` is what errors call `x`, and `verb` the word for the
-    function that was called. Raises an error for an object in `x` whose tensors cannot be handled one by one."""
+    """Returns the tensors and models in `x`, as operands. `name` is what errors call `x`, and
+    `verb` the word for the function that was called. Raises an error for an object in `x` whose
+    tensors cannot be handled one by one."""
     owner = registry.kind_of(type(x))
     if owner is not None:
         return [Operand(name, x, *owner)]
-    # walked twice: first to find objects of unknown types, and then with every place of a tensor that is
-    # in several, because each gets its result
+    # walked twice: first to find objects of unknown types, and then with every place of a
+    # tensor that is in several, because each gets its result
     once = trees.searched(x)
     once.refuse_strangers()
     # the replicas may not share arrays in other objects
@@ -58,8 +59,9 @@ def leaves_in(x: Any, name: str, verb: str) -> list[Operand]:
 
 
 def tensors_in(x: Any, name: str, verb: str) -> list[Operand]:
-    """Returns the tensors in `x`, as operands; `name` and `verb` are as in `leaves_in`. Raises `NotATensorError` if there
-    are none, or if there is a model, and `UnsupportedError` for a sparse tensor."""
+    """Returns the tensors in `x`, as operands; `name` and `verb` are as in `leaves_in`. Raises
+    `NotATensorError` if there are none, or if there is a model, and `UnsupportedError` for a
+    sparse tensor."""
     operands = leaves_in(x, name, verb)
     if not operands:
         refuse_non_container(x, verb)
@@ -75,8 +77,9 @@ def tensors_in(x: Any, name: str, verb: str) -> list[Operand]:
 
 
 def summands_in(x: Any, name: str, who: str = "this replica") -> list[Operand]:
-    """Returns the tensors and variables in `x`, as operands of a sum. `name` is what errors call `x`, and `who` what they
-    call its owner. Raises `NotATensorError` if anything else is in `x`, such as None or a number."""
+    """Returns the tensors and variables in `x`, as operands of a sum. `name` is what errors
+    call `x`, and `who` what they call its owner. Raises `NotATensorError` if anything else is
+    in `x`, such as None or a number."""
     rows = []
     for path, value in dense_leaves(x, name, "all_reduce"):
         if value is None:
@@ -101,8 +104,9 @@ def summands_in(x: Any, name: str, who: str = "this replica") -> list[Operand]:
 
 
 def dense_leaves(x: Any, name: str, verb: str) -> list[trees.Leaf]:
-    """Returns every leaf of `x` with its path; `x` itself if it is a tensor or model. Raises `UnsupportedError` for a
-    container that is a sparse array. `name` and `verb` are as in `leaves_in`."""
+    """Returns every leaf of `x` with its path; `x` itself if it is a tensor or model. Raises
+    `UnsupportedError` for a container that is a sparse array. `name` and `verb` are as in
+    `leaves_in`."""
     if is_leaf(x):
         return [trees.Leaf("", x)]
     tree = trees.Tree(x)
@@ -126,7 +130,8 @@ def refuse_sparse(operand: Operand, verb: str) -> None:
 
 
 def require_built(operands: Iterable[Operand]) -> None:
-    """Raises `NotBuiltError` if one of the operands is a model that has a variable without values."""
+    """Raises `NotBuiltError` if one of the operands is a model that has a variable without
+    values."""
     for operand in operands:
         if operand.kind == "model":
             operand.backend.require_built(operand.value)
@@ -140,7 +145,8 @@ def read(operand: Operand) -> Any:
 
 
 def rebuilt(x: Any, row: list[Operand], new: list[Any]) -> Any:
-    """Returns `x` with its operands `row` replaced by the values `new`; `x` itself if these are the same objects."""
+    """Returns `x` with its operands `row` replaced by the values `new`; `x` itself if these are
+    the same objects."""
     # by `id`, because `x` may contain a tensor in several places
     by_id = {id(operand.value): value for operand, value in zip(row, new, strict=True)}
     if id(x) in by_id:
@@ -164,15 +170,16 @@ def length_of(operands: list[Operand]) -> int:
             )
         if shape[0] != first.value.shape[0]:
             raise ShapeError(
-                f"{operand.name} has the length {shape[0]} along its first axis, expected {first.value.shape[0]}, as in "
-                f"{first.name}"
+                f"{operand.name} has the length {shape[0]} along its first axis, expected "
+                f"{first.value.shape[0]}, as in {first.name}"
             )
     return int(first.value.shape[0])
 
 
 def sizes_of(length: int, count: int, even: bool, what: str = "devices") -> list[int]:
-    """Returns the sizes of `count` parts of an axis of this length, which differ by at most one; the larger ones come
-    first. Raises `ShapeError` if they differ and `even` is True. `what` is what the error calls the receivers."""
+    """Returns the sizes of `count` parts of an axis of this length, which differ by at most
+    one; the larger ones come first. Raises `ShapeError` if they differ and `even` is True.
+    `what` is what the error calls the receivers."""
     size, rest = divmod(length, count)
     sizes = [size + (i < rest) for i in range(count)]
     if even and rest:
@@ -204,7 +211,8 @@ def bytes_of(operand: Operand) -> int:
 
 
 def check_sum(operand: Operand, op: str) -> None:
-    """Raises `DTypeError` if tensors of the operand's dtype cannot be summed or averaged. `op` is "sum" or "mean"."""
+    """Raises `DTypeError` if tensors of the operand's dtype cannot be summed or averaged. `op`
+    is "sum" or "mean"."""
     dtype = dtype_of(operand)
     if dtype == "bool":
         raise DTypeError(f"{operand.name} is bool, which has no {op}; cast it to int32 first")
@@ -229,8 +237,8 @@ def refuse_overlaps(operands: list[Operand]) -> None:
 
 
 def first_overlap(operands: list[Operand]) -> tuple[str, str] | None:
-    """Returns the names of two of the operands that share memory; None if no two do. Only memory that can be written into
-    counts, and two operands with the same tensor do not."""
+    """Returns the names of two of the operands that share memory; None if no two do. Only
+    memory that can be written into counts, and two operands with the same tensor do not."""
     blocks: dict[tuple[Backend, Device], dict[int, overlaps.Block]] = {}
     for operand in operands:
         tensor = read(operand)
@@ -248,8 +256,8 @@ def first_overlap(operands: list[Operand]) -> tuple[str, str] | None:
 
 
 def _block(operand: Operand, tensor: Any) -> overlaps.Block | None:
-    """Returns the memory of an operand's tensor; None if it has no elements, or if no tensors of its framework can share
-    memory."""
+    """Returns the memory of an operand's tensor; None if it has no elements, or if no tensors
+    of its framework can share memory."""
     shape = shape_of(operand)
     # a tensor without elements shares no byte with any other
     memory = operand.backend.memory_of(tensor) if 0 not in shape else None

@@ -1,4 +1,5 @@
-"""Finds tensors that share memory. Only addresses are compared, so it works for the memory of every device."""
+"""Finds tensors that share memory. Only addresses are compared, so it works for the memory of
+every device."""
 
 from __future__ import annotations
 
@@ -9,8 +10,8 @@ if TYPE_CHECKING:
 
 
 class Block(NamedTuple):
-    """The memory of a tensor: the address of its first element, its strides in bytes, its shape, and the `width` of an
-    element in bytes. `name` is what errors call the tensor."""
+    """The memory of a tensor: the address of its first element, its strides in bytes, its
+    shape, and the `width` of an element in bytes. `name` is what errors call the tensor."""
 
     name: str
     address: int
@@ -43,7 +44,8 @@ class Block(NamedTuple):
         return self.address + sum(step for step in self._steps() if step > 0) + self.width - 1
 
     def _steps(self) -> list[int]:
-        """Returns, for each axis, the distance in bytes from its first element to its last one."""
+        """Returns, for each axis, the distance in bytes from its first element to its last
+        one."""
         return [(size - 1) * step for size, step in zip(self.shape, self.strides, strict=True)]
 
 
@@ -61,8 +63,8 @@ def first_overlap(blocks: Iterable[Block]) -> tuple[Block, Block] | None:
 
 
 def _overlap(one: Block, other: Block) -> bool:
-    """Whether two blocks share a byte. Two columns of a matrix do not, although their bytes alternate. Also True if NumPy
-    would take too long to decide."""
+    """Whether two blocks share a byte. Two columns of a matrix do not, although their bytes
+    alternate. Also True if NumPy would take too long to decide."""
     import numpy
 
     try:

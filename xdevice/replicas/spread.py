@@ -1,7 +1,8 @@
 """Several devices in one process: batches split over them, models and parameters copied to each, gradients summed.
 
-This module has the rules for all frameworks; an adapter splits, joins, copies and sums individual tensors. Everything
-is checked, in all containers and on all devices, before a tensor is made or written.
+This module has the rules for all frameworks; an adapter splits, joins, copies and sums
+individual tensors. Everything is checked, in all containers and on all devices, before a tensor
+is made or written.
 """
 
 from __future__ import annotations
@@ -126,7 +127,8 @@ def gather(parts: Iterable[Any], device: object) -> Any:
     for column in columns:
         _check_alike(column, start=1)
     [place] = _required([operand for row in rows for operand in row], [place])
-    # by the `id`s of the parts of a tensor: one that each container has in two places is joined once
+    # by the `id`s of the parts of a tensor: one that each container has in two places is joined
+    # once
     joined: dict[tuple[int, ...], Any] = {}
     for column in columns:
         if _ids(column) not in joined:
@@ -275,8 +277,8 @@ def all_reduce(tensors: Iterable[Any], op: str = "sum") -> list[Any]:
 
 
 def _places(devices: Iterable[object]) -> list[Device]:
-    """Returns the devices that a list of spellings names. Raises `DeviceError` for anything but a list, such as one device
-    or a tensor, and `ArgumentError` for an empty list."""
+    """Returns the devices that a list of spellings names. Raises `DeviceError` for anything but
+    a list, such as one device or a tensor, and `ArgumentError` for an empty list."""
     # a string can be iterated over too, and so can a framework's tensors
     if (
         isinstance(devices, str | Device)
@@ -296,9 +298,9 @@ def _places(devices: Iterable[object]) -> list[Device]:
 
 
 def _as_list(things: Iterable[Any], name: str) -> list[Any]:
-    """Returns `things`, which has one item for each device, as a list. Raises `NotATensorError` for anything but a list:
-    one tensor would be taken apart along its first axis. Raises `ArgumentError` for an empty list. `name` is what errors
-    call the items."""
+    """Returns `things`, which has one item for each device, as a list. Raises `NotATensorError`
+    for anything but a list: one tensor would be taken apart along its first axis. Raises
+    `ArgumentError` for an empty list. `name` is what errors call the items."""
     if (
         isinstance(things, str | dict)
         or registry.owner_of(type(things))
@@ -315,8 +317,9 @@ def _as_list(things: Iterable[Any], name: str) -> list[Any]:
 
 
 def _required(operands: Iterable[Operand], places: list[Device]) -> list[Device]:
-    """Returns the devices under their plain names, `gpu:1` for `cuda:1`. Raises an error if a backend of the operands
-    lacks one of the devices, or if a device lacks the dtype of an operand."""
+    """Returns the devices under their plain names, `gpu:1` for `cuda:1`. Raises an error if a
+    backend of the operands lacks one of the devices, or if a device lacks the dtype of an
+    operand."""
     for backend in {operand.backend for operand in operands}:
         for place in places:
             backend.require(place)
@@ -329,15 +332,16 @@ def _required(operands: Iterable[Operand], places: list[Device]) -> list[Device]
 
 
 def _on(operand: Operand, x: Any, place: Device, whole: Any) -> Any:
-    """Returns `x`, a part of `operand`, on a device. A tensor that cannot leave the host stays there if the argument of
-    the verb (`whole`) is a container, as it does in `to_device`."""
+    """Returns `x`, a part of `operand`, on a device. A tensor that cannot leave the host stays
+    there if the argument of the verb (`whole`) is a container, as it does in `to_device`."""
     if operand.kind == "tensor" and operand.backend.is_host_bound(x) and not is_leaf(whole):
         return x
     return leaves.move(operand.backend, operand.kind, x, place)
 
 
 def _ids(column: Iterable[Operand]) -> tuple[int, ...]:
-    """Returns the `id`s of the tensors in a column: the operands at one path, one from each replica or part."""
+    """Returns the `id`s of the tensors in a column: the operands at one path, one from each
+    replica or part."""
     return tuple(id(operand.value) for operand in column)
 
 
@@ -345,8 +349,9 @@ def _ids(column: Iterable[Operand]) -> tuple[int, ...]:
 
 
 def _check_structures(listed: list[Any], rows: list[list[Operand]], name: str) -> None:
-    """Raises `ContainerError` if the paths of the tensors in one of several containers (`listed`) differ from those in the
-    first one. `rows` has the operands of each container, and `name` is what errors call the list."""
+    """Raises `ContainerError` if the paths of the tensors in one of several containers
+    (`listed`) differ from those in the first one. `rows` has the operands of each container,
+    and `name` is what errors call the list."""
     paths = [
         [operand.name.removeprefix(f"{name}[{i}]") for operand in row]
         for i, row in enumerate(rows)
@@ -366,8 +371,8 @@ def _check_structures(listed: list[Any], rows: list[list[Operand]], name: str) -
 
 
 def _check_others(parts: list[Any]) -> None:
-    """Raises `ContainerError` if a value that is not a tensor differs between the parts, because the result can have only
-    one value there."""
+    """Raises `ContainerError` if a value that is not a tensor differs between the parts,
+    because the result can have only one value there."""
     others = [
         {leaf.path: leaf.value for leaf in trees.leaves(part) if not is_leaf(leaf.value)}
         for part in parts
@@ -390,16 +395,17 @@ def _is_same(one: Any, other: Any) -> bool:
 
 
 def _check_alike(column: Sequence[Operand], start: int = 0) -> None:
-    """Raises an error unless all tensors of a column (see `_ids`) have the same backend and dtype, as many axes, and equal
-    sizes from axis `start` on."""
+    """Raises an error unless all tensors of a column (see `_ids`) have the same backend and
+    dtype, as many axes, and equal sizes from axis `start` on."""
     first = column[0]
-    # dtypes as the framework has them, because some have no name here: JAX's random keys and 4-bit ints
+    # dtypes as the framework has them, because some have no name here: JAX's random keys and
+    # 4-bit ints
     shape, dtype = shape_of(first), first.value.dtype
     for operand in column[1:]:
         if operand.backend is not first.backend:
             raise ArgumentError(
-                f"{operand.name} is a tensor of {operand.backend.name}, expected {first.backend.name}, as {first.name}; "
-                "gather and all_reduce work within one framework"
+                f"{operand.name} is a tensor of {operand.backend.name}, expected "
+                f"{first.backend.name}, as {first.name}; gather and all_reduce work within one framework"
             )
         if operand.value.dtype != dtype:
             raise DTypeError(
@@ -413,8 +419,8 @@ def _check_alike(column: Sequence[Operand], start: int = 0) -> None:
 
 
 def _check_ties(columns: Iterable[Sequence[Operand]]) -> None:
-    """Raises `ContainerError` if one tensor is at two paths of a replica, but at these paths another replica has two
-    tensors: the sums there would have to be equal."""
+    """Raises `ContainerError` if one tensor is at two paths of a replica, but at these paths
+    another replica has two tensors: the sums there would have to be equal."""
     columns_by_id: dict[int, Sequence[Operand]] = {}
     for column in columns:
         for operand in column:
@@ -433,8 +439,9 @@ def _check_ties(columns: Iterable[Sequence[Operand]]) -> None:
 
 
 def _models(operands: list[Operand]) -> list[Operand]:
-    """Returns the models among the operands that have to be copied, each once. A model that is part of another one is left
-    out, because it is copied with that one. Raises `UnsupportedError` if two other models share a variable."""
+    """Returns the models among the operands that have to be copied, each once. A model that is
+    part of another one is left out, because it is copied with that one. Raises
+    `UnsupportedError` if two other models share a variable."""
     # the model to which each variable belongs, by the variable's `id`
     owners: dict[int, Operand] = {}
     models: list[Operand] = []
@@ -447,8 +454,8 @@ def _models(operands: list[Operand]) -> list[Operand]:
         (operand, [] if _is_alone(operands) else [id(v) for _, v in _variables(operand)])
         for operand in unique
     ]
-    # models with more variables first, and so every model before its parts; of two with as many, a variable
-    # (which is among its own variables) comes after a model that has it
+    # models with more variables first, and so every model before its parts; of two with as
+    # many, a variable (which is among its own variables) comes after a model that has it
     for operand, variables in sorted(
         sized, key=lambda pair: (-len(pair[1]), id(pair[0].value) in pair[1])
     ):
@@ -476,8 +483,9 @@ def _variables(operand: Operand) -> Iterable[tuple[str, Any]]:
 
 
 def _replica(x: Any, operands: list[Operand], models: list[Operand], place: Device) -> Any:
-    """Returns a copy of `x` on a device. `models` are the operands to copy as models. They are copied first; if a parameter
-    of theirs is also in `x` by itself, the copy of `x` has the parameter of the copied model there."""
+    """Returns a copy of `x` on a device. `models` are the operands to copy as models. They are
+    copied first; if a parameter of theirs is also in `x` by itself, the copy of `x` has the
+    parameter of the copied model there."""
     # the copy of each operand, by the operand's `id`
     new: dict[int, Any] = {}
     for operand in models:
@@ -497,8 +505,8 @@ def _replica(x: Any, operands: list[Operand], models: list[Operand], place: Devi
 
 
 def _reduce(column: Sequence[Operand], op: str) -> list[Any]:
-    """Returns the sum or mean of a column of operands, once for each operand: a variable into which it was written, or a
-    tensor."""
+    """Returns the sum or mean of a column of operands, once for each operand: a variable into
+    which it was written, or a tensor."""
     tensors = [read(operand) for operand in column]
     # `_check_alike` has checked that all have the same backend
     results = column[0].backend.all_reduce(tensors, op == "mean")

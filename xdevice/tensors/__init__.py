@@ -1,1 +1,2 @@
-"""Makes tensors, finds their devices, moves, copies and compares them, and converts them between frameworks."""
+"""Makes tensors, finds their devices, moves, copies and compares them, and converts them
+between frameworks."""

@@ -5,9 +5,10 @@ Arrays of a framework that has only host memory, such as NumPy's, and string ten
 the container also holds tensors that can be on other devices: they stay on the host, and their device is not compared.
 In a container without such tensors, they count as tensors.
 
-There are two ways. If a container holds only tensors, numbers and strings, the types of its leaves suffice to move it.
-For other containers, each leaf is sorted (`_Sorted`), which takes longer: for an OrderedDict of 100 tensors that are on
-the device already, 0.18 ms instead of 0.02 ms.
+There are two ways. If a container holds only tensors, numbers and strings, the types of its
+leaves suffice to move it. For other containers, each leaf is sorted (`_Sorted`), which takes
+longer: for an OrderedDict of 100 tensors that are on the device already, 0.18 ms instead of
+0.02 ms.
 """
 
 from __future__ import annotations
@@ -40,14 +41,16 @@ if TYPE_CHECKING:
     from .leaves import Location
 
     One = Callable[[Backend, str, Any, Device], Any]
-    """A function of `leaves` that moves or copies one tensor or model: `move`, `start_move` or `copy`."""
+    """A function of `leaves` that moves or copies one tensor or model: `move`, `start_move` or
+    `copy`."""
     Undo = list[Callable[[BaseException], None]]
     """The functions that take back a move in place, or add a note about it to the error."""
     _Away = dict[Backend, list[Any]]
     """The tensors that are not on the target device yet and have to move, by their backends."""
     _Owned = tuple[int, Any, Backend, str]
-    """A leaf that belongs to a backend: its index among the leaves, its value, its backend and its kind. A plain tuple,
-    because one is made for each tensor, and making a NamedTuple takes 1 us instead of 0.1 us."""
+    """A leaf that belongs to a backend: its index among the leaves, its value, its backend and
+    its kind. A plain tuple, because one is made for each tensor, and making a NamedTuple takes
+    1 us instead of 0.1 us."""
 
 _movable = registry.movable
 
@@ -82,7 +85,8 @@ def transfer(x: Any, target: Device, one: One, verb: str) -> Any:
     # models, objects of unknown types, or tensors that cannot leave the host
     if batch is None or away is None:
         return _Sorted(x, walk).transfer(target, place, one, verb)
-    # everything is there already: returns the same object, which tells the program that nothing moved
+    # everything is there already: returns the same object, which tells the program that nothing
+    # moved
     if not away:
         return x
     for backend in away:
@@ -101,8 +105,9 @@ def check_copies(x: Any, places: Iterable[Device]) -> None:
 
 
 def where(x: Any) -> set[Device] | None:
-    """Returns the set of the devices of all tensors in a container. Returns None if only `places` can find them: the
-    container holds a model or an object of an unknown type, or a tensor that is on several devices."""
+    """Returns the set of the devices of all tensors in a container. Returns None if only
+    `places` can find them: the container holds a model or an object of an unknown type, or a
+    tensor that is on several devices."""
     batch = flatten_batch(x) or _only_tensors(flatten(x, whole=True, once=True))
     if batch is None:
         return None
@@ -119,8 +124,8 @@ def where(x: Any) -> set[Device] | None:
 
 
 def places(x: Any, name: str) -> Iterator[Location]:
-    """Yields a `Location` with the device of every tensor, and of every variable of a model, in a container. Errors call
-    the container `name`."""
+    """Yields a `Location` with the device of every tensor, and of every variable of a model, in
+    a container. Errors call the container `name`."""
     content = _Sorted(x)
     for i, value, backend, kind in content.owned:
         # data stays on the host when the container moves, so its device does not count
@@ -138,7 +143,8 @@ def places(x: Any, name: str) -> Iterator[Location]:
                 place,
                 "" if stranger.moves else hint,
             )
-        # the tensors of models in it that their frameworks do not list; an object that moves itself moves them
+        # the tensors of models in it that their frameworks do not list; an object that moves
+        # itself moves them
         for part in stranger.parts if not stranger.moves else ():
             if part.kind == "model":
                 for inner, place in WholeModel(part.backend, part.value).unlisted_places():
@@ -150,13 +156,14 @@ def places(x: Any, name: str) -> Iterator[Location]:
 
 
 def _name(name: str, tree: Tree, i: int, inner: str = "") -> str:
-    """Returns what errors call the tensor at the path `inner` in leaf `i` of the container `name`: "batch['x'][1]"."""
+    """Returns what errors call the tensor at the path `inner` in leaf `i` of the container
+    `name`: "batch['x'][1]"."""
     return name + tree.path(i) + inner
 
 
 def owned(x: Any) -> Iterator[tuple[Backend, str, Any]]:
-    """Yields the backend, the kind and the value of every tensor and model in a container, including those in objects of
-    unknown types."""
+    """Yields the backend, the kind and the value of every tensor and model in a container,
+    including those in objects of unknown types."""
     content = _Sorted(x)
     yield from ((backend, kind, value) for _, value, backend, kind in content.owned)
     for _, stranger in content.strangers:
@@ -167,14 +174,16 @@ def owned(x: Any) -> Iterator[tuple[Backend, str, Any]]:
 
 
 def _only_tensors(walk: Walked) -> Batch | None:
-    """Returns the tensors in a container that was walked, if its other leaves are only numbers, strings and None. Returns
-    None if there are other leaves, or if the walk was not one of a container."""
+    """Returns the tensors in a container that was walked, if its other leaves are only numbers,
+    strings and None. Returns None if there are other leaves, or if the walk was not one of a
+    container."""
     root, leaves, kinds = walk
     if root is None:
         return None
     try:
         backends = {cls: _movable[cls] for number, cls in kinds.items() if number not in PLAIN}
-    # KeyError for models, symbols, host-only arrays and unknown types; or a type cannot be hashed
+    # KeyError for models, symbols, host-only arrays and unknown types; or a type cannot be
+    # hashed
     except Exception:
         return None
     return (
@@ -191,8 +200,9 @@ def _of_type(cls: type, tensors: list[Any]) -> list[Any]:
 
 
 class _Sorted:
-    """The leaves of a container, sorted into `owned` (tensors, symbols and models, with their backends), `strangers`
-    (objects of unknown types that hold tensors, each with its index), and all others."""
+    """The leaves of a container, sorted into `owned` (tensors, symbols and models, with their
+    backends), `strangers` (objects of unknown types that hold tensors, each with its index),
+    and all others."""
 
     def __init__(self, x: Any, walk: Walked | None = None) -> None:
         self.x = x
@@ -200,8 +210,8 @@ class _Sorted:
         self.owned: list[_Owned] = []
         self.strangers: list[tuple[int, Stranger]] = tree.strangers
         self._kept: list[Any] = []
-        """The parts of models. They are kept alive, because they are looked up by their `id`s even after a move has
-        replaced them in their models."""
+        """The parts of models. They are kept alive, because they are looked up by their `id`s
+        even after a move has replaced them in their models."""
         for i, value in enumerate(tree.leaves):
             owned = tree.owners[id(type(value))]
             if owned is not None:
@@ -219,13 +229,14 @@ class _Sorted:
             id(value) in data for _, value, _, _ in self.owned
         )
         self.data = set() if is_alone else data
-        """The `id`s of values that can only be on the host, if the container also has tensors that can be on other
-        devices; empty otherwise."""
+        """The `id`s of values that can only be on the host, if the container also has tensors
+        that can be on other devices; empty otherwise."""
 
     def transfer(self, target: Device, place: Device, one: One, verb: str) -> Any:
-        """Returns the container with its leaves moved or copied: models first, then tensors, then objects that move
-        themselves. If one of them raises an error, models that have moved in place are moved back. `place` is `target`
-        under its plain name, `gpu:1` for `cuda:1`."""
+        """Returns the container with its leaves moved or copied: models first, then tensors,
+        then objects that move themselves. If one of them raises an error, models that have
+        moved in place are moved back. `place` is `target` under its plain name, `gpu:1` for
+        `cuda:1`."""
         self._require_container(verb)
         is_copy = one is leaves.copy
         away = self.check(target, place, is_copy)
@@ -255,8 +266,8 @@ class _Sorted:
                 self.strangers.append((i, stranger))
 
     def _require_container(self, verb: str) -> None:
-        """Raises `NotATensorError` if the object is not a container and cannot move itself. `verb` is the word for the
-        call in the error."""
+        """Raises `NotATensorError` if the object is not a container and cannot move itself.
+        `verb` is the word for the call in the error."""
         if self.tree.root is not None or any(stranger.moves for _, stranger in self.strangers):
             return
         [x] = self.tree.leaves
@@ -272,7 +283,8 @@ class _Sorted:
 
     @cached_property
     def _models(self) -> list[_Owned]:
-        """The models in the container. A model comes before the models that are parts of it, and optimizers come last."""
+        """The models in the container. A model comes before the models that are parts of it,
+        and optimizers come last."""
         models = [leaf for leaf in self.owned if leaf[3] == "model"]
         if len(models) > 1:
             # a model has more parts than any model inside it
@@ -280,8 +292,8 @@ class _Sorted:
         return models
 
     def check(self, target: Device, place: Device, is_copy: bool) -> _Away:
-        """Returns the tensors that have to move. Raises an error for a leaf that cannot be on the device, or whose
-        tensors would stay behind."""
+        """Returns the tensors that have to move. Raises an error for a leaf that cannot be on
+        the device, or whose tensors would stay behind."""
         tree = self.tree
         tensors = [
             leaf for leaf in self.owned if leaf[3] == "tensor" and id(leaf[1]) not in self.data
@@ -304,7 +316,8 @@ class _Sorted:
                 raise stranger.refusal(tree.path(i) or "it", place)
             # a move leaves an object that is on the device alone, whatever its type
             elif not stranger.is_on(place):
-                # models in it that are also in the container move in place, so only the rest would stay behind
+                # models in it that are also in the container move in place, so only the rest
+                # would stay behind
                 moving = {id(one) for leaf in self._models for one in (leaf[1], *_parts(leaf))}
                 left = stranger.without(moving)
                 if not left.is_on(place):
@@ -320,8 +333,8 @@ class _Sorted:
         return away
 
     def _refuse_shared(self) -> None:
-        """Raises `UnsupportedError` if two models share a part. They are copied one after the other, so their copies
-        would not share it."""
+        """Raises `UnsupportedError` if two models share a part. They are copied one after the
+        other, so their copies would not share it."""
         # the index of the model to which each part belongs
         owners: dict[int, int] = {}
         for leaf in self._models if len(self._models) > 1 else ():
@@ -342,9 +355,10 @@ class _Sorted:
             owners.update((id(part), i) for part in (model, *parts))
 
     def _move_first(self, target: Device, one: One, undo: Undo) -> dict[int, Any]:
-        """Moves or copies all leaves in `owned` that must come before the tensors, and returns the results by the `id`s
-        of the old leaves: models, then symbolic tensors, and data, which goes to the host. With models first, a
-        parameter that is also in the container by itself stays the parameter of the new model."""
+        """Moves or copies all leaves in `owned` that must come before the tensors, and returns
+        the results by the `id`s of the old leaves: models, then symbolic tensors, and data,
+        which goes to the host. With models first, a parameter that is also in the container by
+        itself stays the parameter of the new model."""
         done: dict[int, Any] = {}
         others = (leaf for leaf in self.owned if leaf[3] != "model")
         for _, value, backend, kind in (*self._models, *others):
@@ -360,7 +374,8 @@ class _Sorted:
             if one is not leaves.copy and whole.is_all_on(place):
                 done[id(value)] = value
                 continue
-            # listed before the move, which may replace them; needed only if the container has other leaves
+            # listed before the move, which may replace them; needed only if the container has
+            # other leaves
             parts = whole.parts() if len(self.owned) > 1 else []
             self._kept += parts
             if one is leaves.copy:
@@ -375,8 +390,9 @@ class _Sorted:
     def _move_strangers(
         self, target: Device, is_copy: bool, done: dict[int, Any], undo: Undo
     ) -> None:
-        """Moves or copies the objects of unknown types that can move themselves, and puts the results into `done`. Their
-        moves in place are not taken back: after an error, a note says where such an object is now."""
+        """Moves or copies the objects of unknown types that can move themselves, and puts the
+        results into `done`. Their moves in place are not taken back: after an error, a note
+        says where such an object is now."""
         for _, stranger in self.strangers:
             # an object that the container holds twice moves once
             if stranger.moves and id(stranger.x) not in done:
@@ -389,8 +405,8 @@ class _Sorted:
 
 
 def _may_be_bound(backend: Backend) -> bool:
-    """Whether a backend has tensors that cannot leave the host. Few backends have, and for the others a call for each
-    tensor would take a tenth of the time of a move."""
+    """Whether a backend has tensors that cannot leave the host. Few backends have, and for the
+    others a call for each tensor would take a tenth of the time of a move."""
     return type(backend).is_host_bound is not Backend.is_host_bound
 
 
@@ -411,10 +427,11 @@ def _locate(
     is_copy: bool,
     may_be_bound: bool = True,
 ) -> _Away | None:
-    """Returns a dict of the tensors that have to move, by their backends: those of `batch`, the tensors in `x`, that are
-    not on `place`; for a copy all of them. `place` is `target` under its plain name, `gpu:1` for `cuda:1`. With
-    `may_be_bound`, returns None if one of these tensors cannot leave the host. Raises `DeviceNotFoundError` if the
-    backend of a tensor lacks `target`."""
+    """Returns a dict of the tensors that have to move, by their backends: those of `batch`, the
+    tensors in `x`, that are not on `place`; for a copy all of them. `place` is `target` under
+    its plain name, `gpu:1` for `cuda:1`. With `may_be_bound`, returns None if one of these
+    tensors cannot leave the host. Raises `DeviceNotFoundError` if the backend of a tensor lacks
+    `target`."""
     tensors, backends, _ = batch
     away: _Away = {}
     for cls, backend in backends.items():
@@ -425,8 +442,8 @@ def _locate(
             try:
                 here: set[Any] = backend.devices_of(cls, some)
             except UnsupportedError:
-                # a tensor is on several devices, or on an unknown one: these values lead to a check of
-                # each tensor below
+                # a tensor is on several devices, or on an unknown one: these values lead to a
+                # check of each tensor below
                 here = {place, None}
             # some of the tensors are on the device already; if not all are, each is checked
             if place in here:
@@ -448,7 +465,8 @@ def _locate(
 
 
 def _require(owner: Backend | Stranger, target: Device, x: Any, leaf: Any) -> None:
-    """Raises `DeviceNotFoundError`, with the path of `leaf` in `x`, if the leaf's owner lacks the device."""
+    """Raises `DeviceNotFoundError`, with the path of `leaf` in `x`, if the leaf's owner lacks
+    the device."""
     try:
         owner.require(target)
     except DeviceNotFoundError as error:
@@ -463,8 +481,9 @@ def _require(owner: Backend | Stranger, target: Device, x: Any, leaf: Any) -> No
 def _move(
     away: _Away, target: Device, one: One, done: dict[int, Any], old: Sequence[Any] = ()
 ) -> list[Any]:
-    """Moves or copies each tensor once, and puts the new tensor into `done`, by the `id` of the old one. Tensors that are
-    in `done` already are left out. Returns the leaves `old`, with the old tensors replaced by the new ones."""
+    """Moves or copies each tensor once, and puts the new tensor into `done`, by the `id` of the
+    old one. Tensors that are in `done` already are left out. Returns the leaves `old`, with the
+    old tensors replaced by the new ones."""
     for backend, tensors in away.items():
         once = tensors
         # a tensor in two places moves once, and is one tensor afterwards
@@ -477,7 +496,8 @@ def _move(
             moved = [one(backend, "tensor", x, target) for x in once]
         else:
             moved = backend.move_all(once, target)
-            # a framework, or a user's class, has returned a tensor itself: `another` raises the error
+            # a framework, or a user's class, has returned a tensor itself: `another` raises the
+            # error
             if any(map(is_, moved, once)):
                 moved = [
                     leaves.another(backend, x, new, "moving")
@@ -491,9 +511,10 @@ def _move(
 
 
 def _pair(backend: Backend, own: list[Any], twin: Any, done: dict[int, Any]) -> None:
-    """Puts the parts of `twin`, the moved or copied model, into `done`, so that they replace the parts of the original
-    (`own`) wherever these are in the container. If a part has a replacement already, because another model shares it, the
-    new model gets that one instead of its own."""
+    """Puts the parts of `twin`, the moved or copied model, into `done`, so that they replace
+    the parts of the original (`own`) wherever these are in the container. If a part has a
+    replacement already, because another model shares it, the new model gets that one instead of
+    its own."""
     new = WholeModel(backend, twin).parts()
     # the new model has another form, so its parts cannot be paired with the old ones
     if len(own) != len(new):

@@ -1,9 +1,11 @@
-"""`convert`: makes a tensor of one framework a tensor of another, in the same memory if both can use it.
+"""`convert`: makes a tensor of one framework a tensor of another, in the same memory if both
+can use it.
 
-Frameworks also accept memory in which they cannot compute: TensorFlow ends the process at the first operation on
-misaligned memory, PyTorch does so on a negative stride, and JAX reads wrong values from transposed memory. So each
-adapter states in which memory its framework can compute (`Backend.takes`), and this module compares that with the memory
-that a DLPack capsule describes.
+Frameworks also accept memory in which they cannot compute: TensorFlow ends the process at the
+first operation on misaligned memory, PyTorch does so on a negative stride, and JAX reads wrong
+values from transposed memory. So each adapter states in which memory its framework can compute
+(`Backend.takes`), and this module compares that with the memory that a DLPack capsule
+describes.
 """
 
 from __future__ import annotations
@@ -33,7 +35,8 @@ if TYPE_CHECKING:
     from xdevice.contract import Takes
 
 _SOONER_READ: Final = 32768
-"""Up to this many elements, `to_numpy` is faster than sharing memory with NumPy, even if `to_numpy` copies."""
+"""Up to this many elements, `to_numpy` is faster than sharing memory with NumPy, even if
+`to_numpy` copies."""
 
 
 def convert(
@@ -114,8 +117,9 @@ def convert(
 def _target(
     backend: str | Backend | None, device: object, like: Any
 ) -> tuple[Backend, Device | None]:
-    """Returns the target backend and device of `convert` with these arguments. The device is None if each tensor is to
-    stay on its own. Raises `ArgumentError` unless there is either a backend or a `like`."""
+    """Returns the target backend and device of `convert` with these arguments. The device is
+    None if each tensor is to stay on its own. Raises `ArgumentError` unless there is either a
+    backend or a `like`."""
     if (backend is None) == (like is None) or (like is not None and device is not None):
         raise ArgumentError(
             'convert takes a backend and optionally a device, as in convert(x, "torch", device="gpu:1"), or a tensor '
@@ -134,8 +138,9 @@ def _target(
 
 
 def _require_all(values: list[Any], target: Backend, place: Device, copy: bool | None) -> None:
-    """Raises an error, before anything is converted, if one of the tensors among these values cannot be a tensor of the
-    target on the device `place`, or if `copy` is False and its memory cannot be shared there."""
+    """Raises an error, before anything is converted, if one of the tensors among these values
+    cannot be a tensor of the target on the device `place`, or if `copy` is False and its memory
+    cannot be shared there."""
     for value in values:
         array = registry.as_array(value)
         owned = registry.kind_of(type(array))
@@ -147,8 +152,8 @@ def _require_all(values: list[Any], target: Backend, place: Device, copy: bool |
 def _require_there(
     source: Backend, x: Any, target: Backend, place: Device, copy: bool | None
 ) -> None:
-    """Raises `DTypeError` if the target cannot hold the tensor on the device `place`, and `SharingError` if `copy` is
-    False and the tensor is on another device."""
+    """Raises `DTypeError` if the target cannot hold the tensor on the device `place`, and
+    `SharingError` if `copy` is False and the tensor is on another device."""
     require_dtype(target, dtype_of(source, x), "the tensor", "cast it first", place=place)
     if copy is False and source.device_of(x) is not place:
         raise SharingError(
@@ -165,9 +170,10 @@ def _convert_one(
     place: Device | None,
     copy: bool | None,
 ) -> Any:
-    """Converts one leaf `x`, of the backend `source` and of this kind, to the target and the device `place` (None: the
-    tensor's own). `array` is `x` itself, or the array that was made from a NumPy scalar `x`. A scalar is returned as it is
-    if NumPy is the target, because nobody can write into it, and is copied otherwise."""
+    """Converts one leaf `x`, of the backend `source` and of this kind, to the target and the
+    device `place` (None: the tensor's own). `array` is `x` itself, or the array that was made
+    from a NumPy scalar `x`. A scalar is returned as it is if NumPy is the target, because
+    nobody can write into it, and is copied otherwise."""
     if array is not x and source is not target and copy is False:
         raise SharingError(
             f"a NumPy scalar ({type(x).__qualname__}) has no memory to share; copy=None copies it"
@@ -182,8 +188,8 @@ def _convert_one(
 def _elsewhere(
     source: Backend, x: Any, target: Backend, place: Device, copy: bool | None
 ) -> Any:
-    """Returns `x` as a tensor of the target on another device. It is converted on its own device, if the target has that
-    too, or else on the host, and then moved by the target."""
+    """Returns `x` as a tensor of the target on another device. It is converted on its own
+    device, if the target has that too, or else on the host, and then moved by the target."""
     _require_there(source, x, target, place, copy)
     # no gradient flows into another framework
     x = source.detached(x)
@@ -196,8 +202,8 @@ def _elsewhere(
 
 
 def _convert(source: Backend, kind: str, x: Any, target: Backend, copy: bool | None) -> Any:
-    """Returns `x` as a tensor of the target, on the same device: in the same memory if `copy` is not True and sharing is
-    possible, else as a copy. With copy=False it never copies.
+    """Returns `x` as a tensor of the target, on the same device: in the same memory if `copy`
+    is not True and sharing is possible, else as a copy. With copy=False it never copies.
 
     Raises:
         SharingError: copy=False, and the memory cannot be shared.
@@ -246,7 +252,8 @@ def _refuse_non_tensor(source: Backend, kind: str, x: Any) -> None:
 
 
 def _require(target: Backend, device: Device, dtype: str) -> None:
-    """Raises `DeviceNotFoundError` if the target lacks the device, and `DTypeError` if it lacks the dtype there."""
+    """Raises `DeviceNotFoundError` if the target lacks the device, and `DTypeError` if it lacks
+    the dtype there."""
     try:
         target.require(device)
     except DeviceNotFoundError as error:
@@ -260,7 +267,8 @@ def _require(target: Backend, device: Device, dtype: str) -> None:
 
 
 def _is_hopeless(source: Backend, x: Any, target: Backend) -> bool:
-    """Whether the address and the strides of `x` alone show that the target cannot use its memory."""
+    """Whether the address and the strides of `x` alone show that the target cannot use its
+    memory."""
     takes = target.takes()
     if takes is None:
         return True
@@ -279,8 +287,9 @@ def _is_hopeless(source: Backend, x: Any, target: Backend) -> bool:
 
 
 def _shared(source: Backend, x: Any, target: Backend, device: Device, dtype: str) -> Any:
-    """Returns a tensor of the target in the memory of `x`. Raises `BufferError` if the target could not compute in that
-    memory, and `UnsupportedError` if one of the frameworks cannot share it."""
+    """Returns a tensor of the target in the memory of `x`. Raises `BufferError` if the target
+    could not compute in that memory, and `UnsupportedError` if one of the frameworks cannot
+    share it."""
     takes = target.takes()
     if takes is None:
         raise BufferError(
@@ -304,8 +313,8 @@ def _taken_over(
     device: Device,
     dtype: str,
 ) -> Any:
-    """Returns a tensor of the target in lent memory. Raises `BufferError` if the target could not compute in it, or
-    regards it as memory of another device."""
+    """Returns a tensor of the target in lent memory. Raises `BufferError` if the target could
+    not compute in it, or regards it as memory of another device."""
     hindrance = _hindrance(lent, takes, device, dtype)
     if hindrance is not None:
         raise BufferError(f"{hindrance}, and {target.name} cannot compute in such memory")
@@ -325,11 +334,12 @@ def _taken_over(
 
 
 def _hindrance(lent: dlpack.Lent, takes: Takes, device: Device, dtype: str) -> str | None:
-    """Returns why the target cannot compute in the lent memory as it is, for an error; None if it can."""
+    """Returns why the target cannot compute in the lent memory as it is, for an error; None if
+    it can."""
     if not _is_on(lent, device):
         return f"its memory is on DLPack's device {lent.device}, not on {device}"
-    # numbers at an address that is not a multiple of their size crash some kernels, although the
-    # framework accepts them
+    # numbers at an address that is not a multiple of their size crash some kernels, although
+    # the framework accepts them
     alignment = max(takes.alignment, min(host_dtype(dtype).itemsize, 8))
     if lent.address % alignment:
         return f"its memory does not begin at a multiple of {alignment} bytes"
@@ -360,8 +370,8 @@ def _not_shared(source: Backend, target: Backend, error: Exception) -> SharingEr
 
 
 def _copied(source: Backend, x: Any, target: Backend, device: Device, dtype: str) -> Any:
-    """Returns a copy of `x` as a tensor of the target. The source makes the copy on the device, if the target can use the
-    memory of that copy; otherwise it goes through the host."""
+    """Returns a copy of `x` as a tensor of the target. The source makes the copy on the device,
+    if the target can use the memory of that copy; otherwise it goes through the host."""
     if target.takes() is not None and source.shares(device) and target.shares(device):
         if device is devices.CPU:
             return _copied_on_host(source, x, target, dtype)
@@ -380,15 +390,16 @@ def _copied(source: Backend, x: Any, target: Backend, device: Device, dtype: str
 
 
 def _copied_on_host(source: Backend, x: Any, target: Backend, dtype: str) -> Any:
-    """Returns a copy of `x` on the host as a tensor of the target. NumPy allocates its memory, because it requests huge
-    pages from 4 MB on: with ordinary pages, their first use takes longer than the copy."""
+    """Returns a copy of `x` on the host as a tensor of the target. NumPy allocates its memory,
+    because it requests huge pages from 4 MB on: with ordinary pages, their first use takes
+    longer than the copy."""
     host = registry.load("numpy")
     return target.from_buffer(host.compact(_host_view(source, x, host, dtype)))
 
 
 def _host_view(source: Backend, x: Any, host: Backend, dtype: str) -> Any:
-    """Returns the values of a tensor on the host as a NumPy array, in the tensor's own memory if that is the faster way.
-    `host` is NumPy's backend."""
+    """Returns the values of a tensor on the host as a NumPy array, in the tensor's own memory
+    if that is the faster way. `host` is NumPy's backend."""
     # `x` is a NumPy array
     if source is host:
         return x

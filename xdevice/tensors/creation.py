@@ -1,5 +1,5 @@
-"""Functions that make tensors and read them: the minimum that device-neutral teaching code needs, with the same dtypes
-on every backend."""
+"""Functions that make tensors and read them: the minimum that device-neutral teaching code
+needs, with the same dtypes on every backend."""
 
 from __future__ import annotations
 
@@ -67,7 +67,8 @@ def tensor(
 def tensor_of(backend: Backend, data: Any, device: object, dtype: object) -> Any:
     """Returns a new tensor of this backend, with the arguments and errors of `tensor`."""
     place = place_for(backend, device)
-    # the most frequent case: an array of float32 or of ints, which needs none of the steps below
+    # the most frequent case: an array of float32 or of ints, which needs none of the steps
+    # below
     if dtype is None and not floats.setting() and (name := _taken_as_it_is(data)):
         _require(backend, name, place)
         return backend.from_numpy(data, place)
@@ -228,8 +229,8 @@ def item(x: Any) -> Any:
 def as_numbers(
     backend: Backend, array: np.ndarray[Any, Any], place: Device
 ) -> np.ndarray[Any, Any] | None:
-    """Returns a NumPy array, cast to the dtype that `tensor` would give it on the device `place`; None if the array does
-    not hold numbers."""
+    """Returns a NumPy array, cast to the dtype that `tensor` would give it on the device
+    `place`; None if the array does not hold numbers."""
     # strings, dates and objects are not numbers, and with 8-bit floats xdevice does not compute
     if not _is_numbers(array) or array.dtype.name in SHORT_FLOATS:
         return None
@@ -239,7 +240,8 @@ def as_numbers(
 
 
 def _read(backend: Backend, x: Any) -> np.ndarray[Any, Any]:
-    """Returns the values of a tensor in a new array, in C order, that shares memory with nothing."""
+    """Returns the values of a tensor in a new array, in C order, that shares memory with
+    nothing."""
     import copy
 
     import numpy
@@ -255,15 +257,17 @@ def _read(backend: Backend, x: Any) -> np.ndarray[Any, Any]:
 
 
 def _read_leaf(value: Any) -> Any:
-    """Returns a leaf of a container as an array if it is a tensor or one variable; any other leaf as it is."""
+    """Returns a leaf of a container as an array if it is a tensor or one variable; any other
+    leaf as it is."""
     owned = registry.kind_of(type(value))
     inner = _tensor_of(value)
     return value if owned is None or inner is None else _read(owned.backend, inner)
 
 
 def _tensor_of(x: Any) -> Any | None:
-    """Returns `x` if it is a tensor, or the tensor of `x` if it is a model that is itself one variable; None for anything
-    else. Raises `UnsupportedError` for a symbolic tensor in a traced function."""
+    """Returns `x` if it is a tensor, or the tensor of `x` if it is a model that is itself one
+    variable; None for anything else. Raises `UnsupportedError` for a symbolic tensor in a
+    traced function."""
     owned = registry.kind_of(type(x))
     if owned is None:
         return None
@@ -274,7 +278,8 @@ def _tensor_of(x: Any) -> Any | None:
 def _full(
     shape: tuple[int | Sequence[int], ...], value: float, device: object, dtype: object
 ) -> Any:
-    """Returns a tensor filled with one value: what `ones` and `zeros` do with their arguments."""
+    """Returns a tensor filled with one value: what `ones` and `zeros` do with their
+    arguments."""
     backend = selection.current()
     place = place_for(backend, device)
     wanted = dtype_name(dtype) if dtype is not None else usual(backend, place)
@@ -283,16 +288,16 @@ def _full(
 
 
 def place_for(backend: Backend, device: object) -> Device:
-    """Returns the device on which a creation function makes a tensor: the one that the spelling `device` names; if that
-    is None, the device of the `with device:` block or of `set_default_device`, else `cpu:0`. Raises
-    `DeviceNotFoundError` if the backend lacks it."""
+    """Returns the device on which a creation function makes a tensor: the one that the spelling
+    `device` names; if that is None, the device of the `with device:` block or of
+    `set_default_device`, else `cpu:0`. Raises `DeviceNotFoundError` if the backend lacks it."""
     place = scopes.current() or CPU if device is None else devices.parse(device)
     return backend.require(place)
 
 
 def usual(backend: Backend, place: Device, name: str = "float32") -> str:
-    """Returns the dtype to use on a device in place of the default dtype `name`: the one that XDEVICE_FLOATS asks for, or a
-    narrower one if the device lacks that."""
+    """Returns the dtype to use on a device in place of the default dtype `name`: the one that
+    XDEVICE_FLOATS asks for, or a narrower one if the device lacks that."""
     # the host lacks no dtype
     if place is CPU:
         return floats.usual(name)
@@ -301,9 +306,9 @@ def usual(backend: Backend, place: Device, name: str = "float32") -> str:
 
 
 def shape_of(shape: tuple[int | Sequence[int], ...], dtype: str) -> tuple[int, ...]:
-    """Returns the shape that the positional arguments of functions such as `ones` name: (2, 3) for `(2, 3)` and for
-    `((2, 3),)`. Raises `ShapeError` if they are not a shape, or if a tensor of this shape and dtype cannot be
-    addressed."""
+    """Returns the shape that the positional arguments of functions such as `ones` name: (2, 3)
+    for `(2, 3)` and for `((2, 3),)`. Raises `ShapeError` if they are not a shape, or if a
+    tensor of this shape and dtype cannot be addressed."""
     sizes: Any = listed(shape[0]) if len(shape) == 1 else shape
     is_wrong = [
         # NumPy ints and int tensors without dimensions count as ints, but True does not
@@ -318,18 +323,20 @@ def shape_of(shape: tuple[int | Sequence[int], ...], dtype: str) -> tuple[int, .
     whole = tuple([size.__index__() for size in sizes])
     nbytes = host_dtype(dtype).itemsize
     for size in whole:
-        # a size of 0 counts as 1, because frameworks overflow or refuse even if there are no elements
+        # a size of 0 counts as 1, because frameworks overflow or refuse even if there are no
+        # elements
         nbytes *= size or 1
     if nbytes > _MOST_BYTES:
         raise ShapeError(
-            f"a tensor of {dtype} with the shape {shown(whole)} would take 2**63 bytes or more, more than any device has"
+            f"a tensor of {dtype} with the shape {shown(whole)} would take 2**63 bytes or more, "
+            "more than any device has"
         )
     return whole
 
 
 def listed(value: Any) -> tuple[Any, ...]:
-    """Returns a shape, or axes, as a tuple. `value` is one int, or several ints in any type that frameworks use for
-    shapes."""
+    """Returns a shape, or axes, as a tuple. `value` is one int, or several ints in any type
+    that frameworks use for shapes."""
     if not hasattr(value, "__iter__"):
         return (value,)
     try:
@@ -340,9 +347,9 @@ def listed(value: Any) -> tuple[Any, ...]:
 
 
 def _with_arrays(data: Any, levels: int = 64) -> Any:
-    """Returns `data` with arrays in place of the tensors in nested lists, down to this many levels. NumPy itself would
-    read some tensors number by number, or not at all: MXNet tensors, and tensors that are on a GPU, require a gradient, or
-    are bfloat16."""
+    """Returns `data` with arrays in place of the tensors in nested lists, down to this many
+    levels. NumPy itself would read some tensors number by number, or not at all: MXNet tensors,
+    and tensors that are on a GPU, require a gradient, or are bfloat16."""
     if not isinstance(data, list | tuple) or not levels:
         return data
     # finds that a long list has only numbers, without a loop in Python
@@ -358,8 +365,8 @@ def _with_arrays(data: Any, levels: int = 64) -> Any:
 
 
 def _taken_as_it_is(data: Any) -> str | None:
-    """Returns the name of the dtype of `data`, if it is a NumPy array that can become a tensor without a change; None
-    otherwise."""
+    """Returns the name of the dtype of `data`, if it is a NumPy array that can become a tensor
+    without a change; None otherwise."""
     import numpy
 
     # a subclass may be a masked array, and the bytes of another byte order must be swapped
@@ -370,8 +377,8 @@ def _taken_as_it_is(data: Any) -> str | None:
 
 
 def _is_read(cls: type) -> Owned | None:
-    """Returns the backend and kind of a type of tensors that NumPy cannot read; None for any other type, also for NumPy's
-    own arrays. Raises `UnsupportedError` for a type of symbols."""
+    """Returns the backend and kind of a type of tensors that NumPy cannot read; None for any
+    other type, also for NumPy's own arrays. Raises `UnsupportedError` for a type of symbols."""
     owned = registry.kind_of(cls)
     if owned is None:
         return None
@@ -386,8 +393,9 @@ def _refuse_symbol(owned: Owned, cls: type) -> None:
 
 
 def _host_array(data: Any) -> np.ndarray[Any, Any]:
-    """Returns `data` (numbers, a tensor, or nested lists) as a NumPy array of numbers, in the byte order of the host; as an
-    array of Python ints and floats if no dtype of NumPy can hold the ints. Raises `DTypeError` if it is not numbers."""
+    """Returns `data` (numbers, a tensor, or nested lists) as a NumPy array of numbers, in the
+    byte order of the host; as an array of Python ints and floats if no dtype of NumPy can hold
+    the ints. Raises `DTypeError` if it is not numbers."""
     import numpy
 
     owned = registry.kind_of(type(data))
@@ -421,21 +429,22 @@ def _host_array(data: Any) -> np.ndarray[Any, Any]:
 
 
 def _is_numbers(array: np.ndarray[Any, Any]) -> bool:
-    """Whether an array holds bools, ints, floats or complex numbers, those of ml_dtypes included."""
+    """Whether an array holds bools, ints, floats or complex numbers, those of ml_dtypes
+    included."""
     return array.dtype.kind in "biufc" or name_of(array.dtype) in _EXTENDED
 
 
 def _usual_for(backend: Backend, place: Device, data: Any, array: np.ndarray[Any, Any]) -> str:
-    """Returns the dtype of a tensor of this data on a device if no dtype is named. `array` is `data` as `_host_array`
-    returns it."""
+    """Returns the dtype of a tensor of this data on a device if no dtype is named. `array` is
+    `data` as `_host_array` returns it."""
     name = _default_dtype(data, array)
     # the dtype of an array is not narrowed for a device that lacks it, which refuses it instead
     return floats.usual(name) if hasattr(data, "dtype") else usual(backend, place, name)
 
 
 def _default_dtype(data: Any, array: np.ndarray[Any, Any]) -> str:
-    """Returns the dtype of a tensor of this data if none is named and every dtype is available. Raises `DTypeError` for
-    Python ints that do not fit int64."""
+    """Returns the dtype of a tensor of this data if none is named and every dtype is available.
+    Raises `DTypeError` for Python ints that do not fit int64."""
     name = name_of(array.dtype)
     # NumPy makes floats of ints if neither int64 nor uint64 can hold all of them
     is_huge = name == "float64" and array.size and abs(array).max() >= 2.0**63
@@ -473,8 +482,8 @@ def _holds_arrays(data: Any) -> bool:
 
 
 def _depth(data: Any) -> int:
-    """Returns how many levels of lists `data` has, along its first items. If NumPy's array of it has more dimensions, the
-    lists contain arrays."""
+    """Returns how many levels of lists `data` has, along its first items. If NumPy's array of
+    it has more dimensions, the lists contain arrays."""
     return 1 + _depth(data[0]) if isinstance(data, list | tuple) and data else 0
 
 
@@ -492,9 +501,9 @@ def _require(backend: Backend, dtype: str, place: Device) -> None:
 
 
 def _exact(data: Any, array: np.ndarray[Any, Any], name: str) -> np.ndarray[Any, Any]:
-    """Returns `array`, which NumPy has made of `data`, for a cast to the dtype `name`. If that is a dtype of ints, and NumPy
-    may have rounded large ints to float64, because there is a float among them, returns an array of the Python objects in
-    `data` instead."""
+    """Returns `array`, which NumPy has made of `data`, for a cast to the dtype `name`. If that
+    is a dtype of ints, and NumPy may have rounded large ints to float64, because there is a
+    float among them, returns an array of the Python objects in `data` instead."""
     if not (
         isinstance(data, list | tuple)
         and array.dtype.name == "float64"
@@ -507,8 +516,8 @@ def _exact(data: Any, array: np.ndarray[Any, Any], name: str) -> np.ndarray[Any,
 
 
 def _cast(array: np.ndarray[Any, Any], name: str) -> np.ndarray[Any, Any]:
-    """Returns an array in the dtype of this name. Raises `DTypeError` if a value would become infinite, lose its imaginary
-    part, or exceed the range of the dtype."""
+    """Returns an array in the dtype of this name. Raises `DTypeError` if a value would become
+    infinite, lose its imaginary part, or exceed the range of the dtype."""
     import numpy
 
     if name_of(array.dtype) == name:
@@ -549,8 +558,8 @@ def _cast(array: np.ndarray[Any, Any], name: str) -> np.ndarray[Any, Any]:
 
 
 def _whole(array: np.ndarray[Any, Any], target: np.dtype[Any]) -> np.ndarray[Any, Any]:
-    """Returns the numbers as ints of the dtype `target`, without their fractions. Raises `DTypeError` if one is NaN or out
-    of range."""
+    """Returns the numbers as ints of the dtype `target`, without their fractions. Raises
+    `DTypeError` if one is NaN or out of range."""
     import numpy
 
     if array.dtype.kind == "f":
@@ -570,8 +579,8 @@ def _whole(array: np.ndarray[Any, Any], target: np.dtype[Any]) -> np.ndarray[Any
         least, most = array.min(), array.max()
         if array.dtype.kind != "f":
             fits = limits.min <= int(least) and int(most) <= limits.max
-        # the upper limit is 2**63 for int64, exclusive, because 2**63 - 1 is not a float64; if there is
-        # a NaN, the comparison is False
+        # the upper limit is 2**63 for int64, exclusive, because 2**63 - 1 is not a float64; if
+        # there is a NaN, the comparison is False
         else:
             fits = bool(
                 least >= array.dtype.type(limits.min)

@@ -1,5 +1,5 @@
-"""The verbs for one tensor or one model, which is moved, copied or located. The module `contents` does this for
-containers."""
+"""The verbs for one tensor or one model, which is moved, copied or located. The module
+`contents` does this for containers."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 
 _names: dict[tuple[str, Any], str] = {}
-"""A cache of dtype names, by the backend's name and the framework's dtype, because `dtype_name` takes 1 us, which is more
-than sharing a tensor takes."""
+"""A cache of dtype names, by the backend's name and the framework's dtype, because `dtype_name`
+takes 1 us, which is more than sharing a tensor takes."""
 
 
 def dtype_of(backend: Backend, x: Any) -> str:
@@ -38,8 +38,8 @@ def dtype_of(backend: Backend, x: Any) -> str:
 
 
 def move(backend: Backend, kind: str, x: Any, target: Device) -> Any:
-    """Returns `x`, a tensor, symbol or model of this kind, on a device. A tensor that is on the device already is returned
-    itself; a model is moved in place."""
+    """Returns `x`, a tensor, symbol or model of this kind, on a device. A tensor that is on the
+    device already is returned itself; a model is moved in place."""
     if kind == "tensor":
         return (
             x
@@ -59,7 +59,8 @@ def start_move(backend: Backend, kind: str, x: Any, target: Device) -> Any:
 
 
 def is_on(backend: Backend, x: Any, target: Device) -> bool:
-    """Whether a tensor is on a device; False if it is on several devices, or on one that the adapter does not know."""
+    """Whether a tensor is on a device; False if it is on several devices, or on one that the
+    adapter does not know."""
     try:
         return backend.device_of(x) is target
     except UnsupportedError:
@@ -83,22 +84,24 @@ def leaf(backend: Backend, x: Any, target: Device) -> Any:
 
 @registry.kept_by_type
 def _may_carry(cls: type) -> bool:
-    """Whether a type of tensors is defined outside its framework, so that its objects may have further attributes."""
+    """Whether a type of tensors is defined outside its framework, so that its objects may have
+    further attributes."""
     owned = registry.kind_of(cls)
     return owned is None or cls.__module__.partition(".")[0] not in owned.backend.modules
 
 
 def _separate(x: Any, new: Any) -> Any:
-    """Returns `new`, a copy of the tensor `x`. If the class of `x` is not the framework's own, `new` gets its own copies of
-    the attributes of `x`."""
+    """Returns `new`, a copy of the tensor `x`. If the class of `x` is not the framework's own,
+    `new` gets its own copies of the attributes of `x`."""
     if _may_carry(type(x)):
         strangers.separate(x, new)
     return new
 
 
 def another(backend: Backend, x: Any, new: Any, verb: str) -> Any:
-    """Returns `new`, which was made by moving or copying `x` (`verb`). Raises `UnsupportedError` if it is the same object:
-    a method of a user's class may return the object itself."""
+    """Returns `new`, which was made by moving or copying `x` (`verb`). Raises
+    `UnsupportedError` if it is the same object: a method of a user's class may return the
+    object itself."""
     if new is x:
         raise backend.unsupported(
             f"{verb} a {type(x).__qualname__}, because its class returns the same object",
@@ -108,8 +111,8 @@ def another(backend: Backend, x: Any, new: Any, verb: str) -> Any:
 
 
 def places(backend: Backend, kind: str, x: Any, name: Callable[[], str]) -> Iterator[Location]:
-    """Yields a `Location` for a tensor, or for each variable of a model. `name` returns what errors call `x`. Raises
-    `UnsupportedError` for a symbol."""
+    """Yields a `Location` for a tensor, or for each variable of a model. `name` returns what
+    errors call `x`. Raises `UnsupportedError` for a symbol."""
     if kind == "tensor":
         operators = operators_compute_elsewhere(backend)
         yield name, backend.device_of(x), operators and f"xdevice.to_device moves it{operators}"

@@ -69,8 +69,8 @@ def memory(device: object = None) -> Memory:
 
 
 def empty_cache(device: object = None) -> None:
-    """Releases the memory of a device that the framework keeps for its next tensors, as `torch.accelerator.empty_cache`
-    does. Live tensors keep their memory.
+    """Releases the memory of a device that the framework keeps for its next tensors, as
+    `torch.accelerator.empty_cache` does. Live tensors keep their memory.
 
     | backend | on a GPU |
     |---|---|
@@ -78,7 +78,8 @@ def empty_cache(device: object = None) -> None:
     | mxnet | the cache of this GPU |
     | tensorflow, jax | `UnsupportedError`: they keep what they have taken until the process ends |
 
-    The CPU and virtual GPUs have no cache, so nothing happens there: a program can call this without a GPU.
+    The CPU and virtual GPUs have no cache, so nothing happens there: a program can call this
+    without a GPU.
 
     Args:
         device: any spelling that `xdevice.device` takes; without it the default device, `xdevice.device()`.
@@ -97,8 +98,8 @@ def empty_cache(device: object = None) -> None:
 
 
 def empty_host_cache() -> None:
-    """Releases the page-locked memory through which large copies between the host and GPUs go, as
-    `torch.accelerator.empty_host_cache` releases PyTorch's.
+    """Releases the page-locked memory through which large copies between the host and GPUs go,
+    as `torch.accelerator.empty_host_cache` releases PyTorch's.
 
     Experimental: it may change in a minor version.
 
@@ -136,6 +137,6 @@ def reset_peak_memory_stats(device: object = None) -> None:
 
 
 def _required(backend: Backend, device: object) -> Device:
-    """Returns the device that a spelling names; for None, the default device. Raises `DeviceNotFoundError` if the backend
-    lacks it."""
+    """Returns the device that a spelling names; for None, the default device. Raises
+    `DeviceNotFoundError` if the backend lacks it."""
     return backend.require(scopes.current_device() if device is None else parse(device))

@@ -1,5 +1,5 @@
-"""Errors for arguments that none of the verbs (`to_device`, `copy_to`, `device_of`, ...) accepts, and the checks that
-raise them."""
+"""Errors for arguments that none of the verbs (`to_device`, `copy_to`, `device_of`, ...)
+accepts, and the checks that raise them."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 
 def refuse_non_container(x: object, verb: str) -> None:
-    """Raises `NotATensorError` if `x`, which is neither a tensor nor a model, is not a container and holds no tensors.
-    `verb` is the word for the call in the error."""
+    """Raises `NotATensorError` if `x`, which is neither a tensor nor a model, is not a
+    container and holds no tensors. `verb` is the word for the call in the error."""
     from xdevice.containers import trees
 
     if not trees.is_container(x) and trees.stranger(x) is None:
@@ -33,8 +33,8 @@ def refuse_non_container(x: object, verb: str) -> None:
 
 
 def traced(backend: Backend, name: str) -> UnsupportedError:
-    """Returns the error for a symbol, which takes a tensor's place while a function is traced. Only `to_device` and
-    `copy_to` accept one. `name` is what the error calls it."""
+    """Returns the error for a symbol, which takes a tensor's place while a function is traced.
+    Only `to_device` and `copy_to` accept one. `name` is what the error calls it."""
     return UnsupportedError(
         f"{name} is a symbol while {backend.name} traces a function, so it has no values and no device yet; do this "
         "outside the traced function; inside it you can call to_device and copy_to"
@@ -42,8 +42,8 @@ def traced(backend: Backend, name: str) -> UnsupportedError:
 
 
 def operators_compute_elsewhere(backend: Backend) -> str:
-    """Returns the end of an error for tensors on two devices, if an operator of the framework may have made one of them on
-    another device than its operands; "" for other frameworks."""
+    """Returns the end of an error for tensors on two devices, if an operator of the framework
+    may have made one of them on another device than its operands; "" for other frameworks."""
     if backend.computes_on == "operands":
         return ""
     return (
@@ -62,15 +62,16 @@ def require_dtype(
     loads: bool = False,
     may_narrow: bool = False,
 ) -> None:
-    """Raises `DTypeError` unless tensors of a backend can have this dtype, with the framework's present settings.
+    """Raises `DTypeError` unless tensors of a backend can have this dtype, with the framework's
+    present settings.
 
     Args:
         what: the subject of the error: "the tensor".
         instead: the advice at the end of the error: "cast it first".
         place: the device of the tensors, which may lack a dtype that the framework has.
         loads: whether 8-bit floats are accepted, which xdevice only moves, saves and loads.
-        may_narrow: whether a dtype is accepted that the framework narrows. The adapter then refuses values that do not
-            fit.
+        may_narrow: whether a dtype is accepted that the framework narrows. The adapter then
+            refuses values that do not fit.
     """
     if dtype in backend.dtypes:
         refusal = None if may_narrow else backend.dtype_refusal(dtype)
@@ -93,8 +94,8 @@ def refuse_lacking(x: Any, place: Device, backends: Iterable[Backend], name: str
     """Raises `DTypeError` for the first tensor in `x`, or variable of a model in it, whose dtype `place` lacks.
 
     Args:
-        backends: the backends of all tensors and models in `x`. If the device lacks none of their dtypes, `x` is not
-            walked.
+        backends: the backends of all tensors and models in `x`. If the device lacks none of
+            their dtypes, `x` is not walked.
         name: what the error calls `x`; may be empty.
     """
     if place is CPU or not any(backend.lacks(place) for backend in backends):
@@ -104,7 +105,8 @@ def refuse_lacking(x: Any, place: Device, backends: Iterable[Backend], name: str
     tree = Tree(x, whole=True, once=True)
     for i in range(len(tree.leaves)):
         for path, value, backend, kind in _held(tree, i):
-            # what this tensor's backend lacks; another backend may have the dtype on the same device
+            # what this tensor's backend lacks; another backend may have the dtype on the same
+            # device
             lacks = backend.lacks(place)
             for inner, one in _variables(backend, value) if kind == "model" else [("", value)]:
                 dtype = _dtype_in(one)
@@ -124,8 +126,9 @@ def refuse_lacking(x: Any, place: Device, backends: Iterable[Backend], name: str
 
 
 def _held(tree: Tree, i: int) -> Iterable[tuple[str, Any, Backend, str]]:
-    """Returns the tensors and models in the leaf with the index `i`, each with its path within the leaf, its backend and
-    kind: the leaf itself, or those that an object of an unknown type holds."""
+    """Returns the tensors and models in the leaf with the index `i`, each with its path within
+    the leaf, its backend and kind: the leaf itself, or those that an object of an unknown type
+    holds."""
     leaf = tree.leaves[i]
     owned = registry.kind_of(type(leaf))
     if owned is not None:
@@ -135,7 +138,8 @@ def _held(tree: Tree, i: int) -> Iterable[tuple[str, Any, Backend, str]]:
 
 
 def _variables(backend: Backend, model: Any) -> Iterator[tuple[str, Any]]:
-    """Yields the name and value of each variable of a model, and then each of its parts, under the name ""."""
+    """Yields the name and value of each variable of a model, and then each of its parts, under
+    the name ""."""
     # a model whose variables cannot be listed may still be moved
     with suppress(NotBuiltError, UnsupportedError):
         yield from backend.variables(model)
@@ -144,7 +148,8 @@ def _variables(backend: Backend, model: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _dtype_in(x: Any) -> str | None:
-    """Returns the name of the dtype of a part of a model; None if it has none that xdevice knows."""
+    """Returns the name of the dtype of a part of a model; None if it has none that xdevice
+    knows."""
     try:
         return dtype_name(x.dtype)
     # submodels have no dtype; random keys, strings and quantized numbers have others
@@ -153,8 +158,8 @@ def _dtype_in(x: Any) -> str | None:
 
 
 def _lack(backend: Backend, dtype: str, place: Device, what: str, write: str) -> DTypeError:
-    """Returns the error for a dtype that a device cannot hold. `what` is the subject, such as "the tensor"; `write` says
-    how to get a narrower dtype, for which it has a `{}`."""
+    """Returns the error for a dtype that a device cannot hold. `what` is the subject, such as
+    "the tensor"; `write` says how to get a narrower dtype, for which it has a `{}`."""
     # so that the reader learns which kind of GPU it is
     hardware = ("virtual",) if backend.virtual else sorted(backend.hardware())
     words = f" ({'/'.join(hardware)})" if place.kind == "gpu" else ""
@@ -168,7 +173,8 @@ def _lack(backend: Backend, dtype: str, place: Device, what: str, write: str) ->
 
 
 def lack_of_memory(backend: Backend, variable: Any) -> str | None:
-    """Returns why values cannot be written into a variable (it is on the device meta), for an error; None if they can."""
+    """Returns why values cannot be written into a variable (it is on the device meta), for an
+    error; None if they can."""
     if backend.device_of(variable).kind != "meta":
         return None
     return 'is on meta and has no memory; allocate it first: model.to_empty(device="cpu")'

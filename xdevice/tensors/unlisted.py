@@ -1,13 +1,15 @@
 """The parts of a model that its framework does not list: tensors and layers in plain attributes, and in the lists,
 dicts and other containers there.
 
-PyTorch, Paddle and Gluon move the variables and submodels that they list, and leave the rest: a layer in a Python list
-stays behind, and if a buffer is replaced by a moved one, a second reference still refers to the old tensor. TensorFlow
-lists and moves everything. Here one rule holds for all frameworks: everything that a model holds moves with it, is
-copied with it, and counts when its device is asked for.
+PyTorch, Paddle and Gluon move the variables and submodels that they list, and leave the rest: a
+layer in a Python list stays behind, and if a buffer is replaced by a moved one, a second
+reference still refers to the old tensor. TensorFlow lists and moves everything. Here one rule
+holds for all frameworks: everything that a model holds moves with it, is copied with it, and
+counts when its device is asked for.
 
-Objects of unknown types, such as a trainer to which a model refers, are not searched. If an attribute of a model is
-another model that contains the first one, such as its parent, that one does not count as held.
+Objects of unknown types, such as a trainer to which a model refers, are not searched. If an
+attribute of a model is another model that contains the first one, such as its parent, that one
+does not count as held.
 """
 
 from __future__ import annotations
@@ -32,8 +34,8 @@ if TYPE_CHECKING:
     from xdevice.contract.backend import Owned
 
 _ITERATED = (dict, list, tuple, set, frozenset, deque)
-"""The containers, besides objects that are walked by their attributes, that are searched. Reading others may have
-effects: a mapping may read from a file."""
+"""The containers, besides objects that are walked by their attributes, that are searched.
+Reading others may have effects: a mapping may read from a file."""
 
 
 class _Attribute(NamedTuple):
@@ -48,8 +50,8 @@ class _Attribute(NamedTuple):
 
 
 class _Holding(NamedTuple):
-    """The attributes of one model, and of its submodels, that hold tensors or models; and the list of their values, as a
-    container that was walked."""
+    """The attributes of one model, and of its submodels, that hold tensors or models; and the
+    list of their values, as a container that was walked."""
 
     attributes: list[_Attribute]
     tree: Tree
@@ -61,7 +63,8 @@ class _Holding(NamedTuple):
             yield self.attributes[keys[0]].name + trees.written(keys[1:]), value
 
     def owned(self) -> Iterator[tuple[str, Any, Owned]]:
-        """Yields the name and value of each tensor, symbol and model, with its backend and kind."""
+        """Yields the name and value of each tensor, symbol and model, with its backend and
+        kind."""
         for name, value in self.named():
             owned = registry.kind_of(type(value))
             if owned is not None:
@@ -75,7 +78,8 @@ class WholeModel:
         self._backend = backend
         self._model = model
         self.models: list[tuple[str, Backend, Any]] = [("", backend, model)]
-        """The model itself, named "", and those that were found in attributes; each with its name and backend."""
+        """The model itself, named "", and those that were found in attributes; each with its
+        name and backend."""
         self._holdings: list[_Holding] = []
         # `_search` adds the models that it finds to the list, so these are searched too
         for name, owner, one in self.models:
@@ -83,8 +87,9 @@ class WholeModel:
 
     @cached_property
     def _listed(self) -> list[Any]:
-        """The parts of all models that their frameworks list. Computed only if there is something else, which is rare:
-        for a model of 200 layers it takes as long as finding its devices."""
+        """The parts of all models that their frameworks list. Computed only if there is
+        something else, which is rare: for a model of 200 layers it takes as long as finding its
+        devices."""
         return list(self._backend.model_parts(self._model))
 
     @cached_property
@@ -100,8 +105,9 @@ class WholeModel:
         self._known.update(map(id, (model, *parts)))
 
     def _search(self, name: str, backend: Backend, model: Any) -> None:
-        """Adds a `_Holding` for the attributes of a model, if these hold tensors or models. Models in them are added to
-        `models`, unless they are known already or contain the whole model. `name` is the path to the model."""
+        """Adds a `_Holding` for the attributes of a model, if these hold tensors or models.
+        Models in them are added to `models`, unless they are known already or contain the whole
+        model. `name` is the path to the model."""
         attributes = [
             _Attribute(".".join(filter(None, (name, path, key))), vars(part), key, value)
             for path, part, own in backend.attributes_of(model)
@@ -131,8 +137,8 @@ class WholeModel:
         return any(part is self._model for part in backend.model_parts(model))
 
     def tensors(self) -> list[tuple[str, Any, Backend]]:
-        """Returns the name, the tensor and the backend of each tensor in the model that no framework lists. Tensors that
-        can only be on the host are left out."""
+        """Returns the name, the tensor and the backend of each tensor in the model that no
+        framework lists. Tensors that can only be on the host are left out."""
         return [
             (name, value, owned.backend)
             for holding in self._holdings
@@ -141,18 +147,21 @@ class WholeModel:
         ]
 
     def parts(self) -> list[Any]:
-        """Returns all parts of the model to which a user may have references: its variables and submodels, and the tensors
-        that no framework lists. For a copy of the model it returns as many parts in the same order."""
+        """Returns all parts of the model to which a user may have references: its variables and
+        submodels, and the tensors that no framework lists. For a copy of the model it returns
+        as many parts in the same order."""
         return [*self._listed, *(value for _, value, _ in self.tensors())]
 
     def places(self) -> Iterator[tuple[str, Device]]:
-        """Yields the name and device of each tensor that the model holds: first its variables, then the others."""
+        """Yields the name and device of each tensor that the model holds: first its variables,
+        then the others."""
         yield from self._backend.model_devices(self._model)
         yield from self.unlisted_places()
 
     def unlisted_places(self) -> Iterator[tuple[str, Device]]:
-        """Yields the name and device of each tensor in the model that its framework does not list, of the parameters that
-        it updates if it is an optimizer, and of the variables of models that its framework does not list."""
+        """Yields the name and device of each tensor in the model that its framework does not
+        list, of the parameters that it updates if it is an optimizer, and of the variables of
+        models that its framework does not list."""
         for name, value, backend in self.tensors():
             yield name, backend.device_of(value)
         for number, parameter in enumerate(self._backend.parameters_of(self._model)):
@@ -164,7 +173,8 @@ class WholeModel:
                 if mover is not None:
                     yield from ((name + path, place) for path, place in mover.places())
         for name, backend, model in self.models[1:]:
-            # a model that is not built has no device: its variables are made when it is first used
+            # a model that is not built has no device: its variables are made when it is first
+            # used
             with suppress(NotBuiltError):
                 yield from (
                     (f"{name}.{inner}".rstrip("."), place)
@@ -182,8 +192,8 @@ class WholeModel:
             return False
 
     def move(self, target: Device) -> Any:
-        """Moves the model in place, with everything that it holds. Returns the model, or the object that the framework's
-        own move returns instead."""
+        """Moves the model in place, with everything that it holds. Returns the model, or the
+        object that the framework's own move returns instead."""
         self._check(target)
         moved = self._backend.move_model(self._model, target)
         moved = self._model if moved is None else moved
@@ -193,7 +203,8 @@ class WholeModel:
     def copy(self, target: Device) -> Any:
         """Returns a copy of the model, and of everything that it holds, on a device."""
         twin = self._backend.copy_model(self._model, target)
-        # checked after the copy, because the better error for an optimizer comes from `copy_model`
+        # checked after the copy, because the better error for an optimizer comes from
+        # `copy_model`
         self._check(target)
         # `leaves.copy` raises the error if the model returns itself
         if twin is not self._model:
@@ -201,8 +212,9 @@ class WholeModel:
         return twin
 
     def _check(self, target: Device) -> None:
-        """Raises an error if a framework lacks the device, if a container with tensors to be moved cannot be rebuilt, or
-        if the model is an optimizer whose parameters are on another device."""
+        """Raises an error if a framework lacks the device, if a container with tensors to be
+        moved cannot be rebuilt, or if the model is an optimizer whose parameters are on another
+        device."""
         backend, model = self._backend, self._model
         parameters = backend.parameters_of(model)
         left = next((x for x in parameters if backend.device_of(x) is not target), None)
@@ -225,8 +237,8 @@ class WholeModel:
             holding.tree.check_rebuilding(away)
 
     def _follow(self, moved: Any, target: Device, is_copy: bool) -> None:
-        """Moves everything that the framework does not list. `moved` is the model that the framework has moved in place,
-        or the new model that it has made, by a move or a copy."""
+        """Moves everything that the framework does not list. `moved` is the model that the
+        framework has moved in place, or the new model that it has made, by a move or a copy."""
         if not self._holdings:
             return
         backend = self._backend
@@ -238,7 +250,8 @@ class WholeModel:
                 owner.move_model(one, target)
             now += owner.model_parts(one)
         listed = self._listed
-        # the new part for each old one, by the `id` of the old one; empty if they cannot be paired
+        # the new part for each old one, by the `id` of the old one; empty if they cannot be
+        # paired
         twins = (
             {id(old): new for old, new in zip(listed, now, strict=False)}
             if len(now) == len(listed)
@@ -264,8 +277,9 @@ class WholeModel:
 
 
 def move(backend: Backend, model: Any, target: Device) -> Any:
-    """Moves a model in place, with everything that it holds, and returns it, or the object that the framework's own move
-    returns instead. Does nothing if all of it is on the device already. If the move fails, moves the model back."""
+    """Moves a model in place, with everything that it holds, and returns it, or the object that
+    the framework's own move returns instead. Does nothing if all of it is on the device
+    already. If the move fails, moves the model back."""
     whole = WholeModel(backend, model)
     if whole.is_all_on(target):
         return model
@@ -280,8 +294,9 @@ def move(backend: Backend, model: Any, target: Device) -> Any:
 def take_back(
     backend: Backend, model: Any, before: list[tuple[str, Device]], error: BaseException
 ) -> None:
-    """Moves a model back after a move that failed with `error`. `before` lists the names and devices of its variables
-    before the move. If some cannot be moved back, adds a note to the error that names them."""
+    """Moves a model back after a move that failed with `error`. `before` lists the names and
+    devices of its variables before the move. If some cannot be moved back, adds a note to the
+    error that names them."""
     homes = {place for _, place in before}
     try:
         whole = WholeModel(backend, model)
@@ -308,8 +323,9 @@ def take_back(
 def refuse(
     backend: Backend, model: Any, verb: str = "saving", only_trained: bool = False
 ) -> None:
-    """Raises `UnsupportedError` for a model that holds layers or parameters which the framework does not list, because
-    `verb`, such as "saving", would miss them. With `only_trained`, a layer counts only if it has gradients."""
+    """Raises `UnsupportedError` for a model that holds layers or parameters which the framework
+    does not list, because `verb`, such as "saving", would miss them. With `only_trained`, a
+    layer counts only if it has gradients."""
     whole = WholeModel(backend, model)
     instead = "" if only_trained else "; or use the model's own state dict, which leaves it out"
     layers = [
@@ -327,7 +343,8 @@ def refuse(
 
 
 def _is_flat(value: Any) -> bool:
-    """Whether a value is a list or tuple of numbers and strings, such as the sizes of a layer."""
+    """Whether a value is a list or tuple of numbers and strings, such as the sizes of a
+    layer."""
     if type(value) is not tuple and type(value) is not list:
         return False
     for one in value:  # noqa: SIM110  # twice as fast as `all`
@@ -337,8 +354,9 @@ def _is_flat(value: Any) -> bool:
 
 
 def _readable(part: Any) -> dict[str, Any]:
-    """Returns the `__dict__` of a model. Raises `ContainerError` if one of its slots holds tensors, because frameworks read
-    only the `__dict__`: a copy by PyTorch or Paddle would lack these tensors."""
+    """Returns the `__dict__` of a model. Raises `ContainerError` if one of its slots holds
+    tensors, because frameworks read only the `__dict__`: a copy by PyTorch or Paddle would lack
+    these tensors."""
     for key in slots(type(part)):
         value = getattr(part, key, None)
         if _holds(_Attribute(key, {}, key, value)):
@@ -388,8 +406,9 @@ def _moves(owned: Owned, value: Any) -> bool:
 
 
 def _arrived(value: Any, target: Device, done: dict[int, Any]) -> Any:
-    """Returns a leaf on a device: the moved tensor, the result of an object that moves itself, or the leaf itself, because
-    models have been moved in place. `done` has the results of earlier calls, by the `id`s of the old leaves."""
+    """Returns a leaf on a device: the moved tensor, the result of an object that moves itself,
+    or the leaf itself, because models have been moved in place. `done` has the results of
+    earlier calls, by the `id`s of the old leaves."""
     if id(value) not in done:
         owned, mover = registry.kind_of(type(value)), trees.mover(value)
         if mover is not None:
@@ -400,8 +419,9 @@ def _arrived(value: Any, target: Device, done: dict[int, Any]) -> Any:
 
 
 def _put_back(old: Any, new: Any) -> Any:
-    """Returns `new`, which was rebuilt from `old`. If both are lists or dicts, puts the contents of `new` into `old`, to
-    which other objects may refer, and returns that, at all levels."""
+    """Returns `new`, which was rebuilt from `old`. If both are lists or dicts, puts the
+    contents of `new` into `old`, to which other objects may refer, and returns that, at all
+    levels."""
     if type(old) is not type(new) or type(old) not in (list, dict):
         return new
     for key in range(len(old)) if type(old) is list else list(old):

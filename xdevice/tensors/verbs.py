@@ -1,5 +1,5 @@
-"""The verbs: functions that name devices, move and copy tensors, and find and compare their devices. Each follows the
-same rule on every backend."""
+"""The verbs: functions that name devices, move and copy tensors, and find and compare their
+devices. Each follows the same rule on every backend."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from functools import partial
 from xdevice.base import devices, spellings
 from xdevice.base.devices import CPU, Named
 
-# exported from here, because this module imports `scopes`, without which `with device:` does not work
+# exported from here, because this module imports `scopes`, without which `with device:` does
+# not work
 from xdevice.base.devices import Device as Device
 from xdevice.containers import trees
 from xdevice.core import registry, scopes, selection
@@ -152,8 +153,8 @@ def try_all_gpus() -> list[Device]:
 
 
 def _counted() -> Backend:
-    """Returns the selected backend, for functions that count its GPUs. Raises `SettingError` if XDEVICE_VIRTUAL_GPUS was
-    set after the backend was loaded."""
+    """Returns the selected backend, for functions that count its GPUs. Raises `SettingError` if
+    XDEVICE_VIRTUAL_GPUS was set after the backend was loaded."""
     backend = selection.current()
     if selection.names_virtual_gpus():
         from xdevice.contract import environment
@@ -163,7 +164,8 @@ def _counted() -> Backend:
 
 
 def _index(i: object) -> int:
-    """Returns the index of a device as an int, from an int or a NumPy int. Raises `DeviceError` for anything else."""
+    """Returns the index of a device as an int, from an int or a NumPy int. Raises `DeviceError`
+    for anything else."""
     if isinstance(i, bool) or not hasattr(type(i), "__index__"):
         raise DeviceError(
             f"a device index must be an int of 0 or more, not {shown(i)} of type {type(i).__qualname__}"
@@ -322,8 +324,8 @@ def same_device(*xs: object) -> bool:
         >>> xdevice.same_device(xdevice.ones(2), {"y": xdevice.ones(3)})
         True
     """
-    # first for tensors of one type, which their backend compares fastest; the loop is faster than a set
-    # of the types
+    # first for tensors of one type, which their backend compares fastest; the loop is faster
+    # than a set of the types
     cls: Any = type(xs[0]) if xs else None
     for x in xs:
         if type(x) is not cls:
@@ -333,7 +335,8 @@ def same_device(*xs: object) -> bool:
         if owner is not None:
             try:
                 return len(owner.devices_of(cls, xs)) == 1
-            # one is on several devices; the loop below may find two devices before it reaches that one
+            # one is on several devices; the loop below may find two devices before it reaches
+            # that one
             except UnsupportedError:
                 pass
     first = None
@@ -382,8 +385,8 @@ def check_same_device(*xs: object, **named: object) -> Device | None:
 
 
 def _where(xs: tuple[object, ...]) -> set[Device] | None:
-    """Returns the set of the devices of all tensors in the arguments of a verb, if these are tensors, or containers of
-    tensors, numbers and strings; None otherwise."""
+    """Returns the set of the devices of all tensors in the arguments of a verb, if these are
+    tensors, or containers of tensors, numbers and strings; None otherwise."""
     for x in xs:
         if type(x) not in _movable and trees.walks.get(id(type(x))) is None:
             return None
@@ -391,8 +394,8 @@ def _where(xs: tuple[object, ...]) -> set[Device] | None:
 
 
 def _argument_places(xs: tuple[object, ...], named: dict[str, object]) -> Iterator[Location]:
-    """Yields a `Location` for each tensor in the arguments of a verb, with the name that an error calls it. Raises
-    `NotATensorError` for an argument that cannot have a device."""
+    """Yields a `Location` for each tensor in the arguments of a verb, with the name that an
+    error calls it. Raises `NotATensorError` for an argument that cannot have a device."""
     for name, x in [*((f"argument {i}", x) for i, x in enumerate(xs)), *named.items()]:
         array = registry.as_array(x)
         owned = registry.kind_of(type(array))
@@ -404,8 +407,8 @@ def _argument_places(xs: tuple[object, ...], named: dict[str, object]) -> Iterat
 
 
 def _common(places: Iterable[Location]) -> Device | None:
-    """Returns the device that all these tensors share; None if there are none. Raises `DeviceMismatchError` if two
-    differ."""
+    """Returns the device that all these tensors share; None if there are none. Raises
+    `DeviceMismatchError` if two differ."""
     first: Location | None = None
     for place in places:
         if first is None:
