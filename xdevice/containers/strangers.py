@@ -223,13 +223,13 @@ class Stranger:
         places = arrived.places() if arrived is not None else []
         left = [(path, place) for path, place in places if place is not target]
         if left:
-            what = (
+            remainder = (
                 "its tensors where they were"
                 if len(left) == len(places)
                 else f"{left[0][0]} on {left[0][1]}"
             )
             raise ContainerError(
-                f"{method} left {what}; xdevice.register_container({name}) has its attributes walked instead, and "
+                f"{method} left {remainder}; xdevice.register_container({name}) has its attributes walked instead, and "
                 f"xdevice.register_container({name}, flatten=..., rebuild=...) says which of its tensors move, "
                 "if others stay"
             )

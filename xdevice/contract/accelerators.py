@@ -39,7 +39,7 @@ def choose(
     wanted = [
         word.strip().lower() for word in os.environ.get(VARIABLE, "").split(",") if word.strip()
     ]
-    there = ", ".join(names)
+    present = ", ".join(names)
     # the variable lists words for several frameworks, each of which uses the first that it
     # knows
     if wanted:
@@ -47,7 +47,7 @@ def choose(
             if name.lower() in wanted or any(word in wanted for word in words(name)):
                 return name
         raise SettingError(
-            f"{VARIABLE}={shown(','.join(wanted))} names no accelerator of {framework}, which has {there} here; add "
+            f"{VARIABLE}={shown(','.join(wanted))} names no accelerator of {framework}, which has {present} here; add "
             f"one of these to the list: {VARIABLE}={','.join([*wanted, names[0].lower()])}"
         )
     if len(names) == 1:
@@ -55,6 +55,6 @@ def choose(
     if default in names:
         return default
     raise UnsupportedError(
-        f"{framework} has several accelerators here, {there}, and does not say on which of them it computes; name one "
-        f"of them before the program starts, for instance with {VARIABLE}={names[0]}"
+        f"{framework} has several accelerators here, {present}, and does not say on which of them it computes; name "
+        f"one of them before the program starts, for instance with {VARIABLE}={names[0]}"
     )

@@ -183,8 +183,8 @@ def refuse_too_late(backend: Backend) -> None:
     if not text or backend.is_host_only:
         return
     # empty if the backend was loaded with its real GPUs
-    there = backend.characters if backend.virtual else ()
-    if parsed(text) != there:
+    loaded_with = backend.characters if backend.virtual else ()
+    if parsed(text) != loaded_with:
         raise SettingError(
             f"{VIRTUAL_GPUS}={text} was set after {backend.name} was loaded with {backend.virtual} virtual GPUs; set "
             f"it before the program starts, or in the program's first line (in a notebook, restart the kernel). "

@@ -412,7 +412,7 @@ class Primitives(ABC):
 
             environment.refuse_too_late(self)  # type: ignore[arg-type]
         # a later case replaces the hint of an earlier one
-        there = ", ".join(map(str, self.devices()))
+        existing = ", ".join(map(str, self.devices()))
         hint = (
             f"; xdevice.try_gpu({device.index}) falls back to cpu:0"
             if device.kind == "gpu"
@@ -430,7 +430,7 @@ class Primitives(ABC):
             name = f"{device.word}:{device.index}"
             hint = f", where gpu:i is {' or '.join(sorted(self.hardware()))}; write {device} for a GPU of any vendor"
         raise DeviceNotFoundError(
-            f"{name} does not exist on {self.name}, which has {there}{hint}"
+            f"{name} does not exist on {self.name}, which has {existing}{hint}"
         )
 
     def answers_to(self, device: Device) -> bool:

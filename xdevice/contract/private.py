@@ -178,10 +178,10 @@ class Names:
     def error(self, capability: str, lacking: list[str]) -> AbsentNameError:
         """Returns the error for a capability that needs these names."""
         # "streams need", "blocking and compile need", "nn needs"
-        verb = "need" if capability.endswith("s") or " and " in capability else "needs"
+        verb_form = "need" if capability.endswith("s") or " and " in capability else "needs"
         return AbsentNameError(
-            f"{capability} {verb} {', '.join(lacking)}, which {self._installed()} does not have; it was tested up to "
-            f"{self.framework} {self.tested}: install that version, or a newer xdevice"
+            f"{capability} {verb_form} {', '.join(lacking)}, which {self._installed()} does not have; it was tested "
+            f"up to {self.framework} {self.tested}: install that version, or a newer xdevice"
         )
 
     def _is_promised(self, row: Private) -> bool:

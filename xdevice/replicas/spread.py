@@ -362,12 +362,12 @@ def _check_structures(listed: list[Any], rows: list[list[Operand]], name: str) -
             continue
         missing = [path for path in paths[0] if path not in own]
         extra = [path for path in own if path not in paths[0]]
-        what = "has another order"
+        difference = "has another order"
         if missing:
-            what = f"has no tensor at {missing[0]!r}"
+            difference = f"has no tensor at {missing[0]!r}"
         elif extra:
-            what = f"has a tensor at {extra[0]!r} too"
-        raise ContainerError(f"{name}[{i}] is not built like {name}[0]: it {what}")
+            difference = f"has a tensor at {extra[0]!r} too"
+        raise ContainerError(f"{name}[{i}] is not built like {name}[0]: it {difference}")
 
 
 def _check_others(parts: list[Any]) -> None:
@@ -411,10 +411,10 @@ def _check_alike(column: Sequence[Operand], start: int = 0) -> None:
             raise DTypeError(
                 f"{operand.name} is {dtype_of(operand)}, expected {dtype_of(first)}, the dtype of {first.name}"
             )
-        there = shape_of(operand)
-        if len(there) != len(shape) or there[start:] != shape[start:]:
+        other_shape = shape_of(operand)
+        if len(other_shape) != len(shape) or other_shape[start:] != shape[start:]:
             raise ShapeError(
-                f"{operand.name} has the shape {there}, which does not fit the shape {shape} of {first.name}"
+                f"{operand.name} has the shape {other_shape}, which does not fit the shape {shape} of {first.name}"
             )
 
 

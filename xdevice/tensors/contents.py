@@ -435,32 +435,36 @@ def _locate(
     tensors, backends, _ = batch
     away: _Away = {}
     for cls, backend in backends.items():
-        some = tensors if len(backends) == 1 else _of_type(cls, tensors)
-        leaf = some[0]
+        candidates = tensors if len(backends) == 1 else _of_type(cls, tensors)
+        leaf = candidates[0]
         # a copy is made of every tensor, wherever it is
         if not is_copy:
             try:
-                here: set[Any] = backend.devices_of(cls, some)
+                current_devices: set[Any] = backend.devices_of(cls, candidates)
             except UnsupportedError:
                 # a tensor is on several devices, or on an unknown one: these values lead to a
                 # check of each tensor below
-                here = {place, None}
+                current_devices = {place, None}
             # some of the tensors are on the device already; if not all are, each is checked
-            if place in here:
-                if len(here) == 1 and place is target:
+            if place in current_devices:
+                if len(current_devices) == 1 and place is target:
                     continue
-                some = (
+                candidates = (
                     []
-                    if len(here) == 1
-                    else [x for x in some if not leaves.is_on(backend, x, place)]
+                    if len(current_devices) == 1
+                    else [x for x in candidates if not leaves.is_on(backend, x, place)]
                 )
-        if may_be_bound and _may_be_bound(backend) and any(map(backend.is_host_bound, some)):
+        if (
+            may_be_bound
+            and _may_be_bound(backend)
+            and any(map(backend.is_host_bound, candidates))
+        ):
             return None
         # `cuda:1` is checked even if nothing moves: `gpu:1` may be other hardware
-        if some or place is not target:
+        if candidates or place is not target:
             _require(backend, target, x, leaf)
-        if some:
-            away[backend] = [*away[backend], *some] if backend in away else some
+        if candidates:
+            away[backend] = [*away[backend], *candidates] if backend in away else candidates
     return away
 
 

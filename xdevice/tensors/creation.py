@@ -587,8 +587,8 @@ def _whole(array: np.ndarray[Any, Any], target: np.dtype[Any]) -> np.ndarray[Any
                 and most < array.dtype.type(2.0) ** _bits(limits)
             )
         if not fits:
-            what = f"{least}" if array.size == 1 else f"a value between {least} and {most}"
-            raise DTypeError(f"{what} does not fit into {target}")
+            values = f"{least}" if array.size == 1 else f"a value between {least} and {most}"
+            raise DTypeError(f"{values} does not fit into {target}")
     return array.astype(target)
 
 

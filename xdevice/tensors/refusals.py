@@ -84,8 +84,10 @@ def require_dtype(
             f"{what} is {dtype}, which xdevice only moves, saves and loads; {instead}"
         )
     elif not (loads and dtype in backend.short_floats):
-        there = ", ".join(name for name in DTYPES if name in backend.dtypes)
-        raise DTypeError(f"{what} is {dtype}, and {backend.name} supports {there}; {instead}")
+        supported = ", ".join(name for name in DTYPES if name in backend.dtypes)
+        raise DTypeError(
+            f"{what} is {dtype}, and {backend.name} supports {supported}; {instead}"
+        )
     if place is not CPU and dtype in backend.lacks(place):
         raise _lack(backend, dtype, place, what, "use {}")
 

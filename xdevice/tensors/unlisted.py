@@ -270,10 +270,10 @@ class WholeModel:
                 for was, value in zip(before, new.tree.leaves, strict=True)
             ]
             for attribute, value in zip(new.attributes, new.tree.rebuilt(leaves), strict=True):
-                kept = _put_back(attribute.value, value)
+                merged = _put_back(attribute.value, value)
                 # straight into the `__dict__`, past the framework's `__setattr__`
-                if kept is not attribute.value:
-                    attribute.owner[attribute.key] = kept
+                if merged is not attribute.value:
+                    attribute.owner[attribute.key] = merged
 
 
 def move(backend: Backend, model: Any, target: Device) -> Any:
@@ -425,7 +425,7 @@ def _put_back(old: Any, new: Any) -> Any:
     if type(old) is not type(new) or type(old) not in (list, dict):
         return new
     for key in range(len(old)) if type(old) is list else list(old):
-        kept = _put_back(old[key], new[key])
-        if kept is not old[key]:
-            old[key] = kept
+        merged = _put_back(old[key], new[key])
+        if merged is not old[key]:
+            old[key] = merged
     return old
