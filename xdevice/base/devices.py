@@ -78,7 +78,7 @@ class Device:
     | numpy | none | `"cpu"` |
 
     Raises:
-        DeviceError: the text is not a device. Nothing is ever silently turned into another device.
+        DeviceError: the string is not a device. Nothing is ever silently turned into another device.
         DeviceError: the object is not a device, for instance a bare int.
 
     Example:
@@ -129,9 +129,9 @@ class Device:
         Blocks nest, end after exceptions, and hold for one thread. Paddle keeps one device for the whole process, so
         there the framework's own creation functions are affected in other threads too; xdevice's never are.
 
-        An asyncio task may not `await` inside, because the other tasks of the thread would work on this device: it is
-        cancelled there, and gets a `ScopeError` when it leaves the block. Leaving the block in another thread or task
-        than the one that entered it raises `ScopeError` too, and changes nothing.
+        An asyncio task may not `await` inside, because the other tasks of the thread would work on this device. If it
+        does, the block ends there, and leaving it raises `ScopeError`. Leaving it in a different thread or task than the
+        one that entered it raises `ScopeError` too, and changes nothing.
         """
         answers.enter(self)
         return self
@@ -208,7 +208,7 @@ _MOST_KEPT: Final = 1024
 """Devices with this index or a higher one, which no machine has, are interned only as long as
 someone refers to them. Otherwise a program that keeps naming new ones would fill the memory."""
 spelled: Final[dict[str, Device]] = {}
-"""A cache of parsed texts, each with its device."""
+"""A cache of the strings that were parsed, each with its device."""
 
 
 def of(kind: str, index: int = 0) -> Device:
@@ -268,8 +268,8 @@ def parse(spec: object) -> Device:
 
 
 def spell(text: str, device: Device) -> None:
-    """Registers a text as a spelling of a device. An adapter calls it to say that its framework writes "/CPU:1" for
-    gpu:0."""
+    """Registers a string as a spelling of a device. The adapter for TensorFlow, for example,
+    registers the names of the logical CPUs that are its virtual GPUs."""
     spelled[text] = device
 
 
@@ -300,7 +300,7 @@ def _parse_text(text: str) -> Device:
         )
     index = int(match["index"] or match["ordinal"] or 0)
     device = of(name, index) if name in KINDS else named(name, index)
-    # both limits keep a program that makes up ever new texts from filling the cache
+    # both limits keep a program that uses ever new strings from filling the memory
     if len(spelled) < 1024 and device.index < _MOST_KEPT:
         spelled[text] = device
     return device

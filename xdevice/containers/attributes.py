@@ -72,7 +72,7 @@ def attribute_dict(x: Any) -> Any:
 
 
 def attributes(x: Any) -> dict[Any, Any]:
-    """Returns the values in the slots and the `__dict__` of an object, by name."""
+    """Returns the values in the slots and the `__dict__` of an object, by their names."""
     values = {}
     for name in slots(type(x)):
         # a slot that was never set raises AttributeError

@@ -33,8 +33,8 @@ _STRIP: Final = 16
 
 
 class Takes(NamedTuple):
-    """In what kind of memory of another framework this framework can compute: in any other memory it gives wrong values
-    or crashes. An adapter returns one from `Conversion.takes`."""
+    """Describes the memory of other frameworks in which this framework can compute. In any other
+    memory it computes wrong values, or crashes. An adapter returns one from `Conversion.takes`."""
 
     alignment: int = 1
     """The memory must begin at a multiple of this many bytes."""

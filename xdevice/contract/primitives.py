@@ -10,7 +10,7 @@ of xdevice that call the adapters. The core promises an adapter that
   `device_of` raises `UnsupportedError`, because it is on several devices or on one that the adapter does not know.
   `move_model` is called only if `is_all_on` returns False, `device_of` and `wait` only for tensors;
 - a `dtype` passed to a method is one of the adapter's `dtypes`, and not one that the device `lacks`;
-- containers, fallback to the CPU, device spellings and error texts are the core's business.
+- an adapter need not handle containers, the fallback to the CPU, spellings of devices, or the texts of errors.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ VIRTUAL_GPU = DeviceInfo("virtual GPU (host memory)", None)
 
 
 class Memory(NamedTuple):
-    """Bytes of a device's memory; None where the framework does not report them."""
+    """The bytes of a device's memory; a field is None if the framework does not report it."""
 
     total: int | None = None
     free: int | None = None
     allocated: int | None = None
     """The bytes that this process has allocated through the framework."""
     peak: int | None = None
-    """The most that `allocated` has been since the start or `reset_peak_memory_stats`."""
+    """The maximum of `allocated` since the start, or since `reset_peak_memory_stats`."""
     pinned: int = 0
     """For the CPU only: the page-locked bytes that xdevice keeps for copies to and from
     GPUs."""
@@ -214,8 +214,8 @@ class Primitives(ABC):
         """Returns the framework's own object for a device."""
 
     def describe_missing(self, device: Device) -> Any:
-        """Returns the framework's own object for a device that does not exist here, if the framework can make one
-        without asking the hardware; otherwise raises `UnsupportedError`."""
+        """Returns the framework's own object for a device that does not exist here, if the framework can make one for a
+        device without using it; otherwise raises `UnsupportedError`."""
         raise self.unsupported(
             f"a native object for {device}, which does not exist here",
             f"use xdevice.device({str(device)!r}), and read its attribute native on a machine that has the device",

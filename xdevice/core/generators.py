@@ -111,7 +111,7 @@ class Place:
 
 entered: ContextVar[tuple[Place, ...]] = ContextVar("xdevice_random", default=())
 _process: dict[str, Place] = {}
-"""Under the key "", the place of the process, once it is needed."""
+"""The place of the process, under the key "". It is made when it is first needed."""
 
 
 def current_place() -> Place:

@@ -37,7 +37,8 @@ _taken: Final = {framework.modules[0]: framework for framework in frameworks.KNO
 _handing: Final[list[tuple[int, Known]]] = []
 """The frameworks whose import is being handed over to xdevice, each with the thread that does it."""
 _asking: Final[list[tuple[int, Known]]] = []
-"""The frameworks that the other finders of `sys.meta_path` are being asked for, each with the thread that asks."""
+"""The frameworks whose specs are being requested from the other finders of `sys.meta_path`, each
+with the thread that does it."""
 
 
 class _Finder:

@@ -29,11 +29,11 @@ class Timer:
     """A stopwatch for asynchronous work: it waits for the devices before each reading. A new timer is running already.
 
     Args:
-        devices: what to wait for: a device in any spelling, or a list of all that `xdevice.sync` takes (devices,
-            backends, tensors, streams). Left out: all devices of the backend that is selected at the reading.
+        devices: what to wait for: a device in any spelling, or a list of arguments for `xdevice.sync` (devices,
+            backends, tensors, streams). By default: all devices of the backend that is selected at the reading.
 
     Raises:
-        DeviceNotFoundError, DeviceError: no such device. The framework's own error of the work waited for.
+        DeviceNotFoundError, DeviceError: no such device. Also the framework's own error if the work has failed.
 
     A reading costs the wait and 1 us.
 
@@ -73,7 +73,7 @@ class Timer:
         return self.times[-1]
 
     def avg(self) -> float:
-        """The mean of the recorded times, in seconds.
+        """Returns the mean of the recorded times, in seconds.
 
         Raises:
             TimingError: there are no times yet.
@@ -83,11 +83,11 @@ class Timer:
         return sum(self.times) / len(self.times)
 
     def sum(self) -> float:
-        """The sum of the recorded times, in seconds."""
+        """Returns the sum of the recorded times, in seconds."""
         return sum(self.times)
 
     def cumsum(self) -> list[float]:
-        """The running sums of the recorded times, in seconds: the first time, the first two together, and so on."""
+        """Returns the running sums of the recorded times, in seconds: the first, the first two together, and so on."""
         return list(accumulate(self.times))
 
 
@@ -99,10 +99,10 @@ class Benchmark:
 
     Args:
         description: the text before the time.
-        devices: what to wait for, as `Timer` takes it.
+        devices: what to wait for, as in `Timer`.
 
     Raises:
-        DeviceNotFoundError, DeviceError: no such device. The framework's own error of the work waited for.
+        DeviceNotFoundError, DeviceError: no such device. Also the framework's own error if the work has failed.
 
     Example:
         >>> with xdevice.Benchmark("Run on CPU"):
@@ -138,7 +138,7 @@ class Measurement(NamedTuple):
 
     median: float
     spread: float
-    """The interquartile range of the times: the middle half of them lies within it. 0 for a single time."""
+    """The interquartile range of the times, within which half of them lie. 0 if there is only one time."""
     times: tuple[float, ...]
     """The time of each repeat, in order."""
     clock: Literal["device", "host"]
@@ -186,7 +186,7 @@ def measure(
         fn: called with `args`, `warmup` and `repeats` times. Its result is kept until the reading is taken.
         warmup: calls that are not measured. The first ones load kernels and fill caches.
         repeats: calls that are measured.
-        devices: what to wait for, as `Timer` takes it.
+        devices: what to wait for, as in `Timer`.
 
     Raises:
         ArgumentError: `fn` cannot be called; `warmup` is not an int of 0 or more, or `repeats` of 1 or more.

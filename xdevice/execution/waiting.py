@@ -35,7 +35,7 @@ def sync(*targets: object) -> None:
         DeviceNotFoundError, DeviceError: no such device. NotATensorError: something that cannot be waited for.
         TimingError: an event that was not recorded. UnsupportedError: a tensor on a device that the backend does not
             know, whose work it could not wait for.
-        The framework's own error of the work waited for.
+        Also the framework's own error, if the work has failed.
 
     Example:
         >>> xdevice.sync()

@@ -55,7 +55,7 @@ def split_batch(x: Any, devices: Iterable[object], even: bool = True) -> list[An
 
     Args:
         x: a tensor, or a container of tensors that are all as long along the first axis. Each part is a container of
-            the same type. Other values go to every part as they are: a list of 6 texts is not a batch of 6.
+            the same type. Other values go to every part as they are: a list of 6 strings is not a batch of 6.
         devices: a list of devices in any spelling; one that is named twice gets two parts.
         even: True: all parts must have the same length. False: the lengths differ by one at most, and longer parts come
             first: 5 over 2 devices are 3 and 2, 3 over 4 are 1, 1, 1 and 0, and 0 over 2 are 0 and 0.
@@ -99,9 +99,9 @@ def gather(parts: Iterable[Any], device: object) -> Any:
     """Joins parts along the first axis, on one device: the reverse of `split_batch`. Gradients flow.
 
     Args:
-        parts: a list of tensors, or of containers that are built alike, which are joined tensor by tensor. Numbers (0-d
-            tensors, such as the loss of each device) become a vector. Other values have to be equal in all
-            parts; NaN counts as equal to NaN.
+        parts: a list of tensors, or of containers of the same structure, which are joined tensor by tensor. Numbers
+            (0-d tensors, such as the loss of each device) become a vector. Other values must be equal in all parts;
+            NaN counts as equal to NaN.
         device: any spelling.
 
     Raises:
@@ -190,7 +190,7 @@ def replicate(params_or_model: Any, devices: Iterable[object]) -> list[Any]:
 
 
 def broadcast(x: Any, devices: Iterable[object]) -> list[Any]:
-    """Copies `x` to each device, by `copy_to`, so always into new storage. Gradients flow.
+    """Copies `x` to each device with `copy_to`, always into new storage. Gradients flow.
 
     Args:
         x: a tensor, a model, or a container of them.
@@ -231,13 +231,14 @@ def all_reduce(tensors: Iterable[Any], op: str = "sum") -> list[Any]:
     | numpy | yes, unless read-only | |
 
     Args:
-        tensors: a list with one item for each replica: tensors, variables, or containers of them that are built alike.
+        tensors: a list with one item for each replica: tensors, variables, or containers of the same structure.
         op: "sum" or "mean".
 
     Raises:
         NotATensorError: a gradient is None (the error names the replica); a model, or anything else that is not a
             tensor.
-        ArgumentError, ShapeError, DTypeError, ContainerError: replicas that are not alike. Nothing is written.
+        ArgumentError, ShapeError, DTypeError, ContainerError: replicas that differ in more than values. Nothing is
+            written.
         DTypeError, ArgumentError: bools, or the mean of ints; an empty list, several backends, another `op`.
         ContainerError, UnsupportedError: two tensors that share memory and are not one object; a sparse or masked
             tensor.

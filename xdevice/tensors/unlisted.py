@@ -5,7 +5,7 @@ PyTorch, Paddle and Gluon move the variables and submodels that they list, and l
 layer in a Python list stays behind, and if a buffer is replaced by a moved one, a second
 reference still refers to the old tensor. TensorFlow lists and moves everything. Here one rule
 holds for all frameworks: everything that a model holds moves with it, is copied with it, and
-counts when its device is asked for.
+counts when the model's device is determined.
 
 Objects of unknown types, such as a trainer to which a model refers, are not searched. If an
 attribute of a model is another model that contains the first one, such as its parent, that one

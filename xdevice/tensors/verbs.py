@@ -47,7 +47,7 @@ _movable = registry.movable
 
 
 def device(spec: object = _DEFAULT) -> Device:
-    """The device that a spelling names: a `Device`, a text in any framework's spelling, or a native device object.
+    """The device that `spec` names: a `Device`, a string in any framework's spelling, or a native device object.
 
     `device()` is the device on which this thread makes tensors, as in `torch.get_default_device`: that of the innermost
     `with device:`, else of `set_default_device`, else `cpu:0`. Defaults that a framework's own functions have set do
@@ -60,10 +60,10 @@ def device(spec: object = _DEFAULT) -> Device:
             PyTorch's current device.
 
     Raises:
-        DeviceError: a text that is not a device ("", "gpu:-1", "gpu:1:2", "gqu"), or an object that does not name one:
-            a bare int, a bool, None.
+        DeviceError: a string that is not a device ("", "gpu:-1", "gpu:1:2", "gqu"), or an object that does not name
+            one: a bare int, a bool, None.
 
-    Whether the device exists is checked where it is used. Costs 0.1 us for a text that was used before.
+    Whether the device exists is checked when it is used. Costs 0.1 us for a string that was used before.
 
     Example:
         >>> xdevice.device("/GPU:1"), xdevice.device()
@@ -314,8 +314,8 @@ def _device_of(x: object) -> Device:
 def same_device(*xs: object) -> bool:
     """Whether all tensors in the arguments are on the same device, also across frameworks. True if there are none.
 
-    `torch.device("cuda:1")`, `"/GPU:1"`, `mx.gpu(1)` and `paddle.CUDAPlace(1)` are the same device. The same tensors
-    count, and the same go unnoticed, as with `device_of`. Costs 0.1 us a tensor.
+    `torch.device("cuda:1")`, `"/GPU:1"`, `mx.gpu(1)` and `paddle.CUDAPlace(1)` are the same device. It finds the same
+    tensors as `device_of`. Costs 0.1 us a tensor.
 
     Raises:
         NotATensorError: an argument that is not a tensor, a model or a container.
@@ -364,7 +364,7 @@ def _same_device(xs: tuple[object, ...]) -> bool:
 def check_same_device(*xs: object, **named: object) -> Device | None:
     """Returns the device that all tensors in the arguments share; None if there is no tensor. Raises if they differ.
 
-    The same tensors count, and the same go unnoticed, as with `device_of`.
+    It finds the same tensors as `device_of`.
 
     Args:
         xs: tensors, models, containers; named in the error `argument 0`, `argument 1`, ...
