@@ -1,1 +1,2 @@
-"""The lowest room of xdevice: the class `Device` and the spellings of a device, dtypes, the version."""
+"""The lowest room of xdevice: the class `Device` and the spellings of a device, dtypes, the
+version."""

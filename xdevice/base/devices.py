@@ -78,7 +78,7 @@ class Device:
     | numpy | none | `"cpu"` |
 
     Raises:
-        DeviceError: the string is not a device. Nothing is ever silently turned into another device.
+        DeviceError: the string is not a device. Nothing is ever silently turned into another one.
         DeviceError: the object is not a device, for instance a bare int.
 
     Example:
@@ -129,9 +129,10 @@ class Device:
         Blocks nest, end after exceptions, and hold for one thread. Paddle keeps one device for the whole process, so
         there the framework's own creation functions are affected in other threads too; xdevice's never are.
 
-        An asyncio task may not `await` inside, because the other tasks of the thread would work on this device. If it
-        does, the block ends there, and leaving it raises `ScopeError`. Leaving it in a different thread or task than the
-        one that entered it raises `ScopeError` too, and changes nothing.
+        An asyncio task may not `await` inside, because the other tasks of the thread would work
+        on this device. If it does, the block ends there, and leaving it raises `ScopeError`.
+        Leaving it in a different thread or task than the one that entered it raises
+        `ScopeError` too, and changes nothing.
         """
         answers.enter(self)
         return self

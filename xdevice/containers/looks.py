@@ -160,9 +160,9 @@ def _is_function(cls: type) -> bool:
 
 def is_proxy(cls: type) -> bool:
     """Whether objects of a type are proxies, which have another object behind them and, for
-    `isinstance`, the class of that object. Examples are TensorFlow's wrappers around the dicts and
-    tuples of its modules, and `wrapt.ObjectProxy`. A decorator with a property `__wrapped__` is not
-    one, because `isinstance` sees its own class."""
+    `isinstance`, the class of that object. Examples are TensorFlow's wrappers around the dicts
+    and tuples of its modules, and `wrapt.ObjectProxy`. A decorator with a property
+    `__wrapped__` is not one, because `isinstance` sees its own class."""
     return all(
         # a proxy computes both attributes when they are read
         issubclass(type(_defined(cls, name)), _DESCRIPTORS)

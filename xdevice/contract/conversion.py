@@ -33,8 +33,9 @@ _STRIP: Final = 16
 
 
 class Takes(NamedTuple):
-    """Describes the memory of other frameworks in which this framework can compute. In any other
-    memory it computes wrong values, or crashes. An adapter returns one from `Conversion.takes`."""
+    """Describes the memory of other frameworks in which this framework can compute. In any
+    other memory it computes wrong values, or crashes. An adapter returns one from
+    `Conversion.takes`."""
 
     alignment: int = 1
     """The memory must begin at a multiple of this many bytes."""

@@ -10,7 +10,8 @@ of xdevice that call the adapters. The core promises an adapter that
   `device_of` raises `UnsupportedError`, because it is on several devices or on one that the adapter does not know.
   `move_model` is called only if `is_all_on` returns False, `device_of` and `wait` only for tensors;
 - a `dtype` passed to a method is one of the adapter's `dtypes`, and not one that the device `lacks`;
-- an adapter need not handle containers, the fallback to the CPU, spellings of devices, or the texts of errors.
+- an adapter need not handle containers, the fallback to the CPU, spellings of devices, or the
+  texts of errors.
 """
 
 from __future__ import annotations
@@ -214,8 +215,9 @@ class Primitives(ABC):
         """Returns the framework's own object for a device."""
 
     def describe_missing(self, device: Device) -> Any:
-        """Returns the framework's own object for a device that does not exist here, if the framework can make one for a
-        device without using it; otherwise raises `UnsupportedError`."""
+        """Returns the framework's own object for a device that does not exist here, if the
+        framework can make one for a device without using it; otherwise raises
+        `UnsupportedError`."""
         raise self.unsupported(
             f"a native object for {device}, which does not exist here",
             f"use xdevice.device({str(device)!r}), and read its attribute native on a machine that has the device",

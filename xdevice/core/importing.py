@@ -37,8 +37,8 @@ _taken: Final = {framework.modules[0]: framework for framework in frameworks.KNO
 _handing: Final[list[tuple[int, Known]]] = []
 """The frameworks whose import is being handed over to xdevice, each with the thread that does it."""
 _asking: Final[list[tuple[int, Known]]] = []
-"""The frameworks whose specs are being requested from the other finders of `sys.meta_path`, each
-with the thread that does it."""
+"""The frameworks whose specs are being requested from the other finders of `sys.meta_path`,
+each with the thread that does it."""
 
 
 class _Finder:

@@ -32,7 +32,7 @@ _entered: ContextVar[tuple[scopes.Block, ...]] = ContextVar("xdevice_streams", d
 
 
 class Stream:
-    """A queue of work on one device. Its work runs in order, and at the same time as that of the device's other streams.
+    """A queue of work on one device, which runs in order, and next to the device's other streams.
 
     `with stream:` sends this thread's work on the stream's device to the stream. Nothing else is ordered for you: work
     that reads what another stream writes must `wait` for it first, and a tensor that another stream still uses must be
@@ -46,7 +46,8 @@ class Stream:
     | numpy | none: it computes synchronously | |
 
     Args:
-        device: any spelling that `xdevice.device` takes; by default that of `with device:`, else the first GPU.
+        device: any spelling that `xdevice.device` takes; by default that of `with device:`,
+            else the first GPU.
 
     Raises:
         UnsupportedError: the backend has no streams, or none on that device; the error names what to use instead.
@@ -69,7 +70,8 @@ class Stream:
 
     @classmethod
     def current(cls, device: object = None) -> Stream:
-        """The stream to which this thread's work on a device goes now. Arguments and errors are those of `Stream`."""
+        """The stream to which this thread's work on a device goes now. Arguments and errors are
+        those of `Stream`."""
         backend = selection.current()
         return cls._current(backend, here(backend) if device is None else devices.parse(device))
 
@@ -92,17 +94,17 @@ class Stream:
         """Sends this thread's work on the stream's device to the stream. Blocks nest, and end after exceptions.
 
         Raises:
-            ScopeError: on leaving, in another thread or task, or after an `await` inside (see `Device`).
+            ScopeError: on leaving, in another thread or task, or after an `await` inside.
             UnsupportedError: another backend is selected, whose work cannot go to this stream.
-            DeviceMismatchError: the `with device:` around the block names another device, whose work would not go to
-                this stream.
+            DeviceMismatchError: the `with device:` around the block names another device.
         """
         # the block has an effect only on work of the stream's own backend
         chosen = selection.current()
         if chosen is not self.backend:
             raise UnsupportedError(
                 f"{self} cannot hold the work of {chosen.name}, which is selected here; make the stream inside the "
-                f"same xdevice.use_backend({chosen.name!r}), or enter it inside xdevice.use_backend({self.backend.name!r})"
+                f"same xdevice.use_backend({chosen.name!r}), or enter it inside "
+                f"xdevice.use_backend({self.backend.name!r})"
             )
         around = scopes.current()
         if around is not None and around is not self.device:
@@ -124,7 +126,8 @@ class Stream:
         scopes.pop(_entered, self, exc)
 
     def wait(self, other: Stream | Event) -> None:
-        """Makes later work of this stream wait for the work that is in another stream now, or for an event.
+        """Makes later work of this stream wait for the work that is in another stream now, or
+        for an event.
 
         The host does not wait. `other` may be of another device.
 
@@ -144,11 +147,13 @@ class Stream:
         self.backend.stream_wait(self.native, event)
 
     def sync(self) -> None:
-        """Makes the host wait until the work that is in this stream now is done. `xdevice.sync(stream)` is the same."""
+        """Makes the host wait until the work that is in this stream now is done.
+        `xdevice.sync(stream)` is the same."""
         self.backend.wait_event(self._mark())
 
     def _mark(self) -> Any:
-        """Returns a new event of the framework, recorded after the work that is in this stream now."""
+        """Returns a new event of the framework, recorded after the work that is in this stream
+        now."""
         event = self.backend.new_event(self.device)
         self.backend.record(event, self.native)
         return event
@@ -180,8 +185,9 @@ class Stream:
             self.backend.keep_for(leaf.value, self.native)
 
     def _check(self, x: Any, name: str) -> None:
-        """Raises `UnsupportedError` if a tensor is not one of this stream's backend, and `DeviceMismatchError` if it is
-        not on this stream's device. `name` is what the error calls it."""
+        """Raises `UnsupportedError` if a tensor is not one of this stream's backend, and
+        `DeviceMismatchError` if it is not on this stream's device. `name` is what the error
+        calls it."""
         owner = registry.owner_of(type(x))
         assert owner is not None
         if owner is not self.backend:
@@ -210,7 +216,8 @@ class Event:
     | tensorflow, mxnet, jax, numpy | none: `xdevice.Timer` waits and reads the host's clock |
 
     Args:
-        device: where the event will be recorded; by default the device of the first stream on which it is recorded.
+        device: where the event will be recorded; by default the device of the first stream on
+            which it is recorded.
 
     Raises:
         UnsupportedError: the backend has no events, or none on that device, such as a virtual GPU; the error names what
@@ -250,8 +257,9 @@ class Event:
         mark.
 
         Args:
-            stream: by default the stream to which this thread's work goes now, on the event's device; if it has none
-                yet, on the device of the innermost `with stream:`, else of `with device:`, else on the only GPU.
+            stream: by default the stream to which this thread's work goes now, on the event's
+                device; if it has none yet, on the device of the innermost `with stream:`, else
+                of `with device:`, else on the only GPU.
 
         Raises:
             DeviceMismatchError: the event belongs to a different device than the stream.
@@ -288,7 +296,8 @@ class Event:
         self.backend.wait_event(self._happening("wait for"))
 
     def elapsed(self, other: Event) -> float:
-        """Returns the seconds of device time from this event to the other one. Waits until both have happened.
+        """Returns the seconds of device time from this event to the other one. Waits until both
+        have happened.
 
         Raises:
             TimingError: an event was not recorded. DeviceMismatchError: the events are on two devices, whose clocks

@@ -29,11 +29,13 @@ class Timer:
     """A stopwatch for asynchronous work: it waits for the devices before each reading. A new timer is running already.
 
     Args:
-        devices: what to wait for: a device in any spelling, or a list of arguments for `xdevice.sync` (devices,
-            backends, tensors, streams). By default: all devices of the backend that is selected at the reading.
+        devices: what to wait for: a device in any spelling, or a list of arguments for
+            `xdevice.sync` (devices, backends, tensors, streams). By default: all devices of the
+            backend that is selected at the reading.
 
     Raises:
-        DeviceNotFoundError, DeviceError: no such device. Also the framework's own error if the work has failed.
+        DeviceNotFoundError, DeviceError: no such device. Also the framework's own error if the
+            work has failed.
 
     A reading costs the wait and 1 us.
 
@@ -87,7 +89,8 @@ class Timer:
         return sum(self.times)
 
     def cumsum(self) -> list[float]:
-        """Returns the running sums of the recorded times, in seconds: the first, the first two together, and so on."""
+        """Returns the running sums of the recorded times, in seconds: the first, the first two
+        together, and so on."""
         return list(accumulate(self.times))
 
 
@@ -102,7 +105,8 @@ class Benchmark:
         devices: what to wait for, as in `Timer`.
 
     Raises:
-        DeviceNotFoundError, DeviceError: no such device. Also the framework's own error if the work has failed.
+        DeviceNotFoundError, DeviceError: no such device. Also the framework's own error if the
+            work has failed.
 
     Example:
         >>> with xdevice.Benchmark("Run on CPU"):
@@ -138,7 +142,8 @@ class Measurement(NamedTuple):
 
     median: float
     spread: float
-    """The interquartile range of the times, within which half of them lie. 0 if there is only one time."""
+    """The interquartile range of the times, within which half of them lie. 0 if there is only
+    one time."""
     times: tuple[float, ...]
     """The time of each repeat, in order."""
     clock: Literal["device", "host"]

@@ -54,8 +54,9 @@ def split_batch(x: Any, devices: Iterable[object], even: bool = True) -> list[An
     """Splits a batch along the first axis into one part for each device, in order. Nothing is lost; gradients flow.
 
     Args:
-        x: a tensor, or a container of tensors that are all as long along the first axis. Each part is a container of
-            the same type. Other values go to every part as they are: a list of 6 strings is not a batch of 6.
+        x: a tensor, or a container of tensors that are all as long along the first axis. Each
+            part is a container of the same type. Other values go to every part as they are: a
+            list of 6 strings is not a batch of 6.
         devices: a list of devices in any spelling; one that is named twice gets two parts.
         even: True: all parts must have the same length. False: the lengths differ by one at most, and longer parts come
             first: 5 over 2 devices are 3 and 2, 3 over 4 are 1, 1, 1 and 0, and 0 over 2 are 0 and 0.
@@ -99,9 +100,9 @@ def gather(parts: Iterable[Any], device: object) -> Any:
     """Joins parts along the first axis, on one device: the reverse of `split_batch`. Gradients flow.
 
     Args:
-        parts: a list of tensors, or of containers of the same structure, which are joined tensor by tensor. Numbers
-            (0-d tensors, such as the loss of each device) become a vector. Other values must be equal in all parts;
-            NaN counts as equal to NaN.
+        parts: a list of tensors, or of containers of the same structure, which are joined
+            tensor by tensor. Numbers (0-d tensors, such as the loss of each device) become a
+            vector. Other values must be equal in all parts; NaN counts as equal to NaN.
         device: any spelling.
 
     Raises:
@@ -231,17 +232,16 @@ def all_reduce(tensors: Iterable[Any], op: str = "sum") -> list[Any]:
     | numpy | yes, unless read-only | |
 
     Args:
-        tensors: a list with one item for each replica: tensors, variables, or containers of the same structure.
+        tensors: a list with one tensor, variable or container of them for each replica.
         op: "sum" or "mean".
 
     Raises:
         NotATensorError: a gradient is None (the error names the replica); a model, or anything else that is not a
             tensor.
-        ArgumentError, ShapeError, DTypeError, ContainerError: replicas that differ in more than values. Nothing is
-            written.
+        ArgumentError, ShapeError, DTypeError, ContainerError: replicas that differ in structure.
         DTypeError, ArgumentError: bools, or the mean of ints; an empty list, several backends, another `op`.
-        ContainerError, UnsupportedError: two tensors that share memory and are not one object; a sparse or masked
-            tensor.
+        ContainerError, UnsupportedError: two tensors that share memory and are not one object; a
+            sparse or masked tensor. Nothing is written after an error.
 
     Costs NCCL's own time, or without NCCL one copy to the first device and one back: docs/reference/devices.md.
 

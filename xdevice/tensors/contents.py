@@ -44,7 +44,8 @@ if TYPE_CHECKING:
     """A function of `leaves` that moves or copies one tensor or model: `move`, `start_move` or
     `copy`."""
     Undo = list[Callable[[BaseException], None]]
-    """Functions that undo moves in place, or add notes about them to the error, which they take."""
+    """Functions that undo moves in place, or add notes about them to the error, which they
+    take."""
     _Away = dict[Backend, list[Any]]
     """The tensors that are not on the target device yet and have to move, by their backends."""
     _Owned = tuple[int, Any, Backend, str]

@@ -47,7 +47,8 @@ _movable = registry.movable
 
 
 def device(spec: object = _DEFAULT) -> Device:
-    """The device that `spec` names: a `Device`, a string in any framework's spelling, or a native device object.
+    """The device that `spec` names: a `Device`, a string in any framework's spelling, or a
+    native device object.
 
     `device()` is the device on which this thread makes tensors, as in `torch.get_default_device`: that of the innermost
     `with device:`, else of `set_default_device`, else `cpu:0`. Defaults that a framework's own functions have set do
@@ -60,10 +61,11 @@ def device(spec: object = _DEFAULT) -> Device:
             PyTorch's current device.
 
     Raises:
-        DeviceError: a string that is not a device ("", "gpu:-1", "gpu:1:2", "gqu"), or an object that does not name
-            one: a bare int, a bool, None.
+        DeviceError: a string that is not a device ("", "gpu:-1", "gpu:1:2", "gqu"), or an
+            object that does not name one: a bare int, a bool, None.
 
-    Whether the device exists is checked when it is used. Costs 0.1 us for a string that was used before.
+    Whether the device exists is checked when it is used. Costs 0.1 us for a string that was
+    used before.
 
     Example:
         >>> xdevice.device("/GPU:1"), xdevice.device()
@@ -314,8 +316,8 @@ def _device_of(x: object) -> Device:
 def same_device(*xs: object) -> bool:
     """Whether all tensors in the arguments are on the same device, also across frameworks. True if there are none.
 
-    `torch.device("cuda:1")`, `"/GPU:1"`, `mx.gpu(1)` and `paddle.CUDAPlace(1)` are the same device. It finds the same
-    tensors as `device_of`. Costs 0.1 us a tensor.
+    `torch.device("cuda:1")`, `"/GPU:1"`, `mx.gpu(1)` and `paddle.CUDAPlace(1)` are the same
+    device. It finds the same tensors as `device_of`. Costs 0.1 us a tensor.
 
     Raises:
         NotATensorError: an argument that is not a tensor, a model or a container.
