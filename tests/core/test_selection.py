@@ -112,7 +112,8 @@ def test_a_typo_in_the_variable_is_refused(monkeypatch):
         ):
             xdevice.try_gpu()
     with pytest.raises(
-        xdevice.errors.BackendNotFoundError, match="'keras': keras is 'tensorflow' here; known"
+        xdevice.errors.BackendNotFoundError,
+        match="'keras': the backend of keras is called 'tensorflow'; known",
     ):
         xdevice.backend("keras")
     monkeypatch.setenv("XDEVICE_BACKEND", " ")

@@ -536,9 +536,9 @@ def _read_items(x: Any) -> tuple[Iterable[Any], Sequence[Any]]:
 
 _SLICE: Final = tuple(map(Attribute, ("start", "stop", "step")))
 
-# how Python's own containers are walked. `zip` is not strict, because the values of a dict may
-# be followed by one more child, the leaf for keys that hold tensors (see `and_keys`), which is
-# left out.
+# how Python's own containers are walked; True is `Walk.is_plain`. `zip` is not strict, because
+# the values of a dict may be followed by one more child, the leaf for keys that hold tensors
+# (see `and_keys`), which is left out.
 OWN: Final[dict[type, Walk]] = {
     dict: Walk(_read_dict, lambda x, keys, new: dict(zip(x, new, strict=False)), True),
     OrderedDict: Walk(_read_ordered, _write_ordered, True),

@@ -72,7 +72,7 @@ class Replicas(Primitives):
 
     def all_reduce(self, tensors: list[Any], mean: bool) -> list[Any]:
         """Returns the sum or the mean of two or more dense tensors, once on the device of each,
-        with the same bits. The tensors differ only in device and values. If a tensor can be
+        bit for bit the same. The tensors differ only in device and values. If a tensor can be
         written into, the result is written into it; otherwise it is a new tensor. The data does
         not go through the host if the devices can reach each other."""
         first = self.device_of(tensors[0])

@@ -35,7 +35,7 @@ def read(
     array that begins at a multiple of `ALIGNMENT`. `stream` is the framework's stream that the
     copy follows. Returns None if the framework has to make the copy itself."""
     values = aligned(math.prod(shape) * dtype.itemsize)
-    # a tensor without elements has the address 0
+    # a tensor without memory, such as one without elements, has the address 0
     is_done = address != 0 and ring.to_host(
         x, address, values, values.ctypes.data, values.nbytes, stream
     )

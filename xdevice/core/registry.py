@@ -193,14 +193,14 @@ def _nearest(name: str) -> str:
     """Returns the end of the error for an unknown name: the name that may have been meant, or
     "" if no name is like it."""
     if not name:
-        return ", a name is missing: is a variable such as $XDEVICE_BACKEND unset?"
+        return ": the name is empty (is a variable such as $XDEVICE_BACKEND unset?)"
     # a module or library in place of the backend: "keras", "jaxlib", "flax"
     owner = next(
         (framework.name for framework in KNOWN if name in framework.modules),
         frameworks.LIBRARIES.get(name),
     )
     if owner is not None:
-        return f": {name} is {owner!r} here"
+        return f": the backend of {name} is called {owner!r}"
     import difflib
 
     aliases = [alias for framework in KNOWN for alias in framework.aliases]
@@ -336,7 +336,7 @@ def _import_failed(name: str, error: Exception) -> BackendImportError:
         )
     return BackendImportError(
         f"the backend {name!r} is installed but does not import: {type(error).__name__}: {error}; "
-        f"`xdevice info {name}` shows the details, and this reinstalls it: {install_hint(name)}"
+        f"`xdevice info {name}` shows the details; to reinstall it: {install_hint(name)}"
     )
 
 

@@ -116,9 +116,9 @@ def _from_variable() -> Backend | None:
 
 
 def hand_over(module: str, framework: Known) -> None:
-    """Loads the backend of a module that the program is importing. If environment variables ask
-    something of every framework, also loads the backends of the frameworks that the module
-    imports.
+    """Loads the backend of a module that the program is importing. If environment variables
+    request virtual GPUs, blocking mode or float64, also loads the backends of the frameworks
+    that the module imports.
 
     Raises:
         XDeviceError: as `registry.load` does.
@@ -128,6 +128,7 @@ def hand_over(module: str, framework: Known) -> None:
     backend = (
         registry.host_of(module) if module in registry.GUESTS else registry.make(framework.name)
     )
+    # the variable chooses this backend, as `set_backend` would
     if os.environ.get(VARIABLE, "").strip().lower() in (framework.name, *framework.aliases):
         backend.on_choice()
     # virtual GPUs must be given before a framework is used, and the program may use these next

@@ -32,7 +32,8 @@ _entered: ContextVar[tuple[scopes.Block, ...]] = ContextVar("xdevice_streams", d
 
 
 class Stream:
-    """A queue of work on one device, which runs in order, and next to the device's other streams.
+    """A queue of work on one device, which runs in order, and next to the device's other
+    streams.
 
     `with stream:` sends this thread's work on the stream's device to the stream. Nothing else is ordered for you: work
     that reads what another stream writes must `wait` for it first, and a tensor that another stream still uses must be

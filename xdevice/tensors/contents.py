@@ -101,6 +101,7 @@ def transfer(x: Any, target: Device, one: One, verb: str) -> Any:
 def check_copies(x: Any, places: Iterable[Device]) -> None:
     """Raises an error if `x` cannot be copied to one of these devices."""
     content = _Sorted(x)
+    # True: as for a copy, where the tensors on the device count too
     for target in places:
         content.check(target, devices.plain(target), True)
 

@@ -182,6 +182,7 @@ def _convert_one(
         return _elsewhere(source, array, target, place, copy)
     if array is x:
         return _convert(source, kind, x, target, copy)
+    # True: always as a copy, because other frameworks could write into the memory of a scalar
     return x if source is target else _convert(source, kind, array, target, True)
 
 

@@ -217,7 +217,7 @@ def item(x: Any) -> Any:
             f"item takes a tensor of one element, not of shape {tuple(array.shape)}"
         )
     value = array.item()
-    # `array.item()` returns a Python number for all dtypes of numbers except longdouble
+    # `array.item()` returns a Python number for all dtypes of numbers except long doubles
     if isinstance(value, bool | int | float | complex):
         return value
     if array.dtype.kind != "f":

@@ -118,6 +118,8 @@ class WholeModel:
         attributes = [attribute for attribute in attributes if _holds(attribute)]
         if not attributes:
             return
+        # True, True: objects that move themselves are leaves, and a container in two places is
+        # walked once
         holding = _Holding(
             attributes, Tree([attribute.value for attribute in attributes], True, True)
         )
@@ -374,8 +376,8 @@ def _holds(attribute: _Attribute) -> bool:
     value = attribute.value
     if registry.kind_of(type(value)) is not None:
         return True
+    # True: an object that moves itself is a leaf
     way = trees.way_of(value, True)
-    # a leaf, which may be an object that moves itself
     if way is None:
         return trees.mover(value) is not None
     # a container that must not be read (see `_ITERATED`), or that has only numbers and strings
