@@ -78,8 +78,8 @@ class Device:
     | numpy | none | `"cpu"` |
 
     Raises:
-        DeviceError: the string is not a device. Nothing is ever silently turned into another
-        one. DeviceError: the object is not a device, for instance a bare int.
+        DeviceError: the string is not a device. Nothing is ever turned silently into a device.
+        DeviceError: the object is not a device, for instance a bare int.
 
     Example:
         >>> Device("cuda:1"), Device("gpu:1") == Device("cuda:1") == Device("/GPU:1")

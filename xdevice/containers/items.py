@@ -79,7 +79,7 @@ def _extra_attributes(x: Any) -> dict[str, Any]:
         # its key would not differ from that of an item
         if not isinstance(name, str):
             raise ContainerError(
-                f"a {type(x).__qualname__} has an attribute {shown(name)}, which is not a text"
+                f"a {type(x).__qualname__} has an attribute {shown(name)}, which is not a string"
             )
     return beside
 
