@@ -79,7 +79,7 @@ def test_a_dict_with_attributes_under_numbers_is_named(backend):
     vars(x)[0] = ones(backend)
     with pytest.raises(
         xdevice.errors.ContainerError,
-        match="DictWithNumbers has an attribute 0, which is not a text",
+        match="DictWithNumbers has an attribute 0, which is not a string",
     ):
         xdevice.copy_to([x], "cpu")
 

@@ -129,8 +129,8 @@ class Names:
         return is_there(dotted)
 
     def field(self, dotted: str) -> Any:
-        """Returns a `Field`: a function that reads an attribute of an object, and whose `set(x,
-        value)` writes it."""
+        """Returns a `Field`: a function that reads an attribute of an object, and whose
+        `set(x, value)` writes it."""
         row = self._row(dotted)
         return Field(dotted, partial(self.error, row.capability, [dotted]))
 

@@ -355,9 +355,9 @@ def _default(backend: Backend) -> Device:
 
 
 def here(backend: Backend) -> Device:
-    """Returns the device to which this thread's work goes: that of the innermost `with stream:`,
-    else of `with device:`, else the only GPU, else the CPU. Raises `DeviceError` if there are
-    several GPUs and no block names one."""
+    """Returns the device to which this thread's work goes: that of the innermost
+    `with stream:`, else of `with device:`, else the only GPU, else the CPU. Raises
+    `DeviceError` if there are several GPUs and no block names one."""
     entered: list[Device] = [
         block.key.device for block in _entered.get() if block.key.backend is backend
     ]

@@ -238,11 +238,12 @@ def all_reduce(tensors: Iterable[Any], op: str = "sum") -> list[Any]:
     Raises:
         NotATensorError: a gradient is None (the error names the replica); a model, or anything else that is not a
             tensor.
-        ArgumentError, ShapeError, DTypeError, ContainerError: replicas that differ in structure.
+        ArgumentError, ShapeError, DTypeError, ContainerError: replicas that differ in
+            structure.
         DTypeError, ArgumentError: bools, or the mean of ints; an empty list, several backends,
             another `op`.
-        ContainerError, UnsupportedError: two tensors that share memory and are not one object; a
-            sparse or masked tensor. Nothing is written.
+        ContainerError, UnsupportedError: two tensors that share memory and are not one object;
+            a sparse or masked tensor. Nothing is written.
 
     Costs NCCL's own time, or without NCCL one copy to the first device and one back: docs/reference/devices.md.
 
