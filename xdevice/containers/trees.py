@@ -585,7 +585,8 @@ def _refuse(cls: object, flatten: object, rebuild: object, move: object) -> None
     owned = registry.kind_of(cls)
     if owned is not None:
         raise ContainerError(
-            f"{cls.__qualname__} is a type of {owned.backend.name} {owned.kind}s, which xdevice moves by its own rules"
+            f"{cls.__qualname__} is the type of a {owned.kind} of {owned.backend.name}, which xdevice moves by its own "
+            "rules"
         )
     if cls.__module__ == "builtins":
         raise ContainerError(

@@ -238,8 +238,7 @@ def all_reduce(tensors: Iterable[Any], op: str = "sum") -> list[Any]:
     Raises:
         NotATensorError: a gradient is None (the error names the replica); a model, or anything else that is not a
             tensor.
-        ArgumentError, ShapeError, DTypeError, ContainerError: replicas that differ in
-            structure.
+        ArgumentError, ShapeError, DTypeError, ContainerError: replicas of different structures.
         DTypeError, ArgumentError: bools, or the mean of ints; an empty list, several backends,
             another `op`.
         ContainerError, UnsupportedError: two tensors that share memory and are not one object;
