@@ -206,7 +206,7 @@ def test_what_a_method_of_its_own_forgets_is_named(backend, there, make, path):
         for batch in (make(ones(backend)), {"a": make(ones(backend)), "b": ones(backend)}):
             with pytest.raises(
                 xdevice.errors.ContainerError,
-                match=rf"\(\) left {path} on cpu:0; xdevice\.register_container\(",
+                match=rf"\(\) left {path} on cpu:0; call xdevice\.register_container\(",
             ):
                 verb(batch, there)
     x = make(ones(backend))

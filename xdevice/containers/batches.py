@@ -96,4 +96,5 @@ def _rebuild_inner(x: Any, changed: Iterator[Any]) -> Any:
         return dict(zip(x, new, strict=True))
     if type(x) is list:
         return new
+    # a tuple in which nothing changes need not be copied, because it is immutable
     return x if all(map(is_, new, x)) else tuple(new)

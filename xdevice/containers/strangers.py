@@ -229,9 +229,9 @@ class Stranger:
                 else f"{left[0][0]} on {left[0][1]}"
             )
             raise ContainerError(
-                f"{method} left {remainder}; xdevice.register_container({name}) has its attributes walked instead, and "
-                f"xdevice.register_container({name}, flatten=..., rebuild=...) says which of its tensors move, "
-                "if others stay"
+                f"{method} left {remainder}; call xdevice.register_container({name}) to have its attributes walked "
+                f"instead, or xdevice.register_container({name}, flatten=..., rebuild=...) to choose which of its "
+                "tensors move"
             )
 
     def _let_move(self, x: Any, target: Device) -> Any:

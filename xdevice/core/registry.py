@@ -287,9 +287,9 @@ def make(name: str) -> Backend:
     other = frameworks.stand_in(framework.modules[0]) if framework is not None else None
     if framework is not None and other is not None:
         raise BackendImportError(
-            f"the backend {name!r} does not import, because `import {framework.modules[0]}` gives {other} in this "
-            f"process, as after paddle.enable_compat(); select the backend {other!r}, or call paddle.disable_compat() "
-            f"before {framework.modules[0]} is imported"
+            f"the backend {name!r} does not import, because `import {framework.modules[0]}` imports {other} in this "
+            f"process, as it does after paddle.enable_compat(); select the backend {other!r}, or call "
+            f"paddle.disable_compat() before {framework.modules[0]} is imported"
         )
     point = entry_points().get(name)
     if point is None:

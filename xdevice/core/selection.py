@@ -88,7 +88,7 @@ def _resolve() -> Backend:
         _resolved_from = _environ.get(_KEY)
         warnings.warn(
             f"{VARIABLE} changed to {shown(os.environ.get(VARIABLE))} after {_resolved.name} was chosen, "
-            f"which stays; call xdevice.set_backend() to change the backend of a running process",
+            f"which stays in use; call xdevice.set_backend() to change the backend of a running process",
             RuntimeWarning,
             # the line that called the function of xdevice that called `current`
             stacklevel=4,

@@ -288,6 +288,7 @@ class _Copy:
                     self.end()
         except BaseException as error:
             self.error = error
+        # even after an error, because `wait` waits for each thread
         finally:
             self._ended.put(None)
 

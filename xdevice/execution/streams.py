@@ -111,7 +111,8 @@ class Stream:
         if around is not None and around is not self.device:
             raise DeviceMismatchError(
                 f"{self} is entered inside `with {around}:`, and work on {around} does not go to a stream of "
-                f"{self.device}; make it with xdevice.accelerator.Stream({str(around)!r}), or leave that block first"
+                f"{self.device}; make the stream with xdevice.accelerator.Stream({str(around)!r}), or leave that block "
+                f"first"
             )
         scopes.push(
             _entered, scopes.Block(self, lambda: self.backend.stream_scope(self.native))
@@ -344,7 +345,8 @@ def _same_backend(one: Stream | Event, other: Stream | Event) -> None:
     """Raises `UnsupportedError` if two streams or events belong to different backends."""
     if one.backend is not other.backend:
         raise UnsupportedError(
-            f"{one} cannot wait for {other}; xdevice.sync(...) on the host orders the work of two backends"
+            f"{one} cannot wait for {other}, which belongs to another backend; call xdevice.sync(...) in between, "
+            f"which makes the host wait"
         )
 
 

@@ -66,7 +66,7 @@ class Timer:
         """
         if self._started is None:
             raise TimingError(
-                "this timer is stopped, not running; call start() first. timer.times has its times"
+                "this timer is stopped, not running; call start() first. Its earlier times are in timer.times"
             )
         sync(*self._targets)
         self.times.append(perf_counter() - self._started)

@@ -161,7 +161,7 @@ def length_of(operands: list[Operand]) -> int:
         shape = tuple(operand.value.shape)
         if not shape:
             raise ShapeError(
-                f"{operand.name} is a single number and has no first axis to split"
+                f"{operand.name} is a single number, which has no first axis to split"
             )
         # the length of a TensorFlow symbol may be unknown
         if shape[0] is None:

@@ -54,12 +54,12 @@ def split_batch(x: Any, devices: Iterable[object], even: bool = True) -> list[An
     """Splits a batch along the first axis into one part for each device, in order. Nothing is lost; gradients flow.
 
     Args:
-        x: a tensor, or a container of tensors that are all as long along the first axis. Each
-            part is a container of the same type. Other values go to every part as they are: a
-            list of 6 strings is not a batch of 6.
+        x: a tensor, or a container of tensors of the same length along the first axis. Each part
+            is a container of the same type. Other values go to every part as they are: a list of
+            6 strings is not a batch of 6.
         devices: a list of devices in any spelling; one that is named twice gets two parts.
         even: True: all parts must have the same length. False: the lengths differ by one at most, and longer parts come
-            first: 5 over 2 devices are 3 and 2, 3 over 4 are 1, 1, 1 and 0, and 0 over 2 are 0 and 0.
+            first. 5 over 2 devices gives 3 and 2; 3 over 4 gives 1, 1, 1 and 0; 0 over 2 gives 0 and 0.
 
     Raises:
         ShapeError: a length that does not divide evenly, without `even=False`; a tensor without a first axis, or of
@@ -407,7 +407,7 @@ def _check_alike(column: Sequence[Operand], start: int = 0) -> None:
         if operand.backend is not first.backend:
             raise ArgumentError(
                 f"{operand.name} is a tensor of {operand.backend.name}, expected "
-                f"{first.backend.name}, as {first.name}; gather and all_reduce work within one framework"
+                f"{first.backend.name}, the backend of {first.name}; gather and all_reduce work within one framework"
             )
         if operand.value.dtype != dtype:
             raise DTypeError(

@@ -119,7 +119,7 @@ def zeros(
 
 
 def is_dtype_supported(dtype: object, device: object = None) -> bool:
-    """Whether a device of the selected backend, as it is set up, can hold tensors of a dtype: MPS cannot hold float64.
+    """Whether a device of the selected backend can now hold tensors of a dtype: MPS, for example, cannot hold float64.
 
     Experimental: it may change in a minor version. Arguments are those of `tensor`. The answer for an 8-bit float is
     True if it can be moved. The answer does not say which operations support the dtype.
@@ -153,7 +153,7 @@ def to_numpy(x: Any) -> Any:
 
     Raises:
         NotATensorError: neither a tensor nor a container. ContainerError: an unknown object that holds tensors.
-        UnsupportedError: a tensor that NumPy has no array for; the error says what to read instead. On PyTorch nested,
+        UnsupportedError: a tensor for which NumPy has no array; the error says what to read instead. On PyTorch nested,
             quantized and masked tensors, complex32 and bits; on TensorFlow sparse and ragged ones, variants and
             resources; keys of JAX; masked arrays of NumPy; and symbolic tensors in a traced function.
         NotBuiltError: a parameter that has no shape yet.
