@@ -585,8 +585,7 @@ def _refuse(cls: object, flatten: object, rebuild: object, move: object) -> None
     owned = registry.kind_of(cls)
     if owned is not None:
         raise ContainerError(
-            f"{cls.__qualname__} is the type of a {owned.kind} of {owned.backend.name}, which xdevice moves by its own "
-            "rules"
+            f"{cls.__qualname__} is the type of a {owned.kind} of {owned.backend.name}, and cannot be registered"
         )
     if cls.__module__ == "builtins":
         raise ContainerError(

@@ -111,8 +111,7 @@ class Stream:
         if around is not None and around is not self.device:
             raise DeviceMismatchError(
                 f"{self} is entered inside `with {around}:`, and work on {around} does not go to a stream of "
-                f"{self.device}; make the stream with xdevice.accelerator.Stream({str(around)!r}), or leave that block "
-                f"first"
+                f"{self.device}; make one with xdevice.accelerator.Stream({str(around)!r}), or leave that block first"
             )
         scopes.push(
             _entered, scopes.Block(self, lambda: self.backend.stream_scope(self.native))
