@@ -349,8 +349,7 @@ class Primitives(ABC):
         """Releases the memory that the framework keeps for its next tensors on a real device
         other than the CPU."""
         raise self.unsupported(
-            "releasing memory before the process ends",
-            "limit the framework's memory before it starts",
+            "releasing memory before the process ends", "limit its memory before it starts"
         )
 
     def reset_peak(self, device: Device) -> None:

@@ -344,8 +344,7 @@ def _same_backend(one: Stream | Event, other: Stream | Event) -> None:
     """Raises `UnsupportedError` if two streams or events belong to different backends."""
     if one.backend is not other.backend:
         raise UnsupportedError(
-            f"{one} cannot wait for {other}, which belongs to another backend; call xdevice.sync(...) in between, "
-            f"which makes the host wait"
+            f"{one} cannot wait for {other}, which belongs to another backend; let the host wait: xdevice.sync(...)"
         )
 
 

@@ -328,8 +328,7 @@ def shape_of(shape: tuple[int | Sequence[int], ...], dtype: str) -> tuple[int, .
         nbytes *= size or 1
     if nbytes > _MOST_BYTES:
         raise ShapeError(
-            f"a tensor of {dtype} with the shape {shown(whole)} would take 2**63 bytes or more, "
-            "more than any device has"
+            f"a tensor of {dtype} and shape {shown(whole)} would take 2**63 bytes or more, more than any device has"
         )
     return whole
 
